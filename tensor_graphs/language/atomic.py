@@ -1,0 +1,578 @@
+"""atomic: the 27 ops that everything is made of. One row each: arity, attributes, type rule, meaning, derivative, price.
+
+Atomic ops are strict: operands have equal shapes and dtypes, nothing broadcasts, nothing is promoted (tensor.py does both for
+operators). `meaning` is written against an algebra `a` (see meaning/algebra.py), so that float64 numpy and other
+interpretations evaluate the same row; `n` is the node at concrete dims. The fixed semantics:
+
+integers wrap · idiv floors, ÷0 gives 0 · max propagates NaN, and +0 > −0 · an empty reduce_max is −inf (integers: the minimum) ·
+cast float→int truncates and saturates, NaN→0 · bitcast may change the width: the last axis scales, little-endian ·
+gather out of range reads 0 · scatter drops out of range, duplicates under `set` are an error in the interpreter · sum keeps its dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bool_, i32, parse_dtype
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError, ShapeError
+from tensor_graphs.language.leaves import _shape, constant
+from tensor_graphs.language.node import Node, TensorType, apply
+
+Infer = Callable[["AtomicOp", Sequence[Node], Mapping[str, Any]], TensorType]
+Gradient = Callable[[Node, Node], tuple[Node | None, ...]]
+"""(node, gradient of its output) -> the gradient of each operand; None for an operand that has none (integers, booleans)."""
+
+
+@dataclass(frozen=True, eq=False)
+class AtomicOp:
+    """One row of the op table. flops are per output element (per operand element for reductions)."""
+
+    name: str
+    arity: int
+    infer_type: Infer
+    meaning: Callable[..., Any]
+    gradient: Gradient | None
+    attributes: tuple[str, ...] = ()
+    commutative: bool = False
+    flops: float = 1.0
+    group: Literal["unary", "binary", "ternary", "reduce", "move", "index", "source"] = "unary"
+    kind: str = "atomic"
+
+    def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
+        if len(inputs) != self.arity:
+            raise LanguageError(f"{self.name} takes {self.arity} operands, got {len(inputs)}")
+        for i in inputs:
+            if not isinstance(i, Node):
+                raise DTypeError(f"{self.name} takes tensors, got {i!r}", fix="wrap numbers with tg.constant")
+        if set(attrs) != set(self.attributes):
+            raise AttributeValueError(f"{self.name} has the attributes {self.attributes}, got {tuple(attrs)}")
+        return (self.infer_type(self, inputs, attrs),)
+
+    def identity(self, node: Node) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def show(node: Node) -> str:
+    return str(node.type)
+
+
+def same_dim(a: Dim, b: Dim) -> bool:
+    return bool(a == b) or d.proved_equal(a, b)
+
+
+def same_shape(op: str, *nodes: Node) -> tuple[Dim, ...]:
+    """The common shape; otherwise a ShapeError that names the first axis which disagrees."""
+    first = nodes[0]
+    for other in nodes[1:]:
+        if other.rank != first.rank:
+            raise ShapeError(f"{op} of {show(first)} and {show(other)}: the ranks {first.rank} and {other.rank} differ",
+                             fix="reshape one of them; operators (+, *, …) broadcast, atomic ops do not")
+        for axis, (a, b) in enumerate(zip(first.shape, other.shape, strict=True)):
+            if not same_dim(a, b):
+                raise ShapeError(
+                    f"{op} of {show(first)} and {show(other)}: axis {axis} has two sizes, "
+                    f"{d.format_dim(a)} and {d.format_dim(b)}", fix="slice, expand or reshape one of them")
+    return first.shape
+
+
+def need(op: str, node: Node, *kinds: str) -> None:
+    if node.dtype.kind not in kinds:
+        raise DTypeError(f"{op} takes {' or '.join(kinds)}, the operand is {show(node)}", fix="cast it first")
+
+
+def same_dtype(op: str, *nodes: Node) -> DType:
+    for other in nodes[1:]:
+        if other.dtype != nodes[0].dtype:
+            raise DTypeError(f"{op} of {show(nodes[0])} and {show(other)}: the dtypes differ and nothing is promoted",
+                             fix=f"cast one of them: x.cast(tg.{nodes[0].dtype.name})")
+    return nodes[0].dtype
+
+
+def check_axis(op: str, axis: int, rank: int, what: str = "axis") -> int:
+    """The axis counted from the front; AttributeValueError when there is none such."""
+    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
+        raise AttributeValueError(f"{op}: {what} is {axis!r}, an int is needed")
+    if not -rank <= axis < max(rank, 0):
+        raise AttributeValueError(f"{op}: {what} {axis} of a tensor of rank {rank}", fix=f"{-rank} to {rank - 1}")
+    return int(axis) % rank
+
+
+# ---- type rules -------------------------------------------------------------------------------------------------------------
+
+
+def _floats(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+    need(op.name, xs[0], "float")
+    return xs[0].type
+
+
+def _elementwise(*kinds: str) -> Infer:
+    def rule(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+        for x in xs:
+            need(op.name, x, *kinds)
+        dtype = same_dtype(op.name, *xs)
+        return TensorType(same_shape(op.name, *xs), dtype)
+
+    return rule
+
+
+def _comparison(*kinds: str) -> Infer:
+    inner = _elementwise(*kinds)
+    return lambda op, xs, attrs: TensorType(inner(op, xs, attrs).shape, bool_)
+
+
+def _where_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+    need("where (condition)", xs[0], "bool")
+    return TensorType(same_shape("where", *xs), same_dtype("where", *xs[1:]))
+
+
+def _reduce(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+    need(op.name, xs[0], "float", "int", "uint")
+    axes = attrs["axes"]
+    if not isinstance(axes, tuple) or list(axes) != sorted(set(axes)):
+        raise AttributeValueError(f"{op.name}: axes must be a sorted tuple without repeats, got {axes!r}")
+    for axis in axes:
+        if not 0 <= axis < xs[0].rank:
+            raise AttributeValueError(f"{op.name}: axis {axis} of {show(xs[0])}")
+    return TensorType(tuple(s for i, s in enumerate(xs[0].shape) if i not in axes), xs[0].dtype)
+
+
+def _product(shape: Sequence[Dim]) -> Dim:
+    total: Dim = 1
+    for s in shape:
+        total = total * s
+    return total
+
+
+def _reshape_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+    shape = attrs["shape"]
+    if not same_dim(_product(shape), _product(xs[0].shape)):
+        raise ShapeError(f"reshape of {show(xs[0])} to [{', '.join(map(d.format_dim, shape))}]: "
+                         f"{d.format_dim(_product(xs[0].shape))} elements are not {d.format_dim(_product(shape))}",
+                         fix="one size may be −1: x.reshape(-1, …)")
+    return TensorType(shape, xs[0].dtype)
+
+
+def _permute_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+    axes = attrs["axes"]
+    if sorted(axes) != list(range(xs[0].rank)):
+        raise AttributeValueError(f"permute of {show(xs[0])}: {axes} is no permutation of its {xs[0].rank} axes")
+    return TensorType(tuple(xs[0].shape[a] for a in axes), xs[0].dtype)
+
+
+def _expand_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+    shape = attrs["shape"]
+    if len(shape) != xs[0].rank:
+        raise ShapeError(f"expand of {show(xs[0])} to rank {len(shape)}: the rank may not change", fix="reshape first")
+    for axis, (old, new) in enumerate(zip(xs[0].shape, shape, strict=True)):
+        if not same_dim(old, new) and old != 1:
+            raise ShapeError(f"expand of {show(xs[0])} to [{', '.join(map(d.format_dim, shape))}]: "
+                             f"axis {axis} has size {d.format_dim(old)}, only size 1 can be expanded")
+    return TensorType(shape, xs[0].dtype)
+
+
+def _pad_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+    padding = attrs["padding"]
+    if len(padding) != xs[0].rank:
+        raise AttributeValueError(f"pad of {show(xs[0])}: {len(padding)} pairs for {xs[0].rank} axes")
+    shape = []
+    for axis, (s, (before, after)) in enumerate(zip(xs[0].shape, padding, strict=True)):
+        for amount in (before, after):
+            if d.dim_ge(amount, 0) is False:
+                raise AttributeValueError(f"pad of {show(xs[0])}: axis {axis} is padded by {d.format_dim(amount)}",
+                                          fix="slice removes, pad adds; amounts are ≥ 0")
+        shape.append(s + before + after)
+    return TensorType(tuple(shape), xs[0].dtype)
+
+
+def slice_size(start: Dim, stop: Dim, step: int) -> Dim:
+    """Number of elements of start:stop:step; the bounds are already inside the axis."""
+    if step > 0:
+        length = stop - start
+        return length if step == 1 else (length + step - 1) // step
+    return (start - stop) if step == -1 else (start - stop - step - 1) // -step
+
+
+def _slice_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+    bounds = attrs["bounds"]
+    if len(bounds) != xs[0].rank:
+        raise AttributeValueError(f"slice of {show(xs[0])}: {len(bounds)} bounds for {xs[0].rank} axes")
+    shape = []
+    for axis, (s, (start, stop, step)) in enumerate(zip(xs[0].shape, bounds, strict=True)):
+        if not isinstance(step, int) or step == 0:
+            raise AttributeValueError(f"slice of {show(xs[0])}: the step of axis {axis} is {step!r}", fix="an int other than 0")
+        text = f"slice of {show(xs[0])}: axis {axis} from {d.format_dim(start)} to {d.format_dim(stop)} step {step}"
+        low, high = (start, stop) if step > 0 else (stop + 1, start + 1)
+        if d.dim_ge(low, 0) is False or d.dim_ge(s, high) is False or d.dim_ge(high, low) is False:
+            raise AttributeValueError(f"{text} leaves the axis of size {d.format_dim(s)}",
+                                      fix="indexing x[a:b] clamps like Python; this op does not")
+        shape.append(slice_size(start, stop, step))
+    return TensorType(tuple(shape), xs[0].dtype)
+
+
+def _cast_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+    return TensorType(xs[0].shape, attrs["dtype"])
+
+
+def _bitcast_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+    old, new = xs[0].dtype, attrs["dtype"]
+    if old.itemsize == new.itemsize:
+        return TensorType(xs[0].shape, new)
+    if xs[0].rank == 0:
+        raise ShapeError(f"bitcast of {show(xs[0])} to {new.name}: a scalar has no last axis to scale")
+    last = xs[0].shape[-1]
+    if old.itemsize > new.itemsize:
+        return TensorType((*xs[0].shape[:-1], last * (old.itemsize // new.itemsize)), new)
+    ratio = new.itemsize // old.itemsize
+    if not same_dim((last // ratio) * ratio, last):
+        raise ShapeError(f"bitcast of {show(xs[0])} to {new.name}: the last axis, {d.format_dim(last)}, "
+                         f"is not a multiple of {ratio}")
+    return TensorType((*xs[0].shape[:-1], last // ratio), new)
+
+
+def _gather_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+    x, index = xs
+    need("gather (index)", index, "int", "uint")
+    axis = attrs["axis"]
+    if not 0 <= axis < x.rank:
+        raise AttributeValueError(f"gather: axis {axis} of {show(x)}")
+    return TensorType((*x.shape[:axis], *index.shape, *x.shape[axis + 1:]), x.dtype)
+
+
+def _scatter_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+    base, index, updates = xs
+    need("scatter (index)", index, "int", "uint")
+    axis, mode = attrs["axis"], attrs["mode"]
+    if mode not in ("set", "add", "max"):
+        raise AttributeValueError(f"scatter: mode {mode!r}", fix="set, add or max")
+    if not 0 <= axis < base.rank:
+        raise AttributeValueError(f"scatter: axis {axis} of {show(base)}")
+    same_dtype("scatter", base, updates)
+    if mode != "set":
+        need(f"scatter ({mode})", base, "float", "int", "uint")
+    wanted = (*base.shape[:axis], *index.shape, *base.shape[axis + 1:])
+    if len(wanted) != updates.rank or not all(same_dim(a, b) for a, b in zip(wanted, updates.shape, strict=True)):
+        raise ShapeError(f"scatter into {show(base)} with index {show(index)} along axis {axis}: the updates are "
+                         f"{show(updates)}, [{', '.join(map(d.format_dim, wanted))}] is needed")
+    return base.type
+
+
+def _iota_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
+    shape, axis, dtype = attrs["shape"], attrs["axis"], attrs["dtype"]
+    if not 0 <= axis < len(shape):
+        raise AttributeValueError(f"iota: axis {axis} of shape {shape}")
+    if dtype.kind == "bool":
+        raise DTypeError("iota counts, so its dtype cannot be bool")
+    return TensorType(shape, dtype)
+
+
+# ---- derivatives (all written with strict ops; g has the shape and dtype of the output) -------------------------------------
+
+
+def _like(value: float, x: Node) -> Node:
+    return fill(value, x.shape, x.dtype)
+
+
+def _neg(x: Node) -> Node:
+    return mul(x, _like(-1, x))
+
+
+def _zeros_if(keep: Node, g: Node) -> Node:
+    return where(keep, g, _like(0, g))
+
+
+def _max_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
+    a, b = n.inputs                                   # a tie shares the gradient equally
+    half = mul(g, _like(0.5, g))
+    tie = logical_not(not_equal(a, b))
+    return (where(tie, half, _zeros_if(less(b, a), g)), where(tie, half, _zeros_if(less(a, b), g)))
+
+
+def _expand_back(x: Node, reduced: Node, axes: tuple[int, ...]) -> Node:
+    kept = tuple(1 if i in axes else s for i, s in enumerate(x.shape))
+    return expand(reshape(reduced, kept), x.shape)
+
+
+def _reduce_max_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
+    x, axes = n.inputs[0], n.attrs["axes"]
+    winners = logical_not(not_equal(x, _expand_back(x, n, axes)))
+    ones = cast(winners, x.dtype)
+    share = mul(g, reciprocal(sum(ones, axes)))
+    return (mul(ones, _expand_back(x, share, axes)),)
+
+
+def _expand_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
+    x = n.inputs[0]
+    axes = tuple(i for i, (a, b) in enumerate(zip(x.shape, n.shape, strict=True)) if a != b)
+    return (reshape(sum(g, axes), x.shape) if axes else g,)
+
+
+def _slice_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
+    x = n.inputs[0]
+    out = g
+    for axis, (start, _, step) in enumerate(n.attrs["bounds"]):
+        size = x.shape[axis]
+        if step == 1:
+            pads: list[tuple[Dim, Dim]] = [(0, 0)] * x.rank
+            pads[axis] = (start, size - start - out.shape[axis])
+            out = pad(out, tuple(pads), 0) if pads[axis] != (0, 0) else out
+        else:  # a strided slice is transposed by scattering to start + step·i
+            count = out.shape[axis]
+            at = add(mul(iota((count,), 0, i32), fill(step, (count,), i32)), dim_fill(start, (count,)))
+            base = fill(0, (*out.shape[:axis], size, *out.shape[axis + 1:]), out.dtype)
+            out = scatter(base, at, out, axis=axis, mode="add")
+    return (out,)
+
+
+def _pad_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
+    x = n.inputs[0]
+    return (slice(g, tuple((before, before + s, 1) for s, (before, _) in zip(x.shape, n.attrs["padding"], strict=True))),)
+
+
+def _gather_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
+    x, index = n.inputs
+    return (scatter(_like(0, x), index, g, axis=n.attrs["axis"], mode="add"), None)
+
+
+def _scatter_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
+    base, index, updates = n.inputs
+    axis, mode = n.attrs["axis"], n.attrs["mode"]
+    if mode == "add":
+        return (g, None, gather(g, index, axis=axis))
+    if mode == "set":
+        return (scatter(g, index, _like(0, updates), axis=axis, mode="set"), None, gather(g, index, axis=axis))
+    # max: whoever equals the result shares its gradient; count the winners per place
+    base_wins = cast(logical_not(not_equal(base, n)), g.dtype)
+    update_wins = cast(logical_not(not_equal(updates, gather(n, index, axis=axis))), g.dtype)
+    winners = scatter(base_wins, index, update_wins, axis=axis, mode="add")
+    share = mul(g, reciprocal(winners))
+    return (mul(base_wins, share), None, mul(update_wins, gather(share, index, axis=axis)))
+
+
+def _cast_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
+    x = n.inputs[0]
+    return (cast(g, x.dtype) if x.dtype.kind == "float" and n.dtype.kind == "float" else None,)
+
+
+_LN2 = 0.6931471805599453  # ln 2
+_NUMBERS = ("float", "int", "uint")
+
+ROWS: tuple[AtomicOp, ...] = (
+    AtomicOp("iota", 0, _iota_type, lambda a, n: a.iota(n), lambda n, g: (),
+             attributes=("axis", "dtype", "shape"), group="source"),
+    AtomicOp("reciprocal", 1, _floats, lambda a, n, x: a.reciprocal(n, x),
+             lambda n, g: (_neg(mul(g, mul(n, n))),), flops=4),
+    AtomicOp("sqrt", 1, _floats, lambda a, n, x: a.sqrt(n, x),
+             lambda n, g: (mul(g, mul(_like(0.5, n), reciprocal(n))),), flops=4),
+    AtomicOp("exp2", 1, _floats, lambda a, n, x: a.exp2(n, x),
+             lambda n, g: (mul(g, mul(n, _like(_LN2, n))),), flops=10),
+    AtomicOp("log2", 1, _floats, lambda a, n, x: a.log2(n, x),
+             lambda n, g: (mul(g, reciprocal(mul(n.inputs[0], _like(_LN2, n)))),), flops=10),
+    AtomicOp("sin", 1, _floats, lambda a, n, x: a.sin(n, x),
+             lambda n, g: (mul(g, sin(add(n.inputs[0], _like(np.pi / 2, n)))),), flops=15),
+    AtomicOp("floor", 1, _floats, lambda a, n, x: a.floor(n, x), lambda n, g: (_like(0, g),)),
+    AtomicOp("cast", 1, _cast_type, lambda a, n, x: a.cast(n, x), _cast_gradient, attributes=("dtype",)),
+    AtomicOp("bitcast", 1, _bitcast_type, lambda a, n, x: a.bitcast(n, x), lambda n, g: (None,),
+             attributes=("dtype",), flops=0),
+    AtomicOp("add", 2, _elementwise(*_NUMBERS), lambda a, n, x, y: a.add(n, x, y), lambda n, g: (g, g),
+             commutative=True, group="binary"),
+    AtomicOp("mul", 2, _elementwise(*_NUMBERS), lambda a, n, x, y: a.mul(n, x, y),
+             lambda n, g: (mul(g, n.inputs[1]), mul(g, n.inputs[0])), commutative=True, group="binary"),
+    AtomicOp("max", 2, _elementwise(*_NUMBERS), lambda a, n, x, y: a.max(n, x, y), _max_gradient,
+             commutative=True, group="binary"),
+    AtomicOp("idiv", 2, _elementwise("int", "uint"), lambda a, n, x, y: a.idiv(n, x, y), lambda n, g: (None, None),
+             group="binary", flops=8),
+    AtomicOp("and", 2, _elementwise("int", "uint", "bool"), lambda a, n, x, y: a.bit_and(n, x, y),
+             lambda n, g: (None, None), commutative=True, group="binary"),
+    AtomicOp("xor", 2, _elementwise("int", "uint", "bool"), lambda a, n, x, y: a.bit_xor(n, x, y),
+             lambda n, g: (None, None), commutative=True, group="binary"),
+    AtomicOp("less", 2, _comparison(*_NUMBERS), lambda a, n, x, y: a.less(n, x, y), lambda n, g: (None, None),
+             group="binary"),
+    AtomicOp("not_equal", 2, _comparison(*_NUMBERS, "bool"), lambda a, n, x, y: a.not_equal(n, x, y),
+             lambda n, g: (None, None), commutative=True, group="binary"),
+    AtomicOp("where", 3, _where_type, lambda a, n, c, x, y: a.where(n, c, x, y),
+             lambda n, g: (None, _zeros_if(n.inputs[0], g), _zeros_if(logical_not(n.inputs[0]), g)), group="ternary"),
+    AtomicOp("sum", 1, _reduce, lambda a, n, x: a.sum(n, x),
+             lambda n, g: (_expand_back(n.inputs[0], g, n.attrs["axes"]),), attributes=("axes",), group="reduce"),
+    AtomicOp("reduce_max", 1, _reduce, lambda a, n, x: a.reduce_max(n, x), _reduce_max_gradient,
+             attributes=("axes",), group="reduce"),
+    AtomicOp("reshape", 1, _reshape_type, lambda a, n, x: a.reshape(n, x),
+             lambda n, g: (reshape(g, n.inputs[0].shape),), attributes=("shape",), group="move", flops=0),
+    AtomicOp("permute", 1, _permute_type, lambda a, n, x: a.permute(n, x),
+             lambda n, g: (permute(g, tuple(np.argsort(n.attrs["axes"]).tolist())),),
+             attributes=("axes",), group="move", flops=0),
+    AtomicOp("expand", 1, _expand_type, lambda a, n, x: a.expand(n, x), _expand_gradient,
+             attributes=("shape",), group="move", flops=0),
+    AtomicOp("pad", 1, _pad_type, lambda a, n, x: a.pad(n, x), _pad_gradient,
+             attributes=("padding", "value"), group="move", flops=0),
+    AtomicOp("slice", 1, _slice_type, lambda a, n, x: a.slice(n, x), _slice_gradient,
+             attributes=("bounds",), group="move", flops=0),
+    AtomicOp("gather", 2, _gather_type, lambda a, n, x, i: a.gather(n, x, i), _gather_gradient,
+             attributes=("axis",), group="index"),
+    AtomicOp("scatter", 3, _scatter_type, lambda a, n, x, i, u: a.scatter(n, x, i, u), _scatter_gradient,
+             attributes=("axis", "mode"), group="index"),
+)
+ATOMIC: dict[str, AtomicOp] = {row.name: row for row in ROWS}
+
+
+# ---- builders: one per row, strict ------------------------------------------------------------------------------------------
+
+
+def iota(shape: Sequence[Dim] | Dim, axis: int = 0, dtype: DType | str = i32) -> Node:
+    """0, 1, 2, … along `axis` of `shape`, constant along the others."""
+    shape = _shape(shape)
+    return apply(ATOMIC["iota"], (), {"shape": shape, "axis": check_axis("iota", axis, len(shape)), "dtype": parse_dtype(dtype)})
+
+
+def _unary(name: str) -> Callable[[Node], Node]:
+    def build(x: Node) -> Node:
+        return apply(ATOMIC[name], (x,))
+
+    build.__name__ = build.__qualname__ = name
+    return build
+
+
+def _binary(name: str) -> Callable[[Node, Node], Node]:
+    def build(x: Node, y: Node) -> Node:
+        return apply(ATOMIC[name], (x, y))
+
+    build.__name__ = build.__qualname__ = name
+    return build
+
+
+reciprocal, sqrt, exp2, log2, sin, floor = map(_unary, ("reciprocal", "sqrt", "exp2", "log2", "sin", "floor"))
+add, mul, max, idiv, bit_and, bit_xor, less, not_equal = map(
+    _binary, ("add", "mul", "max", "idiv", "and", "xor", "less", "not_equal"))
+
+
+def cast(x: Node, dtype: DType | str) -> Node:
+    """x in another dtype; x itself when it has it already."""
+    dt = parse_dtype(dtype)
+    return x if x.dtype == dt else apply(ATOMIC["cast"], (x,), {"dtype": dt})
+
+
+def bitcast(x: Node, dtype: DType | str) -> Node:
+    """The same bytes read as another dtype (little-endian); the last axis scales with the width."""
+    dt = parse_dtype(dtype)
+    return x if x.dtype == dt else apply(ATOMIC["bitcast"], (x,), {"dtype": dt})
+
+
+def where(condition: Node, x: Node, y: Node) -> Node:
+    return apply(ATOMIC["where"], (condition, x, y))
+
+
+def _axes(op: str, x: Node, axes: int | Sequence[int] | None) -> tuple[int, ...]:
+    if axes is None:
+        return tuple(range(x.rank))
+    listed = [axes] if isinstance(axes, (int, np.integer)) else list(axes)
+    found = [check_axis(op, a, x.rank) for a in listed]
+    if len(set(found)) != len(found):
+        raise AttributeValueError(f"{op}: axes {tuple(listed)} repeat an axis")
+    return tuple(sorted(found))
+
+
+def sum(x: Node, axes: int | Sequence[int] | None = None) -> Node:
+    """Sum over the axes (all by default), which disappear; the dtype stays."""
+    found = _axes("sum", x, axes)
+    return apply(ATOMIC["sum"], (x,), {"axes": found}) if found else x
+
+
+def reduce_max(x: Node, axes: int | Sequence[int] | None = None) -> Node:
+    """Maximum over the axes (all by default), which disappear; of nothing: −inf, or the integers' minimum."""
+    found = _axes("reduce_max", x, axes)
+    return apply(ATOMIC["reduce_max"], (x,), {"axes": found}) if found else x
+
+
+def reshape(x: Node, shape: Sequence[Dim] | Dim) -> Node:
+    """The same elements in C order under another shape; one size may be −1."""
+    sizes = [shape] if isinstance(shape, (int, np.integer, d.Expr)) else list(shape)
+    unknown = [i for i, s in enumerate(sizes) if isinstance(s, (int, np.integer)) and s == -1]
+    if len(unknown) > 1:
+        raise ShapeError(f"reshape of {show(x)} to {tuple(sizes)}: only one size may be −1")
+    if unknown:
+        rest = _product([s for s in sizes if not (isinstance(s, (int, np.integer)) and s == -1)])
+        total = x.type.size()
+        quotient = d.exact_div(total, rest) if rest != 0 else None
+        if quotient is None:
+            raise ShapeError(f"reshape of {show(x)} to {tuple(map(str, sizes))}: {d.format_dim(total)} elements are not "
+                             f"a multiple of {d.format_dim(rest)}")
+        sizes[unknown[0]] = quotient
+    new = _shape(tuple(sizes))
+    return x if new == x.shape else apply(ATOMIC["reshape"], (x,), {"shape": new})
+
+
+def permute(x: Node, axes: Sequence[int]) -> Node:
+    """Axis i of the result is axis axes[i] of x."""
+    if len(axes) != x.rank:
+        raise AttributeValueError(f"permute of {show(x)}: {tuple(axes)} names {len(axes)} axes, there are {x.rank}")
+    order = tuple(check_axis("permute", a, x.rank) for a in axes)
+    return x if order == tuple(range(x.rank)) else apply(ATOMIC["permute"], (x,), {"axes": order})
+
+
+def expand(x: Node, shape: Sequence[Dim]) -> Node:
+    """Repeat axes of size 1 up to `shape` (same rank)."""
+    new = _shape(tuple(shape))
+    return x if new == x.shape else apply(ATOMIC["expand"], (x,), {"shape": new})
+
+
+def pad(x: Node, padding: Sequence[tuple[Dim, Dim]], value: float | int | bool = 0) -> Node:
+    """Add (before, after) elements of `value` at each axis."""
+    fitted = constant(value, x.dtype).attrs["value"]
+    pairs = tuple((a, b) for a, b in padding)
+    if all(a == 0 and b == 0 for a, b in pairs) and len(pairs) == x.rank:
+        return x
+    return apply(ATOMIC["pad"], (x,), {"padding": pairs, "value": fitted})
+
+
+def slice(x: Node, bounds: Sequence[tuple[Dim, Dim, int]]) -> Node:
+    """start:stop:step at each axis, inside the axis (no clamping; for step < 0, stop may be −1 = before the first)."""
+    full = tuple((a, b, s) for a, b, s in bounds)
+    if len(full) == x.rank and all(
+            (a == 0 and b == size and s == 1) for (a, b, s), size in zip(full, x.shape, strict=True)):
+        return x
+    return apply(ATOMIC["slice"], (x,), {"bounds": full})
+
+
+def gather(x: Node, index: Node, axis: int = 0) -> Node:
+    """x[:axis] + index.shape + x[axis+1:]: slices of x along `axis` at `index`; out of range (negative too) reads 0."""
+    return apply(ATOMIC["gather"], (x, index), {"axis": check_axis("gather", axis, x.rank)})
+
+
+def scatter(base: Node, index: Node, updates: Node, axis: int = 0, mode: str = "set") -> Node:
+    """base with `updates` written (set), added (add) or maximised (max) at `index` along `axis`; out of range is dropped."""
+    return apply(ATOMIC["scatter"], (base, index, updates),
+                 {"axis": check_axis("scatter", axis, base.rank), "mode": mode})
+
+
+# ---- small shorthands made of the rows --------------------------------------------------------------------------------------
+
+
+def fill(value: bool | int | float, shape: Sequence[Dim], dtype: DType) -> Node:
+    """A tensor of one value."""
+    c = constant(value, dtype)
+    return expand(reshape(c, (1,) * len(tuple(shape))), shape) if shape else c
+
+
+def dim_fill(value: Dim, shape: Sequence[Dim], dtype: DType = i32) -> Node:
+    """A tensor holding the value that an expression of dims has at run time."""
+    c = constant(value, dtype)
+    return expand(reshape(c, (1,) * len(tuple(shape))), shape) if shape else c
+
+
+def bit_or(x: Node, y: Node) -> Node:
+    """x or y, bit by bit: (x xor y) xor (x and y)."""
+    return bit_xor(bit_xor(x, y), bit_and(x, y))
+
+
+def logical_not(x: Node) -> Node:
+    """not x for booleans, ~x for integers."""
+    return bit_xor(x, fill(True if x.dtype.kind == "bool" else -1 if x.dtype.kind == "int" else int(np.iinfo(x.dtype.numpy).max),
+                           x.shape, x.dtype))

@@ -1,0 +1,227 @@
+"""composite: named ops that are defined by a graph of other ops. The definition is matcher, oracle and documentation.
+
+    @composite
+    def silu(x, *, beta=1.0):
+        '''x · sigmoid(beta·x).'''
+        return x * sigmoid(x * beta)
+
+Parameters before the `*` are operands (tensors; `None` where the default is None; one `*xs` takes any number), those after it are
+attributes and belong to the node's identity. Calling `silu(x)` makes one node; `expand(node)` replaces it by its definition.
+A composite may carry `direct` (a float64 evaluation in numpy), `gradient` (its own gradient graph) and several outputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError
+from tensor_graphs.language.node import Node, TensorType, apply, encode_attribute, rebuild
+
+Build = Callable[..., Node | tuple[Node, ...]]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A composite expanded once for given operand types: placeholders and the graph over them."""
+
+    arguments: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    digest: str
+
+
+class CompositeOp:
+    """A named op with a definition. Call it with operands and attributes to make a node.
+
+    direct(roles, attrs, out_types) -> array or tuple: float64 evaluation; `roles` maps operand names to arrays (absent ones are
+    missing, `*xs` is a list), `attrs` has dims evaluated. gradient(node, grads) -> {operand name: gradient node or None}.
+    """
+
+    kind = "composite"
+
+    def __init__(self, build: Build, *, name: str | None = None, direct: Callable[..., Any] | None = None,
+                 gradient: Callable[..., Any] | None = None, opaque: bool = False) -> None:
+        self.name = name or build.__name__
+        self.build, self.direct, self.gradient_rule, self.opaque = build, direct, gradient, opaque
+        self.__doc__ = build.__doc__
+        self.signature = inspect.signature(build)
+        parameters = list(self.signature.parameters.values())
+        self.operands = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        self.optional = frozenset(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is None)
+        self.variadic = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+        self.attributes = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        self._definitions: dict[tuple[Any, ...], Definition] = {}
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        bound = self._bind(args, kwargs)
+        operands: list[Node] = []
+        absent: list[str] = []
+        for name in self.operands:
+            value = bound.arguments[name]
+            if value is None and name in self.optional:
+                absent.append(name)
+                continue
+            operands.append(self._operand(name, value))
+        if self.variadic:
+            operands += [self._operand(self.variadic, v) for v in bound.arguments.get(self.variadic, ())]
+        attrs = {name: _attribute(self.name, name, bound.arguments[name]) for name in self.attributes}
+        if absent:
+            attrs["absent"] = tuple(absent)
+        node = apply(self, operands, attrs)
+        if len(node.types) == 1:
+            return node
+        return tuple(leaves.item(node, i) for i in range(len(node.types)))
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise AttributeValueError(f"{self.name}{self.signature}: {e}") from None
+        bound.apply_defaults()
+        return bound
+
+    def _operand(self, name: str, value: Any) -> Node:
+        if not isinstance(value, Node):
+            raise DTypeError(f"{self.name}: operand {name!r} is {type(value).__name__}, a tensor is needed",
+                             fix="wrap numbers and arrays with tg.constant")
+        return value
+
+    def roles(self, node: Node) -> dict[str, Any]:
+        """Operand name -> node (absent ones are missing; a variadic name -> list of nodes)."""
+        return self.by_role(node.inputs, node.attrs)
+
+    def by_role(self, values: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """The same naming for any values given in operand order (arrays, buffers, types)."""
+        names = [n for n in self.operands if n not in attrs.get("absent", ())]
+        out: dict[str, Any] = dict(zip(names, values, strict=False))
+        if self.variadic:
+            out[self.variadic] = list(values[len(names):])
+        return out
+
+    def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
+        return tuple(o.type for o in self.define([i.type for i in inputs], attrs).outputs)
+
+    def identity(self, node: Node) -> str:
+        return self.define([i.type for i in node.inputs], node.attrs).digest
+
+    def define(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
+        """The definition for operands of these types, built once."""
+        key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(attrs.items())))
+        found = self._definitions.get(key)
+        if found is not None:
+            return found
+        arguments = tuple(leaves.argument(i, t) for i, t in enumerate(types))
+        named = self.by_role(arguments, attrs)
+        rest = named.pop(self.variadic, []) if self.variadic else []
+        positional = [named.get(n) for n in self.operands]
+        keywords = {k: v for k, v in attrs.items() if k != "absent"}
+        built = self.build(*positional, *rest, **keywords)
+        outputs = built if isinstance(built, tuple) else (built,)
+        for o in outputs:
+            if not isinstance(o, Node):
+                raise LanguageError(f"the definition of {self.name} returned {o!r}, a tensor is needed")
+        digest = hashlib.sha256("|".join(o.digest for o in outputs).encode()).hexdigest()
+        definition = Definition(arguments, outputs, digest)
+        self._definitions[key] = definition
+        return definition
+
+
+def _attribute(op: str, name: str, value: Any) -> Any:
+    """A keyword value as an attribute: lists become tuples, numpy scalars Python ones, dtypes by name become dtypes."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_attribute(op, name, v) for v in value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    try:
+        encode_attribute(value)
+    except TypeError:
+        raise AttributeValueError(f"{op}: attribute {name!r} cannot be {value!r}",
+                                  fix="numbers, strings, dtypes, dims and tuples of them; tensors come before the *") from None
+    return value
+
+
+@overload
+def composite(build: Build) -> CompositeOp: ...
+@overload
+def composite(build: None = None, *, name: str | None = None, direct: Callable[..., Any] | None = None,
+              gradient: Callable[..., Any] | None = None, opaque: bool = False) -> Callable[[Build], CompositeOp]: ...
+def composite(build: Build | None = None, **options: Any) -> CompositeOp | Callable[[Build], CompositeOp]:
+    """Make a named op of a function that builds its definition. See the module's docstring.
+
+    A second composite of the same name is another op: identity includes the digest of the definition.
+    """
+    if build is not None:
+        return CompositeOp(build)
+    return lambda b: CompositeOp(b, **options)
+
+
+LIBRARY: dict[str, CompositeOp] = {}
+
+
+def library(**options: Any) -> Callable[[Build], CompositeOp]:
+    """`composite` for the ops that come with the package: known by name in `.tg` text, docs and conformance tables."""
+    def register(build: Build) -> CompositeOp:
+        op = CompositeOp(build, **options)
+        if op.name in LIBRARY:
+            raise ValueError(f"two library composites are named {op.name}")
+        LIBRARY[op.name] = op
+        return op
+
+    return register
+
+
+def expand(node: Node, inputs: Sequence[Node] | None = None) -> tuple[Node, ...]:
+    """The outputs of a composite node's definition, on the node's operands (or on `inputs` of the same types)."""
+    if not isinstance(node.op, CompositeOp):
+        raise LanguageError(f"{node.op.name} is not a composite, it has no definition")
+    definition = node.op.define([i.type for i in node.inputs], node.attrs)
+    return instantiate(definition, tuple(inputs if inputs is not None else node.inputs))
+
+
+def instantiate(definition: Definition, inputs: Sequence[Node]) -> tuple[Node, ...]:
+    """A definition's outputs with its arguments replaced."""
+    by_argument = dict(zip(definition.arguments, inputs, strict=True))
+
+    def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
+        return by_argument.get(node) if node.op is leaves.ARGUMENT else None
+
+    return tuple(rebuild(definition.outputs, replace))
+
+
+def expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool] = lambda node: False) -> list[Node]:
+    """The outputs with every composite replaced by its definition, recursively, except those that `keep` holds."""
+    cache: dict[Node, tuple[Node, ...]] = {}
+
+    def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
+        if node.op is leaves.ITEM and node.inputs[0] in cache:
+            return cache[node.inputs[0]][node.attrs["index"]]
+        if isinstance(node.op, CompositeOp) and not node.op.opaque and not keep(node):
+            definition = node.op.define([i.type for i in node.inputs], node.attrs)
+            inner = expand_all(instantiate(definition, new), keep)
+            if len(inner) == 1:
+                return inner[0]
+            cache[node] = tuple(inner)
+            return inner[0]          # never read directly: every user of a node with several outputs is an item
+        return None
+
+    return rebuild(list(outputs), replace)
+
+
+def resolve_attributes(attrs: Mapping[str, Any], binding: Mapping[str, int]) -> dict[str, Any]:
+    """Attributes with every expression of dims replaced by its value."""
+    def one(v: Any) -> Any:
+        if isinstance(v, d.Expr):
+            return d.evaluate(v, binding)
+        return tuple(one(x) for x in v) if isinstance(v, tuple) else v
+
+    return {k: one(v) for k, v in attrs.items()}

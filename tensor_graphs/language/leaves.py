@@ -1,0 +1,203 @@
+"""leaves: where values come from without any math — inputs, parameters, states, constants — and the two structural ops.
+
+`item` reads one output of a node that has several; `copy_to` says on which device a value lives. Neither changes a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bool_, f32, i32, parse_dtype
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, ShapeError
+from tensor_graphs.language.node import ArrayValue, Node, TensorType, apply
+
+
+class Leaf:
+    """The op of a leaf: no operands, its type is among its attributes."""
+
+    kind = "leaf"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
+        return (TensorType(attrs["shape"], attrs["dtype"]),)
+
+    def identity(self, node: Node) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+INPUT, PARAMETER, STATE, CONSTANT, ARGUMENT = (
+    Leaf(n) for n in ("input", "parameter", "state", "constant", "argument")
+)
+"""argument: the placeholder of an operand inside a composite's definition or a canonical graph, known by number alone."""
+NAMED_LEAVES = (INPUT, PARAMETER, STATE)
+
+
+class _Item:
+    name, kind = "item", "structural"
+
+    def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
+        return (inputs[0].types[attrs["index"]],)
+
+    def identity(self, node: Node) -> str:
+        return ""
+
+
+class _CopyTo:
+    name, kind = "copy_to", "structural"
+
+    def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
+        return inputs[0].types
+
+    def identity(self, node: Node) -> str:
+        return ""
+
+
+ITEM, COPY_TO = _Item(), _CopyTo()
+
+
+def _shape(shape: Sequence[Dim] | Dim) -> tuple[Dim, ...]:
+    dims = (shape,) if isinstance(shape, (int, np.integer, d.Expr)) else tuple(shape)
+    out: list[Dim] = []
+    for axis, s in enumerate(dims):
+        if isinstance(s, (int, np.integer)) and not isinstance(s, bool):
+            s = int(s)
+            if s < 0:
+                raise ShapeError(f"axis {axis} of shape {tuple(dims)} is negative", fix="sizes are ≥ 0")
+        elif not isinstance(s, d.Expr):
+            raise ShapeError(f"axis {axis} of a shape is {s!r}", fix="a size is an int or a tg.dim expression")
+        out.append(s)
+    return tuple(out)
+
+
+def _name(kind: str, name: str) -> str:
+    if not isinstance(name, str) or not name or any(c.isspace() or c in '"\\' for c in name):
+        raise GraphError(f"{kind} needs a name without spaces, quotes and backslashes, got {name!r}")
+    return name
+
+
+def input(name: str, shape: Sequence[Dim] | Dim, dtype: DType | str = f32) -> Node:
+    """A value the caller gives at every run."""
+    return apply(INPUT, (), {"name": _name("input", name), "shape": _shape(shape), "dtype": parse_dtype(dtype)})
+
+
+def parameter(name: str, shape: Sequence[Dim] | Dim, dtype: DType | str = f32) -> Node:
+    """A persistent, constant value (a weight), given once when the graph is bound. Its shape is static."""
+    shape = _shape(shape)
+    if not all(d.is_static(s) for s in shape):
+        raise ShapeError(f"parameter {name!r} has the symbolic shape {shape}", fix="a weight's sizes are ints")
+    return apply(PARAMETER, (), {"name": _name("parameter", name), "shape": shape, "dtype": parse_dtype(dtype)})
+
+
+class State:
+    """A persistent, mutable value (a KV cache). SSA: `read` gives the value before the step, `write` makes a new value.
+
+    The graph names the final value in `updates`; whether memory is written in place is the planner's decision.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    @property
+    def name(self) -> str:
+        return str(self.node.attrs["name"])
+
+    def read(self) -> Node:
+        """The value before this step."""
+        return self.node
+
+    def write(self, value: Node, at: Dim | Node | None = None, axis: int = 0) -> Node:
+        """A new value: `value` itself (at=None), or the old one with `value` written from index `at` along `axis`.
+
+        `at` may be an int, a dim, or an integer tensor of one index per slice of `value`. Slices out of range are dropped.
+        """
+        from tensor_graphs.language.composites.memory import write_at
+
+        if at is None:
+            if value.type != self.node.type:
+                raise ShapeError(f"state {self.name!r} is {self.node.type}, the new value is {value.type}")
+            return value
+        return write_at(self.node, value, at, axis=axis)
+
+
+def state(name: str, shape: Sequence[Dim] | Dim, dtype: DType | str = f32) -> State:
+    """A persistent, mutable tensor of static shape; zero when a session starts."""
+    shape = _shape(shape)
+    if not all(d.is_static(s) for s in shape):
+        raise ShapeError(f"state {name!r} has the symbolic shape {shape}", fix="give it the largest size it may reach")
+    return State(apply(STATE, (), {"name": _name("state", name), "shape": shape, "dtype": parse_dtype(dtype)}))
+
+
+def constant(value: bool | int | float | Dim | np.ndarray | Sequence[Any], dtype: DType | str | None = None) -> Node:
+    """A constant: a scalar, an expression of dims (the value of the dim at run time), or a small array.
+
+    dtype defaults to f32 for floats, i32 for ints and dims, bool for booleans. Raises DTypeError when the value does not fit.
+    """
+    if isinstance(value, Node):
+        raise DTypeError("a constant cannot be made of a tensor", fix="use the tensor itself")
+    if isinstance(value, d.Expr):
+        dt = parse_dtype(dtype) if dtype is not None else i32
+        return apply(CONSTANT, (), {"value": value, "shape": (), "dtype": dt})
+    if isinstance(value, (bool, np.bool_, int, np.integer, float, np.floating)):
+        natural = bool_ if isinstance(value, (bool, np.bool_)) else i32 if isinstance(value, (int, np.integer)) else f32
+        dt = parse_dtype(dtype) if dtype is not None else natural
+        return apply(CONSTANT, (), {"value": _fit(value, dt), "shape": (), "dtype": dt})
+    array = np.asarray(value)
+    if dtype is None:
+        dtype = {"f": f32, "i": i32, "u": i32, "b": bool_}.get(array.dtype.kind) if array.dtype.name in (
+            "float64", "int64", "bool", "float32", "int32") else parse_dtype(array.dtype)
+        if dtype is None:
+            raise DTypeError(f"no constant can be made of a numpy array of dtype {array.dtype}")
+    dt = parse_dtype(dtype)
+    if dt.kind in ("int", "uint") and array.size:
+        info = np.iinfo(dt.numpy)
+        if array.dtype.kind == "f" or array.min() < info.min or array.max() > info.max:
+            raise DTypeError(f"the constant array does not fit {dt.name}", fix=f"{dt.name} holds {info.min} to {info.max}")
+    if array.ndim == 0:
+        return constant(array.item(), dt)
+    return apply(CONSTANT, (), {"value": ArrayValue.of(array.astype(dt.numpy), dt), "shape": array.shape, "dtype": dt})
+
+
+def _fit(value: Any, dtype: DType) -> bool | int | float:
+    if dtype.kind == "bool":
+        if value not in (0, 1):
+            raise DTypeError(f"the constant {value!r} is no bool")
+        return bool(value)
+    if dtype.kind == "float":
+        return float(value)
+    if isinstance(value, (float, np.floating)) and not float(value).is_integer():
+        raise DTypeError(f"the constant {value!r} is not a whole number, the dtype is {dtype.name}",
+                         fix="cast the tensor to a float dtype, or round the number")
+    info = np.iinfo(dtype.numpy)
+    if not info.min <= int(value) <= info.max:
+        raise DTypeError(f"the constant {value!r} does not fit {dtype.name}", fix=f"{info.min} to {info.max}")
+    return int(value)
+
+
+def item(node: Node, index: int) -> Node:
+    """Output number `index` of a node that has several."""
+    if not 0 <= index < len(node.types):
+        raise AttributeValueError(f"{node.op.name} has {len(node.types)} outputs, number {index} was asked for")
+    return node if len(node.types) == 1 else apply(ITEM, (node,), {"index": index})
+
+
+def copy_to(x: Node, device: str) -> Node:
+    """The same value on another device ("cpu", "cuda:0"); not math, but a step with a price."""
+    if not isinstance(device, str) or not device:
+        raise AttributeValueError(f"a device is named by a string like 'cpu' or 'cuda:0', got {device!r}")
+    return apply(COPY_TO, (x,), {"device": device})
+
+
+
+def argument(index: int, type: TensorType) -> Node:
+    """Placeholder number `index` inside a definition or a canonical graph."""
+    return apply(ARGUMENT, (), {"index": index, "shape": type.shape, "dtype": type.dtype})

@@ -1,0 +1,217 @@
+"""node: one application of an op, immutable and hash-consed, so that equal applications are one object.
+
+A node knows its op, its operands, its attributes and the type (shape, dtype) of each of its outputs. Every attribute that
+changes the value is part of its identity; the line of code it was written at is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.errors import Location, where_written
+from tensor_graphs.language.tensor import TensorOperators
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """The shape (ints or expressions of dims) and dtype of one value."""
+
+    shape: tuple[Dim, ...]
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}[{', '.join(d.format_dim(s) for s in self.shape)}]"
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def at(self, binding: Mapping[str, int]) -> TensorType:
+        """The same type with every dim replaced by its value."""
+        return TensorType(tuple(d.evaluate(s, binding) for s in self.shape), self.dtype)
+
+    def size(self) -> Dim:
+        """Number of elements."""
+        total: Dim = 1
+        for s in self.shape:
+            total = total * s
+        return total
+
+    def nbytes(self) -> Dim:
+        return self.size() * self.dtype.itemsize
+
+
+class Op(Protocol):
+    """What a node applies: an atomic op, a composite op or a leaf. Compared by identity."""
+
+    name: str
+    kind: str
+
+    def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
+        """The types of the outputs; raises ShapeError, DTypeError or AttributeValueError."""
+
+    def identity(self, node: Node) -> str:
+        """What the op's name alone does not say about its meaning (for a composite: the digest of its definition)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayValue:
+    """A constant array as an attribute value: raw little-endian bytes, C order."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    data: bytes
+
+    @staticmethod
+    def of(array: np.ndarray, dtype: DType) -> ArrayValue:
+        contiguous = np.ascontiguousarray(array, dtype=dtype.numpy)
+        return ArrayValue(dtype, tuple(array.shape), contiguous.tobytes())
+
+    def array(self) -> np.ndarray:
+        return np.frombuffer(self.data, dtype=self.dtype.numpy).reshape(self.shape)
+
+
+def encode_attribute(value: Any) -> str:
+    """An attribute value as text in which different values differ: 1, 1.0 and True, 0.0 and −0.0, all NaN payloads one."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, np.integer)):
+        return str(int(value))
+    if isinstance(value, (float, np.floating)):
+        return "f:" + float(value).hex()
+    if isinstance(value, str):
+        return "s:" + repr(value)
+    if isinstance(value, DType):
+        return "t:" + value.name
+    if isinstance(value, d.Expr):
+        return "d:" + d.format_dim(value)
+    if isinstance(value, ArrayValue):
+        return f"a:{value.dtype.name}:{value.shape}:{hashlib.sha256(value.data).hexdigest()}"
+    if isinstance(value, tuple):
+        return "(" + ",".join(encode_attribute(v) for v in value) + ")"
+    raise TypeError(f"an attribute of type {type(value).__name__} has no encoding: {value!r}")
+
+
+class Node(TensorOperators):
+    """One application of an op. Made by `apply`, never by hand; compared by identity, which hash-consing makes structural."""
+
+    __slots__ = ("__weakref__", "attrs", "digest", "inputs", "key", "location", "op", "types")
+
+    op: Op
+    inputs: tuple[Node, ...]
+    attrs: Mapping[str, Any]
+    types: tuple[TensorType, ...]
+    location: Location | None
+    key: tuple[Any, ...]
+    digest: str
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the only output; a node with several is read through `item`."""
+        if len(self.types) != 1:
+            raise TypeError(f"{self.op.name} has {len(self.types)} outputs; take one with item(node, index)")
+        return self.types[0]
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def is_op(self, name: str) -> bool:
+        return self.op.name == name
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name} {', '.join(map(str, self.types))} at {self.location}>"
+
+    __hash__ = object.__hash__  # identity: hash-consing makes equal nodes the same object
+
+
+_table: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDictionary()
+_lock = threading.RLock()
+
+
+def apply(op: Op, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None) -> Node:
+    """The node for `op` on `inputs`: a new one, or the one that already says exactly this.
+
+    Raises what `op.infer` raises.
+    """
+    attrs = dict(sorted((attrs or {}).items()))
+    key = (op, tuple(map(id, inputs)), tuple((k, encode_attribute(v)) for k, v in attrs.items()))
+    with _lock:
+        found = _table.get(key)
+        if found is not None:
+            return found
+    types = op.infer(inputs, attrs)
+    node = object.__new__(Node)
+    node.op, node.inputs, node.attrs, node.types = op, tuple(inputs), attrs, types
+    node.location, node.key = where_written(), key
+    h = hashlib.sha256()
+    h.update(f"{op.kind}|{op.name}|{op.identity(node)}|{key[2]}|{'|'.join(map(str, types))}".encode())
+    for i in node.inputs:
+        h.update(i.digest.encode())
+    node.digest = h.hexdigest()
+    with _lock:
+        return _table.setdefault(key, node)
+
+
+def walk(outputs: Iterable[Node]) -> list[Node]:
+    """Every node that the outputs need, operands before users, each once; iterative, so depth is no limit."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    for root in outputs:
+        stack: list[tuple[Node, Iterator[Node]]] = []
+        if root not in seen:
+            seen.add(root)
+            stack.append((root, iter(root.inputs)))
+        while stack:
+            node, rest = stack[-1]
+            for i in rest:
+                if i not in seen:
+                    seen.add(i)
+                    stack.append((i, iter(i.inputs)))
+                    break
+            else:
+                order.append(node)
+                stack.pop()
+    return order
+
+
+def rebuild(outputs: Sequence[Node], replace: Callable[[Node, tuple[Node, ...]], Node | None]) -> list[Node]:
+    """The outputs with every node passed, operands first, through `replace(node, new_inputs)`; None keeps it (on new operands)."""
+    new: dict[Node, Node] = {}
+    for node in walk(outputs):
+        inputs = tuple(new[i] for i in node.inputs)
+        made = replace(node, inputs)
+        if made is None:
+            made = node if all(a is b for a, b in zip(inputs, node.inputs, strict=True)) else apply(node.op, inputs, node.attrs)
+        new[node] = made
+    return [new[o] for o in outputs]
+
+
+def consumers(outputs: Sequence[Node]) -> dict[Node, list[Node]]:
+    """For each node, who reads it (with multiplicity)."""
+    users: dict[Node, list[Node]] = {}
+    for node in walk(outputs):
+        users.setdefault(node, [])
+        for i in node.inputs:
+            users[i].append(node)
+    return users

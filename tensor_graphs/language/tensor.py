@@ -1,0 +1,316 @@
+"""tensor: operators and indexing on nodes. Sugar only: it broadcasts, turns Python numbers into constants, and calls ops.
+
+Promotion: none between tensors; a Python number takes the tensor's dtype (a float beside an integer tensor is an error).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from tensor_graphs.language.dtypes import DType
+    from tensor_graphs.language.node import Node
+
+Operand = Any  # a Node, or a Python / numpy scalar, or an expression of dims
+
+
+def broadcast_shape(op: str, *nodes: Node) -> tuple[Dim, ...]:
+    """The common shape under numpy's rules: axes are matched from the back, size 1 stretches. Raises ShapeError."""
+    from tensor_graphs.language.atomic import same_dim
+
+    rank = max(n.rank for n in nodes)
+    out: list[Dim] = []
+    for back in range(rank, 0, -1):
+        size: Dim = 1
+        owner: Node | None = None
+        for n in nodes:
+            if n.rank < back or n.shape[-back] == 1:
+                continue
+            if owner is not None and not same_dim(size, n.shape[-back]):
+                raise ShapeError(
+                    f"{op} of {owner.type} and {n.type}: axis {rank - back} (counted from the front of the result) has two "
+                    f"sizes, {d.format_dim(size)} and {d.format_dim(n.shape[-back])}",
+                    fix="sizes must be equal, or one of them 1; reshape or slice one operand")
+            if owner is None:
+                size, owner = n.shape[-back], n
+        out.append(size)
+    return tuple(out)
+
+
+def broadcast_to(x: Node, shape: Sequence[Dim]) -> Node:
+    """x with axes of size 1 put in front and every axis of size 1 repeated up to `shape`."""
+    from tensor_graphs.language import atomic
+
+    shape = tuple(shape)
+    if x.rank > len(shape):
+        raise ShapeError(f"broadcast of {x.type} to rank {len(shape)}")
+    return atomic.expand(atomic.reshape(x, (1,) * (len(shape) - x.rank) + x.shape), shape)
+
+
+def is_number(x: object) -> bool:
+    return isinstance(x, (bool, int, float, np.number, np.bool_, d.Expr))
+
+
+def as_node(x: Operand, dtype: DType) -> Node:
+    """A tensor as it is; a number as a constant of `dtype`."""
+    from tensor_graphs.language import leaves
+    from tensor_graphs.language.node import Node
+
+    if isinstance(x, Node):
+        return x
+    if isinstance(x, (float, np.floating)) and dtype.kind != "float":
+        raise DTypeError(f"the number {x!r} beside a tensor of {dtype.name}", fix="cast the tensor to a float dtype first")
+    if isinstance(x, (bool, np.bool_)) and dtype.kind != "bool":
+        x = int(x)
+    if is_number(x):
+        return leaves.constant(x, dtype)
+    if isinstance(x, np.ndarray):
+        return leaves.constant(x)
+    raise DTypeError(f"{type(x).__name__} {x!r} is neither a tensor nor a number", fix="wrap arrays with tg.constant(array)")
+
+
+def together(op: str, *xs: Operand) -> list[Node]:
+    """The operands as nodes of one shape; numbers take the dtype of the first tensor."""
+    from tensor_graphs.language.node import Node
+
+    dtypes = [x.dtype for x in xs if isinstance(x, Node)]
+    if not dtypes:
+        raise DTypeError(f"{op} of numbers only", fix="make one of them a tensor with tg.constant")
+    nodes = [as_node(x, dtypes[0]) for x in xs]
+    shape = broadcast_shape(op, *nodes)
+    return [broadcast_to(n, shape) for n in nodes]
+
+
+class TensorOperators:
+    """What `Node` inherits: `+ − * / // % ** @ & | ^ ~ < <= > >=`, `x[...]`, and methods. `==` stays identity; use `tg.equals`."""
+
+    __slots__ = ()
+
+    def _self(self) -> Node:
+        return cast("Node", self)
+
+    def _binary(self, op: str, other: Operand, swap: bool = False) -> Node:
+        from tensor_graphs.language.composites import arithmetic
+
+        build = getattr(arithmetic, op)
+        return cast("Node", build(other, self) if swap else build(self, other))
+
+    def __add__(self, o: Operand) -> Node: return self._binary("add", o)
+    def __radd__(self, o: Operand) -> Node: return self._binary("add", o, True)
+    def __sub__(self, o: Operand) -> Node: return self._binary("sub", o)
+    def __rsub__(self, o: Operand) -> Node: return self._binary("sub", o, True)
+    def __mul__(self, o: Operand) -> Node: return self._binary("mul", o)
+    def __rmul__(self, o: Operand) -> Node: return self._binary("mul", o, True)
+    def __truediv__(self, o: Operand) -> Node: return self._binary("div", o)
+    def __rtruediv__(self, o: Operand) -> Node: return self._binary("div", o, True)
+    def __floordiv__(self, o: Operand) -> Node: return self._binary("floor_div", o)
+    def __rfloordiv__(self, o: Operand) -> Node: return self._binary("floor_div", o, True)
+    def __mod__(self, o: Operand) -> Node: return self._binary("mod", o)
+    def __rmod__(self, o: Operand) -> Node: return self._binary("mod", o, True)
+    def __pow__(self, o: Operand) -> Node: return self._binary("pow", o)
+    def __rpow__(self, o: Operand) -> Node: return self._binary("pow", o, True)
+    def __and__(self, o: Operand) -> Node: return self._binary("bit_and", o)
+    def __rand__(self, o: Operand) -> Node: return self._binary("bit_and", o, True)
+    def __or__(self, o: Operand) -> Node: return self._binary("bit_or", o)
+    def __ror__(self, o: Operand) -> Node: return self._binary("bit_or", o, True)
+    def __xor__(self, o: Operand) -> Node: return self._binary("bit_xor", o)
+    def __rxor__(self, o: Operand) -> Node: return self._binary("bit_xor", o, True)
+    def __lt__(self, o: Operand) -> Node: return self._binary("less", o)
+    def __gt__(self, o: Operand) -> Node: return self._binary("greater", o)
+    def __le__(self, o: Operand) -> Node: return self._binary("less_equal", o)
+    def __ge__(self, o: Operand) -> Node: return self._binary("greater_equal", o)
+    def __neg__(self) -> Node: return self._binary("mul", -1)
+
+    def __invert__(self) -> Node:
+        from tensor_graphs.language import atomic
+
+        return atomic.logical_not(self._self())
+
+    def __matmul__(self, o: Operand) -> Node:
+        from tensor_graphs.language.composites.products import dot
+
+        return cast("Node", dot(self, o))
+
+    def __bool__(self) -> bool:
+        raise TypeError("a tensor has no truth value while the graph is being written; use tg.where(condition, a, b)")
+
+    def __len__(self) -> int:
+        raise TypeError("len of a tensor: use x.shape[0]")
+
+    def __iter__(self) -> Any:
+        raise TypeError("a tensor is not iterable; index it, x[i]")
+
+    def __array__(self, *a: Any, **k: Any) -> Any:
+        raise TypeError("a tensor of a graph holds no values; compile the graph and run it")
+
+    __array_ufunc__ = None  # numpy scalars on the left then defer to our reflected operators
+
+    # ---- methods ----
+
+    def cast(self, dtype: DType | str) -> Node:
+        from tensor_graphs.language import atomic
+        return atomic.cast(self._self(), dtype)
+
+    def reshape(self, *shape: Any) -> Node:
+        from tensor_graphs.language import atomic
+        return atomic.reshape(self._self(), shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
+
+    def permute(self, *axes: Any) -> Node:
+        from tensor_graphs.language import atomic
+        return atomic.permute(self._self(), axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes)
+
+    def transpose(self, a: int = -2, b: int = -1) -> Node:
+        """The same tensor with two axes exchanged."""
+        from tensor_graphs.language import atomic
+        x = self._self()
+        order = list(range(x.rank))
+        a, b = (atomic.check_axis("transpose", i, x.rank) for i in (a, b))
+        order[a], order[b] = order[b], order[a]
+        return atomic.permute(x, order)
+
+    @property
+    def T(self) -> Node:
+        return self.transpose()
+
+    def sum(self, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+        from tensor_graphs.language import atomic
+        return keep(self._self(), atomic.sum(self._self(), axes), axes, keepdims)
+
+    def max(self, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+        from tensor_graphs.language import atomic
+        return keep(self._self(), atomic.reduce_max(self._self(), axes), axes, keepdims)
+
+    def __getitem__(self, index: Any) -> Node:
+        return index_tensor(self._self(), index)
+
+
+def keep(x: Node, reduced: Node, axes: int | Sequence[int] | None, keepdims: bool) -> Node:
+    """`reduced` with the axes that the reduction of x removed put back with size 1, if keepdims."""
+    from tensor_graphs.language import atomic
+
+    if not keepdims:
+        return reduced
+    gone = atomic._axes("reduce", x, axes)
+    return atomic.reshape(reduced, tuple(1 if i in gone else s for i, s in enumerate(x.shape)))
+
+
+def _bound(value: Any, size: Dim, default: Dim, low: int, what: str) -> Dim:
+    """One bound of a Python slice: negative counts from the back, and clamped into low … size + low where both are known."""
+    if value is None:
+        return default
+    if isinstance(value, np.integer):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, d.Expr)):
+        raise AttributeValueError(f"{what} of a slice is {value!r}", fix="an int, a dim, or None")
+    if isinstance(value, int):
+        if value < 0:
+            value = size + value
+            if isinstance(value, int):
+                value = max(value, low)
+            return cast(Dim, value)
+        if isinstance(size, int):
+            return min(value, size + low)
+        if value and d.dim_ge(size, value) is not True:
+            return d.dim_min(value, size)
+    return cast(Dim, value)
+
+
+def index_tensor(x: Node, index: Any) -> Node:
+    """x[index]: ints (negative too), slices with steps, None, one Ellipsis, dims, and integer tensors (one of them: a gather).
+
+    Raises AttributeValueError for an index out of range, too many indices, or a boolean mask (whose result has no static size).
+    """
+    from tensor_graphs.language import atomic
+    from tensor_graphs.language.node import Node
+
+    items = list(index) if isinstance(index, tuple) else [index]
+    for i in items:
+        if isinstance(i, (bool, np.bool_)) or (isinstance(i, Node) and i.dtype.kind == "bool") or (
+                isinstance(i, (np.ndarray, list)) and np.asarray(i).dtype.kind == "b"):
+            raise AttributeValueError(f"{x.type} indexed by a boolean mask: the size of the result would depend on values",
+                                      fix="tg.where(mask, x, other) keeps the shape; gather with integer indices selects")
+    named = sum(1 for i in items if i is not None and i is not Ellipsis)
+    if sum(1 for i in items if i is Ellipsis) > 1:
+        raise AttributeValueError("an index may hold only one Ellipsis (…)")
+    if named > x.rank:
+        raise AttributeValueError(f"{x.type} indexed with {named} indices, it has {x.rank} axes")
+    if not any(i is Ellipsis for i in items):
+        items.append(Ellipsis)
+    at = next(k for k, i in enumerate(items) if i is Ellipsis)
+    items[at:at + 1] = [slice(None)] * (x.rank - named)
+
+    bounds: list[tuple[Dim, Dim, int]] = []
+    gathers: list[tuple[int, Node]] = []
+    drop: set[int] = set()
+    layout: list[int | None] = []                      # axis of x, or None for a new axis
+    axis = 0
+    for i in items:
+        if i is None:
+            layout.append(None)
+            continue
+        size = x.shape[axis]
+        if isinstance(i, slice):
+            step = 1 if i.step is None else i.step
+            if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step == 0:
+                raise AttributeValueError(f"the step of a slice is {step!r}", fix="an int other than 0")
+            step = int(step)
+            if step > 0:
+                start, stop = _bound(i.start, size, 0, 0, "the start"), _bound(i.stop, size, size, 0, "the stop")
+                if d.dim_ge(stop, start) is False:
+                    stop = start
+            else:
+                start, stop = _bound(i.start, size, size - 1, -1, "the start"), _bound(i.stop, size, -1, -1, "the stop")
+                if d.dim_ge(start, stop) is False:
+                    stop = start
+            bounds.append((start, stop, step))
+        elif isinstance(i, (int, np.integer, d.Expr)):
+            where = int(i) if isinstance(i, np.integer) else i
+            if isinstance(where, int) and where < 0:
+                where = size + where
+            if d.dim_ge(where, 0) is False or d.dim_ge(size, where + 1) is False:
+                raise AttributeValueError(f"index {i} of axis {axis}, which has size {d.format_dim(size)}, in {x.type}")
+            bounds.append((where, where + 1, 1))
+            drop.add(axis)
+        elif isinstance(i, Node):
+            bounds.append((0, size, 1))
+            gathers.append((axis, i))
+        elif isinstance(i, (list, np.ndarray)):
+            from tensor_graphs.language.leaves import constant
+            array = np.asarray(i)
+            if isinstance(size, int):
+                if array.size and (array.min() < -size or array.max() >= size):
+                    raise AttributeValueError(f"index {array.tolist()} of axis {axis}, which has size {size}")
+                array = np.where(array < 0, array + size, array)
+            bounds.append((0, size, 1))
+            gathers.append((axis, constant(array)))
+        else:
+            raise AttributeValueError(f"a tensor cannot be indexed by {i!r}",
+                                      fix="ints, slices, None, Ellipsis, dims, integer tensors")
+        layout.append(axis)
+        axis += 1
+    if len(gathers) > 1:
+        raise AttributeValueError("only one integer tensor per index", fix="index twice, or reshape to one axis and gather")
+    out = atomic.slice(x, bounds)
+    extra = 0
+    if gathers:
+        g_axis, g_index = gathers[0]
+        out = atomic.gather(out, g_index, axis=g_axis)
+        extra = g_index.rank - 1
+    shape: list[Dim] = []
+    for source in layout:
+        if source is None:
+            shape.append(1)
+        elif source in drop:
+            continue
+        elif gathers and source == gathers[0][0]:
+            shape.extend(gathers[0][1].shape)
+        else:
+            shape.append(out.shape[source + (extra if gathers and source > gathers[0][0] else 0)])
+    return atomic.reshape(out, tuple(shape))
