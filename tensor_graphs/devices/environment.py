@@ -1,0 +1,297 @@
+"""environment: the fingerprint under which a measurement is valid: this hardware, and the software of the one backend measured.
+
+Two environments with different keys never share a number. So what goes in is what can change a time or a bit (processor model and
+instruction set, usable cores, memory, compiler, library versions), and what comes and goes without effect (host name, kernel
+release, load) stays out. Nothing heavy is imported: versions come from package metadata, GPUs from `nvidia-smi`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import logging
+import math
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from tensor_graphs.errors import TensorGraphsError
+
+log = logging.getLogger(__name__)
+
+GIB = 1 << 30
+
+
+class UnknownDevice(TensorGraphsError):
+    """The hardware or software that was named cannot be fingerprinted on this machine."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Hardware and software of one backend. Every field is plain, so that it can be stored and rebuilt.
+
+    hardware_name: processor or accelerator model, as its maker prints it.
+    memory_bytes: memory of the device, rounded to whole GiB (the last few MiB move with every kernel update).
+    platform: operating system, architecture, C library, e.g. "linux-x86_64-glibc2.36".
+    backend: whose software this is ("numpy", "c", "torch", ...; "c+numpy" for a path through several).
+    libs: (name, version) pairs, sorted.  hardware: (property, value) pairs, sorted, e.g. ("cores", "2"), ("flags", "9f…").
+    """
+
+    hardware_name: str
+    memory_bytes: int
+    platform: str
+    backend: str
+    libs: tuple[tuple[str, str], ...] = ()
+    hardware: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        for pairs in ("libs", "hardware"):
+            value = getattr(self, pairs)
+            items = value.items() if isinstance(value, Mapping) else value
+            object.__setattr__(self, pairs, tuple(sorted((str(name), str(text)) for name, text in items)))
+
+    @cached_property
+    def _key(self) -> str:
+        content = [self.hardware_name, self.memory_bytes, self.platform, self.backend, self.libs, self.hardware]
+        return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+
+    def key(self) -> str:
+        """sha256 over every field (64 hexadecimal digits): the identity of this environment in the database."""
+        return self._key
+
+    def __str__(self) -> str:
+        libs = ", ".join(f"{name} {version}" for name, version in self.libs)
+        return f"{self.hardware_name} ({self.memory_bytes / GIB:.0f} GiB), {self.platform}, {self.backend}: {libs or 'no libraries'}"
+
+
+def fingerprint(backend: str, device: str = "cpu", compiler: str | None = None, libs: Mapping[str, str] | None = None) -> Environment:
+    """The environment of `backend` on `device` of this machine, now.
+
+    device: "cpu", or "cuda:N" counted as `nvidia-smi` counts.  compiler: the C compiler used by the `c` backend (default: cc, gcc or
+    clang, the first found).  libs: versions only the caller knows (the code generator's, a plug-in's); they are added to the known ones.
+    Raises UnknownDevice for a device that is not there.
+    """
+    name, memory, hardware = _processor() if device == "cpu" else _accelerator(device)
+    known = dict(_SOFTWARE.get(backend, lambda _: _versions(backend))(compiler))
+    known.update(libs or {})
+    known["python"] = ".".join(platform.python_version_tuple()[:2])
+    return Environment(name, memory, _platform(), backend, tuple(known.items()), hardware)
+
+
+def combine(environments: Iterable[Environment]) -> Environment:
+    """The environment of a path that runs on several backends: the first one's hardware, everyone's libraries.
+
+    Hardware that differs (a processor and its accelerator) is listed together. Raises ValueError for no environment at all.
+    """
+    parts = sorted(dict.fromkeys(environments), key=lambda each: (each.backend, each.key()))
+    if not parts:
+        raise ValueError("combine needs at least one environment")
+    if len(parts) == 1:
+        return parts[0]
+    names = list(dict.fromkeys(each.hardware_name for each in parts))
+    memory = {each.hardware_name: each.memory_bytes for each in parts}
+    backends = dict.fromkeys(name for each in parts for name in each.backend.split("+"))
+    libs: dict[str, set[str]] = {}
+    hardware: dict[str, set[str]] = {}
+    for each in parts:
+        for name, text in each.libs:
+            libs.setdefault(name, set()).add(text)
+        for name, text in each.hardware:
+            hardware.setdefault(name, set()).add(text)
+    return Environment(
+        hardware_name=" + ".join(names),
+        memory_bytes=sum(memory.values()),
+        platform=parts[0].platform,
+        backend="+".join(sorted(backends)),
+        libs=tuple((name, " | ".join(sorted(texts))) for name, texts in libs.items()),
+        hardware=tuple((name, " | ".join(sorted(texts))) for name, texts in hardware.items()),
+    )
+
+
+def usable_cores() -> int:
+    """Cores this process may keep busy: the affinity mask, cut by the cgroup's processor quota (rounded up), at least 1."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    quota = _cgroup_quota()
+    return max(1, min(cores, math.ceil(quota))) if quota else max(1, cores)
+
+
+def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """The processor quota in cores of cgroup v2 (cpu.max) or v1 (cfs_quota_us), or None where there is no limit."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        quota_us = int((root / "cpu/cpu.cfs_quota_us").read_text())
+        period_us = int((root / "cpu/cpu.cfs_period_us").read_text())
+        return quota_us / period_us if quota_us > 0 and period_us > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+def _processor() -> tuple[str, int, tuple[tuple[str, str], ...]]:
+    name, flags = _cpuinfo()
+    return name, _whole_gib(_memory_bytes()), (("cores", str(usable_cores())), ("flags", flags))
+
+
+@lru_cache(maxsize=1)
+def _cpuinfo() -> tuple[str, str]:
+    """(processor model, 16 hexadecimal digits over the sorted instruction set flags)."""
+    if sys.platform == "darwin":
+        name = _first_line(["sysctl", "-n", "machdep.cpu.brand_string"]) or platform.machine()
+        return name, _short_hash(_first_line(["sysctl", "-n", "machdep.cpu.features"]) or platform.machine())
+    try:
+        return parse_cpuinfo(Path("/proc/cpuinfo").read_text())
+    except OSError:
+        return platform.processor() or platform.machine(), _short_hash(platform.machine())
+
+
+def parse_cpuinfo(text: str) -> tuple[str, str]:
+    """Read the text of /proc/cpuinfo, of x86-64 or aarch64, into (model, hash of the sorted flags)."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(name.strip(), value.strip())  # the first core's; all cores of a usable machine agree
+    model = fields.get("model name") or fields.get("Model") or ""
+    if not model:
+        parts = (fields.get(each, "") for each in ("CPU implementer", "CPU part", "CPU variant"))
+        model = " ".join([platform.machine(), *filter(None, parts)])
+    flags = sorted((fields.get("flags") or fields.get("Features") or "").split())
+    return re.sub(r"\s+", " ", model), _short_hash(" ".join(flags))
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _memory_bytes() -> int:
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            total = min(total, int((Path("/sys/fs/cgroup") / limit).read_text()))
+        except (OSError, ValueError):  # no such file, or the word "max"
+            continue
+    return total
+
+
+def _whole_gib(count: int) -> int:
+    return round(count / GIB) * GIB
+
+
+@lru_cache(maxsize=1)
+def _platform() -> str:
+    library, version = platform.libc_ver()
+    parts = [platform.system().lower(), platform.machine(), f"{library}{version}"]
+    return "-".join(filter(None, parts))
+
+
+@lru_cache(maxsize=8)
+def _accelerator(device: str) -> tuple[str, int, tuple[tuple[str, str], ...]]:
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or not (index or "0").isdigit():
+        raise UnknownDevice(f"no fingerprint is known for device {device!r}\n    fix: use 'cpu' or 'cuda:N'")
+    query = "--query-gpu=name,memory.total,driver_version,compute_cap"
+    row = _first_line(["nvidia-smi", f"--id={index or 0}", query, "--format=csv,noheader,nounits"])
+    if row is None:
+        raise UnknownDevice(
+            f"device {device!r} is not there: nvidia-smi is missing or does not list it\n    fix: use a device that `nvidia-smi -L` lists"
+        )
+    return parse_nvidia_smi(row)
+
+
+def parse_nvidia_smi(row: str) -> tuple[str, int, tuple[tuple[str, str], ...]]:
+    """Read one line "name, MiB, driver, compute capability" of nvidia-smi's csv output."""
+    name, mebibytes, driver, capability = (each.strip() for each in row.rsplit(",", 3))
+    memory = _whole_gib(int(mebibytes) << 20) if mebibytes.isdigit() else 0  # "[N/A]" on some shared parts
+    return name, memory, (("compute_capability", capability), ("driver", driver))
+
+
+def _first_line(command: list[str]) -> str | None:
+    """The first line a program prints, or None when it is missing, fails, or says nothing."""
+    lines = _output(command)
+    return lines[0] if lines else None
+
+
+def _output(command: list[str]) -> list[str] | None:
+    """The lines a program prints, blank ones at the ends removed, or None when it is missing or fails."""
+    if shutil.which(command[0]) is None:
+        return None
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=environment)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.debug("%s did not answer: %s", command[0], error)
+        return None
+    return [line.strip() for line in done.stdout.strip().splitlines()] if done.returncode == 0 else None
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    """Installed versions by package metadata, without importing anything; a package that is missing says so."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _numpy_software(compiler: str | None) -> dict[str, str]:
+    """numpy and the BLAS it was built with: builds of one version differ in it, and so do their times."""
+    found = _versions("numpy")
+    if found["numpy"] != "not installed":
+        from numpy import __config__  # numpy's wheel metadata does not name its BLAS
+
+        blas = getattr(__config__, "CONFIG", {}).get("Build Dependencies", {}).get("blas", {})
+        found["blas"] = f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+    return found
+
+
+def compiler_version(compiler: str | None = None) -> str:
+    """What the C compiler calls itself, e.g. "gcc (Debian 12.2.0-14) 12.2.0", or "not installed"."""
+    for candidate in (compiler,) if compiler else ("cc", "gcc", "clang"):
+        path = shutil.which(candidate)
+        if path is not None:
+            return _compiler_version(os.path.realpath(path), os.stat(path).st_mtime_ns)
+    return "not installed"
+
+
+@lru_cache(maxsize=8)
+def _compiler_version(path: str, modified: int) -> str:  # `modified` is there so that an upgraded compiler is asked again
+    return _first_line([path, "--version"]) or "unknown"
+
+
+def _c_software(compiler: str | None) -> dict[str, str]:
+    return {"compiler": compiler_version(compiler)}
+
+
+def _cuda_software(compiler: str | None) -> dict[str, str]:
+    """The run-time compiler of CUDA: its wheel if there is one, else the toolkit's nvcc."""
+    for package in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12"):
+        found = _versions(package)
+        if found[package] != "not installed":
+            return {"nvrtc": found[package]}
+    release = re.search(r"release .*?V(\d[\d.]*)", " ".join(_output(["nvcc", "--version"]) or ()))
+    return {"nvrtc": release[1] if release else "not installed"}
+
+
+_SOFTWARE: dict[str, Callable[[str | None], dict[str, str]]] = {
+    "numpy": _numpy_software,
+    "c": _c_software,
+    "torch": lambda _: _versions("torch"),
+    "cuda": _cuda_software,
+    "triton": lambda _: _versions("triton", "torch"),
+}

@@ -1,0 +1,57 @@
+"""records: what has been measured, for ever: graphs, implementations, environments, workloads, traces and the profile queue.
+
+In: plain frozen rows (rows.py) that other rooms fill; strings and numbers only, never a graph, a kernel or an array.
+Out: the same rows, read back by the questions in queries.py (fastest implementation within a tolerance, history, coverage, ...).
+May import: errors, devices.environment.  Never: language, meaning, kernels, or anything below in the list of rooms.
+Read first: rows.py (what a row says), then schema.py (the tables), database.py (writing), queries.py (asking).
+Words: trace = one measurement; verdict = what all traces of one implementation on one workload in one environment say together.
+
+SQLAlchemy is imported by the first `open_database`, so naming rows costs nothing at start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensor_graphs.records.errors import (
+    CorruptDatabase,
+    DatabaseBusy,
+    DatabaseError,
+    DatabaseFull,
+    DatabasePathError,
+    DatabaseReadOnly,
+    InvalidRecord,
+    MissingRecord,
+    SchemaMismatch,
+    UnsupportedDatabase,
+)
+from tensor_graphs.records.rows import (
+    DefinitionRecord,
+    DeviceConstant,
+    GraphRecord,
+    ImplementationRecord,
+    ProfileRequest,
+    QueueItem,
+    SourceRecord,
+    TraceRecord,
+    WorkloadRecord,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tensor_graphs.records.database import Database
+
+__all__ = [
+    "CorruptDatabase", "DatabaseBusy", "DatabaseError", "DatabaseFull", "DatabasePathError", "DatabaseReadOnly",
+    "DefinitionRecord", "DeviceConstant", "GraphRecord", "ImplementationRecord", "InvalidRecord", "MissingRecord",
+    "ProfileRequest", "QueueItem", "SchemaMismatch", "SourceRecord", "TraceRecord", "UnsupportedDatabase",
+    "WorkloadRecord", "open_database",
+]  # fmt: skip
+
+
+def open_database(target: str | Path | None = None, **options: Any) -> Database:
+    """Open (and create or migrate when needed) the benchmark database: see `records.database.open_database`."""
+    from tensor_graphs.records.database import open_database as open_it  # here, as SQLAlchemy takes 0.2 s to import
+
+    return open_it(target, **options)

@@ -1,0 +1,1 @@
+"""versions: vNNNN_what_changes.py, in order; a file that has been released is never edited."""

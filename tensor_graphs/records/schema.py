@@ -1,0 +1,240 @@
+"""schema: the tables of the benchmark database as SQLAlchemy models; docs/database.md explains them to people.
+
+The models and the migrations say the same thing twice, on purpose (a migration is history, a model is now); a test compares them.
+A change here is: edit the model, add migrations/versions/vNNNN_*.py, set REVISION to its number.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from tensor_graphs.records.rows import IMPLEMENTATION_TYPES, NUMERIC_CLASSES, STATUSES, TRACE_KINDS
+
+REVISION = "0001"  # the newest migration; a database at this revision opens without importing Alembic
+
+KEY = String(64)  # sha256, hexadecimal
+# SQLite numbers rows by itself only for a column declared exactly INTEGER.
+ROW = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware datetime, stored as UTC without zone (as text in SQLite, which sorts by time), returned aware."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+def _in(column: str, words: tuple[str, ...]) -> str:
+    return f"{column} IN ({', '.join(repr(word) for word in words)})"
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, list[Any]: JSON}
+
+
+class CanonicalGraph(Base):
+    """A graph with names stripped: what is computed."""
+
+    __tablename__ = "canonical_graphs"
+    id: Mapped[int] = mapped_column(ROW, primary_key=True)
+    human_name: Mapped[str] = mapped_column(String(200))
+    structural_key: Mapped[str] = mapped_column(KEY, unique=True)
+    text: Mapped[str] = mapped_column(Text)
+    json: Mapped[str] = mapped_column(Text)
+    created: Mapped[datetime]
+
+
+class Definition(Base):
+    """A name, and names for axes, bound to a canonical graph."""
+
+    __tablename__ = "definitions"
+    id: Mapped[int] = mapped_column(ROW, primary_key=True)
+    canonical_graph_id: Mapped[int] = mapped_column(ForeignKey("canonical_graphs.id"), index=True)
+    name: Mapped[str] = mapped_column(String(200))
+    axes: Mapped[dict[str, Any]]
+    description: Mapped[str] = mapped_column(Text)
+    tags: Mapped[list[Any]]
+    verbatim: Mapped[str | None] = mapped_column(Text)
+    created: Mapped[datetime]
+    __table_args__ = (UniqueConstraint("name", "canonical_graph_id"),)
+
+
+class Implementation(Base):
+    """A kernel, or a recipe: code or another graph that computes a canonical graph (or, for a kernel, many)."""
+
+    __tablename__ = "implementations"
+    id: Mapped[int] = mapped_column(ROW, primary_key=True)
+    signature: Mapped[str] = mapped_column(KEY, unique=True)
+    type: Mapped[str] = mapped_column(String(16))
+    canonical_graph_id: Mapped[int | None] = mapped_column(ForeignKey("canonical_graphs.id"), index=True)
+    recipe_graph_id: Mapped[int | None] = mapped_column(ForeignKey("canonical_graphs.id"), index=True)
+    name: Mapped[str] = mapped_column(String(200))
+    backend: Mapped[str] = mapped_column(String(64))
+    source_hash: Mapped[str] = mapped_column(String(128), index=True)
+    numeric_class: Mapped[str | None] = mapped_column(String(16))
+    requirements: Mapped[dict[str, Any]]
+    verbatim: Mapped[str | None] = mapped_column(Text)
+    created: Mapped[datetime]
+    __table_args__ = (
+        CheckConstraint(_in("type", IMPLEMENTATION_TYPES), name="type"),
+        CheckConstraint(f"numeric_class IS NULL OR {_in('numeric_class', NUMERIC_CLASSES)}", name="numeric_class"),
+        CheckConstraint("(type = 'GRAPH_RECIPE') = (recipe_graph_id IS NOT NULL)", name="recipe_has_target"),
+    )
+
+
+class ImplementationSource(Base):
+    """One source file of an implementation, verbatim; nothing untrusted is ever chosen or claimed for profiling."""
+
+    __tablename__ = "implementation_sources"
+    id: Mapped[int] = mapped_column(ROW, primary_key=True)
+    implementation_id: Mapped[int] = mapped_column(ForeignKey("implementations.id", ondelete="CASCADE"))
+    path: Mapped[str] = mapped_column(Text)
+    content: Mapped[str] = mapped_column(Text)
+    content_sha256: Mapped[str] = mapped_column(KEY)
+    language: Mapped[str] = mapped_column(String(32))
+    origin: Mapped[str] = mapped_column(Text)
+    trusted: Mapped[bool] = mapped_column(Boolean)
+    __table_args__ = (UniqueConstraint("implementation_id", "path"),)
+
+
+class EnvironmentRow(Base):
+    """Hardware plus the software of one backend."""
+
+    __tablename__ = "environments"
+    id: Mapped[int] = mapped_column(ROW, primary_key=True)
+    key: Mapped[str] = mapped_column(KEY, unique=True)
+    hardware_name: Mapped[str] = mapped_column(String(200), index=True)
+    memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    platform: Mapped[str] = mapped_column(String(100))
+    backend: Mapped[str] = mapped_column(String(64))
+    libs: Mapped[dict[str, Any]]
+    hardware: Mapped[dict[str, Any]]
+    created: Mapped[datetime]
+
+
+class Workload(Base):
+    """Concrete axes and inputs for one canonical graph."""
+
+    __tablename__ = "workloads"
+    id: Mapped[int] = mapped_column(ROW, primary_key=True)
+    key: Mapped[str] = mapped_column(KEY, unique=True)
+    canonical_graph_id: Mapped[int] = mapped_column(ForeignKey("canonical_graphs.id"), index=True)
+    axes_hash: Mapped[str] = mapped_column(KEY)
+    axes_json: Mapped[dict[str, Any]]
+    input_descriptors: Mapped[list[Any]]
+    created: Mapped[datetime]
+
+
+class BenchmarkTrace(Base):
+    """One measurement. Rows are only ever added: losers and failures are evidence too."""
+
+    __tablename__ = "benchmark_traces"
+    id: Mapped[int] = mapped_column(ROW, primary_key=True)
+    implementation_id: Mapped[int] = mapped_column(ForeignKey("implementations.id"))
+    workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"))
+    environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id"))
+    kind: Mapped[str] = mapped_column(String(16))
+    status: Mapped[str] = mapped_column(String(32))
+    samples_ms: Mapped[list[Any]]
+    sample_count: Mapped[int]
+    median_ms: Mapped[float | None] = mapped_column(Float(53))
+    spread: Mapped[float | None] = mapped_column(Float(53))
+    max_relative_error: Mapped[float | None] = mapped_column(Float(53))
+    p999_relative_error: Mapped[float | None] = mapped_column(Float(53))
+    norm_error: Mapped[float | None] = mapped_column(Float(53))
+    max_absolute_error: Mapped[float | None] = mapped_column(Float(53))
+    tolerance: Mapped[float | None] = mapped_column(Float(53))
+    baseline: Mapped[str] = mapped_column(String(200))
+    baseline_ms: Mapped[float | None] = mapped_column(Float(53))
+    speedup_factor: Mapped[float | None] = mapped_column(Float(53))
+    seed: Mapped[int | None] = mapped_column(BigInteger)
+    timer: Mapped[str] = mapped_column(String(64))
+    verifier: Mapped[str] = mapped_column(String(64))
+    timestamp: Mapped[datetime]
+    full_log: Mapped[bytes | None] = mapped_column(LargeBinary)
+    conditions: Mapped[dict[str, Any]]
+    verbatim: Mapped[str | None] = mapped_column(Text)
+    __table_args__ = (
+        CheckConstraint(_in("status", STATUSES), name="status"),
+        CheckConstraint(_in("kind", TRACE_KINDS), name="kind"),
+        CheckConstraint("median_ms >= 0", name="median_ms"),
+        CheckConstraint("status <> 'PASSED' OR kind = 'verify' OR median_ms IS NOT NULL", name="passed_has_time"),
+        # every question about the present ("what is fastest here?") is one range of the first, a history one of the second
+        Index("ix_benchmark_traces_here", "environment_id", "workload_id", "implementation_id", "timestamp"),
+        Index("ix_benchmark_traces_history", "implementation_id", "timestamp"),
+        Index("ix_benchmark_traces_workload", "workload_id"),
+    )
+
+
+class ProfileQueue(Base):
+    """What was asked for and not yet measured. A claim is a lease: it runs out by itself when its worker dies."""
+
+    __tablename__ = "profile_queue"
+    id: Mapped[int] = mapped_column(ROW, primary_key=True)
+    implementation_id: Mapped[int] = mapped_column(ForeignKey("implementations.id", ondelete="CASCADE"))
+    workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id", ondelete="CASCADE"))
+    environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
+    priority: Mapped[float] = mapped_column(Float(53))
+    reason: Mapped[str] = mapped_column(Text)
+    requested_at: Mapped[datetime]
+    claimed_by: Mapped[str | None] = mapped_column(String(200))
+    claimed_at: Mapped[datetime | None]
+    lease_until: Mapped[datetime | None]
+    attempts: Mapped[int]
+    last_error: Mapped[str] = mapped_column(Text)
+    __table_args__ = (
+        UniqueConstraint("implementation_id", "workload_id", "environment_id"),
+        CheckConstraint("(claimed_by IS NULL) = (lease_until IS NULL)", name="claim_has_lease"),
+        Index("ix_profile_queue_next", "environment_id", "priority", "id"),
+        Index("ix_profile_queue_workload_id", "workload_id"),
+    )
+
+
+class DeviceConstantRow(Base):
+    """One measured property of a device in one environment; the newest row of a name counts."""
+
+    __tablename__ = "device_constants"
+    id: Mapped[int] = mapped_column(ROW, primary_key=True)
+    environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id"))
+    device: Mapped[str] = mapped_column(String(32))
+    name: Mapped[str] = mapped_column(String(100))
+    value: Mapped[float] = mapped_column(Float(53))
+    unit: Mapped[str] = mapped_column(String(32))
+    timestamp: Mapped[datetime]
+    __table_args__ = (Index("ix_device_constants_name", "environment_id", "device", "name", "timestamp"),)
