@@ -1,0 +1,444 @@
+"""arithmetic: the operators as a person types them (+ − * / // % ** < == …), with broadcasting and Python numbers.
+
+A lower-case function broadcasts its operands and then makes one node: an atomic op where there is one (add, mul, maximum, less,
+where, …), else a library composite on equal shapes (sub, div, neg, min, mod, pow, …), defined here. Elementwise composites of one
+operand (abs, square, rsqrt, …) are called directly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tensor_graphs.language import atomic
+from tensor_graphs.language.atomic import fill, need
+from tensor_graphs.language.composite import CompositeOp, library
+from tensor_graphs.language.dtypes import bool_, f32, i32
+from tensor_graphs.language.errors import AttributeValueError, DTypeError
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.tensor import Operand, as_node, broadcast_shape, broadcast_to, is_number, keep, together
+
+_LARGEST_UNROLLED_POWER = 64  # x ** 64 is 6 multiplications; beyond, exp2(y · log2 x) is shorter and as accurate
+
+
+def _ones(x: Node) -> Node:
+    return fill(1, x.shape, x.dtype)
+
+
+def _minus_one(x: Node) -> Node:
+    """−1 in x's dtype; for unsigned integers the largest number, which is −1 when integers wrap."""
+    return fill(int(np.iinfo(x.dtype.numpy).max) if x.dtype.kind == "uint" else -1, x.shape, x.dtype)
+
+
+def _zeros(x: Node) -> Node:
+    return fill(0, x.shape, x.dtype)
+
+
+def _both(name: str, x: Node, y: Node, *kinds: str) -> None:
+    """The checks of a composite of two operands, in its own name rather than in that of the first op of its definition."""
+    need(name, x, *kinds)
+    need(name, y, *kinds)
+    atomic.same_dtype(name, x, y)
+    atomic.same_shape(name, x, y)
+
+
+# ---- composites of one operand ----------------------------------------------------------------------------------------------
+
+
+@library()
+def neg(x: Node) -> Node:
+    """−x; unsigned integers wrap."""
+    need("neg", x, "float", "int", "uint")
+    return atomic.mul(x, _minus_one(x))
+
+
+@library()
+def abs(x: Node) -> Node:
+    """|x| = max(x, −x); the smallest signed integer stays itself, as it does everywhere when integers wrap."""
+    need("abs", x, "float", "int", "uint")
+    return x if x.dtype.kind == "uint" else atomic.max(x, neg(x))
+
+
+@library()
+def square(x: Node) -> Node:
+    """x · x."""
+    need("square", x, "float", "int", "uint")
+    return atomic.mul(x, x)
+
+
+@library()
+def rsqrt(x: Node) -> Node:
+    """1 / √x, for floats."""
+    need("rsqrt", x, "float")
+    return atomic.reciprocal(atomic.sqrt(x))
+
+
+@library()
+def sign(x: Node) -> Node:
+    """−1, 0 or 1; NaN stays NaN."""
+    need("sign", x, "float", "int", "uint")
+    zero = _zeros(x)
+    positive = atomic.where(atomic.less(zero, x), _ones(x), x if x.dtype.kind == "float" else zero)
+    return atomic.where(atomic.less(x, zero), _minus_one(x), positive)
+
+
+@library()
+def ceil(x: Node) -> Node:
+    """The smallest whole number ≥ x, for floats: −floor(−x)."""
+    need("ceil", x, "float")
+    return neg(atomic.floor(neg(x)))
+
+
+@library()
+def trunc(x: Node) -> Node:
+    """x without its fraction, for floats."""
+    need("trunc", x, "float")
+    return atomic.where(atomic.less(x, _zeros(x)), ceil(x), atomic.floor(x))
+
+
+@library()
+def round(x: Node) -> Node:
+    """The nearest whole number, halves to the even one (IEEE 754 roundTiesToEven, as numpy.round), for floats."""
+    need("round", x, "float")
+    low = atomic.floor(x)
+    fraction = sub(x, low)
+    half = fill(0.5, x.shape, x.dtype)
+    odd = atomic.not_equal(atomic.floor(atomic.mul(low, half)), atomic.mul(low, half))
+    up = atomic.bit_or(atomic.less(half, fraction), atomic.bit_and(equals(fraction, half), odd))
+    return atomic.where(up, atomic.add(low, _ones(x)), low)
+
+
+@library()
+def is_nan(x: Node) -> Node:
+    """True where x is not a number, for floats: only NaN differs from itself."""
+    need("is_nan", x, "float")
+    return atomic.not_equal(x, x)
+
+
+@library()
+def is_finite(x: Node) -> Node:
+    """True where x is neither NaN nor infinite, for floats."""
+    need("is_finite", x, "float")
+    return atomic.less(abs(x), fill(float("inf"), x.shape, x.dtype))
+
+
+@library()
+def integer_power(x: Node, *, exponent: int) -> Node:
+    """x multiplied with itself `exponent` ≥ 0 times, by repeated squaring; x⁰ is 1, of NaN too."""
+    need("integer_power", x, "float", "int", "uint")
+    if isinstance(exponent, bool) or not isinstance(exponent, int) or exponent < 0:
+        raise AttributeValueError(f"integer_power: the exponent is {exponent!r}", fix="an int ≥ 0; x ** y takes any number")
+    result: Node | None = None
+    base = x
+    while exponent:
+        if exponent & 1:
+            result = base if result is None else atomic.mul(result, base)
+        exponent >>= 1
+        if exponent:
+            base = atomic.mul(base, base)
+    return _ones(x) if result is None else result
+
+
+# ---- composites of two operands, reached through the broadcasting functions below -------------------------------------------
+
+
+@library(name="sub")
+def _sub(x: Node, y: Node) -> Node:
+    """x − y; integers wrap."""
+    _both("sub", x, y, "float", "int", "uint")
+    return atomic.add(x, atomic.mul(y, _minus_one(y)))
+
+
+def _div_direct(roles: dict[str, np.ndarray], attrs: dict[str, object], out_types: object) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.divide(roles["x"], roles["y"])
+
+
+@library(name="div", direct=_div_direct)
+def _div(x: Node, y: Node) -> Node:
+    """x / y, for floats."""
+    _both("div", x, y, "float")
+    return atomic.mul(x, atomic.reciprocal(y))
+
+
+@library(name="floor_div")
+def _floor_div(x: Node, y: Node) -> Node:
+    """⌊x / y⌋; integers by the atomic op idiv, where ÷0 gives 0."""
+    _both("floor_div", x, y, "float", "int", "uint")
+    return atomic.floor(_div(x, y)) if x.dtype.kind == "float" else atomic.idiv(x, y)
+
+
+@library(name="mod")
+def _mod(x: Node, y: Node) -> Node:
+    """x − ⌊x / y⌋·y, with the sign of y as in Python; integers: x mod 0 is x, since x ÷ 0 is 0."""
+    _both("mod", x, y, "float", "int", "uint")
+    rest = _sub(x, atomic.mul(_floor_div(x, y), y))
+    if x.dtype.kind != "float":
+        return rest
+    # the rounded quotient may land on the wrong side of a whole number: then the rest is one y off
+    zero = _zeros(x)
+    negative = atomic.less(y, zero)
+    below = atomic.where(negative, atomic.less(zero, rest), atomic.less(rest, zero))
+    rest = atomic.where(below, atomic.add(rest, y), rest)
+    beyond = atomic.where(negative, less_equal(rest, y), less_equal(y, rest))
+    return atomic.where(atomic.bit_and(beyond, atomic.not_equal(y, zero)), _sub(rest, y), rest)
+
+
+def _pow_direct(roles: dict[str, np.ndarray], attrs: dict[str, object], out_types: object) -> np.ndarray:
+    x, y = roles["x"], roles["y"]
+    with np.errstate(all="ignore"):
+        if x.dtype.kind == "f":
+            return np.power(x, y)
+        power = np.power(x, np.where(y < 0, 0, y).astype(y.dtype))
+        odd = (y & 1).astype(bool)
+        inverse = np.where(x == 1, 1, np.where(x == -1, np.where(odd, -1, 1), 0)) if x.dtype.kind == "i" else 0
+        return np.where(y < 0, inverse, power).astype(x.dtype)
+
+
+@library(name="pow", direct=_pow_direct)
+def _pow(x: Node, y: Node) -> Node:
+    """x^y. Floats: exp2(y · log2 |x|), negative where x < 0 and y is odd, NaN where x < 0 and y is no whole number; x⁰ and 1^y are 1.
+
+    Integers by repeated squaring over the bits of y, wrapping; where y < 0 the exact value is rounded towards zero, 0^y too.
+    """
+    _both("pow", x, y, "float", "int", "uint")
+    one = _ones(x)
+    if x.dtype.kind == "float":
+        zero, half = _zeros(x), fill(0.5, x.shape, x.dtype)
+        nan, infinity = fill(float("nan"), x.shape, x.dtype), fill(float("inf"), x.shape, x.dtype)
+        size = atomic.exp2(atomic.mul(y, atomic.log2(abs(x))))
+        whole = equals(atomic.floor(y), y)
+        halved = atomic.mul(y, half)
+        odd = atomic.bit_and(whole, atomic.not_equal(atomic.floor(halved), halved))
+        # 1/x tells −0 from +0, so that (−0)^−1 is −∞ and (−0)^3 is −0
+        negative = atomic.bit_or(atomic.less(x, zero), atomic.bit_and(equals(x, zero), atomic.less(atomic.reciprocal(x), zero)))
+        signed = atomic.where(atomic.bit_and(negative, odd), neg(size), size)
+        finite_negative = atomic.bit_and(atomic.less(x, zero), atomic.less(abs(x), infinity))
+        defined = atomic.where(atomic.bit_and(finite_negative, atomic.logical_not(whole)), nan, signed)
+        # |−1| to ±∞ and 1 to anything is 1: log2 1 = 0, and 0 · ∞ would be NaN
+        unit = atomic.bit_or(equals(x, one), atomic.bit_and(equals(abs(x), one), equals(abs(y), infinity)))
+        return atomic.where(atomic.bit_or(equals(y, zero), unit), one, defined)
+    bits = x.dtype.itemsize * 8 - (1 if x.dtype.kind == "int" else 0)
+    result, base, rest, two = one, x, y, fill(2, x.shape, x.dtype)
+    for _ in range(bits):
+        half_rest = atomic.idiv(rest, two)
+        bit = atomic.not_equal(_sub(rest, atomic.mul(half_rest, two)), _zeros(x))
+        result = atomic.where(bit, atomic.mul(result, base), result)
+        base, rest = atomic.mul(base, base), half_rest
+    if x.dtype.kind == "uint":
+        return result
+    odd = atomic.not_equal(atomic.bit_and(y, one), _zeros(x))
+    minus = _minus_one(x)
+    inverse = atomic.where(equals(x, one), one, atomic.where(
+        equals(x, minus), atomic.where(odd, minus, one), _zeros(x)))
+    return atomic.where(atomic.less(y, _zeros(x)), inverse, result)
+
+
+@library(name="min")
+def _min(x: Node, y: Node) -> Node:
+    """The smaller one; NaN wins, and −0 < +0. Floats: −max(−x, −y); integers: ~max(~x, ~y), which cannot overflow."""
+    _both("min", x, y, "float", "int", "uint")
+    flip = neg if x.dtype.kind == "float" else atomic.logical_not
+    return flip(atomic.max(flip(x), flip(y)))
+
+
+@library(name="equals")
+def _equals(x: Node, y: Node) -> Node:
+    """True where x = y; NaN equals nothing."""
+    _both("equals", x, y, "float", "int", "uint", "bool")
+    return atomic.logical_not(atomic.not_equal(x, y))
+
+
+@library(name="less_equal")
+def _less_equal(x: Node, y: Node) -> Node:
+    """True where x ≤ y; False beside NaN."""
+    _both("less_equal", x, y, "float", "int", "uint")
+    if x.dtype.kind == "float":
+        return atomic.bit_or(atomic.less(x, y), _equals(x, y))
+    return atomic.logical_not(atomic.less(y, x))
+
+
+@library(name="bit_or")
+def _bit_or(x: Node, y: Node) -> Node:
+    """x or y, bit by bit; of booleans the logical or."""
+    _both("bit_or", x, y, "int", "uint", "bool")
+    return atomic.bit_or(x, y)
+
+
+# ---- reductions made of max and sum -----------------------------------------------------------------------------------------
+
+
+@library(name="reduce_min")
+def _reduce_min(x: Node, *, axes: tuple[int, ...]) -> Node:
+    """The smallest element over the axes: reduce_max of what `min` negates; of nothing: +inf, or the integers' maximum."""
+    need("reduce_min", x, "float", "int", "uint")
+    flip = neg if x.dtype.kind == "float" else atomic.logical_not
+    return flip(atomic.reduce_max(flip(x), axes))
+
+
+@library(name="any")
+def _any(x: Node, *, axes: tuple[int, ...]) -> Node:
+    """True where some element over the axes is True; of nothing: False."""
+    need("any", x, "bool")
+    count = atomic.sum(atomic.cast(x, i32), axes)
+    return atomic.not_equal(count, _zeros(count))
+
+
+@library(name="all")
+def _all(x: Node, *, axes: tuple[int, ...]) -> Node:
+    """True where every element over the axes is True; of nothing: True."""
+    need("all", x, "bool")
+    return atomic.logical_not(_any(atomic.logical_not(x), axes=axes))
+
+
+def _reduced(op: CompositeOp, x: Node, axes: int | tuple[int, ...] | None, keepdims: bool) -> Node:
+    found = atomic._axes(op.name, x, axes)
+    return keep(x, op(x, axes=found), found, keepdims) if found else x
+
+
+def reduce_min(x: Node, axes: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Node:
+    """The smallest element over the axes (all by default); NaN wins."""
+    return _reduced(_reduce_min, x, axes, keepdims)
+
+
+def any(x: Node, axes: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Node:
+    """Whether some element of a bool tensor is True over the axes (all by default)."""
+    return _reduced(_any, x, axes, keepdims)
+
+
+def all(x: Node, axes: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Node:
+    """Whether every element of a bool tensor is True over the axes (all by default)."""
+    return _reduced(_all, x, axes, keepdims)
+
+
+# ---- broadcasting functions: what the operators call ------------------------------------------------------------------------
+
+
+def add(x: Operand, y: Operand) -> Node:
+    """x + y."""
+    return atomic.add(*together("add", x, y))
+
+
+def sub(x: Operand, y: Operand) -> Node:
+    """x − y; integers wrap."""
+    return _sub(*together("sub", x, y))
+
+
+def mul(x: Operand, y: Operand) -> Node:
+    """x · y."""
+    return atomic.mul(*together("mul", x, y))
+
+
+def div(x: Operand, y: Operand) -> Node:
+    """x / y for floats. Raises DTypeError for integers."""
+    a, b = together("div", x, y)
+    if a.dtype.kind != "float":
+        raise DTypeError(f"div of {a.type} and {b.type}: integers have no /", fix="x // y floors; or cast to a float dtype")
+    return _div(a, b)
+
+
+def floor_div(x: Operand, y: Operand) -> Node:
+    """⌊x / y⌋; integers ÷ 0 give 0."""
+    a, b = together("floor_div", x, y)
+    return _floor_div(a, b) if a.dtype.kind == "float" else atomic.idiv(a, b)
+
+
+def mod(x: Operand, y: Operand) -> Node:
+    """x − ⌊x / y⌋·y, with the sign of y; integers: x mod 0 is x."""
+    return _mod(*together("mod", x, y))
+
+
+def pow(x: Operand, y: Operand) -> Node:
+    """x^y. A number as exponent becomes multiplications (0 to 64), sqrt (½), rsqrt (−½) or reciprocal (−1); 2^y is exp2."""
+    if is_number(y) and isinstance(x, Node) and isinstance(y, (int, float, np.number)) and not isinstance(y, bool):
+        exponent = float(y)
+        if exponent == 2:
+            return square(x)
+        if exponent.is_integer() and 0 <= exponent <= _LARGEST_UNROLLED_POWER:
+            return x if exponent == 1 else integer_power(x, exponent=int(exponent))
+        if x.dtype.kind == "float" and exponent in (0.5, -0.5, -1.0):
+            return {0.5: atomic.sqrt, -0.5: rsqrt, -1.0: atomic.reciprocal}[exponent](x)
+    if isinstance(y, Node) and y.dtype.kind == "float" and isinstance(x, (int, float, np.number)) and float(x) == 2.0:
+        return atomic.exp2(y)
+    return _pow(*together("pow", x, y))
+
+
+def minimum(x: Operand, y: Operand) -> Node:
+    """The smaller one, element by element; NaN wins."""
+    return _min(*together("minimum", x, y))
+
+
+def maximum(x: Operand, y: Operand) -> Node:
+    """The larger one, element by element; NaN wins."""
+    return atomic.max(*together("maximum", x, y))
+
+
+def clip(x: Node, low: Operand, high: Operand) -> Node:
+    """min(max(x, low), high)."""
+    return minimum(maximum(x, low), high)
+
+
+def less(x: Operand, y: Operand) -> Node:
+    """x < y."""
+    return atomic.less(*together("less", x, y))
+
+
+def greater(x: Operand, y: Operand) -> Node:
+    """x > y."""
+    a, b = together("greater", x, y)
+    return atomic.less(b, a)
+
+
+def less_equal(x: Operand, y: Operand) -> Node:
+    """x ≤ y; False beside NaN."""
+    return _less_equal(*together("less_equal", x, y))
+
+
+def greater_equal(x: Operand, y: Operand) -> Node:
+    """x ≥ y; False beside NaN."""
+    a, b = together("greater_equal", x, y)
+    return _less_equal(b, a)
+
+
+def equals(x: Operand, y: Operand) -> Node:
+    """x = y as a bool tensor (`==` between tensors asks whether they are the same node); NaN equals nothing."""
+    return _equals(*together("equals", x, y))
+
+
+def not_equal(x: Operand, y: Operand) -> Node:
+    """x ≠ y."""
+    return atomic.not_equal(*together("not_equal", x, y))
+
+
+def bit_and(x: Operand, y: Operand) -> Node:
+    """x and y, bit by bit; of booleans the logical and."""
+    return atomic.bit_and(*together("bit_and", x, y))
+
+
+def bit_or(x: Operand, y: Operand) -> Node:
+    """x or y, bit by bit; of booleans the logical or."""
+    return _bit_or(*together("bit_or", x, y))
+
+
+def bit_xor(x: Operand, y: Operand) -> Node:
+    """x xor y, bit by bit; of booleans: exactly one of them."""
+    return atomic.bit_xor(*together("bit_xor", x, y))
+
+
+def where(condition: Operand, x: Operand, y: Operand) -> Node:
+    """x where the condition (a bool tensor) is True, else y; a number takes the dtype of the other one.
+
+    Of two numbers: f32 if one of them is a float, else i32 (bool for two booleans).
+    """
+    if not isinstance(condition, Node):
+        raise DTypeError(f"where: the condition is {type(condition).__name__}, a bool tensor is needed",
+                         fix="write a comparison, or tg.constant(array)")
+    dtypes = [v.dtype for v in (x, y) if isinstance(v, Node)]
+    if dtypes:
+        dtype = dtypes[0]
+    elif isinstance(x, (bool, np.bool_)) and isinstance(y, (bool, np.bool_)):
+        dtype = bool_
+    else:
+        dtype = f32 if isinstance(x, (float, np.floating)) or isinstance(y, (float, np.floating)) else i32
+    nodes = [condition, as_node(x, dtype), as_node(y, dtype)]
+    shape = broadcast_shape("where", *nodes)
+    return atomic.where(*(broadcast_to(n, shape) for n in nodes))

@@ -1,0 +1,86 @@
+"""memory: a tensor with some of its slices overwritten, which is how a state (a KV cache) grows.
+
+All of it is `scatter(mode="set")`: rows out of range are dropped, and whether memory is written in place is the planner's decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language import atomic
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.atomic import check_axis, dim_fill, same_dim, same_dtype, show
+from tensor_graphs.language.composite import library
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import i32
+from tensor_graphs.language.errors import AttributeValueError, ShapeError
+from tensor_graphs.language.leaves import constant
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.tensor import broadcast_to
+
+
+def _row_numbers(count: Dim, start: Dim) -> Node:
+    """start, start + 1, …, start + count − 1 as i32[count]."""
+    return atomic.add(atomic.iota((count,), 0, i32), dim_fill(start, (count,)))
+
+
+def _write_rows_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
+    out = roles["base"].copy()
+    rows = np.moveaxis(out, attrs["axis"], 0)                    # a view: writing to it writes to out
+    value = np.moveaxis(roles["value"], attrs["axis"], 0)
+    first, last = max(attrs["start"], 0), min(attrs["start"] + len(value), len(rows))
+    if first < last:
+        rows[first:last] = value[first - attrs["start"]:last - attrs["start"]]
+    return out
+
+
+def _write_rows_gradient(node: Node, grads: tuple[Node | None, ...]) -> dict[str, Node | None]:
+    (g,) = grads
+    if g is None:
+        return {}
+    value, start, axis = node.inputs[1], node.attrs["start"], node.attrs["axis"]
+    zeros = atomic.fill(0, value.shape, value.dtype)
+    return {"base": write_rows(g, zeros, start=start, axis=axis),
+            "value": atomic.gather(g, _row_numbers(value.shape[axis], start), axis=axis)}
+
+
+@library(direct=_write_rows_direct, gradient=_write_rows_gradient)
+def write_rows(base: Node, value: Node, *, start: Dim, axis: int = 0) -> Node:
+    """base[…, s, …] with value[…, c, …] written at start … start + c − 1 of `axis`; what falls outside is dropped.
+
+    start is an int or an expression of dims. Raises ShapeError unless value has base's shape but for `axis`.
+    """
+    axis = check_axis("write_rows", axis, base.rank)
+    same_dtype("write_rows", base, value)
+    if value.rank != base.rank or not all(
+            same_dim(a, b) for i, (a, b) in enumerate(zip(base.shape, value.shape, strict=True)) if i != axis):
+        raise ShapeError(f"write_rows of {show(value)} into {show(base)} along axis {axis}",
+                         fix=f"the value has the shape of the base except along axis {axis}")
+    if isinstance(start, bool) or not isinstance(start, (int, d.Expr)):
+        raise AttributeValueError(f"write_rows: the start is {start!r}", fix="an int, or an expression of dims")
+    return atomic.scatter(base, _row_numbers(value.shape[axis], start), value, axis=axis, mode="set")
+
+
+@library()
+def write_at_index(base: Node, value: Node, index: Node, *, axis: int = 0) -> Node:
+    """base with the slices of `value` written at the integer tensor `index` along `axis`; indices out of range are dropped.
+
+    base[a…, s, b…], index[i…], value[a…, i…, b…]. No two indices may be equal. Raises ShapeError and DTypeError as scatter does.
+    """
+    return atomic.scatter(base, index, value, axis=check_axis("write_at_index", axis, base.rank), mode="set")
+
+
+def write_at(base: Node, value: Node, at: Dim | Node, axis: int = 0) -> Node:
+    """base with `value` written along `axis` from `at` on (an int, a dim or an integer scalar) or at `at` (one index per slice)."""
+    axis = check_axis("write_at", axis, base.rank)
+    if isinstance(at, (int, np.integer, d.Expr)) and not isinstance(at, bool):
+        return write_rows(base, value, start=int(at) if isinstance(at, np.integer) else at, axis=axis)
+    if not isinstance(at, Node):
+        at = constant(np.asarray(at))
+    if at.rank == 0 and value.rank == base.rank:       # a position known only at run time: rows at, at + 1, …
+        count = value.shape[axis]
+        at = atomic.add(atomic.iota((count,), 0, at.dtype), broadcast_to(at, (count,)))
+    return write_at_index(base, value, at, axis=axis)

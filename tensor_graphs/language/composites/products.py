@@ -1,0 +1,323 @@
+"""products: sums of products — dot (numpy.matmul), linear (x · Wᵀ + b) and attention.
+
+Their definitions are the plain math over the atomic ops; `direct` evaluates the same in float64 by BLAS, so that the oracle can
+judge whole models. Sources: attention, Vaswani et al. 2017; grouped heads, Ainslie et al. 2023 (GQA); soft cap, Gemma 2 report 2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensor_graphs.language import atomic
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.atomic import dim_fill, fill, need, same_dim, same_dtype, show
+from tensor_graphs.language.composite import library
+from tensor_graphs.language.composites import arithmetic
+from tensor_graphs.language.composites.elementary import tanh
+from tensor_graphs.language.composites.normalisation import softmax
+from tensor_graphs.language.dims import Dim, format_dim
+from tensor_graphs.language.dtypes import i32
+from tensor_graphs.language.errors import AttributeValueError, ShapeError
+from tensor_graphs.language.leaves import constant
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.tensor import broadcast_to
+
+Roles = Mapping[str, np.ndarray]
+Gradients = dict[str, Node | None]
+
+
+# ---- dot --------------------------------------------------------------------------------------------------------------------
+
+
+def _batch_shape(a: Node, b: Node) -> tuple[Dim, ...]:
+    """The broadcast of the leading axes of two operands of rank ≥ 2."""
+    out: list[Dim] = []
+    for back in range(max(a.rank, b.rank), 2, -1):
+        sizes = [x.shape[-back] for x in (a, b) if x.rank >= back and x.shape[-back] != 1]
+        if len(sizes) == 2 and not same_dim(*sizes):
+            raise ShapeError(f"dot of {show(a)} and {show(b)}: batch axis {-back} has two sizes, "
+                             f"{format_dim(sizes[0])} and {format_dim(sizes[1])}", fix="batch axes are equal, or one of them 1")
+        out.append(sizes[0] if sizes else 1)
+    return tuple(out)
+
+
+def _as_matrices(a: Node, b: Node) -> tuple[Node, Node]:
+    """Vectors as matrices, the way numpy.matmul reads them: a row on the left, a column on the right."""
+    return (atomic.reshape(a, (1, *a.shape)) if a.rank == 1 else a,
+            atomic.reshape(b, (*b.shape, 1)) if b.rank == 1 else b)
+
+
+def _swap(x: Node) -> Node:
+    """x with its last two axes exchanged."""
+    return atomic.permute(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
+
+
+def _dot_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.asarray(np.matmul(roles["a"], roles["b"]))
+
+
+def _sum_to(x: Node, shape: tuple[Dim, ...]) -> Node:
+    """x summed over the axes along which `shape` was stretched."""
+    extra = x.rank - len(shape)
+    axes = [*range(extra), *(i + extra for i, s in enumerate(shape) if s == 1 and x.shape[i + extra] != 1)]
+    return atomic.reshape(atomic.sum(x, axes), shape) if axes else x
+
+
+def _dot_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    (g,) = grads
+    if g is None:
+        return {}
+    a, b = _as_matrices(*node.inputs)
+    g = atomic.reshape(g, (*_batch_shape(a, b), a.shape[-2], b.shape[-1]))
+    to_a, to_b = _sum_to(dot(g, _swap(b)), a.shape), _sum_to(dot(_swap(a), g), b.shape)
+    return {"a": atomic.reshape(to_a, node.inputs[0].shape), "b": atomic.reshape(to_b, node.inputs[1].shape)}
+
+
+@library(direct=_dot_direct, gradient=_dot_gradient)
+def dot(a: Node, b: Node) -> Node:
+    """a[…, m, k] · b[…, k, n] = […, m, n]: numpy.matmul, with leading axes broadcast and vectors read as a row or a column.
+
+    Both operands have one dtype, which is the result's (integers wrap). Raises ShapeError, DTypeError.
+    """
+    need("dot", a, "float", "int", "uint")
+    dtype = same_dtype("dot", a, b)
+    if a.rank == 0 or b.rank == 0:
+        raise ShapeError(f"dot of {show(a)} and {show(b)}: a scalar has no axis to sum over", fix="x * y multiplies")
+    left, right = _as_matrices(a, b)
+    if not same_dim(left.shape[-1], right.shape[-2]):
+        raise ShapeError(f"dot of {show(a)} and {show(b)}: the axis to sum over has two sizes, "
+                         f"{format_dim(left.shape[-1])} and {format_dim(right.shape[-2])}",
+                         fix="the last axis of a matches the last but one of b; x.T exchanges the last two")
+    batch, (m, k), n = _batch_shape(left, right), left.shape[-2:], right.shape[-1]
+    full = (*batch, m, n, k)
+    rows = broadcast_to(atomic.reshape(left, (*left.shape[:-1], 1, k)), full)
+    swapped = _swap(right)
+    columns = broadcast_to(atomic.reshape(swapped, (*swapped.shape[:-2], 1, *swapped.shape[-2:])), full)
+    out = atomic.sum(atomic.mul(rows, columns), (len(full) - 1,))
+    shape = (*batch, *((m,) if a.rank > 1 else ()), *((n,) if b.rank > 1 else ()))
+    assert out.dtype == dtype
+    return atomic.reshape(out, shape)
+
+
+# ---- linear -----------------------------------------------------------------------------------------------------------------
+
+
+def _linear_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        out = np.asarray(np.matmul(roles["x"], roles["weight"].T))
+        return out + roles["bias"] if "bias" in roles else out
+
+
+def _linear_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    (g,) = grads
+    if g is None:
+        return {}
+    roles = linear.roles(node)
+    x, weight = roles["x"], roles["weight"]
+    rows: Dim = 1
+    for s in x.shape[:-1]:
+        rows = rows * s
+    g2, x2 = atomic.reshape(g, (rows, weight.shape[0])), atomic.reshape(x, (rows, x.shape[-1]))
+    out: Gradients = {"x": atomic.reshape(dot(g2, atomic.cast(weight, x.dtype)), x.shape),
+                      "weight": atomic.cast(dot(_swap(g2), x2), weight.dtype)}
+    if "bias" in roles:
+        out["bias"] = atomic.cast(atomic.sum(g2, (0,)), roles["bias"].dtype)
+    return out
+
+
+@library(direct=_linear_direct, gradient=_linear_gradient)
+def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
+    """x[…, k] · weight[out, k]ᵀ + bias[out] = […, out], in x's dtype; the weight is stored by rows as in torch.nn.Linear.
+
+    weight and bias may have another float dtype (bf16 beside f32): they are cast to x's. Raises ShapeError, DTypeError.
+    """
+    need("linear", x, "float")
+    need("linear (weight)", weight, "float")
+    if x.rank == 0 or weight.rank != 2 or not same_dim(x.shape[-1], weight.shape[1]):
+        raise ShapeError(f"linear of {show(x)} and the weight {show(weight)}: the last axis of x has to be the second of a "
+                         "weight[out, in]", fix="weight.T when it is stored as [in, out]")
+    out = dot(x, atomic.permute(atomic.cast(weight, x.dtype), (1, 0)))
+    if bias is None:
+        return out
+    need("linear (bias)", bias, "float")
+    if bias.rank != 1 or not same_dim(bias.shape[0], weight.shape[0]):
+        raise ShapeError(f"linear: the bias is {show(bias)}, the weight {show(weight)}",
+                         fix=f"a bias of {format_dim(weight.shape[0])} elements")
+    return atomic.add(out, broadcast_to(atomic.cast(bias, x.dtype), out.shape))
+
+
+# ---- attention --------------------------------------------------------------------------------------------------------------
+
+
+class _Sizes(NamedTuple):
+    n: Dim        # queries
+    s: Dim        # keys
+    heads: Dim    # of q
+    groups: Dim   # heads of k and v
+    width: Dim    # of q and k
+
+
+def _attention_sizes(q: Node, k: Node, v: Node, mask: Node | None) -> _Sizes:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        need(f"attention ({name})", x, "float")
+        if x.rank != 3:
+            raise ShapeError(f"attention: {name} is {show(x)}", fix="q[n, heads, d], k[s, kv_heads, d], v[s, kv_heads, d]")
+    n, heads, width = q.shape
+    s, groups, _ = k.shape
+    if not same_dim(width, k.shape[2]):
+        raise ShapeError(f"attention of q {show(q)} and k {show(k)}: the last axis has two sizes, "
+                         f"{format_dim(width)} and {format_dim(k.shape[2])}", fix="q[n, heads, d] and k[s, kv_heads, d]")
+    if not same_dim(s, v.shape[0]) or not same_dim(groups, v.shape[1]):
+        raise ShapeError(f"attention of k {show(k)} and v {show(v)}: they differ in their first two axes",
+                         fix="k[s, kv_heads, d] and v[s, kv_heads, e]")
+    if d.exact_div(heads, groups) is None:
+        raise ShapeError(f"attention of q {show(q)} and k {show(k)}: {format_dim(heads)} heads are not a multiple of "
+                         f"{format_dim(groups)}", fix="each head of k serves the same number of heads of q")
+    if mask is not None:
+        need("attention (mask)", mask, "bool")
+        if mask.rank != 2 or not same_dim(mask.shape[0], n) or not same_dim(mask.shape[1], s):
+            raise ShapeError(f"attention: the mask is {show(mask)}, bool[{format_dim(n)}, {format_dim(s)}] is needed",
+                             fix="mask[i, j] says whether query i sees key j, for all heads")
+    return _Sizes(n, s, heads, groups, width)
+
+
+def _visible(mask: Node | None, n: Dim, s: Dim, attrs: Mapping[str, Any]) -> Node | None:
+    """bool[n, s]: which keys a query may see; None when it sees all of them."""
+    causal, window, start = attrs["causal"], attrs["window"], attrs["start"]
+    found = mask
+    if causal or window:
+        key = atomic.iota((n, s), 1, i32)
+        position = atomic.add(atomic.iota((n, s), 0, i32), dim_fill(start, (n, s)))
+        if causal:
+            seen = arithmetic.less_equal(key, position)
+            found = seen if found is None else atomic.bit_and(found, seen)
+        if window:
+            near = atomic.less(arithmetic.sub(position, key), fill(window, (n, s), i32))
+            found = near if found is None else atomic.bit_and(found, near)
+    return found
+
+
+class _Weights(NamedTuple):
+    probabilities: Node           # [heads, n, s], zero where nothing is visible
+    squashed: Node | None         # tanh(scores / softcap), when there is a soft cap
+
+
+def _by_head(x: Node, heads: Dim) -> Node:
+    """[t, groups, d] -> [heads, t, d]: each head of k and v repeated for the heads of q that it serves."""
+    t, groups, width = x.shape
+    out = atomic.permute(x, (1, 0, 2))
+    if same_dim(groups, heads):
+        return out
+    per = d.exact_div(heads, groups)
+    assert per is not None
+    out = atomic.expand(atomic.reshape(out, (groups, 1, t, width)), (groups, per, t, width))
+    return atomic.reshape(out, (heads, t, width))
+
+
+def _weights(q: Node, k: Node, mask: Node | None, attrs: Mapping[str, Any]) -> _Weights:
+    """softmax over the visible keys of scale · q·k, soft-capped; k already in q's dtype."""
+    n, heads, _ = q.shape
+    s = k.shape[0]
+    full = (heads, n, s)
+    scores = dot(atomic.permute(q, (1, 0, 2)), _swap(_by_head(k, heads)))
+    scores = atomic.mul(scores, broadcast_to(constant(attrs["scale"], q.dtype), full))
+    squashed: Node | None = None
+    if attrs["softcap"]:
+        cap = fill(attrs["softcap"], full, q.dtype)
+        squashed = tanh(arithmetic.div(scores, cap))
+        scores = atomic.mul(squashed, cap)
+    visible = _visible(mask, n, s, attrs)
+    if visible is None:
+        return _Weights(softmax(scores, axis=-1), squashed)
+    # A row that sees nothing is left as it is and its weights are zeroed afterwards: −∞ in all of it would give NaN.
+    # The question is put to the mask, not to the scores, so that it stays exact wherever the scores are symbols.
+    some = broadcast_to(arithmetic.any(visible, 1, keepdims=True), (n, s))
+    hidden = arithmetic.where(atomic.bit_and(some, atomic.logical_not(visible)), -float("inf"), scores)
+    return _Weights(arithmetic.where(some, softmax(hidden, axis=-1), 0.0), squashed)
+
+
+def _attention_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
+    """Head by head, so that no more than one [n, s] matrix of scores is alive."""
+    q, k, v, mask = roles["q"], roles["k"], roles["v"], roles.get("mask")
+    (n, heads, _), (s, groups, _) = q.shape, k.shape
+    out = np.zeros((n, heads, v.shape[2]), dtype=q.dtype)
+    if n == 0 or s == 0 or heads == 0:
+        return out
+    visible = None if mask is None else mask
+    if attrs["causal"] or attrs["window"]:
+        offset = (attrs["start"] + np.arange(n))[:, None] - np.arange(s)[None, :]
+        band = offset >= 0 if attrs["causal"] else np.ones((n, s), dtype=bool)
+        if attrs["window"]:
+            band &= offset < attrs["window"]
+        visible = band if visible is None else visible & band
+    some = None if visible is None else visible.any(axis=1, keepdims=True)
+    with np.errstate(all="ignore"):
+        for h in range(heads):
+            g = h // (heads // groups)
+            scores = (q[:, h] @ k[:, g].T) * attrs["scale"]
+            if attrs["softcap"]:
+                scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
+            if visible is not None:
+                scores = np.where(visible | ~some, scores, -np.inf)
+            weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+            weights /= weights.sum(axis=1, keepdims=True)
+            if some is not None:
+                weights = np.where(some, weights, 0.0)
+            out[:, h] = weights @ v[:, g]
+    return out
+
+
+def _attention_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    (g,) = grads
+    if g is None:
+        return {}
+    roles = attention.roles(node)
+    q, k, v, mask = roles["q"], roles["k"], roles["v"], roles.get("mask")
+    dtype, heads, groups = q.dtype, q.shape[1], k.shape[1]
+    k_cast, v_cast = atomic.cast(k, dtype), atomic.cast(v, dtype)
+    p, squashed = _weights(q, k_cast, mask, node.attrs)
+    by_head = atomic.permute(g, (1, 0, 2))                                      # [heads, n, e]
+    to_p = dot(by_head, _swap(_by_head(v_cast, heads)))                          # [heads, n, s]
+    mean = atomic.sum(atomic.mul(p, to_p), (2,))
+    to_scores = atomic.mul(p, arithmetic.sub(to_p, atomic.reshape(mean, (*mean.shape, 1))))
+    if squashed is not None:                                                    # d tanh = 1 − tanh²
+        to_scores = atomic.mul(to_scores, arithmetic.sub(1.0, arithmetic.square(squashed)))
+    to_scores = atomic.mul(to_scores, broadcast_to(constant(node.attrs["scale"], dtype), to_scores.shape))
+
+    def shared(x: Node) -> Node:
+        """[heads, s, d] -> [s, groups, d]: summed over the heads that share one head of k and v."""
+        per = d.exact_div(heads, groups)
+        assert per is not None
+        if not same_dim(heads, groups):
+            x = atomic.sum(atomic.reshape(x, (groups, per, *x.shape[1:])), (1,))
+        return atomic.permute(x, (1, 0, 2))
+
+    to_q = atomic.permute(dot(to_scores, _by_head(k_cast, heads)), (1, 0, 2))
+    to_k = shared(dot(_swap(to_scores), atomic.permute(q, (1, 0, 2))))
+    to_v = shared(dot(_swap(p), by_head))
+    return {"q": to_q, "k": atomic.cast(to_k, k.dtype), "v": atomic.cast(to_v, v.dtype), "mask": None}
+
+
+@library(direct=_attention_direct, gradient=_attention_gradient)
+def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: float | Dim, causal: bool = False,
+              window: int = 0, start: Dim = 0, softcap: float = 0.0) -> Node:
+    """softmax(scale · q·kᵀ over the visible keys) · v for each head: q[n, hq, d], k[s, hkv, d], v[s, hkv, e] -> [n, hq, e].
+
+    hq is a multiple of hkv: head h of q reads head h // (hq / hkv) of k and v, which are cast to q's dtype.
+    Query i is at position start + i (start: an int or a dim), key j at position j. A key is visible if mask[n, s] (bool) says so,
+    with causal if j ≤ start + i, with window > 0 if start + i − j < window. softcap c > 0 replaces a score x by c · tanh(x / c).
+    A row that sees no key is zero. v has to be finite at invisible keys too (0 · ∞ is NaN). Raises ShapeError, DTypeError.
+    """
+    n, s, heads, _, _ = _attention_sizes(q, k, v, mask)
+    if isinstance(window, bool) or not isinstance(window, int) or window < 0:
+        raise AttributeValueError(f"attention: the window is {window!r}", fix="the number of keys to see, an int; 0 = all of them")
+    if not softcap >= 0:
+        raise AttributeValueError(f"attention: the soft cap is {softcap!r}", fix="a number > 0; 0 = none")
+    attrs = {"scale": scale, "causal": causal, "window": window, "start": start, "softcap": softcap}
+    k, v = atomic.cast(k, q.dtype), atomic.cast(v, q.dtype)
+    p = _weights(q, k, mask, attrs).probabilities
+    return atomic.permute(dot(p, _by_head(v, heads)), (1, 0, 2))
