@@ -1,0 +1,286 @@
+"""indexing: which element, in which order — embedding, concat, stack, flip, one_hot, argmax, topk, cumsum, prod.
+
+The definitions say it with comparisons against iota, so some are quadratic in the axis (topk ranks by counting, cumsum sums a
+triangle); `direct` evaluates those the usual way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language import atomic, leaves
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.atomic import check_axis, dim_fill, fill, need, same_dim, same_dtype, show
+from tensor_graphs.language.composite import library
+from tensor_graphs.language.composites import arithmetic
+from tensor_graphs.language.dims import Dim, format_dim
+from tensor_graphs.language.dtypes import DType, f32, i32
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.tensor import broadcast_to
+
+Attributes = Mapping[str, Any]
+Gradients = dict[str, Any]
+
+
+# ---- embedding, one_hot -----------------------------------------------------------------------------------------------------
+
+
+def _embedding_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
+    table, ids = roles["table"], roles["ids"]
+    if len(table) == 0:
+        return np.zeros((*ids.shape, table.shape[1]))
+    inside = (ids >= 0) & (ids < len(table))
+    rows = np.take(table, np.where(inside, ids, 0), axis=0)
+    return np.where(inside[..., None], rows, 0.0) * attrs["scale"]
+
+
+def _embedding_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    (g,) = grads
+    if g is None:
+        return {}
+    table, ids = node.inputs
+    if node.attrs["scale"] != 1.0:
+        g = arithmetic.mul(g, node.attrs["scale"])
+    zeros = fill(0, table.shape, table.dtype)
+    return {"table": atomic.scatter(zeros, ids, atomic.cast(g, table.dtype), axis=0, mode="add"), "ids": None}
+
+
+@library(direct=_embedding_direct, gradient=_embedding_gradient)
+def embedding(table: Node, ids: Node, *, scale: float = 1.0, dtype: DType = f32) -> Node:
+    """scale · table[ids]: rows of table[vocabulary, d] at the integers ids[…] -> dtype[…, d]; an id out of range gives zeros."""
+    need("embedding (table)", table, "float")
+    need("embedding (ids)", ids, "int", "uint")
+    if table.rank != 2:
+        raise ShapeError(f"embedding: the table is {show(table)}", fix="table[vocabulary, d]")
+    if dtype.kind != "float":
+        raise DTypeError(f"embedding to {dtype.name}", fix="a float dtype")
+    rows = atomic.cast(atomic.gather(table, ids, axis=0), dtype)
+    return rows if scale == 1.0 else arithmetic.mul(rows, scale)
+
+
+@library()
+def one_hot(ids: Node, *, size: Dim, dtype: DType = f32) -> Node:
+    """ids[…] -> [… , size]: 1 at the id, 0 elsewhere; an id out of range gives zeros."""
+    need("one_hot", ids, "int", "uint")
+    shape = (*ids.shape, size)
+    places = atomic.iota(shape, ids.rank, ids.dtype)
+    return atomic.cast(arithmetic.equals(places, broadcast_to(atomic.reshape(ids, (*ids.shape, 1)), shape)), dtype)
+
+
+# ---- concat, stack, flip ----------------------------------------------------------------------------------------------------
+
+
+def _concat_direct(roles: Mapping[str, Any], attrs: Attributes, out_types: Any) -> np.ndarray:
+    return np.concatenate(roles["xs"], axis=attrs["axis"])
+
+
+def _concat_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    (g,) = grads
+    if g is None:
+        return {}
+    axis = check_axis("concat", node.attrs["axis"], node.inputs[0].rank)
+    pieces: list[Node] = []
+    start: Dim = 0
+    for x in node.inputs:
+        bounds: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in x.shape]
+        bounds[axis] = (start, start + x.shape[axis], 1)
+        pieces.append(atomic.slice(g, bounds))
+        start = start + x.shape[axis]
+    return {"xs": pieces}
+
+
+@library(direct=_concat_direct, gradient=_concat_gradient)
+def concat(*xs: Node, axis: int = 0) -> Node:
+    """The tensors one after the other along `axis`; their other axes and dtypes are equal. Raises ShapeError, DTypeError.
+
+    Defined by `where`: each padded to the whole length, and chosen where the index is before its end.
+    """
+    if not xs:
+        raise ShapeError("concat of nothing", fix="at least one tensor")
+    first = xs[0]
+    axis = check_axis("concat", axis, first.rank)
+    same_dtype("concat", *xs)
+    ends: list[Dim] = []
+    total: Dim = 0
+    for x in xs:
+        if x.rank != first.rank:
+            raise ShapeError(f"concat of {show(first)} and {show(x)}: the ranks {first.rank} and {x.rank} differ",
+                             fix="concat joins along an axis they have; stack makes a new one")
+        for i, (a, b) in enumerate(zip(first.shape, x.shape, strict=True)):
+            if i != axis and not same_dim(a, b):
+                raise ShapeError(f"concat of {show(first)} and {show(x)} along axis {axis}: axis {i} has two sizes, "
+                                 f"{format_dim(a)} and {format_dim(b)}", fix="only the joined axis may differ")
+        total = total + x.shape[axis]
+        ends.append(total)
+    shape = (*first.shape[:axis], total, *first.shape[axis + 1:])
+    place = atomic.iota(shape, axis, i32)
+
+    def whole(number: int) -> Node:
+        start = ends[number] - xs[number].shape[axis]
+        padding: list[tuple[Dim, Dim]] = [(0, 0)] * first.rank
+        padding[axis] = (start, total - ends[number])
+        return atomic.pad(xs[number], padding, 0)
+
+    out = whole(len(xs) - 1)
+    for number in range(len(xs) - 2, -1, -1):
+        out = atomic.where(atomic.less(place, dim_fill(ends[number], shape)), whole(number), out)
+    return out
+
+
+def stack(*xs: Node, axis: int = 0) -> Node:
+    """The tensors, all of one shape, along a new axis: concat of each with an axis of size 1 put in."""
+    if not xs:
+        raise ShapeError("stack of nothing", fix="at least one tensor")
+    axis = check_axis("stack", axis, xs[0].rank + 1)
+    atomic.same_shape("stack", *xs)
+    return concat(*(atomic.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs), axis=axis)
+
+
+def flip(x: Node, *, axes: int | Sequence[int]) -> Node:
+    """x with the order along the axes reversed: one slice of step −1."""
+    turned = atomic._axes("flip", x, axes)
+    return atomic.slice(x, [(s - 1, -1, -1) if i in turned else (0, s, 1) for i, s in enumerate(x.shape)])
+
+
+# ---- argmax, topk -----------------------------------------------------------------------------------------------------------
+
+
+def _argmax_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
+    return np.argmax(roles["x"], axis=attrs["axis"]).astype(np.int32)
+
+
+@library(direct=_argmax_direct)
+def argmax(x: Node, *, axis: int = -1) -> Node:
+    """The index (i32) of the largest element along `axis`, which disappears: the first of equal ones; NaN wins, as in numpy."""
+    need("argmax", x, "float", "int", "uint")
+    axis = check_axis("argmax", axis, x.rank)
+    size = x.shape[axis]
+    if d.dim_ge(size, 1) is False:
+        raise ShapeError(f"argmax of {show(x)} along axis {axis}: nothing is the largest of no elements")
+    best = atomic.reduce_max(x, (axis,))
+    kept = (*x.shape[:axis], 1, *x.shape[axis + 1:])
+    winner = arithmetic.equals(x, broadcast_to(atomic.reshape(best, kept), x.shape))
+    if x.dtype.kind == "float":
+        winner = atomic.bit_or(winner, arithmetic.is_nan(x))
+    # the first winner is the one with the most places behind it
+    behind = arithmetic.sub(dim_fill(size - 1, x.shape), atomic.iota(x.shape, axis, i32))
+    most = atomic.reduce_max(atomic.where(winner, behind, fill(-1, x.shape, i32)), (axis,))
+    return arithmetic.sub(dim_fill(size - 1, most.shape), most)
+
+
+def _topk_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> tuple[np.ndarray, np.ndarray]:
+    x, k = roles["x"], attrs["k"]
+    # an ascending stable sort of the reversed axis, read backwards: descending, equal ones by index, NaN first
+    order = x.shape[-1] - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1][..., :k]
+    return np.take_along_axis(x, order, axis=-1), order.astype(np.int32)
+
+
+def _topk_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    g = grads[0]
+    if g is None:
+        return {}
+    x = node.inputs[0]
+    chosen = one_hot(leaves.item(node, 1), size=x.shape[-1], dtype=g.dtype)          # [..., k, n]
+    spread = atomic.mul(chosen, broadcast_to(atomic.reshape(g, (*g.shape, 1)), chosen.shape))
+    return {"x": atomic.sum(spread, (x.rank - 1,))}
+
+
+@library(direct=_topk_direct, gradient=_topk_gradient)
+def topk(x: Node, *, k: int) -> tuple[Node, Node]:
+    """(values, indices i32)[…, k] of the k largest elements of the last axis, largest first; of equal ones the lower index first.
+
+    NaN counts as larger than every number (as in numpy's sort order). Defined by ranks: how many elements come before.
+    """
+    need("topk", x, "float", "int", "uint")
+    if x.rank == 0:
+        raise ShapeError(f"topk of {show(x)}: a scalar has no axis")
+    n = x.shape[-1]
+    if isinstance(k, bool) or not isinstance(k, int) or k < 0 or d.dim_ge(n, k) is False:
+        raise AttributeValueError(f"topk: {k!r} of {show(x)}", fix=f"an int from 0 to {format_dim(n)}")
+    batch = x.shape[:-1]
+    rank = len(batch)
+    pairs = (*batch, n, n)                                       # [..., i, j]: does j come before i?
+    me = broadcast_to(atomic.reshape(x, (*batch, n, 1)), pairs)
+    other = broadcast_to(atomic.reshape(x, (*batch, 1, n)), pairs)
+    larger, same = atomic.less(me, other), arithmetic.equals(me, other)
+    if x.dtype.kind == "float":
+        nan_me, nan_other = arithmetic.is_nan(me), arithmetic.is_nan(other)
+        larger = atomic.bit_or(larger, atomic.bit_and(nan_other, atomic.logical_not(nan_me)))
+        same = atomic.bit_or(same, atomic.bit_and(nan_me, nan_other))
+    earlier = atomic.less(atomic.iota(pairs, rank + 1, i32), atomic.iota(pairs, rank, i32))
+    before = atomic.bit_or(larger, atomic.bit_and(same, earlier))
+    place = atomic.sum(atomic.cast(before, i32), (rank + 1,))     # [..., n]: 0 for the largest
+    wanted = (*batch, k, n)
+    taken = arithmetic.equals(broadcast_to(atomic.reshape(place, (*batch, 1, n)), wanted), atomic.iota(wanted, rank, i32))
+    picked = broadcast_to(atomic.reshape(x, (*batch, 1, n)), wanted)
+    values = atomic.sum(atomic.where(taken, picked, fill(0, wanted, x.dtype)), (rank + 1,))
+    indices = atomic.sum(atomic.where(taken, atomic.iota(wanted, rank + 1, i32), fill(0, wanted, i32)), (rank + 1,))
+    return values, indices
+
+
+# ---- cumsum, prod -----------------------------------------------------------------------------------------------------------
+
+
+def _cumsum_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.cumsum(roles["x"], axis=attrs["axis"], dtype=roles["x"].dtype)
+
+
+def _cumsum_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    (g,) = grads
+    if g is None:
+        return {}
+    axis = node.attrs["axis"]
+    return {"x": flip(cumsum(flip(g, axes=axis), axis=axis), axes=axis)}
+
+
+@library(direct=_cumsum_direct, gradient=_cumsum_gradient)
+def cumsum(x: Node, *, axis: int = -1) -> Node:
+    """out[i] = x[0] + … + x[i] along `axis`; integers wrap. Defined as sums over the triangle j ≤ i."""
+    need("cumsum", x, "float", "int", "uint")
+    axis = check_axis("cumsum", axis, x.rank)
+    n = x.shape[axis]
+    pairs = (*x.shape[:axis], n, *x.shape[axis:])                 # [..., i, j, ...]
+    terms = broadcast_to(atomic.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])), pairs)
+    later = atomic.less(atomic.iota(pairs, axis, i32), atomic.iota(pairs, axis + 1, i32))
+    return atomic.sum(atomic.where(later, fill(0, pairs, x.dtype), terms), (axis + 1,))
+
+
+def _prod_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
+    x, axes = roles["x"], attrs["axes"]
+    with np.errstate(all="ignore"):
+        return np.asarray(np.prod(x, axis=axes, dtype=x.dtype))
+
+
+@library(name="prod", direct=_prod_direct)
+def _prod(x: Node, *, axes: tuple[int, ...]) -> Node:
+    """The product over the axes as a halving tree: filled up with ones to a power of two, then one half times the other."""
+    need("prod", x, "float", "int", "uint")
+    for axis in sorted(axes, reverse=True):
+        size = x.shape[axis]
+        longest = size if isinstance(size, int) else d.bounds(size)[1]
+        if longest is None:
+            raise ShapeError(f"prod of {show(x)}: axis {axis} has no largest size", fix='give the dim one: tg.dim("n", 1, 4096)')
+        full = 1 << max(int(longest) - 1, 0).bit_length()
+        padding: list[tuple[Dim, Dim]] = [(0, 0)] * x.rank
+        padding[axis] = (0, full - size)
+        x = atomic.pad(x, padding, 1)
+        while full > 1:
+            full //= 2
+            bounds: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in x.shape]
+            bounds[axis] = (0, full, 1)
+            low = atomic.slice(x, bounds)
+            bounds[axis] = (full, 2 * full, 1)
+            x = atomic.mul(low, atomic.slice(x, bounds))
+        x = atomic.reshape(x, (*x.shape[:axis], *x.shape[axis + 1:]))
+    return x
+
+
+def prod(x: Node, *, axes: int | Sequence[int] | None = None) -> Node:
+    """The product over the axes (all by default), which disappear; of nothing: 1."""
+    found = atomic._axes("prod", x, axes)
+    return _prod(x, axes=found) if found else x
