@@ -1,8 +1,8 @@
 """arithmetic: the operators as a person types them (+ − * / // % ** < == …), with broadcasting and Python numbers.
 
-A lower-case function broadcasts its operands and then makes one node: an atomic op where there is one (add, mul, maximum, less,
-where, …), else a library composite on equal shapes (sub, div, neg, min, mod, pow, …), defined here. Elementwise composites of one
-operand (abs, square, rsqrt, …) are called directly.
+A function broadcasts its operands and then makes one node: an atomic op where there is one (add, mul, maximum, less,
+where, …), else a library composite on equal shapes (sub, div, min, mod, pow, …), defined here. Composites of one
+operand (neg, abs, square, rsqrt, …) are called directly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tensor_graphs.language.composite import CompositeOp, library
 from tensor_graphs.language.dtypes import bool_, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import Operand, as_node, broadcast_shape, broadcast_to, is_number, keep, together
+from tensor_graphs.language.tensor import Operand, as_node, broadcast_shape, broadcast_to, keep, together
 
 _LARGEST_UNROLLED_POWER = 64  # x ** 64 is 6 multiplications; beyond, exp2(y · log2 x) is shorter and as accurate
 
@@ -34,14 +34,14 @@ def _zeros(x: Node) -> Node:
 
 
 def _both(name: str, x: Node, y: Node, *kinds: str) -> None:
-    """The checks of a composite of two operands, in its own name rather than in that of the first op of its definition."""
+    """The checks of a composite of two operands, in its own name and not in that of an op of its definition."""
     need(name, x, *kinds)
     need(name, y, *kinds)
     atomic.same_dtype(name, x, y)
     atomic.same_shape(name, x, y)
 
 
-# ---- composites of one operand ----------------------------------------------------------------------------------------------
+# ---- composites of one operand ---------------------------------------------------------------------------------------
 
 
 @library()
@@ -126,7 +126,8 @@ def integer_power(x: Node, *, exponent: int) -> Node:
     """x multiplied with itself `exponent` ≥ 0 times, by repeated squaring; x⁰ is 1, of NaN too."""
     need("integer_power", x, "float", "int", "uint")
     if isinstance(exponent, bool) or not isinstance(exponent, int) or exponent < 0:
-        raise AttributeValueError(f"integer_power: the exponent is {exponent!r}", fix="an int ≥ 0; x ** y takes any number")
+        raise AttributeValueError(f"integer_power: the exponent is {exponent!r}",
+                                  fix="an int ≥ 0; x ** y takes any number")
     result: Node | None = None
     base = x
     while exponent:
@@ -138,7 +139,7 @@ def integer_power(x: Node, *, exponent: int) -> Node:
     return _ones(x) if result is None else result
 
 
-# ---- composites of two operands, reached through the broadcasting functions below -------------------------------------------
+# ---- composites of two operands, reached through the broadcasting functions below ------------------------------------
 
 
 @library(name="sub")
@@ -196,9 +197,10 @@ def _pow_direct(roles: dict[str, np.ndarray], attrs: dict[str, object], out_type
 
 @library(name="pow", direct=_pow_direct)
 def _pow(x: Node, y: Node) -> Node:
-    """x^y. Floats: exp2(y · log2 |x|), negative where x < 0 and y is odd, NaN where x < 0 and y is no whole number; x⁰ and 1^y are 1.
+    """x^y. Floats: exp2(y · log2 |x|), negative where x < 0 and y is odd, NaN where x < 0 and y is no whole number.
 
-    Integers by repeated squaring over the bits of y, wrapping; where y < 0 the exact value is rounded towards zero, 0^y too.
+    x⁰ and 1^y are 1, of NaN too. Integers by repeated squaring over the bits of y, wrapping; where y < 0 the exact
+    value is rounded towards zero, and 0^y is 0.
     """
     _both("pow", x, y, "float", "int", "uint")
     one = _ones(x)
@@ -210,7 +212,8 @@ def _pow(x: Node, y: Node) -> Node:
         halved = atomic.mul(y, half)
         odd = atomic.bit_and(whole, atomic.not_equal(atomic.floor(halved), halved))
         # 1/x tells −0 from +0, so that (−0)^−1 is −∞ and (−0)^3 is −0
-        negative = atomic.bit_or(atomic.less(x, zero), atomic.bit_and(equals(x, zero), atomic.less(atomic.reciprocal(x), zero)))
+        minus_zero = atomic.bit_and(equals(x, zero), atomic.less(atomic.reciprocal(x), zero))
+        negative = atomic.bit_or(atomic.less(x, zero), minus_zero)
         signed = atomic.where(atomic.bit_and(negative, odd), neg(size), size)
         finite_negative = atomic.bit_and(atomic.less(x, zero), atomic.less(abs(x), infinity))
         defined = atomic.where(atomic.bit_and(finite_negative, atomic.logical_not(whole)), nan, signed)
@@ -264,12 +267,12 @@ def _bit_or(x: Node, y: Node) -> Node:
     return atomic.bit_or(x, y)
 
 
-# ---- reductions made of max and sum -----------------------------------------------------------------------------------------
+# ---- reductions made of max and sum ----------------------------------------------------------------------------------
 
 
 @library(name="reduce_min")
 def _reduce_min(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """The smallest element over the axes: reduce_max of what `min` negates; of nothing: +inf, or the integers' maximum."""
+    """The smallest element over the axes, as `min` by negation; of nothing: +inf, or the integers' maximum."""
     need("reduce_min", x, "float", "int", "uint")
     flip = neg if x.dtype.kind == "float" else atomic.logical_not
     return flip(atomic.reduce_max(flip(x), axes))
@@ -310,7 +313,7 @@ def all(x: Node, axes: int | tuple[int, ...] | None = None, keepdims: bool = Fal
     return _reduced(_all, x, axes, keepdims)
 
 
-# ---- broadcasting functions: what the operators call ------------------------------------------------------------------------
+# ---- broadcasting functions: what the operators call -----------------------------------------------------------------
 
 
 def add(x: Operand, y: Operand) -> Node:
@@ -332,7 +335,8 @@ def div(x: Operand, y: Operand) -> Node:
     """x / y for floats. Raises DTypeError for integers."""
     a, b = together("div", x, y)
     if a.dtype.kind != "float":
-        raise DTypeError(f"div of {a.type} and {b.type}: integers have no /", fix="x // y floors; or cast to a float dtype")
+        raise DTypeError(f"div of {a.type} and {b.type}: integers have no /",
+                         fix="x // y floors; or cast to a float dtype")
     return _div(a, b)
 
 
@@ -348,8 +352,8 @@ def mod(x: Operand, y: Operand) -> Node:
 
 
 def pow(x: Operand, y: Operand) -> Node:
-    """x^y. A number as exponent becomes multiplications (0 to 64), sqrt (½), rsqrt (−½) or reciprocal (−1); 2^y is exp2."""
-    if is_number(y) and isinstance(x, Node) and isinstance(y, (int, float, np.number)) and not isinstance(y, bool):
+    """x^y. A number as exponent becomes products (0 to 64), sqrt (½), rsqrt (−½) or reciprocal (−1); 2^y is exp2."""
+    if isinstance(x, Node) and isinstance(y, (int, float, np.number)) and not isinstance(y, bool):
         exponent = float(y)
         if exponent == 2:
             return square(x)

@@ -1,7 +1,7 @@
 """indexing: which element, in which order — embedding, concat, stack, flip, one_hot, argmax, topk, cumsum, prod.
 
-The definitions say it with comparisons against iota, so some are quadratic in the axis (topk ranks by counting, cumsum sums a
-triangle); `direct` evaluates those the usual way.
+The definitions say it with comparisons against iota, so some are quadratic in the axis (topk ranks by counting,
+cumsum sums a triangle); `direct` evaluates those the usual way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Attributes = Mapping[str, Any]
 Gradients = dict[str, Any]
 
 
-# ---- embedding, one_hot -----------------------------------------------------------------------------------------------------
+# ---- embedding, one_hot ----------------------------------------------------------------------------------------------
 
 
 def _embedding_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
@@ -51,7 +51,7 @@ def _embedding_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients
 
 @library(direct=_embedding_direct, gradient=_embedding_gradient)
 def embedding(table: Node, ids: Node, *, scale: float = 1.0, dtype: DType = f32) -> Node:
-    """scale · table[ids]: rows of table[vocabulary, d] at the integers ids[…] -> dtype[…, d]; an id out of range gives zeros."""
+    """scale · table[ids]: rows of table[vocabulary, d] at integers ids[…]; ids out of range give zeros."""
     need("embedding (table)", table, "float")
     need("embedding (ids)", ids, "int", "uint")
     if table.rank != 2:
@@ -71,7 +71,7 @@ def one_hot(ids: Node, *, size: Dim, dtype: DType = f32) -> Node:
     return atomic.cast(arithmetic.equals(places, broadcast_to(atomic.reshape(ids, (*ids.shape, 1)), shape)), dtype)
 
 
-# ---- concat, stack, flip ----------------------------------------------------------------------------------------------------
+# ---- concat, stack, flip ---------------------------------------------------------------------------------------------
 
 
 def _concat_direct(roles: Mapping[str, Any], attrs: Attributes, out_types: Any) -> np.ndarray:
@@ -95,7 +95,7 @@ def _concat_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
 
 @library(direct=_concat_direct, gradient=_concat_gradient)
 def concat(*xs: Node, axis: int = 0) -> Node:
-    """The tensors one after the other along `axis`; their other axes and dtypes are equal. Raises ShapeError, DTypeError.
+    """The tensors one after the other along `axis`; other axes and dtypes are equal. Raises ShapeError, DTypeError.
 
     Defined by `where`: each padded to the whole length, and chosen where the index is before its end.
     """
@@ -146,7 +146,7 @@ def flip(x: Node, *, axes: int | Sequence[int]) -> Node:
     return atomic.slice(x, [(s - 1, -1, -1) if i in turned else (0, s, 1) for i, s in enumerate(x.shape)])
 
 
-# ---- argmax, topk -----------------------------------------------------------------------------------------------------------
+# ---- argmax, topk ----------------------------------------------------------------------------------------------------
 
 
 def _argmax_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
@@ -155,7 +155,7 @@ def _argmax_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types
 
 @library(direct=_argmax_direct)
 def argmax(x: Node, *, axis: int = -1) -> Node:
-    """The index (i32) of the largest element along `axis`, which disappears: the first of equal ones; NaN wins, as in numpy."""
+    """The index (i32) of the largest element along `axis`, which disappears: the first of equal ones; NaN wins."""
     need("argmax", x, "float", "int", "uint")
     axis = check_axis("argmax", axis, x.rank)
     size = x.shape[axis]
@@ -191,7 +191,7 @@ def _topk_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
 
 @library(direct=_topk_direct, gradient=_topk_gradient)
 def topk(x: Node, *, k: int) -> tuple[Node, Node]:
-    """(values, indices i32)[…, k] of the k largest elements of the last axis, largest first; of equal ones the lower index first.
+    """(values, indices i32)[…, k] of the k largest elements of the last axis, largest first, equal ones by index.
 
     NaN counts as larger than every number (as in numpy's sort order). Defined by ranks: how many elements come before.
     """
@@ -215,14 +215,15 @@ def topk(x: Node, *, k: int) -> tuple[Node, Node]:
     before = atomic.bit_or(larger, atomic.bit_and(same, earlier))
     place = atomic.sum(atomic.cast(before, i32), (rank + 1,))     # [..., n]: 0 for the largest
     wanted = (*batch, k, n)
-    taken = arithmetic.equals(broadcast_to(atomic.reshape(place, (*batch, 1, n)), wanted), atomic.iota(wanted, rank, i32))
+    place = broadcast_to(atomic.reshape(place, (*batch, 1, n)), wanted)
+    taken = arithmetic.equals(place, atomic.iota(wanted, rank, i32))
     picked = broadcast_to(atomic.reshape(x, (*batch, 1, n)), wanted)
     values = atomic.sum(atomic.where(taken, picked, fill(0, wanted, x.dtype)), (rank + 1,))
     indices = atomic.sum(atomic.where(taken, atomic.iota(wanted, rank + 1, i32), fill(0, wanted, i32)), (rank + 1,))
     return values, indices
 
 
-# ---- cumsum, prod -----------------------------------------------------------------------------------------------------------
+# ---- cumsum, prod ----------------------------------------------------------------------------------------------------
 
 
 def _cumsum_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
@@ -258,13 +259,14 @@ def _prod_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: 
 
 @library(name="prod", direct=_prod_direct)
 def _prod(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """The product over the axes as a halving tree: filled up with ones to a power of two, then one half times the other."""
+    """The product over the axes as a halving tree: ones up to a power of two, then one half times the other."""
     need("prod", x, "float", "int", "uint")
     for axis in sorted(axes, reverse=True):
         size = x.shape[axis]
         longest = size if isinstance(size, int) else d.bounds(size)[1]
         if longest is None:
-            raise ShapeError(f"prod of {show(x)}: axis {axis} has no largest size", fix='give the dim one: tg.dim("n", 1, 4096)')
+            raise ShapeError(f"prod of {show(x)}: axis {axis} has no largest size",
+                             fix='give the dim one: tg.dim("n", 1, 4096)')
         full = 1 << max(int(longest) - 1, 0).bit_length()
         padding: list[tuple[Dim, Dim]] = [(0, 0)] * x.rank
         padding[axis] = (0, full - size)

@@ -1,6 +1,7 @@
 """memory: a tensor with some of its slices overwritten, which is how a state (a KV cache) grows.
 
-All of it is `scatter(mode="set")`: rows out of range are dropped, and whether memory is written in place is the planner's decision.
+All of it is `scatter(mode="set")`: rows out of range are dropped, and whether memory is written in place is the
+planner's decision.
 """
 
 from __future__ import annotations
@@ -66,15 +67,15 @@ def write_rows(base: Node, value: Node, *, start: Dim, axis: int = 0) -> Node:
 
 @library()
 def write_at_index(base: Node, value: Node, index: Node, *, axis: int = 0) -> Node:
-    """base with the slices of `value` written at the integer tensor `index` along `axis`; indices out of range are dropped.
+    """base with slices of `value` written at the integers `index` along `axis`; indices out of range are dropped.
 
-    base[a…, s, b…], index[i…], value[a…, i…, b…]. No two indices may be equal. Raises ShapeError and DTypeError as scatter does.
+    base[a…, s, b…], index[i…], value[a…, i…, b…]. No two indices may be equal. Raises ShapeError, DTypeError.
     """
     return atomic.scatter(base, index, value, axis=check_axis("write_at_index", axis, base.rank), mode="set")
 
 
 def write_at(base: Node, value: Node, at: Dim | Node, axis: int = 0) -> Node:
-    """base with `value` written along `axis` from `at` on (an int, a dim or an integer scalar) or at `at` (one index per slice)."""
+    """base with `value` written along `axis` from `at` on (int, dim, integer scalar), or at one index per slice."""
     axis = check_axis("write_at", axis, base.rank)
     if isinstance(at, (int, np.integer, d.Expr)) and not isinstance(at, bool):
         return write_rows(base, value, start=int(at) if isinstance(at, np.integer) else at, axis=axis)

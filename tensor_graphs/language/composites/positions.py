@@ -1,6 +1,7 @@
 """positions: rotary position embeddings — a table of cosines and sines, and the rotation of pairs of channels by it.
 
-Source: RoFormer, Su et al. 2021, in the half-split layout of GPT-NeoX and Llama (channel i is paired with channel i + d/2).
+Source: RoFormer, Su et al. 2021, in the half-split layout of GPT-NeoX and Llama (channels i and i + d/2
+are a pair).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.language.tensor import broadcast_to
 
 
-def _rope_table_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> tuple[np.ndarray, ...]:
+def _rope_table_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any],
+                       out_types: Any) -> tuple[np.ndarray, ...]:
     frequencies = float(attrs["theta"]) ** (-np.arange(0, attrs["head_dim"], 2, dtype=np.float64) / attrs["head_dim"])
     angles = (roles["positions"].astype(np.float64) / attrs["scaling"])[:, None] * frequencies[None, :]
     return np.cos(angles), np.sin(angles)
@@ -35,9 +37,9 @@ def rope_table(positions: Node, *, head_dim: int, theta: float, scaling: float =
                dtype: DType = f32) -> tuple[Node, Node]:
     """(cos, sin)[n, head_dim/2] of the angles positions[n] / scaling · theta^(−2i/head_dim), in radians.
 
-    positions are integers or floats; scaling > 1 stretches the context ("linear" rope scaling). The angles are computed in
-    float64 and only the tables are rounded to `dtype`: at position 32768 an angle in float32 is 0.002 rad off.
-    Raises ShapeError, AttributeValueError. It has no gradient: positions are not learnt.
+    positions are integers or floats; scaling > 1 stretches the context ("linear" rope scaling). The angles are
+    computed in float64 and only the tables are rounded to `dtype`: at position 32768 an angle in float32 is 0.002 rad
+    off. Raises ShapeError, AttributeValueError. It has no gradient: positions are not learnt.
     """
     need("rope_table (positions)", positions, "float", "int", "uint")
     if positions.rank != 1:
@@ -74,7 +76,8 @@ def _rope_gradient(node: Node, grads: tuple[Node | None, ...]) -> dict[str, Node
     to_cos = atomic.sum(atomic.add(atomic.mul(g1, x1), atomic.mul(g2, x2)), (1,))
     to_sin = atomic.sum(arithmetic.sub(atomic.mul(g2, x1), atomic.mul(g1, x2)), (1,))
     # a rotation is transposed by rotating back
-    return {"x": rope(g, c, arithmetic.neg(s)), "cos": atomic.cast(to_cos, c.dtype), "sin": atomic.cast(to_sin, s.dtype)}
+    back = rope(g, c, arithmetic.neg(s))
+    return {"x": back, "cos": atomic.cast(to_cos, c.dtype), "sin": atomic.cast(to_sin, s.dtype)}
 
 
 @library(direct=_rope_direct, gradient=_rope_gradient)

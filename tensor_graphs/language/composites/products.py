@@ -1,7 +1,8 @@
 """products: sums of products — dot (numpy.matmul), linear (x · Wᵀ + b) and attention.
 
-Their definitions are the plain math over the atomic ops; `direct` evaluates the same in float64 by BLAS, so that the oracle can
-judge whole models. Sources: attention, Vaswani et al. 2017; grouped heads, Ainslie et al. 2023 (GQA); soft cap, Gemma 2 report 2024.
+Their definitions are the plain math over the atomic ops; `direct` evaluates the same in float64 by BLAS, so that the
+oracle can judge whole models. Sources: attention, Vaswani et al. 2017; grouped heads, Ainslie et al. 2023 (GQA); soft
+cap, Gemma 2 report 2024.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Roles = Mapping[str, np.ndarray]
 Gradients = dict[str, Node | None]
 
 
-# ---- dot --------------------------------------------------------------------------------------------------------------------
+# ---- dot -------------------------------------------------------------------------------------------------------------
 
 
 def _batch_shape(a: Node, b: Node) -> tuple[Dim, ...]:
@@ -39,7 +40,8 @@ def _batch_shape(a: Node, b: Node) -> tuple[Dim, ...]:
         sizes = [x.shape[-back] for x in (a, b) if x.rank >= back and x.shape[-back] != 1]
         if len(sizes) == 2 and not same_dim(*sizes):
             raise ShapeError(f"dot of {show(a)} and {show(b)}: batch axis {-back} has two sizes, "
-                             f"{format_dim(sizes[0])} and {format_dim(sizes[1])}", fix="batch axes are equal, or one of them 1")
+                             f"{format_dim(sizes[0])} and {format_dim(sizes[1])}",
+                             fix="batch axes are equal, or one of them 1")
         out.append(sizes[0] if sizes else 1)
     return tuple(out)
 
@@ -79,7 +81,7 @@ def _dot_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
 
 @library(direct=_dot_direct, gradient=_dot_gradient)
 def dot(a: Node, b: Node) -> Node:
-    """a[…, m, k] · b[…, k, n] = […, m, n]: numpy.matmul, with leading axes broadcast and vectors read as a row or a column.
+    """a[…, m, k] · b[…, k, n] = […, m, n]: numpy.matmul; leading axes broadcast, vectors are read as a row or a column.
 
     Both operands have one dtype, which is the result's (integers wrap). Raises ShapeError, DTypeError.
     """
@@ -103,7 +105,7 @@ def dot(a: Node, b: Node) -> Node:
     return atomic.reshape(out, shape)
 
 
-# ---- linear -----------------------------------------------------------------------------------------------------------------
+# ---- linear ----------------------------------------------------------------------------------------------------------
 
 
 def _linear_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
@@ -131,15 +133,15 @@ def _linear_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
 
 @library(direct=_linear_direct, gradient=_linear_gradient)
 def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
-    """x[…, k] · weight[out, k]ᵀ + bias[out] = […, out], in x's dtype; the weight is stored by rows as in torch.nn.Linear.
+    """x[…, k] · weight[out, k]ᵀ + bias[out] = […, out], in x's dtype; the weight is stored as in torch.nn.Linear.
 
     weight and bias may have another float dtype (bf16 beside f32): they are cast to x's. Raises ShapeError, DTypeError.
     """
     need("linear", x, "float")
     need("linear (weight)", weight, "float")
     if x.rank == 0 or weight.rank != 2 or not same_dim(x.shape[-1], weight.shape[1]):
-        raise ShapeError(f"linear of {show(x)} and the weight {show(weight)}: the last axis of x has to be the second of a "
-                         "weight[out, in]", fix="weight.T when it is stored as [in, out]")
+        raise ShapeError(f"linear of {show(x)} and the weight {show(weight)}: the last axis of x has to be the "
+                         "second of a weight[out, in]", fix="weight.T when it is stored as [in, out]")
     out = dot(x, atomic.permute(atomic.cast(weight, x.dtype), (1, 0)))
     if bias is None:
         return out
@@ -150,7 +152,7 @@ def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
     return atomic.add(out, broadcast_to(atomic.cast(bias, x.dtype), out.shape))
 
 
-# ---- attention --------------------------------------------------------------------------------------------------------------
+# ---- attention -------------------------------------------------------------------------------------------------------
 
 
 class _Sizes(NamedTuple):
@@ -165,12 +167,14 @@ def _attention_sizes(q: Node, k: Node, v: Node, mask: Node | None) -> _Sizes:
     for name, x in (("q", q), ("k", k), ("v", v)):
         need(f"attention ({name})", x, "float")
         if x.rank != 3:
-            raise ShapeError(f"attention: {name} is {show(x)}", fix="q[n, heads, d], k[s, kv_heads, d], v[s, kv_heads, d]")
+            raise ShapeError(f"attention: {name} is {show(x)}",
+                             fix="q[n, heads, d], k[s, kv_heads, d], v[s, kv_heads, d]")
     n, heads, width = q.shape
     s, groups, _ = k.shape
     if not same_dim(width, k.shape[2]):
         raise ShapeError(f"attention of q {show(q)} and k {show(k)}: the last axis has two sizes, "
-                         f"{format_dim(width)} and {format_dim(k.shape[2])}", fix="q[n, heads, d] and k[s, kv_heads, d]")
+                         f"{format_dim(width)} and {format_dim(k.shape[2])}",
+                         fix="q[n, heads, d] and k[s, kv_heads, d]")
     if not same_dim(s, v.shape[0]) or not same_dim(groups, v.shape[1]):
         raise ShapeError(f"attention of k {show(k)} and v {show(v)}: they differ in their first two axes",
                          fix="k[s, kv_heads, d] and v[s, kv_heads, e]")
@@ -305,19 +309,21 @@ def _attention_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients
 @library(direct=_attention_direct, gradient=_attention_gradient)
 def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: float | Dim, causal: bool = False,
               window: int = 0, start: Dim = 0, softcap: float = 0.0) -> Node:
-    """softmax(scale · q·kᵀ over the visible keys) · v for each head: q[n, hq, d], k[s, hkv, d], v[s, hkv, e] -> [n, hq, e].
+    """softmax(scale · q·kᵀ over visible keys) · v for each head: q[n, hq, d], k[s, hkv, d], v[s, hkv, e] -> [n, hq, e].
 
-    hq is a multiple of hkv: head h of q reads head h // (hq / hkv) of k and v, which are cast to q's dtype.
-    Query i is at position start + i (start: an int or a dim), key j at position j. A key is visible if mask[n, s] (bool) says so,
-    with causal if j ≤ start + i, with window > 0 if start + i − j < window. softcap c > 0 replaces a score x by c · tanh(x / c).
-    A row that sees no key is zero. v has to be finite at invisible keys too (0 · ∞ is NaN). Raises ShapeError, DTypeError.
+    hq is a multiple of hkv: head h of q reads head h // (hq / hkv) of k and v, which are cast to q's dtype. Query i
+    is at position start + i (start: an int or a dim), key j at position j. A key is visible if mask[n, s] (bool) says
+    so, with causal if j ≤ start + i, with window > 0 if start + i − j < window. softcap c > 0 replaces a score x by c
+    · tanh(x / c). A row that sees no key is zero. v has to be finite at invisible keys too (0 · ∞ is NaN). Raises
+    ShapeError, DTypeError, AttributeValueError.
     """
-    n, s, heads, _, _ = _attention_sizes(q, k, v, mask)
+    sizes = _attention_sizes(q, k, v, mask)
     if isinstance(window, bool) or not isinstance(window, int) or window < 0:
-        raise AttributeValueError(f"attention: the window is {window!r}", fix="the number of keys to see, an int; 0 = all of them")
+        raise AttributeValueError(f"attention: the window is {window!r}",
+                                  fix="the number of keys to see, an int; 0 = all of them")
     if not softcap >= 0:
         raise AttributeValueError(f"attention: the soft cap is {softcap!r}", fix="a number > 0; 0 = none")
     attrs = {"scale": scale, "causal": causal, "window": window, "start": start, "softcap": softcap}
     k, v = atomic.cast(k, q.dtype), atomic.cast(v, q.dtype)
     p = _weights(q, k, mask, attrs).probabilities
-    return atomic.permute(dot(p, _by_head(v, heads)), (1, 0, 2))
+    return atomic.permute(dot(p, _by_head(v, sizes.heads)), (1, 0, 2))
