@@ -1,0 +1,150 @@
+"""dtypes: the twelve element types, and how other people's names for them are read.
+
+Text names are short (`f32`, `bf16`, `bool`); long names (`float32`, …) are aliases in Python and are accepted when parsing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from tensor_graphs.language.errors import DTypeError
+
+Kind = Literal["float", "int", "uint", "bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type: its text name, the numpy dtype that holds it, its kind and its size in bytes."""
+
+    name: str
+    numpy: np.dtype[Any]
+    kind: Kind
+    itemsize: int
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"tg.{PYTHON_NAMES.get(self.name, self.name)}"
+
+    @property
+    def bits(self) -> int:
+        """Width in bits; a bool takes a whole byte."""
+        return self.itemsize * 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        """Signed or unsigned; a bool is no integer."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_signed(self) -> bool:
+        return self.kind in ("float", "int")
+
+    @property
+    def max(self) -> int | float:
+        """The largest finite value: a Python float for floats, an int for the rest."""
+        if self.kind == "bool":
+            return 1
+        return float(ml_dtypes.finfo(self.numpy).max) if self.is_float else int(np.iinfo(self.numpy).max)
+
+    @property
+    def min(self) -> int | float:
+        """The smallest finite value (the most negative one)."""
+        if self.kind == "bool":
+            return 0
+        return float(ml_dtypes.finfo(self.numpy).min) if self.is_float else int(np.iinfo(self.numpy).min)
+
+    @property
+    def smallest_normal(self) -> float:
+        """The smallest positive value that keeps full precision. Raises DTypeError unless this is a float dtype."""
+        return float(self._finfo("smallest normal number").smallest_normal)
+
+    @property
+    def epsilon(self) -> float:
+        """The gap between 1 and the next larger value. Raises DTypeError unless this is a float dtype."""
+        return float(self._finfo("epsilon").eps)
+
+    def _finfo(self, what: str) -> Any:
+        if not self.is_float:
+            raise DTypeError(f"{self.name} has no {what}", fix="ask a float dtype: f16, bf16, f32 or f64")
+        return ml_dtypes.finfo(self.numpy)
+
+
+def _dtype(name: str, numpy: Any, kind: Kind) -> DType:
+    held = np.dtype(numpy)
+    return DType(name, held, kind, held.itemsize)
+
+
+f16 = _dtype("f16", np.float16, "float")
+bf16 = _dtype("bf16", ml_dtypes.bfloat16, "float")
+f32 = _dtype("f32", np.float32, "float")
+f64 = _dtype("f64", np.float64, "float")
+i8 = _dtype("i8", np.int8, "int")
+i16 = _dtype("i16", np.int16, "int")
+i32 = _dtype("i32", np.int32, "int")
+i64 = _dtype("i64", np.int64, "int")
+u8 = _dtype("u8", np.uint8, "uint")
+u16 = _dtype("u16", np.uint16, "uint")
+u32 = _dtype("u32", np.uint32, "uint")
+u64 = _dtype("u64", np.uint64, "uint")
+bool_ = _dtype("bool", np.bool_, "bool")
+
+float16, bfloat16, float32, float64 = f16, bf16, f32, f64
+int8, int16, int32, int64 = i8, i16, i32, i64
+uint8, uint16, uint32, uint64 = u8, u16, u32, u64
+
+DTYPES: dict[str, DType] = {t.name: t for t in (f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_)}
+"""Every dtype by its text name."""
+
+PYTHON_NAMES = {"bool": "bool_"}
+"""Text names that Python has taken already, and what the constants are called instead."""
+
+_BY_NUMPY: dict[np.dtype[Any], DType] = {t.numpy: t for t in DTYPES.values()}
+_BY_TEXT: dict[str, DType] = {**DTYPES, **{t.numpy.name: t for t in DTYPES.values()}, "bool_": bool_}
+
+
+def parse_dtype(x: Any) -> DType:
+    """The DType that `x` names.
+
+    x: a DType; text in any case, short or long, with or without a library's prefix ("f32", "float32", "torch.float32",
+    "BF16"); a numpy dtype or scalar type; a torch.dtype. Raises DTypeError, which lists the known names, for anything else;
+    Python's `int` and `float` are refused because numpy reads them as 64 bits wide and torch does not.
+    """
+    if isinstance(x, DType):
+        return x
+    found: DType | None = None
+    if isinstance(x, str):
+        found = _BY_TEXT.get(x.strip().lower().rsplit(".", 1)[-1])
+    elif x is bool:
+        found = bool_
+    elif isinstance(x, np.dtype):
+        found = _BY_NUMPY.get(x)
+    elif isinstance(x, type) and (issubclass(x, np.generic) or x is ml_dtypes.bfloat16):
+        found = _BY_NUMPY.get(np.dtype(x))
+    elif type(x).__module__ == "torch":               # a torch.dtype prints as torch.float32; torch itself is not imported for it
+        found = _BY_TEXT.get(str(x).rsplit(".", 1)[-1])
+    if found is None:
+        fix = f"one of {', '.join(DTYPES)} (or {', '.join(t.numpy.name for t in DTYPES.values() if t is not bool_)})"
+        if x is int or x is float:
+            fix = f"say the width, like tg.{'i32' if x is int else 'f32'}; " + fix
+        elif isinstance(x, np.dtype) and x.newbyteorder("=") in _BY_NUMPY:
+            fix = f"arrays are little-endian here: array.astype(numpy.{x.newbyteorder('=').name})"
+        raise DTypeError(f"{x!r} is no dtype", fix=fix)
+    return found
+
+
+def dtype_of(array: Any) -> DType:
+    """The DType of the elements of `array`: anything with a `dtype` (numpy, torch). Raises DTypeError."""
+    dtype = getattr(array, "dtype", None)
+    if dtype is None:
+        raise DTypeError(f"{type(array).__name__} has no dtype", fix="make it an array: numpy.asarray(…)")
+    return parse_dtype(dtype)
