@@ -1,0 +1,929 @@
+"""dims: sizes that are known, and sizes that are only bounded. A `Dim` is an int or an `Expr` over symbols made by `dim`.
+
+An Expr is kept in a normal form: a polynomial with integer coefficients over atoms, where an atom is a symbol or a call of
+`//`, `min` or `max`. Equal normal forms mean equal values at every size in range; results without a symbol are plain ints.
+
+    n = dim("n", 1, 4096)
+    (n + 1) * (n - 1) == n * n - 1        True: both sides expand to the same polynomial
+    9 * n // 8 == n + n // 8              True: whatever the divisor divides leaves the floor
+    n % 8                                 n - 8*(n // 8): mod has no atom of its own, so n // 8 * 8 + n % 8 is n
+    min(n, 5000)  ->  n                   bounds decide: dim_min(n, 5000) is n itself
+
+Questions the normal form cannot answer (`proved_equal`, `dim_ge`) go on to bounds, to a try at sample sizes (which refutes), to a
+try at all sizes when there are few (which proves), and only then to sympy, whose import costs 0.4 s (decision 0002).
+Division is Python's: it floors, also for negative numbers; a divisor that may be 0 in range is refused where it is written.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import keyword
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+
+from tensor_graphs.language.errors import LanguageError
+
+
+class DimError(LanguageError):
+    """A dim that cannot be meant: bounds the wrong way round, a value out of range, a divisor that may be 0, …"""
+
+
+# ---- the normal form --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A named size between lo and hi, both included."""
+
+    name: str
+    lo: int
+    hi: int
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return (0, self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Call:
+    """`floordiv(a, b)` with b > 0, or `min` / `max` of two or more; never of ints alone."""
+
+    __slots__ = ("_hash", "args", "fn", "key")
+
+    def __init__(self, fn: str, args: tuple[Dim, ...]) -> None:
+        self.fn, self.args = fn, args
+        text = f"({args[0]}) // ({args[1]})" if fn == "floordiv" else f"{fn}({', '.join(map(str, args))})"
+        self.key = (1, text)
+        self._hash = hash((fn, args))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Call) and self._hash == other._hash and self.fn == other.fn
+                                 and self.args == other.args)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Call, (self.fn, self.args))     # hashes of text differ from process to process, so they are not pickled
+
+
+Atom: TypeAlias = Symbol | Call
+Monomial: TypeAlias = tuple[Atom, ...]
+"""Atoms in the order of their keys, a power as repetition: n²·m is (m, n, n)."""
+
+
+def _order(monomial: Monomial) -> tuple[int, tuple[tuple[int, str], ...]]:
+    """Highest degree first, then by the atoms' names: an admissible order, so it serves polynomial division too."""
+    return (-len(monomial), tuple(a.key for a in monomial))
+
+
+class Expr:
+    """A polynomial over atoms, immutable, compared by value. Made by `dim` and operators, never by hand.
+
+    terms: (monomial, coefficient ≠ 0) in a fixed order; symbols: the symbols by name, those inside of calls too.
+    """
+
+    __slots__ = ("_bounds", "_hash", "symbols", "terms")
+    __array_ufunc__ = None                      # numpy integers on the left then defer to our reflected operators
+
+    terms: tuple[tuple[Monomial, int], ...]
+    symbols: Mapping[str, Symbol]
+    _bounds: tuple[int, int] | None
+    _hash: int
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_restore, (self.terms,))
+
+    def __str__(self) -> str:
+        return format_dim(self)
+
+    def __repr__(self) -> str:
+        return format_dim(self)
+
+    def bounds(self) -> tuple[int, int]:
+        """(lo, hi) between which the value lies at every size in range; see the function `bounds`."""
+        if self._bounds is None:
+            self._bounds = _find_bounds(self)
+        return self._bounds
+
+    def __add__(self, other: Any) -> Dim:
+        b = _operand(other)
+        return NotImplemented if b is None else _sum((self, 1), (b, 1))
+
+    def __sub__(self, other: Any) -> Dim:
+        b = _operand(other)
+        return NotImplemented if b is None else _sum((self, 1), (b, -1))
+
+    def __rsub__(self, other: Any) -> Dim:
+        b = _operand(other)
+        return NotImplemented if b is None else _sum((b, 1), (self, -1))
+
+    def __mul__(self, other: Any) -> Dim:
+        b = _operand(other)
+        return NotImplemented if b is None else _product(self, b)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __neg__(self) -> Dim:
+        return _sum((self, -1))
+
+    def __pos__(self) -> Dim:
+        return self
+
+    def __pow__(self, power: Any) -> Dim:
+        n = _operand(power)
+        if not isinstance(n, int) or n < 0:
+            raise DimError(f"({self}) ** {power!r}", fix="the exponent of a dim is an int ≥ 0")
+        out: Dim = 1
+        for _ in range(n):
+            out = out * self
+        return out
+
+    def __floordiv__(self, other: Any) -> Dim:
+        b = _operand(other)
+        return NotImplemented if b is None else _floordiv(self, b)
+
+    def __rfloordiv__(self, other: Any) -> Dim:
+        a = _operand(other)
+        return NotImplemented if a is None else _floordiv(a, self)
+
+    def __mod__(self, other: Any) -> Dim:
+        b = _operand(other)
+        return NotImplemented if b is None else _mod(self, b)
+
+    def __rmod__(self, other: Any) -> Dim:
+        a = _operand(other)
+        return NotImplemented if a is None else _mod(a, self)
+
+    def __truediv__(self, other: Any) -> Dim:
+        raise DimError(f"({self}) / {other}", fix="dims are whole numbers: a // b floors, exact_div(a, b) proves that it is exact")
+
+    __rtruediv__ = __truediv__
+
+    def _no_truth(self, *_: Any) -> NoReturn:
+        raise DimError(f"the dim {self} has no value while the graph is being written",
+                       fix="dim_ge(a, b) says True, False or None (it depends); dim_min and dim_max work on dims")
+
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __int__ = __index__ = __float__ = _no_truth
+
+
+Dim: TypeAlias = int | Expr
+
+
+def _operand(x: Any) -> Dim | None:
+    """x as a Dim; None when it is something else, which has its own say on the operator."""
+    if isinstance(x, Expr):
+        return x
+    if isinstance(x, (int, np.integer)) and not isinstance(x, bool):
+        return int(x)
+    return None
+
+
+def _need(x: Any) -> Dim:
+    found = _operand(x)
+    if found is None:
+        raise DimError(f"{x!r} ({type(x).__name__}) is no dim", fix="an int, or an expression of tg.dim symbols")
+    return found
+
+
+_ONE: Monomial = ()
+
+
+def _make(terms: Mapping[Monomial, int]) -> Dim:
+    """The Dim with these terms; zeros are dropped, and what has no symbol is an int."""
+    kept = {m: k for m, k in terms.items() if k}
+    if not kept:
+        return 0
+    if len(kept) == 1 and _ONE in kept:
+        return kept[_ONE]
+    return _restore(tuple(sorted(kept.items(), key=lambda t: _order(t[0]))) if len(kept) > 1 else tuple(kept.items()))
+
+
+def _restore(terms: tuple[tuple[Monomial, int], ...]) -> Expr:
+    made = object.__new__(Expr)
+    made.terms, made._bounds, made._hash = terms, None, hash(terms)
+    symbols: dict[str, Symbol] = {}
+    for monomial, _ in terms:
+        for atom in monomial:
+            _collect(atom, symbols)
+    made.symbols = symbols
+    return made
+
+
+def _collect(atom: Atom, into: dict[str, Symbol]) -> None:
+    if isinstance(atom, Symbol):
+        known = into.setdefault(atom.name, atom)
+        if known is not atom and known != atom:
+            raise DimError(f"two dims named {atom.name!r} meet, one from {known.lo} to {known.hi}, one from {atom.lo} to {atom.hi}",
+                           fix="make the dim once and use it everywhere, or give the second one its own name")
+        return
+    for arg in atom.args:
+        if isinstance(arg, Expr):
+            for symbol in arg.symbols.values():
+                _collect(symbol, into)
+
+
+def _terms(x: Dim) -> tuple[tuple[Monomial, int], ...]:
+    return x.terms if isinstance(x, Expr) else ((_ONE, x),)
+
+
+def _atom(atom: Atom) -> Expr:
+    return _restore((((atom,), 1),))
+
+
+def _sum(*parts: tuple[Dim, int]) -> Dim:
+    """Σ x·k over pairs (x, k)."""
+    out: dict[Monomial, int] = {}
+    for x, k in parts:
+        for monomial, coefficient in _terms(x):
+            out[monomial] = out.get(monomial, 0) + k * coefficient
+    return _make(out)
+
+
+def _join(a: Monomial, b: Monomial) -> Monomial:
+    return tuple(sorted(a + b, key=lambda x: x.key)) if a and b else a or b
+
+
+def _product(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    if isinstance(b, int):
+        return a if b == 1 else _sum((a, b))
+    if isinstance(a, int):
+        return b if a == 1 else _sum((b, a))
+    out: dict[Monomial, int] = {}
+    for m, k in a.terms:
+        for other, l in b.terms:
+            joined = _join(m, other)
+            out[joined] = out.get(joined, 0) + k * l
+    return _make(out)
+
+
+def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
+    """monomial / part, None when part does not divide it."""
+    left = list(monomial)
+    for atom in part:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def _divide(a: Dim, b: Expr) -> tuple[Dim, Dim]:
+    """(q, r) with a = b·q + r as polynomials; r is 0 exactly when b divides a over the integers."""
+    lead, lead_coefficient = b.terms[0]
+    quotient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    work = dict(_terms(a))
+    while work:
+        monomial = min(work, key=_order)
+        coefficient = work.pop(monomial)
+        part = _without(monomial, lead)
+        k = 0 if part is None else coefficient // lead_coefficient
+        if part is None or k == 0:
+            rest[monomial] = coefficient
+            continue
+        quotient[part] = quotient.get(part, 0) + k
+        if coefficient != k * lead_coefficient:
+            rest[monomial] = coefficient - k * lead_coefficient
+        for m, c in b.terms[1:]:
+            joined = _join(part, m)
+            left = work.get(joined, 0) - k * c
+            if left:
+                work[joined] = left
+            else:
+                work.pop(joined, None)
+    return _make(quotient), _make(rest)
+
+
+def _floordiv(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int) and b:
+        return a // b
+    low, high = bounds(b)
+    if low <= 0 <= high:
+        raise DimError(f"({a}) // ({b}): the divisor may be 0" + (f", it lies between {low} and {high}" if low != high else ""),
+                       fix="give the dim a lower bound of 1: tg.dim(name, 1, hi)")
+    if high < 0:
+        a, b = _sum((a, -1)), _sum((b, -1))
+    if isinstance(b, int):
+        return _floordiv_by(a, b)
+    quotient, rest = _divide(a, b)
+    return _sum((quotient, 1), (_floordiv_atom(rest, b), 1))
+
+
+def _floordiv_by(a: Dim, c: int) -> Dim:
+    """a // c for an int c > 0: what c divides leaves the floor, coefficients come nearest to 0, the leading one positive."""
+    whole, rest = _nearest(a, c)
+    sign = 1
+    if isinstance(rest, Expr) and rest.terms[0][1] < 0:          # ⌊r/c⌋ = −⌊(c − 1 − r)/c⌋
+        sign = -1
+        more, rest = _nearest(_sum((c - 1, 1), (rest, -1)), c)
+        whole = _sum((whole, 1), (more, -1))
+    if isinstance(rest, Expr):
+        g = math.gcd(c, *(k for m, k in rest.terms if m))        # ⌊(g·x + k) / (g·c)⌋ = ⌊(x + ⌊k/g⌋) / c⌋
+        if g > 1:
+            rest, c = _make({m: k // g for m, k in rest.terms}), c // g
+    part = rest // c if isinstance(rest, int) or c == 1 else _merge_floors(rest, c)
+    return _sum((whole, 1), (part, sign))
+
+
+def _nearest(a: Dim, c: int) -> tuple[Dim, Dim]:
+    """(q, r) with a = c·q + r, where −c/2 < each coefficient of r ≤ c/2, and 0 ≤ its constant < c."""
+    whole: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for monomial, k in _terms(a):
+        r = k % c
+        if monomial and 2 * r > c:
+            r -= c
+        whole[monomial], rest[monomial] = (k - r) // c, r
+    return _make(whole), _make(rest)
+
+
+def _merge_floors(a: Expr, c: int) -> Dim:
+    """⌊(⌊x/b⌋ + k)/c⌋ = ⌊(x + k·b)/(b·c)⌋ for ints b, c > 0."""
+    (monomial, coefficient), *more = a.terms
+    if len(monomial) == 1 and coefficient == 1 and (not more or (len(more) == 1 and more[0][0] == _ONE)):
+        atom = monomial[0]
+        if isinstance(atom, Call) and atom.fn == "floordiv" and isinstance(atom.args[1], int):
+            k = more[0][1] if more else 0
+            return _floordiv_by(_sum((atom.args[0], 1), (k * atom.args[1], 1)), c * atom.args[1])
+    return _floordiv_atom(a, c)
+
+
+def _floordiv_atom(a: Dim, b: Dim) -> Dim:
+    low, high = _floor_bounds(bounds(a), bounds(b))
+    return low if low == high else _atom(Call("floordiv", (a, b)))
+
+
+def _floor_bounds(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    """Bounds of ⌊a/b⌋ for b > 0: at corners, as the quotient is monotone in a, and in b while a keeps its sign."""
+    corners = [x // y for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def _mod(a: Dim, b: Dim) -> Dim:
+    return _sum((a, 1), (_product(_floordiv(a, b), b), -1))
+
+
+def _extreme(fn: str, xs: Sequence[Any]) -> Dim:
+    """min or max: flat, without repeats and dominated operands, common summands and factors pulled out."""
+    flat: list[Dim] = []
+    for x in map(_need, xs):
+        atom = x.terms[0][0][0] if isinstance(x, Expr) and len(x.terms) == 1 and x.terms[0][1] == 1 and len(x.terms[0][0]) == 1 else None
+        flat.extend(atom.args if isinstance(atom, Call) and atom.fn == fn else (x,))
+    if not flat:
+        raise DimError(f"{fn} of nothing", fix="give it one dim at least")
+    kept: list[Dim] = []
+    for x in flat:
+        wins = [_dominates(fn, y, x) for y in kept]
+        if any(wins):
+            continue
+        kept = [y for y in kept if not _dominates(fn, x, y)]
+        kept.append(x)
+    if len(kept) == 1:
+        return kept[0]
+    dicts = [dict(_terms(x)) for x in kept]
+    common = {m: k for m, k in dicts[0].items() if all(other.get(m) == k for other in dicts[1:])}
+    factor = math.gcd(*(k for terms in dicts for m, k in terms.items() if m not in common))
+    parts = [_make({m: k // factor for m, k in terms.items() if m not in common}) for terms in dicts]
+    parts.sort(key=sort_key)
+    atom = _atom(Call(fn, tuple(parts)))
+    low, high = atom.bounds()
+    return _sum((_make(common), 1), (low if low == high else atom, factor))
+
+
+def _dominates(fn: str, a: Dim, b: Dim) -> bool:
+    """Whether fn(a, b) is a at every size, as far as bounds can tell."""
+    gap = bounds(_sum((a, 1), (b, -1)))
+    return gap[0] >= 0 if fn == "max" else gap[1] <= 0
+
+
+# ---- making, asking, replacing ----------------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
+    """A symbolic size between lo and hi, both included. The bounds are part of what it is: make it once and use it everywhere.
+
+    Raises DimError unless the name is an identifier (letters, digits, _) and 0 ≤ lo ≤ hi; hi must be given, because memory is
+    planned for it.
+    """
+    if not isinstance(name, str) or not _NAME.match(name) or keyword.iskeyword(name) or name in ("min", "max"):
+        raise DimError(f"a dim cannot be named {name!r}", fix="letters, digits and _, no digit in front, no word of Python")
+    if hi is None:
+        raise DimError(f"the dim {name!r} has no upper bound", fix=f'say the largest size it may take: tg.dim("{name}", {lo}, 4096)')
+    low, high = _operand(lo), _operand(hi)
+    if not isinstance(low, int) or not isinstance(high, int) or not 0 <= low <= high:
+        raise DimError(f"the dim {name!r} from {lo!r} to {hi!r}", fix="two ints with 0 ≤ lo ≤ hi")
+    return _atom(Symbol(name, low, high))
+
+
+def dim_min(*xs: Dim) -> Dim:
+    """The least of the dims; an operand that is never the least is dropped."""
+    return _extreme("min", xs)
+
+
+def dim_max(*xs: Dim) -> Dim:
+    """The greatest of the dims; an operand that is never the greatest is dropped."""
+    return _extreme("max", xs)
+
+
+def ceil_div(a: Dim, b: Dim) -> Dim:
+    """a / b rounded up: how many blocks of b hold a. Raises DimError when b may be 0."""
+    return _sum((_floordiv(_sum((_need(a), -1)), _need(b)), -1))
+
+
+def is_static(x: Dim) -> bool:
+    """Whether the size is a plain number."""
+    return isinstance(x, (int, np.integer))
+
+
+def symbols(x: Dim) -> tuple[Expr, ...]:
+    """The symbols that x depends on, each as an Expr, sorted by name; none for an int."""
+    return tuple(_atom(x.symbols[name]) for name in sorted(x.symbols)) if isinstance(x, Expr) else ()
+
+
+def sort_key(x: Dim) -> tuple[int, int, str]:
+    """A key for a total, repeatable order of dims: ints by value, then expressions by their text."""
+    return (1, 0, format_dim(x)) if isinstance(x, Expr) else (0, int(x), "")
+
+
+def check_range(symbol: Symbol, value: Any) -> int:
+    """The value of a dim as an int. Raises DimError unless it is a whole number in the symbol's range."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise DimError(f"the dim {symbol.name!r} is given {value!r}", fix=f"an int from {symbol.lo} to {symbol.hi}")
+    if not symbol.lo <= value <= symbol.hi:
+        raise DimError(f"the dim {symbol.name!r} is {value}, it ranges from {symbol.lo} to {symbol.hi}",
+                       fix=f'give a size in range, or make the dim wider: tg.dim("{symbol.name}", '
+                           f"{min(symbol.lo, int(value))}, {max(symbol.hi, int(value))})")
+    return int(value)
+
+
+def evaluate(x: Dim, binding: Mapping[str, int]) -> int:
+    """The value of x where each symbol has the size that `binding` gives to its name; further names are ignored.
+
+    Raises DimError for a missing name and for a size out of range, with the dim's name, the value and the range.
+    """
+    if not isinstance(x, Expr):
+        return x if type(x) is int else int(_need(x))  # type: ignore[arg-type]
+    at: dict[str, int] = {}
+    for name, symbol in x.symbols.items():
+        if name not in binding:
+            raise DimError(f"the dim {name!r} has no value, needed for {x}", fix=f"given are {', '.join(sorted(binding)) or 'none'}")
+        at[name] = check_range(symbol, binding[name])
+    return _value(x, at)
+
+
+def _value(x: Dim, at: Mapping[str, int]) -> int:
+    if not isinstance(x, Expr):
+        return x
+    total = 0
+    for monomial, k in x.terms:
+        for atom in monomial:
+            k *= at[atom.name] if isinstance(atom, Symbol) else _call(atom.fn, [_value(a, at) for a in atom.args])
+        total += k
+    return total
+
+
+def _call(fn: str, args: list[int]) -> int:
+    return args[0] // args[1] if fn == "floordiv" else min(args) if fn == "min" else max(args)
+
+
+def substitute(x: Dim, mapping: Mapping[str, Dim]) -> Dim:
+    """x with symbols replaced by name, all at once; names that x lacks are ignored.
+
+    Raises DimError when a replacement may leave the symbol's range: what has been simplified rests on it.
+    """
+    if not isinstance(x, Expr):
+        return _need(x)
+    mapping = {name: _need(value) for name, value in mapping.items() if name in x.symbols}
+    for name, value in mapping.items():
+        symbol = x.symbols[name]
+        low, high = bounds(value)
+        if isinstance(value, int):
+            check_range(symbol, value)
+        elif low < symbol.lo or high > symbol.hi:
+            raise DimError(f"the dim {name!r} ranges from {symbol.lo} to {symbol.hi}, its replacement {value} from {low} to {high}",
+                           fix="the replacement must stay in the range")
+    return _substitute(x, mapping) if mapping else x
+
+
+def _substitute(x: Dim, mapping: Mapping[str, Dim]) -> Dim:
+    if not isinstance(x, Expr) or not any(name in mapping for name in x.symbols):
+        return x
+    return _map_atoms(x, lambda a: (mapping.get(a.name) if isinstance(a, Symbol)
+                                    else _apply(a.fn, [_substitute(b, mapping) for b in a.args])))
+
+
+def _apply(fn: str, args: Sequence[Dim]) -> Dim:
+    return _floordiv(args[0], args[1]) if fn == "floordiv" else _extreme(fn, args)
+
+
+def _map_atoms(x: Expr, change: Callable[[Atom], Dim | None]) -> Dim:
+    """x with each atom replaced by change(atom); None keeps it."""
+    changed: dict[Atom, Dim] = {}
+    parts: list[tuple[Dim, int]] = []
+    for monomial, k in x.terms:
+        product: Dim = 1
+        for atom in monomial:
+            if atom not in changed:
+                new = change(atom)
+                changed[atom] = _atom(atom) if new is None else new
+            product = _product(product, changed[atom])
+        parts.append((product, k))
+    return _sum(*parts)
+
+
+# ---- bounds -----------------------------------------------------------------------------------------------------------------
+
+_MAX_CASES = 3
+"""How many of the calls in an expression are looked into one by one for tighter bounds; beyond that, plain intervals."""
+
+
+def bounds(x: Dim) -> tuple[int, int]:
+    """(lo, hi) with lo ≤ x ≤ hi at every size in range.
+
+    Tight (both are reached) for sums and products that are monotone in each symbol, for a // c and a % c of those, and for
+    min and max of independent dims; otherwise an interval that contains the values.
+    """
+    return x.bounds() if isinstance(x, Expr) else (int(x), int(x))
+
+
+def _find_bounds(x: Expr) -> tuple[int, int]:
+    low, high = _monotone_bounds(x)
+    calls: list[Call] = []
+    for monomial, _ in x.terms:
+        for atom in monomial:
+            if isinstance(atom, Call) and atom not in calls:
+                calls.append(atom)
+    if len(x.terms) == 1 or not calls or len(calls) > _MAX_CASES:
+        return low, high
+    for call in calls:
+        l, h = _floor_case(x, call) if call.fn == "floordiv" else _extreme_case(x, call)
+        low, high = max(low, l), min(high, h)
+    return low, high
+
+
+def _atom_bounds(atom: Atom) -> tuple[int, int]:
+    if isinstance(atom, Symbol):
+        return atom.lo, atom.hi
+    each = [bounds(a) for a in atom.args]
+    if atom.fn == "floordiv":
+        return _floor_bounds(each[0], each[1])
+    pick = min if atom.fn == "min" else max
+    return pick(b[0] for b in each), pick(b[1] for b in each)
+
+
+def _interval(terms: Iterable[tuple[Monomial, int]], ranges: Mapping[Atom, tuple[int, int]]) -> tuple[int, int]:
+    """Bounds term by term, powers of one atom taken together."""
+    low = high = 0
+    for monomial, k in terms:
+        l, h = 1, 1
+        for atom, group in itertools.groupby(monomial):
+            a, b = ranges[atom]
+            p = len(list(group))
+            ends = (a**p, b**p) if a >= 0 or p % 2 else (0 if b >= 0 else b**p, max(a**p, b**p))
+            corners = [u * v for u in (l, h) for v in ends]
+            l, h = min(corners), max(corners)
+        low += min(k * l, k * h)
+        high += max(k * l, k * h)
+    return low, high
+
+
+def _monotone_bounds(x: Expr) -> tuple[int, int]:
+    """Atoms taken as independent: where the derivative keeps its sign the extremes lie at the ends, otherwise term by term."""
+    ranges = {atom: _atom_bounds(atom) for monomial, _ in x.terms for atom in monomial}
+    if all(k > 0 for m, k in x.terms if m) and all(r[0] >= 0 for r in ranges.values()):
+        return _interval(x.terms, ranges)
+    lows, highs = dict(ranges), dict(ranges)
+    for atom, (a, b) in ranges.items():
+        slope = [(_without(m, (atom,)) or _ONE, k * m.count(atom)) for m, k in x.terms if atom in m]
+        l, h = _interval(slope, ranges)
+        if l >= 0:
+            lows[atom], highs[atom] = (a, a), (b, b)
+        elif h <= 0:
+            lows[atom], highs[atom] = (b, b), (a, a)
+    return _interval(x.terms, lows)[0], _interval(x.terms, highs)[1]
+
+
+def _floor_case(x: Expr, call: Call) -> tuple[int, int]:
+    """Bounds of x with ⌊a/b⌋ written as (a − μ)/b, where 0 ≤ μ ≤ b − 1; only for an int b and where the call stands alone."""
+    a, b = call.args
+    if isinstance(b, Expr):
+        return _symbolic_floor_case(x, call)
+    k = 0
+    for monomial, c in x.terms:
+        if call in monomial:
+            if len(monomial) > 1:
+                return _monotone_bounds(x)
+            k = c
+    rest = _sum((x, b), (_atom(call), -k * b), (a, k))           # b·x = rest − k·μ
+    l, h = bounds(rest)
+    slack = (-k * (b - 1), 0) if k > 0 else (0, -k * (b - 1))
+    return -(-(l + slack[0]) // b), (h + slack[1]) // b
+
+
+def _symbolic_floor_case(x: Expr, call: Call) -> tuple[int, int]:
+    """The same where b·⌊a/b⌋ occurs as a whole: it is a − μ."""
+    a, b = call.args
+    assert isinstance(b, Expr)
+    whole = _product(b, _atom(call))
+    lead, lead_coefficient = _terms(whole)[0]
+    k, odd = divmod(dict(x.terms).get(lead, 0), lead_coefficient)
+    rest = _sum((x, 1), (whole, -k), (a, k))
+    if odd or k == 0 or any(call in m for m, _ in _terms(rest)):
+        return _monotone_bounds(x)
+    l, h = bounds(rest)
+    top = bounds(b)[1] - 1
+    return l - max(k, 0) * top, h - min(k, 0) * top
+
+
+def _extreme_case(x: Expr, call: Call) -> tuple[int, int]:
+    """Bounds of x with min/max replaced by each operand in turn: it is one of them, and bounds all of them."""
+    cases = [bounds(_map_atoms(x, lambda atom, new=arg: new if atom == call else None)) for arg in call.args]  # type: ignore[misc]
+    low, high = min(c[0] for c in cases), max(c[1] for c in cases)
+    alone = [k for m, k in x.terms if call in m]
+    if len(alone) == 1 and ((call,), alone[0]) in x.terms:
+        if (alone[0] > 0) == (call.fn == "max"):
+            low = max(c[0] for c in cases)
+        else:
+            high = min(c[1] for c in cases)
+    return low, high
+
+
+# ---- proofs -----------------------------------------------------------------------------------------------------------------
+
+_ALL_SIZES = 1 << 17
+"""Up to so many combinations of sizes a question is decided by trying them all (about 0.25 µs each)."""
+
+
+def _samples(x: Expr) -> Iterable[dict[str, int]]:
+    """A few sizes: the ends, near the ends, and scattered ones, the same at every run."""
+    for shift in range(12):
+        point = {}
+        for i, s in enumerate(x.symbols[name] for name in sorted(x.symbols)):
+            span = s.hi - s.lo
+            near = (0, span, span // 2, min(1, span), max(span - 1, 0), min(2, span))
+            at = near[(shift + (i if shift >= 3 else 0)) % 6] if shift < 6 else (7919 * (shift + 3) * (i + 2) + 104729 * shift)
+            point[s.name] = s.lo + at % (span + 1)
+        yield point
+
+
+def _everywhere(x: Expr) -> Iterable[int] | None:
+    """The values at all sizes; None when there are too many."""
+    found = [x.symbols[name] for name in sorted(x.symbols)]
+    if math.prod(s.hi - s.lo + 1 for s in found) > _ALL_SIZES:
+        return None
+    function = compile_dims([x], [s.name for s in found])
+    return (function(*point)[0] for point in itertools.product(*(range(s.lo, s.hi + 1) for s in found)))
+
+
+def proved_equal(a: Dim, b: Dim) -> bool:
+    """Whether a and b are equal at every size in range. True only when proved; False means refuted or not proved."""
+    gap = _sum((_need(a), 1), (_need(b), -1))
+    return gap == 0 if isinstance(gap, int) else _vanishes(gap)
+
+
+@lru_cache(maxsize=4096)
+def _vanishes(gap: Expr) -> bool:
+    low, high = gap.bounds()
+    if low > 0 or high < 0:
+        return False
+    if any(_value(gap, point) for point in _samples(gap)):
+        return False
+    if (values := _everywhere(gap)) is not None:
+        return not any(values)
+    if not any(isinstance(atom, Call) for monomial, _ in gap.terms for atom in monomial):
+        return False       # a polynomial ≠ 0 over ranges longer than its degree has a size where it is not 0
+    return _sympy_vanishes(gap)
+
+
+def _sympy_vanishes(gap: Expr) -> bool:
+    """Whether sympy can show that the expression is 0."""
+    import sympy
+
+    names = {name: sympy.Symbol(name, integer=True, nonnegative=True, positive=s.lo > 0 or None) for name, s in gap.symbols.items()}
+
+    def convert(x: Dim) -> Any:
+        if not isinstance(x, Expr):
+            return sympy.Integer(x)
+        return sympy.Add(*(sympy.Mul(k, *(names[a.name] if isinstance(a, Symbol) else call(a) for a in m)) for m, k in x.terms))
+
+    def call(atom: Call) -> Any:
+        args = [convert(a) for a in atom.args]
+        return sympy.floor(args[0] / args[1]) if atom.fn == "floordiv" else (
+            sympy.Min(*args) if atom.fn == "min" else sympy.Max(*args))
+
+    return bool(sympy.simplify(convert(gap)) == 0)
+
+
+def dim_ge(a: Dim, b: Dim) -> bool | None:
+    """True when a ≥ b at every size in range, False when a < b at every size, None when it depends or is not known."""
+    gap = _sum((_need(a), 1), (_need(b), -1))
+    return gap >= 0 if isinstance(gap, int) else _never_negative(gap)
+
+
+@lru_cache(maxsize=4096)
+def _never_negative(gap: Expr) -> bool | None:
+    low, high = gap.bounds()
+    if low >= 0:
+        return True
+    if high < 0:
+        return False
+    signs = {_value(gap, point) >= 0 for point in _samples(gap)}
+    values = _everywhere(gap) if len(signs) == 1 else None
+    if values is None:
+        return None
+    sign = signs.pop()
+    return sign if all((value >= 0) == sign for value in values) else None
+
+
+def exact_div(a: Dim, b: Dim) -> Dim | None:
+    """q with a = b·q at every size in range, or None when there is none or none could be proved. b = 0 gives None.
+
+    Polynomials are divided as such (n² − 1 by n − 1 is n + 1), so b may reach 0 in range; the rest rests on `proved_equal`.
+    """
+    a, b = _need(a), _need(b)
+    if isinstance(b, int):
+        if b == 0:
+            return None
+        if isinstance(a, int):
+            return a // b if a % b == 0 else None
+        if all(k % b == 0 for _, k in a.terms):
+            return _make({m: k // b for m, k in a.terms})
+    else:
+        quotient, rest = _divide(a, b)
+        if rest == 0:
+            return quotient
+    low, high = bounds(b)
+    if low <= 0 <= high:
+        return None
+    floor = _floordiv(a, b)
+    return floor if proved_equal(_product(floor, b), a) else None
+
+
+# ---- text -------------------------------------------------------------------------------------------------------------------
+
+
+def format_dim(x: Dim) -> str:
+    """x as text in Python's syntax: `4*n*m + n // 8 - 1`. Equal dims have equal text; `parse_dim` reads it back."""
+    if not isinstance(x, Expr):
+        return str(int(x))
+    out = ""
+    for monomial, k in x.terms:
+        factors = []
+        for atom, group in itertools.groupby(monomial):
+            p = len(list(group))
+            text = _format_atom(atom, alone=p == 1 and len(monomial) == 1 and abs(k) == 1)
+            factors.append(text if p == 1 else f"{text}**{p}")
+        if abs(k) != 1 or not factors:
+            factors.insert(0, str(abs(k)))
+        sign = (" - " if k < 0 else " + ") if out else ("-" if k < 0 else "")
+        if sign == "-" and len(monomial) == 1 and abs(k) == 1 and "//" in factors[0]:
+            factors[0] = f"({factors[0]})"             # -a // b would floor the other way
+        out += sign + "*".join(factors)
+    return out
+
+
+def _format_atom(atom: Atom, alone: bool) -> str:
+    if isinstance(atom, Symbol):
+        return atom.name
+    if atom.fn != "floordiv":
+        return f"{atom.fn}({', '.join(map(format_dim, atom.args))})"
+    sides = []
+    for arg in atom.args:
+        simple = isinstance(arg, int) and arg >= 0 or (isinstance(arg, Expr) and _is_name(arg))
+        sides.append(format_dim(arg) if simple else f"({format_dim(arg)})")
+    text = f"{sides[0]} // {sides[1]}"
+    return text if alone else f"({text})"
+
+
+def _is_name(x: Expr) -> bool:
+    (monomial, k), *more = x.terms
+    return not more and k == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol)
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod}
+
+
+def parse_dim(text: str, symbols: Mapping[str, Dim] | Iterable[Expr] = ()) -> Dim:
+    """The Dim that `text` says: ints, names, `+ − * // % **`, `min(…)`, `max(…)` and parentheses.
+
+    symbols: the dims that names stand for, by name, or symbols as made by `dim`. Raises DimError for anything else.
+    """
+    known = dict(symbols) if isinstance(symbols, Mapping) else {str(s): s for s in symbols}
+    try:
+        return _parse(ast.parse(text.strip(), mode="eval").body, known)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+        reason = f"{e.msg}, at character {e.offset}" if isinstance(e, SyntaxError) else str(e) or type(e).__name__
+        shown = text if len(text) <= 200 else text[:200] + "…"
+        raise DimError(f"{shown!r} is no dim: {reason}", fix="like n*(m + 1) // 8, min(n, 512)") from None
+
+
+def _parse(tree: ast.expr, known: Mapping[str, Dim]) -> Dim:
+    if isinstance(tree, ast.Constant) and type(tree.value) is int:
+        return tree.value
+    if isinstance(tree, ast.Name):
+        if tree.id not in known:
+            raise DimError(f"no dim is named {tree.id!r}", fix=f"known here: {', '.join(sorted(known)) or 'none'}")
+        return known[tree.id]
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, (ast.USub, ast.UAdd)):
+        x = _parse(tree.operand, known)
+        return -x if isinstance(tree.op, ast.USub) else x
+    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
+        left, right = _parse(tree.left, known), _parse(tree.right, known)
+        if isinstance(tree.op, (ast.FloorDiv, ast.Mod)) and right == 0:
+            raise DimError(f"division by 0 in {ast.unparse(tree)!r}")
+        return _need(_OPERATORS[type(tree.op)](left, right))
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Pow):
+        left, right = _parse(tree.left, known), _parse(tree.right, known)
+        # one atom to a small power: what format_dim prints, and nothing that could blow up
+        if isinstance(left, Expr) and len(left.terms) == 1 and left.terms[0][1] == 1 and isinstance(right, int) and 0 <= right <= 64:
+            return left**right
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id in ("min", "max") and tree.args and (
+            not tree.keywords):
+        return _extreme(tree.func.id, [_parse(a, known) for a in tree.args])
+    raise DimError(f"{ast.unparse(tree)!r} is no dim", fix="ints, names, + - * // % **, min(…) and max(…)")
+
+
+# ---- many at once -----------------------------------------------------------------------------------------------------------
+
+
+def compile_dims(exprs: Sequence[Dim], names: Sequence[str]) -> Callable[..., list[int]]:
+    """One Python function that takes the sizes of `names`, in order, and returns the value of every expression.
+
+    Common sub-expressions are computed once. Sizes are not checked against their ranges: who calls this has done so
+    (`check_range`). Raises DimError when an expression has a symbol that `names` lacks, or a name stands twice.
+    """
+    if len(set(names)) != len(names):
+        raise DimError(f"a dim stands twice in {list(names)}")
+    writer = _Writer({name: f"v{i}" for i, name in enumerate(names)})
+    exprs = [_need(x) for x in exprs]
+    for x in exprs:
+        missing = sorted(set(x.symbols) - set(names)) if isinstance(x, Expr) else []
+        if missing:
+            raise DimError(f"{x} needs the dim {missing[0]!r}", fix=f"given are {', '.join(names) or 'none'}")
+    results = [writer.write(x) for x in exprs]
+    lines = [f"def dims({', '.join(writer.names.values())}):", *writer.lines, f"    return [{', '.join(results)}]"]
+    space: dict[str, Any] = {"__builtins__": {}}
+    exec("\n".join(lines), space)   # our own text: ints, v0, v1, … and t0, t1, … only
+    return space["dims"]  # type: ignore[no-any-return]
+
+
+class _Writer:
+    """Writes one assignment per distinct call, product and sum."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = names
+        self.lines: list[str] = []
+        self.known: dict[str, str] = {}
+
+    def assign(self, text: str) -> str:
+        if text not in self.known:
+            self.known[text] = f"t{len(self.known)}"
+            self.lines.append(f"    {self.known[text]} = {text}")
+        return self.known[text]
+
+    def write(self, x: Dim) -> str:
+        """The name, or the number, that holds x."""
+        if not isinstance(x, Expr):
+            return str(x)
+        text = ""
+        for monomial, k in x.terms:
+            product = ""
+            for atom in monomial:
+                factor = self.names[atom.name] if isinstance(atom, Symbol) else self.call(atom)
+                product = self.assign(f"{product}*{factor}") if product else factor
+            size = product if abs(k) == 1 and product else f"{abs(k)}*{product}" if product else str(abs(k))
+            text += ("-" if k < 0 else "+" if text else "") + size
+        return text if text.isalnum() else self.assign(text)
+
+    def call(self, atom: Call) -> str:
+        args = [self.write(a) for a in atom.args]
+        if atom.fn == "floordiv":
+            return self.assign(f"{args[0]}//{args[1]}" if not args[0].startswith("-") else f"({args[0]})//{args[1]}")
+        best = args[0]
+        sign = "<" if atom.fn == "min" else ">"
+        for other in args[1:]:
+            best = self.assign(f"{best} if {best} {sign} {other} else {other}")
+        return best
