@@ -101,8 +101,9 @@ def check_axis(op: str, axis: int, rank: int, what: str = "axis") -> int:
     """The axis counted from the front; AttributeValueError when there is none such."""
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
         raise AttributeValueError(f"{op}: {what} is {axis!r}, an int is needed")
-    if not -rank <= axis < max(rank, 0):
-        raise AttributeValueError(f"{op}: {what} {axis} of a tensor of rank {rank}", fix=f"{-rank} to {rank - 1}")
+    if not -rank <= axis < rank:      # no max(rank, 0): the op table has its own max
+        raise AttributeValueError(f"{op}: {what} {axis} of a tensor of rank {rank}",
+                                  fix=f"{-rank} to {rank - 1}" if rank else "a scalar has no axes")
     return int(axis) % rank
 
 

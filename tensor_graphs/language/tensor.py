@@ -126,7 +126,10 @@ class TensorOperators:
     def __gt__(self, o: Operand) -> Node: return self._binary("greater", o)
     def __le__(self, o: Operand) -> Node: return self._binary("less_equal", o)
     def __ge__(self, o: Operand) -> Node: return self._binary("greater_equal", o)
-    def __neg__(self) -> Node: return self._binary("mul", -1)
+    def __neg__(self) -> Node:
+        from tensor_graphs.language.composites import arithmetic
+
+        return cast("Node", arithmetic.neg(self))
 
     def __invert__(self) -> Node:
         from tensor_graphs.language import atomic
@@ -202,7 +205,7 @@ def keep(x: Node, reduced: Node, axes: int | Sequence[int] | None, keepdims: boo
 
 
 def _bound(value: Any, size: Dim, default: Dim, low: int, what: str) -> Dim:
-    """One bound of a Python slice: negative counts from the back, and clamped into low … size + low where both are known."""
+    """One bound of a Python slice: negative counts from the back, clamped into low … size + low; dims stay as they are."""
     if value is None:
         return default
     if isinstance(value, np.integer):
@@ -212,13 +215,8 @@ def _bound(value: Any, size: Dim, default: Dim, low: int, what: str) -> Dim:
     if isinstance(value, int):
         if value < 0:
             value = size + value
-            if isinstance(value, int):
-                value = max(value, low)
-            return cast(Dim, value)
-        if isinstance(size, int):
-            return min(value, size + low)
-        if value and d.dim_ge(size, value) is not True:
-            return d.dim_min(value, size)
+            return value if d.dim_ge(value, low) is True else d.dim_max(value, low)
+        return value if d.dim_ge(size + low, value) is True else d.dim_min(value, size + low)
     return cast(Dim, value)
 
 
@@ -263,12 +261,12 @@ def index_tensor(x: Node, index: Any) -> Node:
             step = int(step)
             if step > 0:
                 start, stop = _bound(i.start, size, 0, 0, "the start"), _bound(i.stop, size, size, 0, "the stop")
-                if d.dim_ge(stop, start) is False:
-                    stop = start
+                if d.dim_ge(stop, start) is not True:
+                    stop = d.dim_max(stop, start)
             else:
                 start, stop = _bound(i.start, size, size - 1, -1, "the start"), _bound(i.stop, size, -1, -1, "the stop")
-                if d.dim_ge(start, stop) is False:
-                    stop = start
+                if d.dim_ge(start, stop) is not True:
+                    stop = d.dim_min(stop, start)
             bounds.append((start, stop, step))
         elif isinstance(i, (int, np.integer, d.Expr)):
             where = int(i) if isinstance(i, np.integer) else i

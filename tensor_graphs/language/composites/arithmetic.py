@@ -7,6 +7,9 @@ operand (neg, abs, square, rsqrt, …) are called directly.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from tensor_graphs.language import atomic
@@ -149,7 +152,7 @@ def _sub(x: Node, y: Node) -> Node:
     return atomic.add(x, atomic.mul(y, _minus_one(y)))
 
 
-def _div_direct(roles: dict[str, np.ndarray], attrs: dict[str, object], out_types: object) -> np.ndarray:
+def _div_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
     with np.errstate(all="ignore"):
         return np.divide(roles["x"], roles["y"])
 
@@ -172,19 +175,22 @@ def _floor_div(x: Node, y: Node) -> Node:
 def _mod(x: Node, y: Node) -> Node:
     """x − ⌊x / y⌋·y, with the sign of y as in Python; integers: x mod 0 is x, since x ÷ 0 is 0."""
     _both("mod", x, y, "float", "int", "uint")
-    rest = _sub(x, atomic.mul(_floor_div(x, y), y))
+    quotient = _floor_div(x, y)
+    whole = atomic.mul(quotient, y)
     if x.dtype.kind != "float":
-        return rest
-    # the rounded quotient may land on the wrong side of a whole number: then the rest is one y off
+        return _sub(x, whole)
     zero = _zeros(x)
+    rest = _sub(x, atomic.where(equals(quotient, zero), zero, whole))     # 0 · ∞: x mod ∞ is x
+    # the rounded quotient may land on the wrong side of a whole number: then the rest is one y off
     negative = atomic.less(y, zero)
     below = atomic.where(negative, atomic.less(zero, rest), atomic.less(rest, zero))
     rest = atomic.where(below, atomic.add(rest, y), rest)
     beyond = atomic.where(negative, less_equal(rest, y), less_equal(y, rest))
-    return atomic.where(atomic.bit_and(beyond, atomic.not_equal(y, zero)), _sub(rest, y), rest)
+    divisor = atomic.bit_and(atomic.not_equal(y, zero), is_finite(y))
+    return atomic.where(atomic.bit_and(beyond, divisor), _sub(rest, y), rest)
 
 
-def _pow_direct(roles: dict[str, np.ndarray], attrs: dict[str, object], out_types: object) -> np.ndarray:
+def _pow_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
     x, y = roles["x"], roles["y"]
     with np.errstate(all="ignore"):
         if x.dtype.kind == "f":
@@ -293,22 +299,32 @@ def _all(x: Node, *, axes: tuple[int, ...]) -> Node:
     return atomic.logical_not(_any(atomic.logical_not(x), axes=axes))
 
 
-def _reduced(op: CompositeOp, x: Node, axes: int | tuple[int, ...] | None, keepdims: bool) -> Node:
+def _reduced(op: CompositeOp, x: Node, axes: int | Sequence[int] | None, keepdims: bool) -> Node:
     found = atomic._axes(op.name, x, axes)
     return keep(x, op(x, axes=found), found, keepdims) if found else x
 
 
-def reduce_min(x: Node, axes: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Node:
+def sum(x: Node, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """The sum over the axes (all by default), in x's dtype; integers wrap."""
+    return keep(x, atomic.sum(x, axes), axes, keepdims)
+
+
+def reduce_max(x: Node, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """The largest element over the axes (all by default); NaN wins; of nothing: −inf, or the integers' minimum."""
+    return keep(x, atomic.reduce_max(x, axes), axes, keepdims)
+
+
+def reduce_min(x: Node, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
     """The smallest element over the axes (all by default); NaN wins."""
     return _reduced(_reduce_min, x, axes, keepdims)
 
 
-def any(x: Node, axes: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Node:
+def any(x: Node, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
     """Whether some element of a bool tensor is True over the axes (all by default)."""
     return _reduced(_any, x, axes, keepdims)
 
 
-def all(x: Node, axes: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Node:
+def all(x: Node, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
     """Whether every element of a bool tensor is True over the axes (all by default)."""
     return _reduced(_all, x, axes, keepdims)
 

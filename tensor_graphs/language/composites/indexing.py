@@ -22,6 +22,9 @@ from tensor_graphs.language.errors import AttributeValueError, DTypeError, Shape
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.tensor import broadcast_to
 
+_LONGEST_PRODUCT = 1 << 24
+"""The halving tree of a product fills its axis up to a power of two at its largest size."""
+
 Attributes = Mapping[str, Any]
 Gradients = dict[str, Any]
 
@@ -263,11 +266,11 @@ def _prod(x: Node, *, axes: tuple[int, ...]) -> Node:
     need("prod", x, "float", "int", "uint")
     for axis in sorted(axes, reverse=True):
         size = x.shape[axis]
-        longest = size if isinstance(size, int) else d.bounds(size)[1]
-        if longest is None:
-            raise ShapeError(f"prod of {show(x)}: axis {axis} has no largest size",
-                             fix='give the dim one: tg.dim("n", 1, 4096)')
-        full = 1 << max(int(longest) - 1, 0).bit_length()
+        longest = d.bounds(size)[1]
+        if longest > _LONGEST_PRODUCT:
+            raise ShapeError(f"prod of {show(x)}: axis {axis} may be {longest} long, the most is {_LONGEST_PRODUCT}",
+                             fix="a smaller bound of the dim, or two products over a reshaped tensor")
+        full = 1 << max(longest - 1, 0).bit_length()
         padding: list[tuple[Dim, Dim]] = [(0, 0)] * x.rank
         padding[axis] = (0, full - size)
         x = atomic.pad(x, padding, 1)
