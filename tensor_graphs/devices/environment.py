@@ -1,8 +1,10 @@
-"""environment: the fingerprint under which a measurement is valid: this hardware, and the software of the one backend measured.
+"""environment: the fingerprint under which a measurement is valid: this hardware, and the software of the one backend
+measured.
 
-Two environments with different keys never share a number. So what goes in is what can change a time or a bit (processor model and
-instruction set, usable cores, memory, compiler, library versions), and what comes and goes without effect (host name, kernel
-release, load) stays out. Nothing heavy is imported: versions come from package metadata, GPUs from `nvidia-smi`.
+Two environments with different keys never share a number. So what goes in is what can change a time or a bit (processor
+model and instruction set, usable cores, memory, compiler, library versions), and what comes and goes without effect
+(host name, kernel release, load) stays out. Nothing heavy is imported: versions come from package metadata, GPUs from
+`nvidia-smi`.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class Environment:
     memory_bytes: memory of the device, rounded to whole GiB (the last few MiB move with every kernel update).
     platform: operating system, architecture, C library, e.g. "linux-x86_64-glibc2.36".
     backend: whose software this is ("numpy", "c", "torch", ...; "c+numpy" for a path through several).
-    libs: (name, version) pairs, sorted.  hardware: (property, value) pairs, sorted, e.g. ("cores", "2"), ("flags", "9f…").
+    libs: (name, version) pairs, sorted.  hardware: (property, value) pairs, sorted, e.g. ("cores", "2"), ("flags",
+    "9f…").
     """
 
     hardware_name: str
@@ -58,29 +61,32 @@ class Environment:
             items = value.items() if isinstance(value, Mapping) else value
             object.__setattr__(self, pairs, tuple(sorted((str(name), str(text)) for name, text in items)))
 
+    def key(self) -> str:
+        """sha256 over every field (64 hexadecimal digits): the identity of this environment in the database."""
+        return self._digest
+
     @cached_property
-    def _key(self) -> str:
+    def _digest(self) -> str:
         content = [self.hardware_name, self.memory_bytes, self.platform, self.backend, self.libs, self.hardware]
         return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
-    def key(self) -> str:
-        """sha256 over every field (64 hexadecimal digits): the identity of this environment in the database."""
-        return self._key
-
     def __str__(self) -> str:
         libs = ", ".join(f"{name} {version}" for name, version in self.libs)
-        return f"{self.hardware_name} ({self.memory_bytes / GIB:.0f} GiB), {self.platform}, {self.backend}: {libs or 'no libraries'}"
+        hardware = f"{self.hardware_name} ({self.memory_bytes / GIB:.0f} GiB)"
+        return f"{hardware}, {self.platform}, {self.backend}: {libs or 'no libraries'}"
 
 
-def fingerprint(backend: str, device: str = "cpu", compiler: str | None = None, libs: Mapping[str, str] | None = None) -> Environment:
+def fingerprint(
+    backend: str, device: str = "cpu", compiler: str | None = None, libs: Mapping[str, str] | None = None
+) -> Environment:
     """The environment of `backend` on `device` of this machine, now.
 
-    device: "cpu", or "cuda:N" counted as `nvidia-smi` counts.  compiler: the C compiler used by the `c` backend (default: cc, gcc or
-    clang, the first found).  libs: versions only the caller knows (the code generator's, a plug-in's); they are added to the known ones.
-    Raises UnknownDevice for a device that is not there.
+    device: "cpu", or "cuda:N" counted as `nvidia-smi` counts.  compiler: the C compiler used by the `c` backend
+    (default: cc, gcc or clang, the first found).  libs: versions only the caller knows (the code generator's, a
+    plug-in's); they are added to the known ones. Raises UnknownDevice for a device that is not there.
     """
     name, memory, hardware = _processor() if device == "cpu" else _accelerator(device)
-    known = dict(_SOFTWARE.get(backend, lambda _: _versions(backend))(compiler))
+    known = _SOFTWARE[backend](compiler) if backend in _SOFTWARE else _versions(backend)
     known.update(libs or {})
     known["python"] = ".".join(platform.python_version_tuple()[:2])
     return Environment(name, memory, _platform(), backend, tuple(known.items()), hardware)
@@ -89,7 +95,8 @@ def fingerprint(backend: str, device: str = "cpu", compiler: str | None = None, 
 def combine(environments: Iterable[Environment]) -> Environment:
     """The environment of a path that runs on several backends: the first one's hardware, everyone's libraries.
 
-    Hardware that differs (a processor and its accelerator) is listed together. Raises ValueError for no environment at all.
+    Hardware that differs (a processor and its accelerator) is listed together. Raises ValueError for no environment at
+    all.
     """
     parts = sorted(dict.fromkeys(environments), key=lambda each: (each.backend, each.key()))
     if not parts:
@@ -117,7 +124,8 @@ def combine(environments: Iterable[Environment]) -> Environment:
 
 
 def usable_cores() -> int:
-    """Cores this process may keep busy: the affinity mask, cut by the cgroup's processor quota (rounded up), at least 1."""
+    """Cores this process may keep busy: the affinity mask, cut by the cgroup's processor quota (rounded up), at least
+    1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quota = _cgroup_quota()
     return max(1, min(cores, math.ceil(quota))) if quota else max(1, cores)
@@ -207,7 +215,8 @@ def _accelerator(device: str) -> tuple[str, int, tuple[tuple[str, str], ...]]:
     row = _first_line(["nvidia-smi", f"--id={index or 0}", query, "--format=csv,noheader,nounits"])
     if row is None:
         raise UnknownDevice(
-            f"device {device!r} is not there: nvidia-smi is missing or does not list it\n    fix: use a device that `nvidia-smi -L` lists"
+            f"device {device!r} is not there: nvidia-smi is missing or does not list it\n    fix: use a device that "
+            f"`nvidia-smi -L` lists"
         )
     return parse_nvidia_smi(row)
 
@@ -270,7 +279,9 @@ def compiler_version(compiler: str | None = None) -> str:
 
 
 @lru_cache(maxsize=8)
-def _compiler_version(path: str, modified: int) -> str:  # `modified` is there so that an upgraded compiler is asked again
+def _compiler_version(
+    path: str, modified: int
+) -> str:  # `modified` is there so that an upgraded compiler is asked again
     return _first_line([path, "--version"]) or "unknown"
 
 

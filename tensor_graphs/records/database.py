@@ -1,10 +1,6 @@
-"""database: opening the benchmark database, and every write to it, each one transaction.
+"""database: every write to the benchmark database, each one transaction, and its care (check, vacuum, stats).
 
-SQLite is the default: WAL, so that readers never wait; foreign keys enforced; writers take the lock with BEGIN IMMEDIATE and wait up to
-BUSY_SECONDS for it. synchronous=NORMAL: a killed process loses nothing it has committed and no half row is ever seen; a power cut may
-lose the last transactions, whole. As a finished measurement leaves the queue in the transaction that stores its trace, whatever is lost
-that way is still in the queue, so one fsync per commit (FULL) would buy nothing.
-Reading questions are in queries.py.
+How it is opened, locked and made durable is in connection.py; reading questions are in queries.py.
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,26 +18,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self, cast
 
 import sqlalchemy as sa
-from sqlalchemy import event, exc
+from sqlalchemy import exc
 from sqlalchemy.engine import Connection, Engine
 
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.records import schema
-from tensor_graphs.records.errors import (
-    CorruptDatabase,
-    DatabaseBusy,
-    DatabaseError,
-    DatabaseFull,
-    DatabasePathError,
-    DatabaseReadOnly,
-    InvalidRecord,
-    MissingRecord,
-    SchemaMismatch,
-    UnsupportedDatabase,
+from tensor_graphs.records.connection import (
+    ADVISORY_LOCK,
+    connect,
+    enter_wal,
+    explain,
+    parse_target,
+    prepare_file,
+    stored_revision,
+    upgrade,
 )
+from tensor_graphs.records.errors import CorruptDatabase, InvalidRecord, MissingRecord
 from tensor_graphs.records.rows import (
     DefinitionRecord,
     DeviceConstant,
@@ -61,123 +55,25 @@ BUSY_SECONDS = 60.0
 LEASE_SECONDS = 300.0  # longer than one measurement with compilation; renew() for what takes longer
 MAX_ATTEMPTS = 5  # a request whose workers died this often is left for a person: stats().abandoned counts them
 LOG_BYTES = 256 * 1024  # of a longer log the first and the last half are kept
-MIGRATIONS = Path(__file__).parent / "migrations"
-_ADVISORY_LOCK = 0x7467_7265_6373  # PostgreSQL: one migration at a time; the number only has to be ours
-
-
-def default_path() -> Path:
-    """Where the database lives unless told otherwise: benchmarks.db in the user's data folder."""
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("tensor_graphs")) / "benchmarks.db"
 
 
 def open_database(target: str | Path | None = None, *, busy_seconds: float = BUSY_SECONDS) -> Database:
     """Open the benchmark database; create it, or migrate it to this version's schema, when needed.
 
     target: a path, ":memory:", a URL (sqlite:///…, postgresql+psycopg://…), or None for `default_path()`.
-    Safe when several processes do it at once. Raises DatabasePathError, UnsupportedDatabase, CorruptDatabase, SchemaMismatch,
-    DatabaseReadOnly, DatabaseBusy.
+    Safe when several processes do it at once. Raises DatabasePathError, UnsupportedDatabase, CorruptDatabase,
+    SchemaMismatch, DatabaseReadOnly, DatabaseBusy.
     """
-    url = _url(target)
+    url = parse_target(target)
     if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
-        _prepare_file(Path(str(url.database)))
-    database = Database(_engine(url, busy_seconds))
+        prepare_file(Path(str(url.database)))
+    database = Database(connect(url, busy_seconds))
     try:
         database._migrate()
     except BaseException:
         database.close()
         raise
     return database
-
-
-def _url(target: str | Path | None) -> sa.URL:
-    if target is None:
-        target = default_path()
-    text = str(target)
-    if text == ":memory:":
-        return sa.URL.create("sqlite")
-    if isinstance(target, Path) or "://" not in text:
-        return sa.URL.create("sqlite", database=str(Path(text).expanduser()))
-    try:
-        url = sa.make_url(text)
-    except (exc.ArgumentError, ValueError) as error:
-        raise UnsupportedDatabase(f"{text!r} is not a database URL\n    fix: use a path, sqlite:///PATH or {_POSTGRES}") from error
-    if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise UnsupportedDatabase(
-            f"{url.drivername}:// is no database that tensor_graphs can use\n    fix: use a path, sqlite:///PATH or {_POSTGRES}"
-        )
-    return url
-
-
-_POSTGRES = "postgresql+psycopg://USER@HOST/NAME"
-
-
-def _prepare_file(path: Path) -> None:
-    """Make the parent folder and refuse a path that can hold no database, before SQLite says only "unable to open"."""
-    if path.is_dir():
-        raise DatabasePathError(f"{path} is a folder, and the database is a file\n    fix: name a file in it, e.g. {path / 'benchmarks.db'}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise DatabasePathError(
-            f"the database cannot be {path}: {_regular_file_above(path)} is a regular file, not a folder\n    fix: choose another path"
-        ) from error
-    except OSError as error:
-        raise DatabasePathError(
-            f"the folder of the database, {path.parent}, cannot be made: {error.strerror}\n    fix: choose a path below a folder you own"
-        ) from error
-    if not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise DatabasePathError(
-            f"the database {path} cannot be made: its folder is not writable\n    fix: choose a path below a folder you own"
-        )
-
-
-def _regular_file_above(path: Path) -> Path:
-    return next((parent for parent in path.parents if parent.is_file()), path.parent)
-
-
-def _engine(url: sa.URL, busy_seconds: float) -> Engine:
-    try:
-        if url.get_backend_name() != "sqlite":
-            return sa.create_engine(url, pool_pre_ping=True)
-        arguments: dict[str, Any] = {"connect_args": {"timeout": busy_seconds, "check_same_thread": False}}
-        if url.database in (None, "", ":memory:"):
-            arguments["poolclass"] = sa.pool.StaticPool  # one connection, or every caller would see another empty database
-        engine = sa.create_engine(url, **arguments)
-    except (ImportError, exc.NoSuchModuleError) as error:
-        raise UnsupportedDatabase(
-            f"the driver of {url.drivername}:// is not installed: {error}\n    fix: install it (pip install 'psycopg[binary]' for PostgreSQL)"
-        ) from error
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: sqlite3.Connection, _: object) -> None:
-        connection.isolation_level = None  # Python's driver must not begin transactions of its own: "begin" below does
-        connection.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        if connection.execute("PRAGMA journal_mode").fetchone()[0] not in ("wal", "memory"):
-            _enter_wal(connection, busy_seconds)
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        # A deferred transaction that reads, then writes, can fail at once with "database is locked"; an immediate one waits its turn.
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("write") else "BEGIN")
-
-    return engine
-
-
-def _enter_wal(connection: sqlite3.Connection, busy_seconds: float) -> None:
-    """Switch a new file to WAL. SQLite does not wait for the lock here, so two processes that create one file must retry."""
-    deadline = time.monotonic() + busy_seconds
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
 
 
 @dataclass(frozen=True)
@@ -232,10 +128,12 @@ class Database:
     def __repr__(self) -> str:
         return f"Database({self.location!r})"
 
-    def __enter__(self) -> Database:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -248,7 +146,7 @@ class Database:
         self._writing = threading.RLock()  # a thread that does not exist in the child may have held the old one
         self.engine.dispose(close=False)
 
-    # -- transactions -------------------------------------------------------------------------------------------------
+    # -- transactions ------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -258,7 +156,8 @@ class Database:
 
     @contextlib.contextmanager
     def _transaction(self, *, write: bool) -> Iterator[Connection]:
-        # One writer per process: SQLite admits no more anyway, and the next one must not see ids of a transaction that is rolled back.
+        # One writer per process: SQLite admits no more anyway, and the next one must not see ids of a transaction that
+        # is rolled back.
         with self._writing if write or self._one_connection else contextlib.nullcontext():
             try:
                 with self.engine.connect() as plain:
@@ -269,65 +168,39 @@ class Database:
                 if write:
                     self._forget()
                 if isinstance(error, exc.DBAPIError):
-                    raise self._explain(error.orig, error) from error
+                    raise explain(self.location, error.orig, error) from error
                 if isinstance(error, sqlite3.Error):
-                    raise self._explain(error, error) from error
+                    raise explain(self.location, error, error) from error
                 raise
 
     def _forget(self) -> None:
         self._ids.clear()
         self._names.clear()
 
-    def _explain(self, cause: BaseException | None, error: Exception) -> DatabaseError:
-        """What a driver's error means to the person who hits it."""
-        if not isinstance(cause, sqlite3.Error):
-            if isinstance(error, exc.IntegrityError):
-                return InvalidRecord(f"{self.location} refused a row: {cause}\n    fix: correct the record named above")
-            if isinstance(error, exc.OperationalError):
-                return DatabaseError(f"{self.location} cannot be used: {cause}\n    fix: check that the server runs and the URL is right")
-            return DatabaseError(f"{self.location}: {cause or error}")
-        name = getattr(cause, "sqlite_errorname", None) or ""
-        where = self.location
-        if name.startswith("SQLITE_NOTADB"):
-            return CorruptDatabase(f"{where} is not a database: {cause}\n    fix: name another file, or move this one away")
-        if name.startswith("SQLITE_CORRUPT"):
-            return CorruptDatabase(
-                f"{where} is damaged: {cause}\n    fix: save what can be read with `sqlite3 {where} .recover`, then move the file away"
-            )
-        if name.startswith("SQLITE_FULL"):
-            return DatabaseFull(f"no room for a row in {where}: {cause}\n    fix: free disk space; nothing was half written")
-        if name.startswith("SQLITE_READONLY"):
-            return DatabaseReadOnly(
-                f"{where} cannot be written: {cause}\n    fix: make the file and its folder writable, or choose another database"
-            )
-        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            return DatabaseBusy(f"another process kept {where} locked for too long: {cause}\n    fix: try again when it has finished")
-        if name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_PERM", "SQLITE_AUTH")):
-            return DatabasePathError(f"{where} cannot be opened: {cause}\n    fix: choose a file on a local disk that you may write")
-        if name.startswith(("SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG")):
-            return InvalidRecord(f"{where} refused a row: {cause}\n    fix: correct the record; nothing of it was stored")
-        return DatabaseError(f"{where}: {cause} ({name or type(cause).__name__})")
-
-    # -- schema -------------------------------------------------------------------------------------------------------
+    # -- schema ------------------------------------------------------------------------------------------------------
 
     def revision(self) -> str | None:
         """The schema revision stored in the database, or None for one that has no tables of ours."""
         with self.reading() as connection:
-            return _stored_revision(connection, self.location)
+            return stored_revision(connection, self.location)
 
     def _migrate(self) -> None:
         if self.revision() == schema.REVISION:
             return  # the usual case, without importing Alembic
+        if self.is_sqlite:
+            with contextlib.closing(self.engine.raw_connection()) as raw:
+                # outside of any transaction, where alone SQLite allows it
+                enter_wal(cast(sqlite3.Connection, raw.driver_connection))
         with self._transaction(write=True) as connection:
             if not self.is_sqlite:
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-            found = _stored_revision(connection, self.location)  # again: another process may have come first
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
+            found = stored_revision(connection, self.location)  # again: another process may have come first
             if found == schema.REVISION:
                 return
-            _upgrade(connection, found, self.location)
+            upgrade(connection, found, self.location)
         log.info("%s: schema %s -> %s", self.location, found or "(new)", schema.REVISION)
 
-    # -- what a trace refers to -----------------------------------------------------------------------------------------
+    # -- what a trace refers to --------------------------------------------------------------------------------------
 
     def ensure_graph(self, graph: GraphRecord) -> int:
         """The row id of a canonical graph, stored if it was not. The first text stored under a structural key stays."""
@@ -341,10 +214,17 @@ class Database:
             model = schema.Definition
             match = (model.name == definition.name) & (model.canonical_graph_id == graph_id)
             return self._get_or_insert(
-                connection, model, match,
-                canonical_graph_id=graph_id, name=definition.name, axes=dict(definition.axes), description=definition.description,
-                tags=list(definition.tags), verbatim=definition.verbatim, created=_now(),
-            )  # fmt: skip
+                connection,
+                model,
+                match,
+                canonical_graph_id=graph_id,
+                name=definition.name,
+                axes=dict(definition.axes),
+                description=definition.description,
+                tags=list(definition.tags),
+                verbatim=definition.verbatim,
+                created=_now(),
+            )
 
     def ensure_implementation(self, implementation: ImplementationRecord) -> int:
         """The row id of an implementation, stored with its sources if it was not.
@@ -370,15 +250,18 @@ class Database:
             model = schema.Implementation
             row = connection.execute(sa.select(model.id).where(model.signature == signature)).scalar()
             if row is None:
-                raise MissingRecord(f"no implementation has the signature {signature}\n    fix: list them with queries.leaderboard")
+                raise MissingRecord(
+                    f"no implementation has the signature {signature}\n    fix: list them with queries.leaderboard"
+                )
             source = schema.ImplementationSource
             change = sa.update(source).where(source.implementation_id == row).values(trusted=trusted)
             return connection.execute(change).rowcount
 
-    # -- traces ---------------------------------------------------------------------------------------------------------
+    # -- traces ------------------------------------------------------------------------------------------------------
 
     def add_trace(self, trace: TraceRecord) -> int:
-        """Store one trace, and what it refers to; returns its row id. Raises MissingRecord when its graph was never stored."""
+        """Store one trace, and what it refers to; returns its row id. Raises MissingRecord when its graph was never
+        stored."""
         return self.add_traces([trace])[0]
 
     def add_traces(self, traces: Iterable[TraceRecord]) -> tuple[int, ...]:
@@ -392,17 +275,24 @@ class Database:
         with self._transaction(write=True) as connection:
             row = self._environment(connection, environment)
             values = [
-                {"environment_id": row, "device": each.device, "name": each.name, "value": each.value, "unit": each.unit,
-                 "timestamp": each.timestamp or _now()}
+                {
+                    "environment_id": row,
+                    "device": each.device,
+                    "name": each.name,
+                    "value": each.value,
+                    "unit": each.unit,
+                    "timestamp": each.timestamp or _now(),
+                }
                 for each in constants
-            ]  # fmt: skip
+            ]
             if values:
                 connection.execute(sa.insert(schema.DeviceConstantRow), values)
 
-    # -- the profile queue ------------------------------------------------------------------------------------------------
+    # -- the profile queue -------------------------------------------------------------------------------------------
 
     def enqueue(self, *requests: ProfileRequest) -> int:
-        """Ask for measurements; returns how many were new. Asking again raises the priority and changes nothing else."""
+        """Ask for measurements; returns how many were new. Asking again raises the priority and changes nothing
+        else."""
         queue = schema.ProfileQueue
         new = 0
         with self._transaction(write=True) as connection:
@@ -413,17 +303,29 @@ class Database:
                     "environment_id": self._environment(connection, request.environment),
                 }
                 insert = self._insert(queue).values(
-                    **values, priority=request.priority, reason=request.reason, requested_at=_now(), attempts=0, last_error=""
+                    **values,
+                    priority=request.priority,
+                    reason=request.reason,
+                    requested_at=_now(),
+                    attempts=0,
+                    last_error="",
                 )
                 if connection.execute(insert.on_conflict_do_nothing()).rowcount:
                     new += 1
                     continue
                 same = sa.and_(*(getattr(queue, column) == value for column, value in values.items()))
-                connection.execute(sa.update(queue).where(same, queue.priority < request.priority).values(priority=request.priority))
+                connection.execute(
+                    sa.update(queue).where(same, queue.priority < request.priority).values(priority=request.priority)
+                )
         return new
 
     def claim_next(
-        self, worker: str, environment: Environment | str, *, lease_seconds: float = LEASE_SECONDS, max_attempts: int = MAX_ATTEMPTS
+        self,
+        worker: str,
+        environment: Environment | str,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        max_attempts: int = MAX_ATTEMPTS,
     ) -> QueueItem | None:
         """Lease the most urgent request of this environment to `worker`, or None when nothing is left to claim.
 
@@ -433,10 +335,16 @@ class Database:
         now = _now()
         until = now + timedelta(seconds=lease_seconds)
         free = sa.or_(queue.lease_until.is_(None), queue.lease_until < now)
-        here = sa.select(schema.EnvironmentRow.id).where(schema.EnvironmentRow.key == environment_key(environment)).scalar_subquery()
+        here = (
+            sa.select(schema.EnvironmentRow.id)
+            .where(schema.EnvironmentRow.key == environment_key(environment))
+            .scalar_subquery()
+        )
         select = (
             sa.select(queue.id)
-            .where(queue.environment_id == here, free, queue.attempts < max_attempts, ~untrusted(queue.implementation_id))
+            .where(
+                queue.environment_id == here, free, queue.attempts < max_attempts, ~untrusted(queue.implementation_id)
+            )
             .order_by(queue.priority.desc(), queue.id)
             .limit(1)
         )
@@ -447,7 +355,9 @@ class Database:
             if row is None:
                 return None
             claim = sa.update(queue).where(queue.id == row)
-            connection.execute(claim.values(claimed_by=worker, claimed_at=now, lease_until=until, attempts=queue.attempts + 1))
+            connection.execute(
+                claim.values(claimed_by=worker, claimed_at=now, lease_until=until, attempts=queue.attempts + 1)
+            )
             return self._queue_item(connection, row)
 
     def renew(self, item: QueueItem, lease_seconds: float = LEASE_SECONDS) -> bool:
@@ -464,47 +374,68 @@ class Database:
             return bool(connection.execute(sa.delete(schema.ProfileQueue).where(_held(item))).rowcount)
 
     def release(self, item: QueueItem, error: str = "") -> bool:
-        """Put a claimed request back unmeasured, with the reason; False when another worker holds it now."""
-        return self._on_claim(item, claimed_by=None, claimed_at=None, lease_until=None, last_error=error)
+        """Put a claimed request back unmeasured; False when another worker holds it now.
+
+        error: what went wrong, if anything did; only then does the claim count as an attempt.
+        """
+        attempts = schema.ProfileQueue.attempts - (0 if error else 1)
+        nobody = {"claimed_by": None, "claimed_at": None, "lease_until": None}
+        return self._on_claim(item, **nobody, attempts=attempts, last_error=error)
 
     def release_worker(self, worker: str) -> int:
         """Put back everything a worker holds, for one known to be dead; without it the leases run out by themselves."""
         queue = schema.ProfileQueue
         with self._transaction(write=True) as connection:
             change = sa.update(queue).where(queue.claimed_by == worker)
-            done = connection.execute(change.values(claimed_by=None, claimed_at=None, lease_until=None, last_error="worker died"))
+            done = connection.execute(
+                change.values(claimed_by=None, claimed_at=None, lease_until=None, last_error="worker died")
+            )
             return done.rowcount
 
     def _on_claim(self, item: QueueItem, **values: Any) -> bool:
         with self._transaction(write=True) as connection:
             return bool(connection.execute(sa.update(schema.ProfileQueue).where(_held(item)).values(**values)).rowcount)
 
-    # -- care ---------------------------------------------------------------------------------------------------------------
+    # -- care --------------------------------------------------------------------------------------------------------
 
     def check(self) -> CheckReport:
-        """Look for damage: the file's structure, dangling references, rows that contradict themselves. Changes nothing."""
-        problems: list[str] = []
-        trace = schema.BenchmarkTrace
-        with self.reading() as connection:
-            if self.is_sqlite:
-                found = connection.exec_driver_sql("PRAGMA integrity_check").scalars()
-                problems += [f"integrity: {line}" for line in found if line != "ok"]
-                for table, row, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
-                    problems.append(f"reference: row {row} of {table} points to a row of {parent} that is not there")
-            counted = sa.select(trace.id, trace.samples_ms, trace.sample_count)
-            for row, samples, count in connection.execute(counted):
-                if len(samples) != count:
-                    problems.append(f"trace {row}: {count} samples were announced, {len(samples)} are there")
-            source = schema.ImplementationSource
-            for row, content, expected in connection.execute(sa.select(source.id, source.content, source.content_sha256)):
-                if hashlib.sha256(content.encode()).hexdigest() != expected:
-                    problems.append(f"source {row}: its text is not the text that was stored")
-        return CheckReport(tuple(problems))
+        """Look for damage: the file's structure, then dangling references and rows that contradict themselves.
+
+        Changes nothing. In a damaged file the rows are not looked at.
+        """
+        try:
+            with self.reading() as connection:
+                damage = self._file_damage(connection)
+                return CheckReport(tuple(damage or self._row_damage(connection)))
+        except CorruptDatabase as error:
+            return CheckReport((f"integrity: {error}",))
+
+    def _file_damage(self, connection: Connection) -> list[str]:
+        if not self.is_sqlite:
+            return []
+        found = connection.exec_driver_sql("PRAGMA integrity_check").scalars()
+        return [f"integrity: {line}" for line in found if line != "ok"]
+
+    def _row_damage(self, connection: Connection) -> Iterator[str]:
+        if self.is_sqlite:
+            for table, row, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
+                yield f"reference: row {row} of {table} points to a row of {parent} that is not there"
+        trace, source = schema.BenchmarkTrace, schema.ImplementationSource
+        for row, samples, count in connection.execute(sa.select(trace.id, trace.samples_ms, trace.sample_count)):
+            if len(samples) != count:
+                yield f"trace {row}: {count} samples were announced, {len(samples)} are there"
+        texts = sa.select(source.id, source.content, source.content_sha256)
+        for row, content, expected in connection.execute(texts):
+            if hashlib.sha256(content.encode()).hexdigest() != expected:
+                yield f"source {row}: its text is not the text that was stored"
 
     def vacuum(self) -> int:
-        """Give free pages back to the disk and renew the query statistics; returns the bytes saved (0 for PostgreSQL)."""
+        """Give free pages back to the disk and renew the query statistics; returns the bytes saved (0 for
+        PostgreSQL)."""
         before = self._file_bytes()
-        statements = ("VACUUM", "PRAGMA optimize", "PRAGMA wal_checkpoint(TRUNCATE)") if self.is_sqlite else ("VACUUM ANALYZE",)
+        statements = (
+            ("VACUUM", "PRAGMA optimize", "PRAGMA wal_checkpoint(TRUNCATE)") if self.is_sqlite else ("VACUUM ANALYZE",)
+        )
         try:
             with self._writing, self.engine.connect() as connection:
                 raw = connection.execution_options(isolation_level="AUTOCOMMIT") if not self.is_sqlite else connection
@@ -514,9 +445,9 @@ class Database:
                     else:
                         raw.exec_driver_sql(statement)
         except exc.DBAPIError as error:
-            raise self._explain(error.orig, error) from error
+            raise explain(self.location, error.orig, error) from error
         except sqlite3.Error as error:
-            raise self._explain(error, error) from error
+            raise explain(self.location, error, error) from error
         return max(0, before - self._file_bytes())
 
     def stats(self) -> DatabaseStats:
@@ -529,16 +460,30 @@ class Database:
                 table.name: connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
                 for table in schema.Base.metadata.sorted_tables
             }
-            by_status = connection.execute(sa.select(trace.status, sa.func.count()).group_by(trace.status).order_by(trace.status))
+            by_status = connection.execute(
+                sa.select(trace.status, sa.func.count()).group_by(trace.status).order_by(trace.status)
+            )
             traces = {status: count for status, count in by_status}
-            oldest, newest = connection.execute(sa.select(sa.func.min(trace.timestamp), sa.func.max(trace.timestamp))).one()
-            claimed = connection.execute(sa.select(sa.func.count()).select_from(queue).where(queue.claimed_by.is_not(None), held)).scalar_one()
+            oldest, newest = connection.execute(
+                sa.select(sa.func.min(trace.timestamp), sa.func.max(trace.timestamp))
+            ).one()
+            claimed = connection.execute(
+                sa.select(sa.func.count()).select_from(queue).where(queue.claimed_by.is_not(None), held)
+            ).scalar_one()
             given_up = connection.execute(sa.select(sa.func.count()).select_from(queue).where(abandoned)).scalar_one()
-            revision = _stored_revision(connection, self.location)
+            revision = stored_revision(connection, self.location)
         return DatabaseStats(
-            location=self.location, revision=revision or "", file_bytes=self._file_bytes(), rows=rows, traces_by_status=traces,
-            waiting=rows["profile_queue"] - claimed - given_up, claimed=claimed, abandoned=given_up, oldest=oldest, newest=newest,
-        )  # fmt: skip
+            location=self.location,
+            revision=revision or "",
+            file_bytes=self._file_bytes(),
+            rows=rows,
+            traces_by_status=traces,
+            waiting=rows["profile_queue"] - claimed - given_up,
+            claimed=claimed,
+            abandoned=given_up,
+            oldest=oldest,
+            newest=newest,
+        )
 
     def _file_bytes(self) -> int:
         if not self.is_sqlite or not self.engine.url.database:
@@ -546,7 +491,7 @@ class Database:
         files = (Path(self.engine.url.database + suffix) for suffix in ("", "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
-    # -- inside a transaction -------------------------------------------------------------------------------------------------
+    # -- inside a transaction ----------------------------------------------------------------------------------------
 
     def _insert(self, model: type[schema.Base]) -> Any:
         if self.is_sqlite:
@@ -569,9 +514,15 @@ class Database:
         if known is None:
             model = schema.CanonicalGraph
             known = self._get_or_insert(
-                connection, model, model.structural_key == graph.structural_key,
-                structural_key=graph.structural_key, human_name=graph.human_name, text=graph.text, json=graph.json, created=_now(),
-            )  # fmt: skip
+                connection,
+                model,
+                model.structural_key == graph.structural_key,
+                structural_key=graph.structural_key,
+                human_name=graph.human_name,
+                text=graph.text,
+                json=graph.json,
+                created=_now(),
+            )
             self._ids["graph", graph.structural_key] = known
         return known
 
@@ -598,18 +549,29 @@ class Database:
             match = model.signature == record.signature
             fresh = connection.execute(sa.select(model.id).where(match)).scalar() is None
             known = self._get_or_insert(
-                connection, model, match,
-                signature=record.signature, type=record.type, canonical_graph_id=graph, recipe_graph_id=recipe, name=record.name,
-                backend=record.backend, source_hash=record.source_hash, numeric_class=record.numeric_class,
-                requirements=dict(record.requirements), verbatim=record.verbatim, created=_now(),
-            )  # fmt: skip
+                connection,
+                model,
+                match,
+                signature=record.signature,
+                type=record.type,
+                canonical_graph_id=graph,
+                recipe_graph_id=recipe,
+                name=record.name,
+                backend=record.backend,
+                source_hash=record.source_hash,
+                numeric_class=record.numeric_class,
+                requirements=dict(record.requirements),
+                verbatim=record.verbatim,
+                created=_now(),
+            )
             if fresh:
                 self._sources(connection, known, record.sources)
             self._ids["implementation", record.signature] = known
             self._names[record.signature] = connection.execute(sa.select(model.name).where(match)).scalar_one()
         if self._names[record.signature] != record.name:
             raise InvalidRecord(
-                f"the {record.backend} implementations {self._names[record.signature]!r} and {record.name!r} have one source hash, "
+                f"the {record.backend} implementations {self._names[record.signature]!r} and {record.name!r} have one "
+                f"source hash, "
                 f"{record.source_hash}, so the traces of one would stand for the other\n"
                 "    fix: hash the text of the function (or its name along with the file) instead of the file alone"
             )
@@ -618,9 +580,14 @@ class Database:
     def _sources(self, connection: Connection, implementation: int, sources: Sequence[SourceRecord]) -> None:
         for source in sources:
             values = {
-                "implementation_id": implementation, "path": source.path, "content": source.content, "language": source.language,
-                "content_sha256": hashlib.sha256(source.content.encode()).hexdigest(), "origin": source.origin, "trusted": source.trusted,
-            }  # fmt: skip
+                "implementation_id": implementation,
+                "path": source.path,
+                "content": source.content,
+                "language": source.language,
+                "content_sha256": hashlib.sha256(source.content.encode()).hexdigest(),
+                "origin": source.origin,
+                "trusted": source.trusted,
+            }
             connection.execute(self._insert(schema.ImplementationSource).values(**values).on_conflict_do_nothing())
 
     def _environment(self, connection: Connection, record: Environment) -> int:
@@ -629,10 +596,18 @@ class Database:
         if known is None:
             model = schema.EnvironmentRow
             known = self._get_or_insert(
-                connection, model, model.key == key,
-                key=key, hardware_name=record.hardware_name, memory_bytes=record.memory_bytes, platform=record.platform,
-                backend=record.backend, libs=dict(record.libs), hardware=dict(record.hardware), created=_now(),
-            )  # fmt: skip
+                connection,
+                model,
+                model.key == key,
+                key=key,
+                hardware_name=record.hardware_name,
+                memory_bytes=record.memory_bytes,
+                platform=record.platform,
+                backend=record.backend,
+                libs=dict(record.libs),
+                hardware=dict(record.hardware),
+                created=_now(),
+            )
             self._ids["environment", key] = known
         return known
 
@@ -642,10 +617,16 @@ class Database:
             graph = self._graph_id(connection, record.graph_key, f"the workload with axes {dict(record.axes)}")
             model = schema.Workload
             known = self._get_or_insert(
-                connection, model, model.key == record.key,
-                key=record.key, canonical_graph_id=graph, axes_hash=record.axes_hash, axes_json=dict(record.axes),
-                input_descriptors=[dict(each) for each in record.inputs], created=_now(),
-            )  # fmt: skip
+                connection,
+                model,
+                model.key == record.key,
+                key=record.key,
+                canonical_graph_id=graph,
+                axes_hash=record.axes_hash,
+                axes_json=dict(record.axes),
+                input_descriptors=[dict(each) for each in record.inputs],
+                created=_now(),
+            )
             self._ids["workload", record.key] = known
         return known
 
@@ -675,13 +656,31 @@ class Database:
         of, target = sa.orm.aliased(graph), sa.orm.aliased(graph)
         select = (
             sa.select(
-                queue.priority, queue.reason, queue.attempts, queue.claimed_by, queue.lease_until,
-                implementation.id.label("implementation_id"), implementation.type, implementation.name,
-                implementation.backend.label("implementation_backend"), implementation.source_hash, implementation.numeric_class,
-                implementation.requirements, implementation.verbatim, of.structural_key.label("of_key"),
-                target.structural_key.label("target_key"), graph.structural_key.label("graph_key"), workload.axes_json,
-                workload.input_descriptors, environment.hardware_name, environment.memory_bytes, environment.platform,
-                environment.backend, environment.libs, environment.hardware,
+                queue.priority,
+                queue.reason,
+                queue.attempts,
+                queue.claimed_by,
+                queue.claimed_at,
+                queue.lease_until,
+                implementation.id.label("implementation_id"),
+                implementation.type,
+                implementation.name,
+                implementation.backend.label("implementation_backend"),
+                implementation.source_hash,
+                implementation.numeric_class,
+                implementation.requirements,
+                implementation.verbatim,
+                of.structural_key.label("of_key"),
+                target.structural_key.label("target_key"),
+                graph.structural_key.label("graph_key"),
+                workload.axes_json,
+                workload.input_descriptors,
+                environment.hardware_name,
+                environment.memory_bytes,
+                environment.platform,
+                environment.backend,
+                environment.libs,
+                environment.hardware,
             )
             .join(implementation, implementation.id == queue.implementation_id)
             .join(workload, workload.id == queue.workload_id)
@@ -690,7 +689,7 @@ class Database:
             .outerjoin(of, of.id == implementation.canonical_graph_id)
             .outerjoin(target, target.id == implementation.recipe_graph_id)
             .where(queue.id == row)
-        )  # fmt: skip
+        )
         found = connection.execute(select).one()
         source = schema.ImplementationSource
         sources = connection.execute(
@@ -701,30 +700,46 @@ class Database:
         return QueueItem(
             id=row,
             implementation=ImplementationRecord(
-                type=found.type, name=found.name, backend=found.implementation_backend, source_hash=found.source_hash,
-                graph_key=found.of_key, recipe_key=found.target_key, numeric_class=found.numeric_class,
-                requirements=found.requirements, sources=tuple(SourceRecord(*each) for each in sources), verbatim=found.verbatim,
+                type=found.type,
+                name=found.name,
+                backend=found.implementation_backend,
+                source_hash=found.source_hash,
+                graph_key=found.of_key,
+                recipe_key=found.target_key,
+                numeric_class=found.numeric_class,
+                requirements=found.requirements,
+                sources=tuple(SourceRecord(*each) for each in sources),
+                verbatim=found.verbatim,
             ),
             workload=WorkloadRecord(found.graph_key, found.axes_json, tuple(found.input_descriptors)),
             environment=Environment(
-                found.hardware_name, found.memory_bytes, found.platform, found.backend, tuple(found.libs.items()),
+                found.hardware_name,
+                found.memory_bytes,
+                found.platform,
+                found.backend,
+                tuple(found.libs.items()),
                 tuple(found.hardware.items()),
             ),
-            priority=found.priority, reason=found.reason, attempts=found.attempts, claimed_by=found.claimed_by,
+            priority=found.priority,
+            reason=found.reason,
+            attempts=found.attempts,
+            claimed_by=found.claimed_by,
+            claimed_at=found.claimed_at,
             lease_until=found.lease_until,
-        )  # fmt: skip
+        )
 
 
 _SAME = (
-    "kind", "status", "median_ms", "spread", "max_relative_error", "p999_relative_error", "norm_error", "max_absolute_error", "tolerance",
-    "baseline", "baseline_ms", "speedup_factor", "seed", "timer", "verifier", "timestamp", "verbatim",
+    "kind", "status", "median_ms", "spread", "max_relative_error", "p999_relative_error", "norm_error",
+    "max_absolute_error", "tolerance", "baseline", "baseline_ms", "speedup_factor", "seed", "timer", "verifier",
+    "timestamp", "verbatim",
 )  # fmt: skip
 
 
 def _held(item: QueueItem) -> Any:
-    """The claim `item` stands for: same worker and same lease count, so a claim lost and won again is another claim."""
+    """The claim `item` stands for: same worker, same moment; a claim that was lost and won again is another one."""
     queue = schema.ProfileQueue
-    return sa.and_(queue.id == item.id, queue.claimed_by == item.claimed_by, queue.attempts == item.attempts)
+    return sa.and_(queue.id == item.id, queue.claimed_by == item.claimed_by, queue.claimed_at == item.claimed_at)
 
 
 def untrusted(implementation_id: Any) -> Any:
@@ -739,7 +754,8 @@ def environment_key(environment: Environment | str) -> str:
 
 
 def compress_log(text: str) -> bytes | None:
-    """zlib over UTF-8; None for an empty log. Of more than LOG_BYTES only both ends are kept, with a line that says so."""
+    """zlib over UTF-8; None for an empty log. Of more than LOG_BYTES only both ends are kept, with a line that says
+    so."""
     if not text:
         return None
     data = text.encode("utf-8", "replace")
@@ -756,35 +772,6 @@ def decompress_log(data: bytes | None) -> str:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _stored_revision(connection: Connection, location: str) -> str | None:
-    tables = set(sa.inspect(connection).get_table_names())
-    if "alembic_version" not in tables:
-        if tables:
-            raise CorruptDatabase(
-                f"{location} is the database of another program (tables {', '.join(sorted(tables)[:4])}, …)\n    fix: name another file"
-            )
-        return None
-    return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-
-
-def _upgrade(connection: Connection, found: str | None, location: str) -> None:
-    """Run the migrations on a connection that holds the write lock."""
-    from alembic import command
-    from alembic.config import Config
-    from alembic.script import ScriptDirectory
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if found is not None and found not in known:
-        raise SchemaMismatch(
-            f"{location} was written by a newer tensor_graphs: its schema is {found}, this version knows {max(known)} at most\n"
-            "    fix: upgrade tensor_graphs, or name another database"
-        )
-    command.upgrade(config, schema.REVISION)
 
 
 def _after_fork() -> None:

@@ -1,4 +1,5 @@
-"""errors: what can go wrong between a measurement and the file it is kept in; each message names the file and the fix."""
+"""errors: what can go wrong between a measurement and the file it is kept in; each message names the file and the
+fix."""
 
 from __future__ import annotations
 

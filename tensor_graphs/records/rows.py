@@ -1,6 +1,7 @@
 """rows: the plain frozen records that other rooms write to and read from the database; no SQL, no sessions.
 
-Keys are computed here from the record's own content, so that a caller can look up a dict of traces without the database.
+Keys are computed here from the record's own content, so that a caller can look up a dict of traces without the
+database.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ REFUTING: tuple[Status, ...] = ("INCORRECT_SHAPE", "INCORRECT_DTYPE", "MUTATED_I
 
 
 def digest(value: Any) -> str:
-    """sha256 (64 hexadecimal digits) of a JSON-able value: equal values give equal digests, whatever the order of dict keys."""
+    """sha256 (64 hexadecimal digits) of a JSON-able value: equal values give equal digests, whatever the order of dict
+    keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -62,7 +64,8 @@ def _one_of(what: str, value: str, allowed: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class GraphRecord:
-    """One canonical graph: its structural key, its `.tg` text and its JSON (both kept verbatim), and a name for people."""
+    """One canonical graph: its structural key, its `.tg` text and its JSON (both kept verbatim), and a name for
+    people."""
 
     structural_key: str
     text: str
@@ -71,12 +74,15 @@ class GraphRecord:
 
     def __post_init__(self) -> None:
         if not self.structural_key:
-            raise InvalidRecord("a canonical graph has an empty structural key\n    fix: pass the graph's structural key")
+            raise InvalidRecord(
+                "a canonical graph has an empty structural key\n    fix: pass the graph's structural key"
+            )
 
 
 @dataclass(frozen=True)
 class DefinitionRecord:
-    """A name, and names for the axes, bound to a canonical graph. `verbatim` keeps an imported definition's own text."""
+    """A name, and names for the axes, bound to a canonical graph. `verbatim` keeps an imported definition's own
+    text."""
 
     name: str
     graph_key: str
@@ -88,7 +94,8 @@ class DefinitionRecord:
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """One source file of an implementation, verbatim. Imported code is `trusted=False`: kept, never run, until trusted."""
+    """One source file of an implementation, verbatim. Imported code is `trusted=False`: kept, never run, until
+    trusted."""
 
     path: str
     content: str
@@ -101,10 +108,12 @@ class SourceRecord:
 class ImplementationRecord:
     """A kernel, or a recipe (another graph that means the same).
 
-    source_hash: the identity of the code: hash of source text, build flags, toolchain and code generator version. It must tell
-    two kernels of one backend apart (hash the function, not the file it shares with others); storing another name under a known hash is
-    refused, as otherwise one kernel would be eligible through the other's traces. A recipe's is its target's structural key.
-    graph_key: structural key of what it computes; None for a kernel that serves many graphs (the workload names the graph).
+    source_hash: the identity of the code: hash of source text, build flags, toolchain and code generator version. It
+    must tell two kernels of one backend apart (hash the function, not the file it shares with others); storing another
+    name under a known hash is refused, as otherwise one kernel would be eligible through the other's traces. A recipe's
+    is its target's structural key.
+    graph_key: structural key of what it computes; None for a kernel that serves many graphs (the workload names the
+    graph).
     recipe_key: structural key of the recipe's target; required for GRAPH_RECIPE, forbidden for KERNEL.
     requirements: what the hardware and software must offer, e.g. {"cuda_min": "12.4", "arch": ["sm_90"]}.
     """
@@ -125,7 +134,9 @@ class ImplementationRecord:
         if self.numeric_class is not None:
             _one_of(f"numeric class of {self.name}", self.numeric_class, NUMERIC_CLASSES)
         if not self.source_hash:
-            raise InvalidRecord(f"implementation {self.name!r} has no source hash\n    fix: hash its source, flags and toolchain")
+            raise InvalidRecord(
+                f"implementation {self.name!r} has no source hash\n    fix: hash its source, flags and toolchain"
+            )
         if (self.type == "GRAPH_RECIPE") != (self.recipe_key is not None):
             raise InvalidRecord(
                 f"implementation {self.name!r} is a {self.type} with recipe_key={self.recipe_key!r}\n"
@@ -163,11 +174,14 @@ class WorkloadRecord:
 class TraceRecord:
     """One measurement, good or bad.
 
-    kind: cold (weights beyond the last-level cache), hot (cached), in_graph (inside the deployed list), verify (judged, not timed).
-    samples_ms: every time sample [ms]; median_ms and spread = (p75 − p25) / median follow from them unless given (an import may have
-    only the median). baseline, baseline_ms: name and median [ms] of the plain path of the same run; speedup_factor = baseline_ms / median_ms.
-    Errors: DESIGN 4.4's measure against the float64 oracle. tolerance: what the verdict was judged at. A NaN error is stored as +inf
-    (SQLite would turn NaN into NULL, "not measured"); a mismatch of non-finite positions must come with an error above its tolerance.
+    kind: cold (weights beyond the last-level cache), hot (cached), in_graph (inside the deployed list), verify (judged,
+    not timed).
+    samples_ms: every time sample [ms]; median_ms and spread = (p75 - p25) / median follow from them unless given (an
+    import may have only the median). baseline, baseline_ms: name and median [ms] of the plain path of the same run;
+    speedup_factor = baseline_ms / median_ms.
+    Errors: DESIGN 4.4's measure against the float64 oracle. tolerance: what the verdict was judged at. A NaN error is
+    stored as +inf (SQLite would turn NaN into NULL, "not measured"); a mismatch of non-finite positions must come with
+    an error above its tolerance.
     timestamp: aware; None means now, UTC. conditions: clocks, cache state, thread count, load, ... as JSON.
     """
 
@@ -202,13 +216,17 @@ class TraceRecord:
         samples = tuple(float(each) for each in self.samples_ms)
         self._set("samples_ms", samples)
         if any(not (0 <= each < math.inf) for each in samples):
-            raise InvalidRecord(f"a time sample of {name!r} is negative or not finite\n    fix: record a failed run by its status")
+            raise InvalidRecord(
+                f"a time sample of {name!r} is negative or not finite\n    fix: record a failed run by its status"
+            )
         if samples and self.median_ms is None:
             self._set("median_ms", statistics.median(samples))
         if samples and self.spread is None:
             self._set("spread", relative_spread(samples))
         if self.status == "PASSED" and self.kind != "verify" and self.median_ms is None:
-            raise InvalidRecord(f"a PASSED {self.kind} trace of {name!r} has no time\n    fix: pass samples_ms, or kind='verify'")
+            raise InvalidRecord(
+                f"a PASSED {self.kind} trace of {name!r} has no time\n    fix: pass samples_ms, or kind='verify'"
+            )
         if self.speedup_factor is None and self.baseline_ms is not None and self.median_ms:
             self._set("speedup_factor", self.baseline_ms / self.median_ms)
         for error in ("max_relative_error", "p999_relative_error", "norm_error", "max_absolute_error"):
@@ -227,7 +245,7 @@ class TraceRecord:
 
 
 def relative_spread(samples: Sequence[float]) -> float:
-    """(p75 − p25) / median of at least one sample, by linear interpolation; 0 for one sample or a median of 0."""
+    """(p75 - p25) / median of at least one sample, by linear interpolation; 0 for one sample or a median of 0."""
     if len(samples) < 2:
         return 0.0
     lower, middle, upper = statistics.quantiles(samples, n=4, method="inclusive")
@@ -247,7 +265,10 @@ class ProfileRequest:
 
 @dataclass(frozen=True)
 class QueueItem:
-    """A request that one worker has claimed until `lease_until` (UTC); `attempts` counts the claims so far, this one included."""
+    """A request that one worker holds until `lease_until` (UTC).
+
+    attempts: claims so far, this one included, without those that were released in peace.
+    """
 
     id: int
     implementation: ImplementationRecord
@@ -257,6 +278,7 @@ class QueueItem:
     reason: str
     attempts: int
     claimed_by: str
+    claimed_at: datetime
     lease_until: datetime
 
 

@@ -1,13 +1,14 @@
 """schema: the tables of the benchmark database as SQLAlchemy models; docs/database.md explains them to people.
 
-The models and the migrations say the same thing twice, on purpose (a migration is history, a model is now); a test compares them.
+The models and the migrations say the same thing twice, on purpose (a migration is history, a model is now); a test
+compares them.
 A change here is: edit the model, add migrations/versions/vNNNN_*.py, set REVISION to its number.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     JSON,
@@ -65,7 +66,7 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, list[Any]: JSON}
+    type_annotation_map: ClassVar[dict[Any, Any]] = {datetime: UtcDateTime, dict[str, Any]: JSON, list[Any]: JSON}
 
 
 class CanonicalGraph(Base):
@@ -195,11 +196,16 @@ class BenchmarkTrace(Base):
         CheckConstraint(_in("kind", TRACE_KINDS), name="kind"),
         CheckConstraint("median_ms >= 0", name="median_ms"),
         CheckConstraint("status <> 'PASSED' OR kind = 'verify' OR median_ms IS NOT NULL", name="passed_has_time"),
-        # every question about the present ("what is fastest here?") is one range of the first, a history one of the second
-        Index("ix_benchmark_traces_here", "environment_id", "workload_id", "implementation_id", "timestamp"),
+        # "What is known here?" is one range of this index, in order, without touching the rows, whose samples and logs
+        # fill pages: 1.9 ms for 1000 traces, 4.3 ms with the first four columns alone.
+        Index(
+            "ix_benchmark_traces_here",
+            "environment_id", "workload_id", "implementation_id", "timestamp", "id",
+            "kind", "status", "verifier", "max_relative_error", "tolerance", "median_ms", "spread", "speedup_factor",
+        ),
         Index("ix_benchmark_traces_history", "implementation_id", "timestamp"),
         Index("ix_benchmark_traces_workload", "workload_id"),
-    )
+    )  # fmt: skip
 
 
 class ProfileQueue(Base):

@@ -1,1 +1,2 @@
-"""migrations: the history of the schema, one file per step in versions/, run by `database.open_database`, never by hand."""
+"""migrations: the history of the schema, one file per step in versions/, run by `database.open_database`, never by
+hand."""

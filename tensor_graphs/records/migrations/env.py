@@ -1,4 +1,5 @@
-"""env: what Alembic runs; the connection, already inside a transaction that holds the write lock, comes from `database.py`."""
+"""env: what Alembic runs; the connection, already inside a transaction that holds the write lock, comes from
+`database.py`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ depends_on = None
 
 # spelled out, not derived: a migration says what was, whatever the models say later
 STATUS_IN = (
-    "status IN ('PASSED', 'INCORRECT_NUMERICAL', 'INCORRECT_SHAPE', 'INCORRECT_DTYPE', 'RUNTIME_ERROR', 'COMPILE_ERROR', "
+    "status IN ('PASSED', 'INCORRECT_NUMERICAL', 'INCORRECT_SHAPE', 'INCORRECT_DTYPE', 'RUNTIME_ERROR', "
+    "'COMPILE_ERROR', "
     "'TIMEOUT', 'MUTATED_INPUT', 'IMPLAUSIBLE')"
 )
 ROW = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -180,7 +181,21 @@ def upgrade() -> None:
     op.create_index(
         "ix_benchmark_traces_here",
         "benchmark_traces",
-        ["environment_id", "workload_id", "implementation_id", "timestamp"],
+        [
+            "environment_id",
+            "workload_id",
+            "implementation_id",
+            "timestamp",
+            "id",
+            "kind",
+            "status",
+            "verifier",
+            "max_relative_error",
+            "tolerance",
+            "median_ms",
+            "spread",
+            "speedup_factor",
+        ],
         unique=False,
     )
     op.create_index("ix_benchmark_traces_history", "benchmark_traces", ["implementation_id", "timestamp"], unique=False)

@@ -1,0 +1,235 @@
+"""connection: from a path or URL to a configured engine, an up-to-date schema, and errors that a person can act on.
+
+SQLite is the default: WAL, so that readers never wait; foreign keys enforced; writers take the lock with BEGIN
+IMMEDIATE and wait for it. synchronous=NORMAL: a killed process loses nothing it has committed and no half row is ever
+seen; a power cut may lose the last transactions, whole. As a finished measurement leaves the queue in the transaction
+that stores its trace, whatever is lost that way is still in the queue, so one fsync per commit (FULL) buys nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+from sqlalchemy.engine import Connection, Engine
+
+from tensor_graphs.records import schema
+from tensor_graphs.records.errors import (
+    CorruptDatabase,
+    DatabaseBusy,
+    DatabaseError,
+    DatabaseFull,
+    DatabasePathError,
+    DatabaseReadOnly,
+    InvalidRecord,
+    SchemaMismatch,
+    UnsupportedDatabase,
+)
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+ADVISORY_LOCK = 0x7467_7265_6373  # PostgreSQL: one migration at a time; the number only has to be ours
+
+
+def default_path() -> Path:
+    """Where the database lives unless told otherwise: benchmarks.db in the user's data folder."""
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("tensor_graphs")) / "benchmarks.db"
+
+
+def parse_target(target: str | Path | None) -> sa.URL:
+    """The URL of what `open_database` was given. Raises UnsupportedDatabase for a scheme that is not one of ours."""
+    if target is None:
+        target = default_path()
+    text = str(target)
+    if text == ":memory:":
+        return sa.URL.create("sqlite")
+    if isinstance(target, Path) or "://" not in text:
+        return sa.URL.create("sqlite", database=str(Path(text).expanduser()))
+    try:
+        url = sa.make_url(text)
+    except (exc.ArgumentError, ValueError) as error:
+        raise UnsupportedDatabase(
+            f"{text!r} is not a database URL\n    fix: use a path, sqlite:///PATH or {_POSTGRES}"
+        ) from error
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise UnsupportedDatabase(
+            f"{url.drivername}:// is no database that tensor_graphs can use\n"
+            f"    fix: use a path, sqlite:///PATH or {_POSTGRES}"
+        )
+    return url
+
+
+_POSTGRES = "postgresql+psycopg://USER@HOST/NAME"
+
+
+def prepare_file(path: Path) -> None:
+    """Make the parent folder and refuse a path that can hold no database, before SQLite says only "unable to open"."""
+    if path.is_dir():
+        raise DatabasePathError(
+            f"{path} is a folder, and the database is a file\n    fix: name a file in it, e.g. {path / 'benchmarks.db'}"
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise DatabasePathError(
+            f"the database cannot be {path}: {_regular_file_above(path)} is a regular file, not a folder\n"
+            "    fix: choose another path"
+        ) from error
+    except OSError as error:
+        raise DatabasePathError(
+            f"the folder of the database, {path.parent}, cannot be made: {error.strerror}\n"
+            "    fix: choose a path below a folder you own"
+        ) from error
+    effective = os.access in os.supports_effective_ids
+    if not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=effective):
+        raise DatabasePathError(
+            f"the database {path} cannot be made: its folder is not writable\n"
+            "    fix: choose a path below a folder you own"
+        )
+
+
+def _regular_file_above(path: Path) -> Path:
+    return next((parent for parent in path.parents if parent.is_file()), path.parent)
+
+
+def connect(url: sa.URL, busy_seconds: float) -> Engine:
+    """An engine whose every connection enforces foreign keys and waits `busy_seconds` for the write lock."""
+    try:
+        if url.get_backend_name() != "sqlite":
+            return sa.create_engine(url, pool_pre_ping=True)
+        arguments: dict[str, Any] = {"connect_args": {"timeout": busy_seconds, "check_same_thread": False}}
+        if url.database in (None, "", ":memory:"):
+            # one connection, or every caller would see another empty database
+            arguments["poolclass"] = sa.pool.StaticPool
+        engine = sa.create_engine(url, **arguments)
+    except (ImportError, exc.NoSuchModuleError) as error:
+        raise UnsupportedDatabase(
+            f"the driver of {url.drivername}:// is not installed: {error}\n"
+            "    fix: install it (for PostgreSQL: pip install 'psycopg[binary]')"
+        ) from error
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: sqlite3.Connection, _: object) -> None:
+        connection.isolation_level = None  # Python's driver must not begin transactions of its own: "begin" below does
+        connection.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = NORMAL")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # A deferred transaction that reads, then writes, can fail at once with "database is locked"; an immediate one
+        # waits its turn.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("write") else "BEGIN")
+
+    return engine
+
+
+def enter_wal(connection: sqlite3.Connection) -> None:
+    """Switch the file to write-ahead logging, if it is not. It stays so; called only for a file known to be ours.
+
+    SQLite does not wait for the lock here, so two processes that create one file must retry.
+    """
+    if connection.execute("PRAGMA journal_mode").fetchone()[0] in ("wal", "memory"):
+        return
+    deadline = time.monotonic() + connection.execute("PRAGMA busy_timeout").fetchone()[0] / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+# SQLite's error name (its beginning): our error, what happened, what to do.
+_MEANING: tuple[tuple[tuple[str, ...], type[DatabaseError], str, str], ...] = (
+    (("SQLITE_NOTADB",), CorruptDatabase, "{file} is not a database", "name another file, or move this one away"),
+    (
+        ("SQLITE_CORRUPT",),
+        CorruptDatabase,
+        "{file} is damaged",
+        "save what can be read with `sqlite3 {file} .recover`, then move the file away",
+    ),
+    (("SQLITE_FULL",), DatabaseFull, "no room for a row in {file}", "free disk space; nothing was half written"),
+    (
+        ("SQLITE_READONLY",),
+        DatabaseReadOnly,
+        "{file} cannot be written",
+        "make the file and its folder writable, or choose another database",
+    ),
+    (
+        ("SQLITE_BUSY", "SQLITE_LOCKED"),
+        DatabaseBusy,
+        "another process kept {file} locked for too long",
+        "try again when it has finished",
+    ),
+    (
+        ("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_PERM", "SQLITE_AUTH"),
+        DatabasePathError,
+        "{file} cannot be opened",
+        "choose a file on a local disk that you may write",
+    ),
+    (
+        ("SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG"),
+        InvalidRecord,
+        "{file} refused a row",
+        "correct the record; nothing of it was stored",
+    ),
+)
+
+
+def explain(location: str, cause: BaseException | None, error: Exception) -> DatabaseError:
+    """What a driver's error means to the person who hits it."""
+    if isinstance(cause, sqlite3.Error):
+        name = getattr(cause, "sqlite_errorname", None) or ""
+        for beginnings, kind, what, fix in _MEANING:
+            if name.startswith(beginnings):
+                return kind(f"{what}: {cause}\n    fix: {fix}".replace("{file}", location))
+        return DatabaseError(f"{location}: {cause} ({name or type(cause).__name__})")
+    if isinstance(error, exc.IntegrityError):
+        return InvalidRecord(
+            f"{location} refused a row: {cause}\n    fix: correct the record; nothing of it was stored"
+        )
+    if isinstance(error, exc.OperationalError):
+        return DatabaseError(
+            f"{location} cannot be used: {cause}\n    fix: check that the server runs and that the URL is right"
+        )
+    return DatabaseError(f"{location}: {cause or error}")
+
+
+def stored_revision(connection: Connection, location: str) -> str | None:
+    """The schema's revision; None for an empty database. Raises CorruptDatabase for one of another program."""
+    tables = set(sa.inspect(connection).get_table_names())
+    if "alembic_version" not in tables:
+        if tables:
+            raise CorruptDatabase(
+                f"{location} is the database of another program (tables {', '.join(sorted(tables)[:4])}, …)\n"
+                "    fix: name another file"
+            )
+        return None
+    return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+
+
+def upgrade(connection: Connection, found: str | None, location: str) -> None:
+    """Run the migrations on a connection that holds the write lock."""
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if found is not None and found not in known:
+        raise SchemaMismatch(
+            f"{location} was written by a newer tensor_graphs: its schema is {found}, this one knows {max(known)}\n"
+            "    fix: upgrade tensor_graphs, or name another database"
+        )
+    command.upgrade(config, schema.REVISION)
