@@ -96,7 +96,8 @@ def encode_attribute(value: Any) -> str:
     if isinstance(value, DType):
         return "t:" + value.name
     if isinstance(value, d.Expr):
-        return "d:" + d.format_dim(value)
+        # with the bounds: two dims of one name and different ranges are different dims
+        return "d:" + d.format_dim(value) + "".join(f";{s.name}:{s.lo}:{s.hi}" for s in sorted(value.symbols.values(), key=str))
     if isinstance(value, ArrayValue):
         return f"a:{value.dtype.name}:{value.shape}:{hashlib.sha256(value.data).hexdigest()}"
     if isinstance(value, tuple):
