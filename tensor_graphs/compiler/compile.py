@@ -1,0 +1,249 @@
+"""compile: graph → plan. Which kernel runs what at which sizes, in what order, in which bytes; all decided before anything runs.
+
+The walk: signatures of the graph → candidates → the cheapest path by price → every kernel on it verified (if it has no verdict
+yet) → repeat until the cheapest path holds verified kernels only → instructions → memory plan.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, PriceBook, as_database, resolve_backends
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import all_kernels, by_op, copy_kernel
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.paths.lower import PlanError, arena_buffers, lower
+from tensor_graphs.paths.memory import Interval, place
+from tensor_graphs.paths.path import NoPathError, Paths, expanded_roots
+from tensor_graphs.paths.path import Path as GraphPath
+from tensor_graphs.paths.plan import Evidence, Plan, Variant, midpoint
+from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.rows import ProfileRequest
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str], None]
+
+
+def compile_graph(graph: Graph, *, tolerance: float = DEFAULT_TOLERANCE, backends: Sequence[str] | None = None,
+                  database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
+                  largest: Mapping[str, int] | None = None, memory_limit: int | None = None, path: GraphPath | None = None,
+                  reuse_outputs: bool = False, threads: int | None = None, progress: Progress | None = None) -> Plan:
+    """Choose the fastest path that is accurate enough, and plan it. `bind` the plan to run it.
+
+    tolerance: largest relative error of any kernel against the float64 oracle. at: typical sizes of dims for pricing. largest: sizes
+    up to which the graph will be used (default: the dims' upper bounds); memory is laid out and checked for them. memory_limit:
+    bytes the device may use in all. path: run this one instead of choosing. reuse_outputs: a run may overwrite the outputs of the
+    one before. Raises NoPathError (no path, or none within the tolerance) and PlanError (too little memory).
+    """
+    if not tolerance >= 0:
+        raise PlanError(f"a tolerance of {tolerance}: a relative error ≥ 0 is needed")
+    started = time.perf_counter()
+    here, notes = resolve_backends(backends)
+    if not here:
+        raise NoPathError("no backend is available\n  " + "\n  ".join(notes))
+    store = as_database(database)
+    sizes = _largest(graph, largest)
+    table_dim = _table_dim(graph)
+    book = PriceBook(store, here, tolerance).load()
+    table = by_op(all_kernels(here))
+    chooser = _Chooser(graph, book, table, threads, progress or (lambda text: None))
+    with chooser:
+        points = _points(graph, table_dim, sizes, at)
+        chosen: list[tuple[int, int, dict[str, int], GraphPath]] = []
+        for low, high, binding in points:
+            found = chooser.cheapest(binding) if path is None else chooser.given(path, binding)
+            if chosen and chosen[-1][3].choices == found.choices:
+                low0, _, b0, p0 = chosen[-1]
+                chosen[-1] = (low0, high, b0, p0)
+            else:
+                chosen.append((low, high, binding, found))
+    variants = []
+    for low, high, binding, found in chosen:
+        largest_here = dict(sizes)
+        if table_dim is not None:
+            largest_here[table_dim] = max(low, min(high, sizes[table_dim]))
+        variants.append(chooser.variant(low, high, binding, largest_here, found, here))
+    missing = chooser.queue_misses()
+    plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, notes, reuse_outputs, memory_limit, missing)
+    plan.check_capacity(sizes if largest is not None else {n: d.bounds(s)[0] for n, s in graph.dims.items()})
+    log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
+             len(variants[0].program.instructions), time.perf_counter() - started)
+    return plan
+
+
+def price_points(graph: Graph, at: Mapping[str, int] | None = None, largest: Mapping[str, int] | None = None) -> list[dict[str, int]]:
+    """The sizes at which `compile_graph` asks for prices, one per range of the table dim."""
+    return [binding for _, _, binding in _points(graph, _table_dim(graph), _largest(graph, largest), at)]
+
+
+def _largest(graph: Graph, given: Mapping[str, int] | None) -> dict[str, int]:
+    unknown = sorted(set(given or {}) - set(graph.dims))
+    if unknown:
+        raise PlanError(f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(graph.dims) or 'none'}")
+    out = {}
+    for name, symbol in graph.dims.items():
+        lo, hi = d.bounds(symbol)
+        value = int((given or {}).get(name, hi))
+        if not lo <= value <= hi:
+            raise PlanError(f"largest {name} = {value} is outside of {lo}..{hi}")
+        out[name] = value
+    return out
+
+
+def _table_dim(graph: Graph) -> str | None:
+    """The dim over which kernels are tabled: the only one in the inputs' shapes, if there is exactly one."""
+    found: set[str] = set()
+    for node in graph.inputs.values():
+        for s in node.shape:
+            found.update(str(x) for x in d.symbols(s))
+    return found.pop() if len(found) == 1 else None
+
+
+def _points(graph: Graph, table_dim: str | None, largest: Mapping[str, int],
+            at: Mapping[str, int] | None) -> list[tuple[int, int, dict[str, int]]]:
+    """(low, high, sizes to price at) for each range of the table dim; one range when there is none."""
+    typical = {n: min(largest[n], max(d.bounds(s)[0], int((at or {}).get(n, midpoint(s))))) for n, s in graph.dims.items()}
+    if table_dim is None:
+        return [(0, 0, typical)]
+    lo, hi = d.bounds(graph.dims[table_dim])
+    cuts = [lo, *(c for c in (2, 5, 17, 65) if lo < c <= hi)]
+    out = []
+    for i, low in enumerate(cuts):
+        high = cuts[i + 1] - 1 if i + 1 < len(cuts) else hi
+        wanted = (at or {}).get(table_dim)
+        middle = int(wanted) if wanted is not None and low <= wanted <= high else min(high, 4 * low if low > 4 else high)
+        binding = {**typical, table_dim: middle}
+        for name, symbol in graph.dims.items():                     # dims that may not exceed the table's (m ≤ n) follow it
+            if name != table_dim and d.bounds(symbol) == (lo, hi) and binding[name] > middle:
+                binding[name] = middle if name not in (at or {}) else binding[name]
+        out.append((low, high, binding))
+    return out
+
+
+class _Chooser:
+    """Prices, verifies and lowers for one graph; starts a judge only when something has no verdict."""
+
+    def __init__(self, graph: Graph, book: PriceBook, table: Mapping[str, Sequence[Kernel]], threads: int | None,
+                 progress: Progress) -> None:
+        self.graph, self.book, self.table, self.threads, self.progress = graph, book, table, threads, progress
+        self.judge: Judge | None = None
+        self.misses: dict[tuple[str, str], ProfileRequest] = {}
+        self.signatures: dict[str, Signature] = {}
+        self.unmeasured: dict[str, Signature] = {}
+
+    def __enter__(self) -> _Chooser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.judge is not None:
+            self.judge.worker.close()
+            self.judge = None
+
+    def paths(self, binding: Mapping[str, int], optimistic: bool) -> Paths:
+        return Paths(self.graph, self.table, lambda k, s: self.book.price(k, s, binding, optimistic))
+
+    def cheapest(self, binding: Mapping[str, int]) -> GraphPath:
+        """The cheapest path on which every kernel has a verdict; verifies what it must."""
+        while True:
+            paths = self.paths(binding, optimistic=True)
+            try:
+                path = paths.cheapest()
+            except NoPathError as e:
+                raise self._no_path(e) from None
+            if not self._verify(paths, path, binding):
+                return path
+
+    def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
+        """A path chosen by the caller: verified, then accepted or refused."""
+        paths = self.paths(binding, optimistic=True)
+        if self._verify(paths, path, binding):
+            self.paths(binding, optimistic=False).kernels(path)
+        return path
+
+    def _verify(self, paths: Paths, path: GraphPath, binding: Mapping[str, int]) -> bool:
+        """Verify the kernels of a path that have no verdict; True when there were any (prices may have changed)."""
+        pending: list[tuple[Kernel, Signature]] = []
+        for key, alternative in paths.kernels(path).items():
+            signature = self._signature(paths, key)
+            if alternative.kernel is not None and self.book.verdict(alternative.kernel, signature) is None:
+                pending.append((alternative.kernel, signature))
+        if not pending:
+            return False
+        if self.judge is None:
+            self.judge = Judge(self.book.database, threads=self.threads)
+        for i, (kernel, signature) in enumerate(pending):
+            self.progress(f"comparing {kernel.name} with the oracle ({i + 1} of {len(pending)}): {signature.title()}")
+            at = {n: int(binding[n]) for n in signature.dim_names}
+            self.judge.record(kernel, signature, self.judge.examine(kernel, signature, at), None)
+        self.book.load()
+        return True
+
+    def _signature(self, paths: Paths, key: str) -> Signature:
+        if key not in self.signatures:
+            for s in paths.known():
+                self.signatures[s.key] = s
+        return self.signatures[key]
+
+    def _no_path(self, error: NoPathError) -> NoPathError:
+        reasons = sorted({f"{kernel}: {why}" for (kernel, _), why in self.book.refused.items()})
+        text = str(error)
+        if reasons:
+            text += "\n  refused: " + "\n           ".join(reasons[:8])
+        if any("beyond the tolerance" in r for r in reasons):
+            worst = max(self.book.best_error.values(), default=float("inf"))
+            text = (f"no path is within the tolerance {self.book.tolerance:.2g}: {text}\n"
+                    f"  fix: a tolerance of {worst:.1e} or more")
+        return NoPathError(text)
+
+    def variant(self, low: int, high: int, binding: Mapping[str, int], largest: Mapping[str, int], path: GraphPath,
+                backends: Sequence[str]) -> Variant:
+        """Lower a path and lay out its memory."""
+        paths = self.paths(binding, optimistic=False)
+        chosen = paths.kernels(path)
+        kernels: dict[str, Kernel] = {}
+
+        def choose(node: Node) -> Kernel:
+            kernel = chosen[signature_of(node).key].kernel
+            assert kernel is not None
+            kernels[kernel.name] = kernel
+            return kernel
+
+        program = lower(self.graph, expanded_roots(self.graph, path), choose, copy_kernel(backends))
+        intervals = [Interval(b.first, b.last, b.nbytes, b.name) for b in (program.buffers[i] for i in arena_buffers(program))]
+        layout = place(intervals, largest)
+        evidence = []
+        for key, a in chosen.items():
+            signature = self._signature(paths, key)
+            seconds, measured = a.price.seconds, a.price.measured
+            if a.kernel is None:
+                seconds, measured = sum(n * paths.best(i)[0] for i, n in paths.inner(signature)), False
+            others = sorted(((o.name, o.price.seconds if o.kernel is not None else sum(n * paths.best(i)[0] for i, n in paths.inner(signature)),
+                              o.price.measured) for o in paths.alternatives(signature) if o.name != a.name), key=lambda o: o[1])
+            refused = tuple((k, why) for (k, s), why in self.book.refused.items() if s == key)
+            evidence.append(Evidence(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
+                                     a.price.note if a.kernel is not None else "runs its definition", tuple(others), refused))
+            if a.kernel is not None and not measured:
+                workload = timed_workload(signature, binding)
+                self.misses[a.kernel.identity, workload.key] = ProfileRequest(
+                    implementation_of(a.kernel), workload, environment_of(a.kernel.backend),
+                    priority=seconds * path.calls.get(key, 1), reason=f"chosen on a guess for {signature.title()}")
+                self.unmeasured[signature.key] = signature
+        return Variant(low, high, path, program, layout, kernels, tuple(evidence), dict(binding))
+
+    def queue_misses(self) -> tuple[str, ...]:
+        """File what was chosen on a guess in the profile queue; returns what it was, for people."""
+        if not self.misses:
+            return ()
+        for signature in self.unmeasured.values():
+            self.book.database.ensure_graph(graph_record(signature))
+        self.book.database.enqueue(*self.misses.values())
+        return tuple(r.reason for r in self.misses.values())
+

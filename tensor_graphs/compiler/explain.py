@@ -1,0 +1,62 @@
+"""explain: what was chosen and why, on one screen or as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensor_graphs.paths.path import EXPAND
+from tensor_graphs.paths.plan import Plan, Variant, human
+
+
+def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The plan as plain data: variants with their steps, evidence per signature, memory, notes."""
+    return {
+        "graph": plan.graph.structural_key, "tolerance": plan.tolerance, "backends": list(plan.backends),
+        "notes": list(plan.notes), "unmeasured": list(plan.unmeasured),
+        "memory": plan.memory(**dict(dims or {})).to_json(),
+        "variants": [_variant(plan, v) for v in plan.variants],
+    }
+
+
+def _variant(plan: Plan, v: Variant) -> dict[str, Any]:
+    return {
+        "range": None if plan.table_dim is None else {plan.table_dim: [v.low, v.high]}, "priced_at": dict(v.at),
+        "path": v.path.id, "price_us": v.path.seconds * 1e6, "measured_share": measured_share(v),
+        "instructions": len(v.program.instructions), "bind_instructions": len(v.program.bind_instructions),
+        "choices": [{
+            "what": e.title, "kernel": e.chosen, "calls": e.calls, "us_per_call": e.seconds * 1e6, "measured": e.measured,
+            "error": e.error, "why": e.note, "others": [{"kernel": n, "us_per_call": s * 1e6, "measured": m} for n, s, m in e.others],
+            "refused": [{"kernel": n, "why": w} for n, w in e.refused]} for e in v.evidence],
+    }
+
+
+def measured_share(v: Variant) -> float:
+    """Share of the predicted time of a variant that rests on rows of the database."""
+    paid = [(e.seconds * e.calls, e.measured) for e in v.evidence if e.chosen != EXPAND]
+    total = sum(s for s, _ in paid)
+    return sum(s for s, m in paid if m) / total if total else 1.0
+
+
+def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14) -> str:
+    """One screen of text: per variant the dearest choices, what each rests on, and what else was there."""
+    use = plan.memory(**dict(dims or {}))
+    out = [f"graph {plan.graph.structural_key[:12]} · tolerance {plan.tolerance:.1e} · backends {', '.join(plan.backends)}"]
+    out += [f"note: {n}" for n in plan.notes]
+    for v in plan.variants:
+        where = "" if plan.table_dim is None else f"{plan.table_dim} = {v.low}..{v.high}: "
+        priced = ", ".join(f"{n}={s}" for n, s in v.at.items())
+        out.append(f"{where}path {v.path.id} · {len(v.program.instructions)} calls · {v.path.seconds * 1e3:.2f} ms predicted"
+                   f"{' at ' + priced if priced else ''} · {measured_share(v):.0%} of it from measured rows")
+        dearest = sorted((e for e in v.evidence if e.chosen != EXPAND), key=lambda e: -e.seconds * e.calls)
+        for e in dearest[:rows]:
+            error = "" if e.error is None else f" error {e.error:.1e}"
+            other = f" | next: {e.others[0][0]} {e.others[0][1] * 1e6:.0f} µs" if e.others else ""
+            out.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<3d} {e.chosen:18s} {'measured' if e.measured else 'guess':8s}{error}"
+                       f"  {e.title[:58]}{other}")
+        if len(dearest) > rows:
+            rest = sum(e.seconds * e.calls for e in dearest[rows:])
+            out.append(f"  {rest * 1e6:9.1f} µs in {len(dearest) - rows} more")
+    out.append(f"memory: {human(use.allocated)} beside {human(use.parameters)} of parameters (states {human(use.states)}, "
+               f"arena {human(use.arena)}, outputs {human(use.outputs)})")
+    return "\n".join(out)

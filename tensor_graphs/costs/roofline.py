@@ -1,0 +1,83 @@
+"""roofline: a guess of a call's time: the slower of arithmetic and memory traffic, plus the price of a call.
+
+Source: roofline model, Williams, Waterman and Patterson, CACM 52(4), 2009. Floats: flop/s and byte/s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.atomic import AtomicOp
+from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.node import Node, TensorType, walk
+
+
+@dataclass(frozen=True)
+class BackendRates:
+    """Per backend: seconds per call, share of the device's bandwidth and arithmetic that its kernels reach."""
+
+    call_seconds: float
+    bandwidth_share: float
+    flop_share: float
+
+
+@dataclass(frozen=True)
+class DeviceRates:
+    """Of one device: byte/s read, flop/s in f32. The defaults are priors of a small CPU; `tg profile` replaces them."""
+
+    bandwidth: float = 20e9
+    flops: float = 60e9
+
+
+# Priors only: they order alternatives until rows exist. A fused loop touches each operand once; numpy makes temporaries.
+BACKEND_RATES: Mapping[str, BackendRates] = {
+    "c": BackendRates(1.5e-6, 0.95, 0.7),
+    "numpy": BackendRates(6e-6, 0.35, 0.6),
+    "torch": BackendRates(8e-6, 0.7, 0.8),
+}
+UNKNOWN_RATES = BackendRates(10e-6, 0.3, 0.3)
+
+
+def guess_seconds(signature: Signature, binding: Mapping[str, int], backend: str, device: DeviceRates | None = None) -> float:
+    """Guessed time of one call of this signature on one backend, in seconds."""
+    device = device or DeviceRates()
+    rates = BACKEND_RATES.get(backend, UNKNOWN_RATES)
+    traffic, flops = work(signature, tuple(sorted((n, int(binding[n])) for n in signature.dim_names)))
+    return rates.call_seconds + max(traffic / (device.bandwidth * rates.bandwidth_share), flops / (device.flops * rates.flop_share))
+
+
+@lru_cache(maxsize=65536)
+def work(signature: Signature, binding: tuple[tuple[str, int], ...]) -> tuple[float, float]:
+    """(bytes that must move, flops) of one call at concrete sizes."""
+    at = dict(binding)
+    spec = signature.spec
+    outs = sum(_nbytes(t, at) for t in spec.outputs)
+    name = spec.op.name
+    if name in ("embedding", "gather"):                     # reads only the rows it is asked for
+        traffic = 2.0 * outs + _nbytes(spec.inputs[1], at)
+    elif name == "write_rows":                              # in place: only the rows written
+        traffic = 2.0 * _nbytes(spec.inputs[1], at)
+    else:
+        traffic = float(outs + sum(_nbytes(t, at) for t in spec.inputs))
+    return traffic, _flops(spec.op, [*signature.graph.nodes], at)
+
+
+def _nbytes(t: TensorType, at: Mapping[str, int]) -> int:
+    return int(d.evaluate(t.nbytes(), at))
+
+
+def _flops(op: object, nodes: list[Node], at: Mapping[str, int], depth: int = 0) -> float:
+    total = 0.0
+    for node in nodes:
+        if isinstance(node.op, AtomicOp):
+            group = node.op.group
+            t = node.inputs[0].type if group == "reduce" else node.type
+            total += node.op.flops * float(d.evaluate(t.size(), at))
+        elif isinstance(node.op, CompositeOp):
+            definition = node.op.define([i.type for i in node.inputs], node.attrs)
+            total += _flops(node.op, walk(definition.outputs), at, depth + 1)
+    return total

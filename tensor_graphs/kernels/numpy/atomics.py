@@ -1,0 +1,238 @@
+"""atomics: the atomic ops in numpy, each with the semantics fixed in language/atomic.py.
+
+f(outs, ins, attrs) writes outs[0]; every array may have any strides. bf16 and f16 are computed through f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Arrays = Sequence[np.ndarray]
+Function = Callable[[Arrays, Arrays, Mapping[str, Any]], None]
+TABLE: dict[str, tuple[Function, bool]] = {}
+"""op name -> (function, may the output share memory with operand 0)"""
+
+
+def row(op: str, in_place: bool = False) -> Callable[[Function], Function]:
+    def add(f: Function) -> Function:
+        TABLE[op] = (f, in_place)
+        return f
+
+    return add
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    """Half-width floats as f32 (numpy has no fast loops for them); others as they are."""
+    return x.astype(np.float32) if x.dtype.itemsize == 2 and not np.issubdtype(x.dtype, np.integer) else x
+
+
+def is_float(x: np.ndarray) -> bool:
+    return np.issubdtype(x.dtype, np.floating) or x.dtype == ml_dtypes.bfloat16
+
+
+@row("iota")
+def iota(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    out, axis = outs[0], attrs["axis"]
+    line = np.arange(out.shape[axis]).astype(out.dtype)
+    out[...] = line.reshape([-1 if i == axis else 1 for i in range(out.ndim)])
+
+
+@row("reciprocal", in_place=True)
+def reciprocal(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        outs[0][...] = np.reciprocal(wide(ins[0]))
+
+
+@row("sqrt", in_place=True)
+def sqrt(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        outs[0][...] = np.sqrt(wide(ins[0]))
+
+
+@row("exp2", in_place=True)
+def exp2(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        outs[0][...] = np.exp2(wide(ins[0]))
+
+
+@row("log2", in_place=True)
+def log2(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        outs[0][...] = np.log2(wide(ins[0]))
+
+
+@row("sin", in_place=True)
+def sin(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        outs[0][...] = np.sin(wide(ins[0]))
+
+
+@row("floor", in_place=True)
+def floor(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = np.floor(wide(ins[0]))
+
+
+@row("cast")
+def cast(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, out = ins[0], outs[0]
+    with np.errstate(all="ignore"):
+        if is_float(x) and out.dtype.kind in "iu":
+            info = np.iinfo(out.dtype)
+            f = np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
+            t = np.trunc(f)
+            inside = (t > float(info.min) - 1) & (t < float(info.max) + (0 if info.max > 2**53 else 1))
+            out[...] = np.where(t <= float(info.min), info.min, np.where(inside, 0, info.max)).astype(out.dtype)
+            keep = inside & (t > float(info.min))
+            if np.any(keep):
+                out[keep] = t[keep].astype(out.dtype)
+        elif out.dtype == np.bool_:
+            out[...] = x != 0
+        else:
+            out[...] = x.astype(out.dtype)
+
+
+@row("bitcast")
+def bitcast(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = np.ascontiguousarray(ins[0]).view(outs[0].dtype).reshape(outs[0].shape)
+
+
+@row("add", in_place=True)
+def add(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        np.add(ins[0], ins[1], out=outs[0])
+
+
+@row("mul", in_place=True)
+def mul(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        np.multiply(ins[0], ins[1], out=outs[0])
+
+
+@row("max", in_place=True)
+def maximum(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, y = ins
+    with np.errstate(all="ignore"):
+        if not is_float(x):
+            np.maximum(x, y, out=outs[0])
+            return
+        a, b = wide(x), wide(y)
+        zeros = (a == 0) & (b == 0)
+        result = np.maximum(a, b)                     # propagates NaN; the sign of zero is settled by hand: +0 > −0
+        outs[0][...] = np.where(zeros, np.where(np.signbit(a) & np.signbit(b), result.dtype.type(-0.0), 0), result)
+
+
+@row("idiv", in_place=True)
+def idiv(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, y = ins
+    with np.errstate(all="ignore"):
+        outs[0][...] = np.where(y == 0, 0, np.floor_divide(x, np.where(y == 0, 1, y))).astype(outs[0].dtype)
+
+
+@row("and", in_place=True)
+def bit_and(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    np.bitwise_and(ins[0], ins[1], out=outs[0])
+
+
+@row("xor", in_place=True)
+def bit_xor(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    np.bitwise_xor(ins[0], ins[1], out=outs[0])
+
+
+@row("less")
+def less(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    np.less(ins[0], ins[1], out=outs[0])
+
+
+@row("not_equal")
+def not_equal(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    np.not_equal(ins[0], ins[1], out=outs[0])
+
+
+@row("where")
+def where(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = np.where(ins[0], ins[1], ins[2])
+
+
+@row("sum")
+def sum(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, axes = ins[0], tuple(attrs["axes"])
+    with np.errstate(all="ignore"):
+        # numpy sums pairwise only along the fastest axis; a wider accumulator makes the others as good
+        accumulate = np.float64 if is_float(x) else x.dtype
+        outs[0][...] = np.sum(x, axis=axes, dtype=accumulate).astype(outs[0].dtype)
+
+
+@row("reduce_max")
+def reduce_max(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, axes = ins[0], tuple(attrs["axes"])
+    initial = -np.inf if is_float(x) else np.iinfo(x.dtype).min
+    outs[0][...] = np.max(wide(x), axis=axes, initial=initial)
+    if is_float(x) and outs[0].size:
+        zero = wide(outs[0]) == 0
+        if np.any(zero):                              # among zeros +0 wins, whatever order numpy compared in
+            positive = np.any((x == 0) & ~np.signbit(wide(x)), axis=axes)
+            outs[0][...] = np.where(zero & positive, np.zeros((), outs[0].dtype), outs[0])
+
+
+@row("reshape")
+def reshape(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = ins[0].reshape(outs[0].shape)
+
+
+@row("permute")
+def permute(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = ins[0].transpose(attrs["axes"])
+
+
+@row("expand")
+def expand(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = ins[0]
+
+
+@row("pad")
+def pad(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    out = outs[0]
+    out[...] = np.asarray(attrs["value"]).astype(out.dtype)
+    out[tuple(slice(before, before + s) for (before, _), s in zip(attrs["padding"], ins[0].shape, strict=True))] = ins[0]
+
+
+@row("slice")
+def slice_(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = ins[0][tuple(slice(a, None if (s < 0 and b < 0) else b, s) for a, b, s in attrs["bounds"])]
+
+
+@row("gather")
+def gather(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, index = ins
+    axis = attrs["axis"]
+    size = x.shape[axis]
+    inside = (index >= 0) & (index < size)
+    if size == 0:
+        outs[0][...] = 0
+        return
+    taken = np.take(x, np.where(inside, index, 0).astype(np.int64), axis=axis)
+    keep = inside.reshape((1,) * axis + inside.shape + (1,) * (x.ndim - axis - 1))
+    outs[0][...] = taken if inside.all() else np.where(keep, taken, np.zeros((), x.dtype))
+
+
+@row("scatter")
+def scatter(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    base, index, updates = ins
+    axis, mode, out = attrs["axis"], attrs["mode"], outs[0]
+    out[...] = base
+    flat = index.reshape(-1)
+    inside = np.flatnonzero((flat >= 0) & (flat < base.shape[axis]))
+    to = np.moveaxis(out, axis, 0)
+    source = np.moveaxis(updates.reshape(base.shape[:axis] + (flat.size,) + base.shape[axis + 1:]), axis, 0)[inside]
+    at = flat[inside].astype(np.int64)
+    with np.errstate(all="ignore"):
+        if mode == "set":
+            to[at] = source
+        elif mode == "add":
+            np.add.at(to, at, source)
+        else:
+            np.maximum.at(to, at, source)

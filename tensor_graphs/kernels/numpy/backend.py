@@ -1,0 +1,34 @@
+"""backend: what the numpy backend can run and on which dtypes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
+from tensor_graphs.kernels.numpy import atomics, composites
+
+NAME = "numpy"
+
+
+def available() -> str | None:
+    return None
+
+
+def versions() -> dict[str, str]:
+    return {"numpy": np.__version__}
+
+
+def kernels() -> list[Kernel]:
+    """One kernel per function of atomics.py and composites.py; all dtypes the op itself allows."""
+    found = []
+    for table, module in ((atomics.TABLE, atomics), (composites.TABLE, composites)):
+        for op, (function, in_place) in table.items():
+            found.append(Kernel(
+                name=f"numpy.{op}", backend=NAME, op=op, accepts=composites.ACCEPTS.get(op, _any),
+                build=lambda spec, f=function: HostCall(f), source=source_of(function), module=module.__name__,
+                toolchain=f"numpy {np.__version__}", in_place=((0, 0),) if in_place else ()))
+    return found
+
+
+def _any(spec: Spec) -> str | None:
+    return None

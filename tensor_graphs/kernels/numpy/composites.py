@@ -1,0 +1,280 @@
+"""composites: composites that have a short, accurate form in numpy. The others run through their definitions.
+
+f(outs, ins, attrs) as in atomics.py; optional operands are found through attrs["absent"]. Half-width floats are computed in f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.kernels.numpy.atomics import Arrays, Function, is_float, wide
+
+TABLE: dict[str, tuple[Function, bool]] = {}
+ACCEPTS: dict[str, Callable[[Spec], str | None]] = {}
+"""op name -> accepts(spec) where the function does not take everything"""
+
+
+def row(op: str, in_place: bool = False) -> Callable[[Function], Function]:
+    def add(f: Function) -> Function:
+        TABLE[op] = (f, in_place)
+        return f
+
+    return add
+
+
+def only_floats(spec: Spec) -> str | None:
+    return None if all(t.dtype.kind == "float" for t in spec.inputs) else "floats only"
+
+
+def operand(ins: Arrays, attrs: Mapping[str, Any], names: tuple[str, ...], name: str) -> np.ndarray | None:
+    """The operand called `name`, None when it is absent."""
+    present = [n for n in names if n not in attrs.get("absent", ())]
+    return ins[present.index(name)] if name in present else None
+
+
+@row("sub", in_place=True)
+def sub(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        np.subtract(ins[0], ins[1], out=outs[0])
+
+
+@row("div", in_place=True)
+def div(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        outs[0][...] = wide(ins[0]) / wide(ins[1])
+
+
+ACCEPTS["div"] = only_floats
+
+
+@row("neg", in_place=True)
+def neg(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        np.multiply(ins[0], np.asarray(-1).astype(ins[0].dtype), out=outs[0])
+
+
+@row("exp", in_place=True)
+def exp(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        outs[0][...] = np.exp(wide(ins[0]))
+
+
+@row("log", in_place=True)
+def log(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        outs[0][...] = np.log(wide(ins[0]))
+
+
+@row("cos", in_place=True)
+def cos(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        outs[0][...] = np.cos(wide(ins[0]))
+
+
+@row("tanh", in_place=True)
+def tanh(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = np.tanh(wide(ins[0]))
+
+
+def stable_sigmoid(x: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        e = np.exp(-np.abs(x))
+        return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
+
+
+@row("sigmoid", in_place=True)
+def sigmoid(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = stable_sigmoid(wide(ins[0]))
+
+
+@row("silu", in_place=True)
+def silu(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x = wide(ins[0])
+    with np.errstate(all="ignore"):
+        outs[0][...] = x * stable_sigmoid(x)
+
+
+def gelu_tanh(x: np.ndarray) -> np.ndarray:
+    """0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), written as x·sigmoid(2·inner), which keeps the left tail accurate."""
+    with np.errstate(all="ignore"):
+        inner = np.float64(2 * np.sqrt(2 / np.pi)) * (x.astype(np.float64) + 0.044715 * x.astype(np.float64) ** 3)
+        out = x * stable_sigmoid(inner)
+        return np.where(np.isneginf(x), -0.0, out)
+
+
+@row("gelu", in_place=True)
+def gelu(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = gelu_tanh(wide(ins[0]))
+
+
+ACCEPTS["gelu"] = lambda spec: None if spec.attrs["approximate"] == "tanh" else "numpy has no erf"
+
+
+@row("gated")
+def gated(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    gate, up = wide(ins[0]), wide(ins[1])
+    with np.errstate(all="ignore"):
+        act = gelu_tanh(gate) if attrs["activation"] == "gelu_tanh" else gate * stable_sigmoid(gate)
+        outs[0][...] = act * up
+
+
+ACCEPTS["gated"] = lambda spec: None if spec.attrs["activation"] in ("gelu_tanh", "silu") else "numpy has no erf"
+
+
+@row("softmax", in_place=True)
+def softmax(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, axis = wide(ins[0]), attrs["axis"]
+    with np.errstate(all="ignore"):
+        top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+        e = np.exp(x - top)
+        outs[0][...] = e / np.sum(e, axis=axis, keepdims=True, dtype=np.float64)
+
+
+@row("rms_norm", in_place=True)
+def rms_norm(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x = wide(ins[0])
+    weight = operand(ins, attrs, ("x", "weight"), "weight")
+    with np.errstate(all="ignore"):
+        mean_square = np.mean(np.square(x, dtype=np.float64), axis=-1, keepdims=True)
+        y = x * (1 / np.sqrt(mean_square + attrs["eps"]))
+        outs[0][...] = y if weight is None else y * (attrs["offset"] + weight.astype(np.float64))
+
+
+@row("layer_norm", in_place=True)
+def layer_norm(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    names = ("x", "weight", "bias")
+    weight, bias = operand(ins, attrs, names, "weight"), operand(ins, attrs, names, "bias")
+    x = ins[0].astype(np.float64)
+    with np.errstate(all="ignore"):
+        centred = x - x.mean(axis=-1, keepdims=True)
+        y = centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + attrs["eps"])
+        if weight is not None:
+            y = y * weight.astype(np.float64)
+        outs[0][...] = y if bias is None else y + bias.astype(np.float64)
+
+
+@row("dot")
+def dot(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    a, b = ins
+    with np.errstate(all="ignore"):
+        if is_float(a) and outs[0].dtype == a.dtype and a.dtype.itemsize >= 4 and outs[0].flags.c_contiguous and a.ndim > 1 < b.ndim:
+            np.matmul(a, b, out=outs[0])
+        else:
+            outs[0][...] = np.matmul(wide(a), wide(b))
+
+
+@row("linear")
+def linear(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    names = ("x", "weight", "bias")
+    x, weight = wide(ins[0]), wide(ins[1]).astype(wide(ins[0]).dtype, copy=False)
+    bias = operand(ins, attrs, names, "bias")
+    with np.errstate(all="ignore"):
+        y = np.matmul(x, weight.T)
+        outs[0][...] = y if bias is None else y + wide(bias)
+
+
+ACCEPTS["linear"] = only_floats
+
+
+@row("embedding")
+def embedding(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    table, ids = ins
+    inside = (ids >= 0) & (ids < table.shape[0])
+    rows = wide(table[np.where(inside, ids, 0)]).astype(outs[0].dtype) * np.asarray(attrs["scale"], dtype=outs[0].dtype)
+    outs[0][...] = np.where(inside[..., None], rows, 0)
+
+
+ACCEPTS["embedding"] = lambda spec: None if spec.outputs[0].dtype.kind == "float" else "float outputs only"
+
+
+@row("rope_table")
+def rope_table(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    half = attrs["head_dim"] // 2
+    frequency = float(attrs["theta"]) ** (-np.arange(half) / half) / attrs["scaling"]
+    angle = ins[0].astype(np.float64)[:, None] * frequency
+    outs[0][...] = np.cos(angle)
+    outs[1][...] = np.sin(angle)
+
+
+@row("rope")
+def rope(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, cos, sin = (wide(i) for i in ins)
+    half = x.shape[-1] // 2
+    a, b = x[..., :half], x[..., half:]
+    c, s = cos[:, None, :], sin[:, None, :]
+    with np.errstate(all="ignore"):
+        outs[0][..., :half] = a * c - b * s
+        outs[0][..., half:] = b * c + a * s
+
+
+@row("attention")
+def attention(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    names = ("q", "k", "v", "mask")
+    q, k, v = (wide(i) for i in ins[:3])
+    mask = operand(ins, attrs, names, "mask")
+    n, heads, _ = q.shape
+    s, kv_heads, _ = k.shape
+    position = attrs["start"] + np.arange(n)[:, None]
+    key = np.arange(s)[None, :]
+    visible = np.ones((n, s), dtype=bool) if mask is None else mask.copy()
+    if attrs["causal"]:
+        visible &= key <= position
+    if attrs["window"] > 0:
+        visible &= position - key < attrs["window"]
+    group = heads // kv_heads
+    with np.errstate(all="ignore"):
+        for h in range(heads):
+            scores = (q[:, h] @ k[:, h // group].T) * np.asarray(attrs["scale"], dtype=q.dtype)
+            if attrs["softcap"] > 0:
+                scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
+            scores = np.where(visible, scores, -np.inf)
+            top = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
+            e = np.where(visible, np.exp(scores - np.where(np.isneginf(top), 0, top)), 0)
+            total = e.sum(axis=-1, keepdims=True, dtype=np.float64)
+            weights = (e / np.where(total == 0, 1, total)).astype(q.dtype)
+            outs[0][:, h] = weights @ v[:, h // group]
+
+
+@row("write_rows", in_place=True)
+def write_rows(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    base, value = ins
+    out, axis, start = outs[0], attrs["axis"], attrs["start"]
+    if out.__array_interface__["data"][0] != base.__array_interface__["data"][0]:
+        out[...] = base
+    low, high = max(start, 0), min(start + value.shape[axis], base.shape[axis])
+    if high > low:
+        place = (slice(None),) * axis
+        out[(*place, slice(low, high))] = value[(*place, slice(low - start, high - start))]
+
+
+@row("concat")
+def concat(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = np.concatenate(list(ins), axis=attrs["axis"])
+
+
+@row("argmax")
+def argmax(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = np.argmax(wide(ins[0]), axis=attrs["axis"])
+
+
+@row("mean")
+def mean(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, axes = ins[0], attrs["axes"]
+    axes = None if axes is None else axes if isinstance(axes, int) else tuple(axes)
+    with np.errstate(all="ignore"):
+        outs[0][...] = np.asarray(np.sum(x, axis=axes, keepdims=attrs["keepdims"], dtype=np.float64) /
+                                  (x.size // max(outs[0].size, 1) if outs[0].size else 1))
+
+
+ACCEPTS["mean"] = only_floats
+
+
+@row("cumsum")
+def cumsum(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x = ins[0]
+    with np.errstate(all="ignore"):
+        outs[0][...] = np.cumsum(x, axis=attrs["axis"], dtype=np.float64 if is_float(x) else x.dtype).astype(outs[0].dtype)

@@ -1,0 +1,59 @@
+"""signature: one op with its attributes and operand types, names stripped. Equal signatures are one question with one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, TensorType, encode_attribute
+
+
+@dataclass(frozen=True, eq=False)
+class Signature:
+    """`key` is the structural key of the single-op graph; `dim_names[i]` is what its canonical dim d<i> is called in `spec`."""
+
+    key: str
+    spec: Spec
+    graph: Graph
+    dim_names: tuple[str, ...]
+
+    def axes(self, binding: Mapping[str, int]) -> dict[str, int]:
+        """The workload's axes: canonical dim name -> size."""
+        return {f"d{i}": int(binding[name]) for i, name in enumerate(self.dim_names)}
+
+    def binding(self, axes: Mapping[str, int]) -> dict[str, int]:
+        """The inverse of `axes`."""
+        return {name: int(axes[f"d{i}"]) for i, name in enumerate(self.dim_names)}
+
+    def title(self) -> str:
+        """For people: `linear f32[n, 640] f32[262144, 640]`."""
+        return f"{self.spec.op.name} {' '.join(map(str, self.spec.inputs))}".strip()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Signature) and self.key == other.key and self.spec.inputs == other.spec.inputs
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+_cache: dict[tuple[Any, ...], Signature] = {}
+
+
+def signature_of(node: Node) -> Signature:
+    """The signature of an atomic or composite node; the same object for nodes that ask the same in the same dims."""
+    types: tuple[TensorType, ...] = tuple(i.type for i in node.inputs)
+    key = (node.op, types, tuple((k, encode_attribute(v)) for k, v in node.attrs.items()))
+    found = _cache.get(key)
+    if found is None:
+        spec = Spec(node.op, node.attrs, types, node.types)
+        g = spec.single_node_graph()
+        found = _cache[key] = Signature(g.structural_key, spec, g, g.canonical.dim_names)
+    return found
+
+
+def is_composite(signature: Signature) -> bool:
+    return isinstance(signature.spec.op, CompositeOp)

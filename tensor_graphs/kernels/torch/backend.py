@@ -1,0 +1,37 @@
+"""backend: what the torch backend can run. Functions import torch when they first run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+
+from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
+from tensor_graphs.kernels.torch import ops
+
+NAME = "torch"
+DTYPES = frozenset({"f32", "f64", "bf16", "f16", "i8", "i16", "i32", "i64", "u8", "bool"})
+"""torch's CPU operators are complete for these; u16, u32 and u64 lack most of them"""
+
+
+def available() -> str | None:
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed (pip install 'tensor_graphs[torch]')"
+    return None
+
+
+def versions() -> dict[str, str]:
+    return {"torch": importlib.metadata.version("torch")}
+
+
+def kernels() -> list[Kernel]:
+    return [Kernel(name=f"torch.{op}", backend=NAME, op=op, accepts=lambda spec, extra=extra: _accepts(spec) or extra(spec),
+                   build=lambda spec, f=function: HostCall(f), source=source_of(function), module=ops.__name__,
+                   toolchain=f"torch {versions()['torch']}", positive_strides=True)
+            for op, (function, extra) in ops.TABLE.items()]
+
+
+def _accepts(spec: Spec) -> str | None:
+    for t in (*spec.inputs, *spec.outputs):
+        if t.dtype.name not in DTYPES:
+            return f"torch has no CPU operators for {t.dtype.name}"
+    return None

@@ -1,0 +1,470 @@
+"""lower: one path of a graph as a flat list of instructions over buffers. Views cost nothing where strides can say them.
+
+Before: a graph and, for each of its signatures, a kernel (or "expand"). After: instructions in an order in which every operand
+is written before it is read, in-place writes where they are proved safe, copies where a kernel needs contiguous memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.kernel import Call, Kernel, Spec
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.atomic import same_dim
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, TensorType, consumers, walk
+
+BufferKind = Literal["arena", "parameter", "input", "state", "output", "constant", "dims", "bound"]
+VIEW_OPS = frozenset({"reshape", "permute", "expand", "slice", "item", "copy_to"})
+
+
+class PlanError(TensorGraphsError):
+    """A graph that cannot be put on a device as asked."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A typed, strided window into a buffer. offset in bytes, strides in elements; all may be expressions of dims."""
+
+    buffer: int
+    offset: Dim
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    dtype: DType
+
+    @property
+    def contiguous(self) -> bool:
+        return is_contiguous(self.shape, self.strides)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One call, as plain data. `kernel` is the kernel's name; `waits` are the instructions whose results it reads or overwrites."""
+
+    label: str
+    kernel: str
+    op: str
+    signature: str
+    call: Call
+    attrs: Mapping[str, Any]
+    outs: tuple[Operand, ...]
+    ins: tuple[Operand, ...]
+    written_at: str = ""
+    waits: tuple[int, ...] = ()
+
+
+@dataclass
+class Buffer:
+    """Where a value lives. first/last: the instructions between which it is alive (arena only)."""
+
+    kind: BufferKind
+    name: str
+    nbytes: Dim
+    first: int = -1
+    last: int = -1
+    value: Any = None                  # constants: ArrayValue or number; dims: the expression
+    alias: int | None = None           # shares the memory of another buffer (written in place)
+    dtype: DType | None = None
+
+
+@dataclass
+class Program:
+    """Instructions to run at every call, and at bind time, over one table of buffers."""
+
+    graph: Graph
+    buffers: list[Buffer] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    bind_instructions: list[Instruction] = field(default_factory=list)
+    outputs: dict[str, Operand] = field(default_factory=dict)
+    values: dict[Node, Operand] = field(default_factory=dict)
+    signatures: dict[str, Signature] = field(default_factory=dict)
+
+    def home(self, buffer: int) -> int:
+        """The buffer whose memory this one uses."""
+        while (alias := self.buffers[buffer].alias) is not None:
+            buffer = alias
+        return buffer
+
+
+def contiguous_strides(shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    out: list[Dim] = []
+    step: Dim = 1
+    for s in reversed(shape):
+        out.append(step)
+        step = step * s
+    return tuple(reversed(out))
+
+
+def is_contiguous(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
+    """C order without gaps; axes of size 1 have no say."""
+    step: Dim = 1
+    for s, st in zip(reversed(shape), reversed(strides), strict=True):
+        if s == 1:
+            continue
+        if s == 0:
+            return True
+        if not (st == step):
+            return False
+        step = step * s
+    return True
+
+
+def reshape_strides(shape: Sequence[Dim], strides: Sequence[Dim], new: Sequence[Dim]) -> tuple[Dim, ...] | None:
+    """Strides that view the same memory under a new shape, or None when it needs a copy."""
+    if is_contiguous(shape, strides):
+        return contiguous_strides(new)
+    old = [(s, st) for s, st in zip(shape, strides, strict=True) if s != 1]
+    out: list[Dim] = [0] * len(new)
+    wanted = [(axis, s) for axis, s in enumerate(new) if s != 1]
+    i = j = 0
+    while i < len(old) and j < len(wanted):
+        oi, nj = i + 1, j + 1
+        a, b = old[i][0], wanted[j][1]
+        while not same_dim(a, b):
+            grow_old = d.dim_ge(b, a)
+            if grow_old is None:
+                return None
+            if grow_old:
+                if oi >= len(old):
+                    return None
+                a, oi = a * old[oi][0], oi + 1
+            else:
+                if nj >= len(wanted):
+                    return None
+                b, nj = b * wanted[nj][1], nj + 1
+        for k in range(i, oi - 1):                       # the merged old axes must be one run of memory
+            if not (old[k][1] == old[k + 1][1] * old[k + 1][0]):
+                return None
+        step: Dim = old[oi - 1][1]
+        for k in range(nj - 1, j - 1, -1):
+            out[wanted[k][0]] = step
+            step = step * wanted[k][1]
+        i, j = oi, nj
+    return tuple(out) if i == len(old) and j == len(wanted) else None
+
+
+ChooseKernel = Callable[[Node], Kernel]
+
+
+class _Lowering:
+    def __init__(self, graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copy_kernel: Kernel) -> None:
+        self.graph, self.choose, self.copy_kernel = graph, choose, copy_kernel
+        self.program = Program(graph)
+        self.values: dict[Node, tuple[Operand, ...]] = {}
+        self.counts: dict[str, int] = {}
+        self.roots = list(roots)
+        self.names: dict[tuple[str, str], int] = {}
+        self.bound: set[int] = set()
+        self.pairs: dict[str, tuple[tuple[int, int], ...]] = {}     # instruction label -> (output, input) that may share memory
+
+    # ---- buffers ----
+
+    def buffer(self, kind: BufferKind, name: str, nbytes: Dim, **more: Any) -> int:
+        self.program.buffers.append(Buffer(kind, name, nbytes, **more))
+        return len(self.program.buffers) - 1
+
+    def named(self, kind: BufferKind, name: str, t: TensorType) -> Operand:
+        key = (kind, name)
+        if key not in self.names:
+            self.names[key] = self.buffer(kind, name, t.nbytes(), dtype=t.dtype)
+        return Operand(self.names[key], 0, t.shape, contiguous_strides(t.shape), t.dtype)
+
+    def fresh(self, t: TensorType, label: str, bind: bool) -> Operand:
+        index = self.buffer("bound" if bind else "arena", label, t.nbytes(), dtype=t.dtype)
+        if bind:
+            self.bound.add(index)
+        return Operand(index, 0, t.shape, contiguous_strides(t.shape), t.dtype)
+
+    def is_bound(self, operand: Operand) -> bool:
+        b = self.program.buffers[operand.buffer]
+        return b.kind in ("parameter", "constant", "bound")
+
+    # ---- nodes ----
+
+    def leaf(self, node: Node) -> Operand:
+        t = node.type
+        if node.op is leaves.CONSTANT:
+            value = node.attrs["value"]
+            if isinstance(value, d.Expr):
+                name = f"{t.dtype.name} {d.format_dim(value)}"
+                index = self.names.setdefault(("dims", name), -1)
+                if index < 0:
+                    index = self.names["dims", name] = self.buffer("dims", name, t.dtype.itemsize, value=value, dtype=t.dtype)
+            else:
+                key = ("constant", node.digest)
+                index = self.names.get(key, -1)
+                if index < 0:
+                    index = self.names[key] = self.buffer("constant", node.digest[:8], t.nbytes(), value=value, dtype=t.dtype)
+            return Operand(index, 0, t.shape, contiguous_strides(t.shape), t.dtype)
+        kinds: dict[Any, BufferKind] = {leaves.INPUT: "input", leaves.PARAMETER: "parameter", leaves.STATE: "state"}
+        if node.op not in kinds:
+            raise PlanError(f"a graph to run may not hold a bare {node.op.name}")
+        return self.named(kinds[node.op], str(node.attrs["name"]), t)
+
+    def view(self, node: Node, x: Operand) -> Operand | None:
+        """The node's value as another window into x's buffer; None when strides cannot say it."""
+        name = node.op.name
+        if name == "copy_to":
+            if node.attrs["device"] != "cpu":
+                raise PlanError(f"copy_to({node.attrs['device']!r}) at {node.location}: this machine has the device 'cpu' only")
+            return x
+        if name == "permute":
+            axes = node.attrs["axes"]
+            return replace(x, shape=node.shape, strides=tuple(x.strides[a] for a in axes))
+        if name == "expand":
+            strides = tuple(0 if not same_dim(a, b) else st for a, b, st in zip(x.shape, node.shape, x.strides, strict=True))
+            return replace(x, shape=node.shape, strides=strides)
+        if name == "slice":
+            offset, strides = x.offset, []
+            for (start, _, step), st in zip(node.attrs["bounds"], x.strides, strict=True):
+                offset = offset + start * st * x.dtype.itemsize
+                strides.append(st * step)
+            return replace(x, offset=offset, shape=node.shape, strides=tuple(strides))
+        if name == "reshape":
+            strides_or_none = reshape_strides(x.shape, x.strides, node.shape)
+            return None if strides_or_none is None else replace(x, shape=node.shape, strides=strides_or_none)
+        raise AssertionError(name)
+
+    def label(self, op: str) -> str:
+        self.counts[op] = self.counts.get(op, -1) + 1
+        return f"{op}.{self.counts[op]}"
+
+    def emit(self, node_op: str, kernel: Kernel, call: Call, attrs: Mapping[str, Any], outs: tuple[Operand, ...],
+             ins: tuple[Operand, ...], signature: str, written_at: str, bind: bool) -> None:
+        target = self.program.bind_instructions if bind else self.program.instructions
+        label = self.label(node_op)
+        target.append(Instruction(label, kernel.name, node_op, signature, call, attrs, outs, ins, written_at))
+        if kernel.in_place and not bind:
+            self.pairs[label] = kernel.in_place
+
+    def copy(self, x: Operand, into: Operand | None = None, why: str = "copy", bind: bool | None = None) -> Operand:
+        """An explicit contiguous copy (into a given operand, or a new transient one)."""
+        t = TensorType(x.shape, x.dtype)
+        bind = self.is_bound(x) and into is None if bind is None else bind
+        out = into if into is not None else self.fresh(t, why, bind)
+        spec = Spec(_COPY, {}, (t,), (t,))
+        self.emit(why, self.copy_kernel, self.copy_kernel.build(spec), {}, (out,), (x,), "", "", bind)
+        return out
+
+    def run(self, order: Sequence[Node]) -> None:
+        for node in order:
+            if node.op.kind == "leaf":
+                self.values[node] = (self.leaf(node),)
+            elif node.op is leaves.ITEM:
+                self.values[node] = (self.values[node.inputs[0]][node.attrs["index"]],)
+            elif node.op.name in VIEW_OPS and node.op.kind in ("atomic", "structural"):
+                (x,) = self.values[node.inputs[0]]
+                found = self.view(node, x)
+                if found is None:
+                    found = self.view(node, self.copy(x, why="contiguous"))
+                    assert found is not None
+                self.values[node] = (found,)
+            else:
+                self.kernel_node(node)
+
+    def kernel_node(self, node: Node) -> None:
+        signature = signature_of(node)
+        kernel = self.choose(node)
+        ins = tuple(self.values[i][0] for i in node.inputs)
+        static = all(d.is_static(s) for t in (*node.types, *(i.type for i in node.inputs)) for s in t.shape)
+        bind = bool(ins) and static and all(self.is_bound(i) for i in ins) and not has_dims(node.attrs)
+        prepared = []
+        for x in ins:
+            wants_copy = (kernel.contiguous and not x.contiguous) or (
+                kernel.positive_strides and any(d.dim_ge(s, 0) is not True for s in x.strides))
+            prepared.append(self.copy(x, why="contiguous") if wants_copy else x)
+        outs = tuple(self.fresh(t, node.op.name, bind) for t in node.types)
+        self.program.signatures[signature.key] = signature
+        self.emit(node.op.name, kernel, kernel.build(Spec.of(node)), node.attrs, outs, tuple(prepared), signature.key,
+                  str(node.location or ""), bind)
+        self.values[node] = outs
+
+    def finish(self) -> Program:
+        p = self.program
+        roots = dict(zip([("output", n) for n in self.graph.outputs] + [("state", n) for n in self.graph.updates], self.roots,
+                         strict=True))
+        last_use: dict[int, int] = {}
+        for t, ins in enumerate(p.instructions):
+            for o in (*ins.ins, *ins.outs):
+                last_use[o.buffer] = t
+        kept = {self.values[r][0].buffer for r in self.roots}
+        self._in_place(last_use, kept, roots)
+        # final values into outputs and states
+        taken: set[int] = set()
+        late: list[tuple[Operand, Operand]] = []
+        for (kind, name), root in roots.items():
+            value = self.values[root][0]
+            t = root.type
+            home = p.home(value.buffer)
+            b = p.buffers[home]
+            whole = value.contiguous and value.offset == 0 and same_dim(b.nbytes, t.nbytes())
+            if kind == "output":
+                if b.kind == "arena" and whole and home not in taken:
+                    b.kind, b.name = "output", name
+                    taken.add(home)
+                    p.outputs[name] = value
+                else:
+                    out = self.named("output", name, t)
+                    p.outputs[name] = out
+                    late.append((value, out))
+            elif not (b.kind == "state" and b.name == name and whole):
+                late.append((value, self.named("state", name, t)))
+        # a state may be the source of one copy and the target of another: read everything before writing any state
+        written = {p.home(into.buffer) for _, into in late if p.buffers[into.buffer].kind == "state"}
+        staged = [(self.copy(v, why="stage", bind=False) if p.home(v.buffer) in written else v, into) for v, into in late
+                  if p.home(v.buffer) != p.home(into.buffer) or v != into]
+        for v, into in staged:
+            self.copy(v, into=into, why="store", bind=False)
+        self._liveness()
+        self._waits()
+        p.values = {node: v[0] for node, v in self.values.items() if len(v) == 1}
+        return p
+
+    def _in_place(self, last_use: Mapping[int, int], kept: set[int], roots: Mapping[tuple[str, str], Node]) -> None:
+        """Let an output share memory with an operand that dies at this very instruction (or is the state it updates)."""
+        p = self.program
+        for t, ins in enumerate(p.instructions):
+            kernel_pairs = self.pairs.get(ins.label, ())
+            for out_index, in_index in kernel_pairs:
+                if in_index >= len(ins.ins):
+                    continue
+                x, out = ins.ins[in_index], ins.outs[out_index]
+                b = p.buffers[p.home(x.buffer)]
+                if p.buffers[out.buffer].kind != "arena" or x.buffer in kept or last_use[x.buffer] > t:
+                    continue
+                if not (x.contiguous and x.offset == 0 and x.shape == out.shape and x.dtype == out.dtype):
+                    continue
+                if sum(1 for o in ins.ins if p.home(o.buffer) == p.home(x.buffer)) > 1 or not same_dim(b.nbytes, p.buffers[out.buffer].nbytes):
+                    continue
+                if b.kind == "state":
+                    if ("state", b.name) not in roots:
+                        continue                        # never updated: its value must stay
+                elif b.kind != "arena":
+                    continue
+                p.buffers[out.buffer].alias = x.buffer
+                break
+
+    def _liveness(self) -> None:
+        p = self.program
+        for t, ins in enumerate(p.instructions):
+            for o in (*ins.outs, *ins.ins):
+                b = p.buffers[p.home(o.buffer)]
+                b.first = t if b.first < 0 else b.first
+                b.last = t
+
+    def _waits(self) -> None:
+        """Data dependences by memory: read after write, write after read, write after write."""
+        p = self.program
+        writer: dict[int, int] = {}
+        readers: dict[int, list[int]] = {}
+        done: list[Instruction] = []
+        for t, ins in enumerate(p.instructions):
+            waits: set[int] = set()
+            for o in ins.ins:
+                home = p.home(o.buffer)
+                if home in writer:
+                    waits.add(writer[home])
+            for o in ins.outs:
+                home = p.home(o.buffer)
+                waits.update(readers.get(home, ()))
+                if home in writer:
+                    waits.add(writer[home])
+            for o in ins.ins:
+                readers.setdefault(p.home(o.buffer), []).append(t)
+            for o in ins.outs:
+                writer[p.home(o.buffer)] = t
+                readers[p.home(o.buffer)] = []
+            waits.discard(t)
+            done.append(replace(ins, waits=tuple(sorted(waits))))
+        p.instructions = done
+
+
+class _CopyOp:
+    name, kind = "copy", "structural"
+
+    def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
+        return (inputs[0].type,)
+
+    def identity(self, node: Node) -> str:
+        return ""
+
+
+_COPY = _CopyOp()
+
+
+def has_dims(value: Any) -> bool:
+    """Does an attribute value (or a mapping of them) mention a symbolic dim?"""
+    if isinstance(value, d.Expr):
+        return True
+    if isinstance(value, Mapping):
+        return any(has_dims(v) for v in value.values())
+    return isinstance(value, tuple) and any(has_dims(v) for v in value)
+
+
+def schedule(roots: Sequence[Node]) -> list[Node]:
+    """An order in which operands come first, and readers of a state come before what overwrites it (where that is possible)."""
+    order = walk(roots)
+    users = consumers(roots)
+    index = {n: i for i, n in enumerate(order)}
+    extra: list[tuple[Node, Node]] = []
+    ancestors_cache: dict[Node, set[Node]] = {}
+
+    def ancestors(n: Node) -> set[Node]:
+        if n not in ancestors_cache:
+            ancestors_cache[n] = set(walk([n]))
+        return ancestors_cache[n]
+
+    for node in order:
+        if node.op is not leaves.STATE or len(set(users[node])) < 2:
+            continue
+        writers = [u for u in set(users[node]) if u.op.name in ("write_rows", "write_at_index", "scatter") and u.inputs[0] is node]
+        readers: list[Node] = []                        # who reads the state's memory, through views too
+        stack = [u for u in set(users[node]) if u not in writers]
+        while stack:
+            u = stack.pop()
+            readers.append(u)
+            if u.op.name in VIEW_OPS:
+                stack.extend(users[u])
+        for w in writers[:1]:
+            extra += [(r, w) for r in readers if w not in ancestors(r)]
+    if not extra:
+        return order
+    before: dict[Node, set[Node]] = {n: set(n.inputs) for n in order}
+    for r, w in extra:
+        before[w].add(r)
+    after: dict[Node, list[Node]] = {n: [] for n in order}
+    for n, needs in before.items():
+        for m in needs:
+            after[m].append(n)
+    missing = {n: len(needs) for n, needs in before.items()}
+    ready = [index[n] for n in order if missing[n] == 0]
+    heapq.heapify(ready)
+    out: list[Node] = []
+    while ready:
+        n = order[heapq.heappop(ready)]
+        out.append(n)
+        for u in after[n]:
+            missing[u] -= 1
+            if missing[u] == 0:
+                heapq.heappush(ready, index[u])
+    return out if len(out) == len(order) else order     # a cycle (two writers that read each other): copies instead
+
+
+def lower(graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copy_kernel: Kernel) -> Program:
+    """The program of a graph whose nodes (after expansion: `roots`, in the order of graph.roots) each have a kernel."""
+    lowering = _Lowering(graph, roots, choose, copy_kernel)
+    lowering.run(schedule(roots))
+    return lowering.finish()
+
+
+def arena_buffers(program: Program) -> list[int]:
+    """The buffers that own arena memory, in table order (aliases use their home's)."""
+    return [i for i, b in enumerate(program.buffers) if b.kind == "arena" and b.alias is None and b.last >= 0]

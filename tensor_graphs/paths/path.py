@@ -1,0 +1,245 @@
+"""path: for each signature of a graph, how it is computed; best first, the rest lazily.
+
+A path is a choice per signature (18 equal layers are one question): the name of a kernel, or "expand" (run the definition, whose
+signatures are chosen in turn). Views and leaves need no choice. Enumeration starts at the cheapest path and swaps one choice at a
+time, cheapest first; it is complete and never repeats a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import matching
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.composite import CompositeOp, expand_all
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, walk
+from tensor_graphs.paths.lower import VIEW_OPS
+
+EXPAND = "expand"
+
+
+class NoPathError(TensorGraphsError):
+    """Nothing that may be used computes this graph (within the tolerance)."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """Of one call. measured: a row of the database; else a guess. error: measured max relative error, None if unknown."""
+
+    seconds: float
+    measured: bool = False
+    error: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One way to compute a signature: a kernel with its price, or (kernel None) its definition."""
+
+    name: str
+    kernel: Kernel | None
+    price: Price
+
+
+PriceOf = Callable[[Kernel, Signature], Price | None]
+"""The price of a kernel for a signature; None when the kernel may not be used (never verified, failed, or beyond the tolerance)."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """A choice for each signature that is reached. `choices`: signature key -> kernel name or "expand"."""
+
+    graph_key: str
+    choices: Mapping[str, str]
+    seconds: float
+    measured: bool
+    error: float | None
+    titles: Mapping[str, str] = field(default_factory=dict, compare=False)
+    calls: Mapping[str, int] = field(default_factory=dict, compare=False)
+
+    @property
+    def id(self) -> str:
+        """Short digest of graph and choices: the same path has the same id in every process."""
+        text = self.graph_key + json.dumps(sorted(self.choices.items()))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "graph": self.graph_key, "choices": dict(sorted(self.choices.items()))}
+
+    def steps(self) -> list[dict[str, Any]]:
+        """For people and machines: what runs which op, how often."""
+        return [{"op": self.titles.get(k, k), "kernel": v, "calls": self.calls.get(k, 0)} for k, v in self.choices.items()]
+
+
+def needs_choice(node: Node) -> bool:
+    return node.op.kind in ("atomic", "composite") and node.op.name not in VIEW_OPS
+
+
+class Paths:
+    """The alternatives of a graph's signatures, and the paths made of them."""
+
+    def __init__(self, graph: Graph, table: Mapping[str, Sequence[Kernel]], price_of: PriceOf, *, expand: bool = True) -> None:
+        self.graph, self.price_of, self.may_expand = graph, price_of, expand
+        self.table = table
+        self._alternatives: dict[Signature, list[Alternative]] = {}
+        self._inner: dict[Signature, list[tuple[Signature, int]]] = {}
+        self._best: dict[Signature, tuple[float, Alternative | None]] = {}
+        self.top = self._count(graph.roots)
+
+    @staticmethod
+    def _count(roots: Sequence[Node]) -> list[tuple[Signature, int]]:
+        """Signatures of the nodes that need a choice, with how many nodes have each. Constants-only nodes count too."""
+        counts: dict[Signature, int] = {}
+        for node in walk(roots):
+            if needs_choice(node):
+                s = signature_of(node)
+                counts[s] = counts.get(s, 0) + 1
+        return list(counts.items())
+
+    def inner(self, s: Signature) -> list[tuple[Signature, int]]:
+        """The signatures inside a composite's definition (one level)."""
+        if s not in self._inner:
+            assert isinstance(s.spec.op, CompositeOp)
+            definition = s.spec.op.define(s.spec.inputs, s.spec.attrs)
+            self._inner[s] = self._count(definition.outputs)
+        return self._inner[s]
+
+    def alternatives(self, s: Signature) -> list[Alternative]:
+        """Every way to compute a signature, kernels first. The order is deterministic."""
+        if s not in self._alternatives:
+            found = []
+            for kernel in matching(s.spec, self.table):
+                price = self.price_of(kernel, s)
+                if price is not None:
+                    found.append(Alternative(kernel.name, kernel, price))
+            if self.may_expand and isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque:
+                found.append(Alternative(EXPAND, None, Price(0.0)))
+            self._alternatives[s] = found
+        return self._alternatives[s]
+
+    def known(self) -> list[Signature]:
+        """Every signature that was looked at so far: the graph's own, and those inside definitions that were priced."""
+        return list(dict.fromkeys([*(s for s, _ in self.top), *(i for inner in self._inner.values() for i, _ in inner)]))
+
+    def best(self, s: Signature) -> tuple[float, Alternative | None]:
+        """(seconds, alternative) of the cheapest way; (inf, None) when there is none."""
+        if s not in self._best:
+            self._best[s] = (math.inf, None)            # definitions are finite, so this is never read while it is computed
+            found: tuple[float, Alternative | None] = (math.inf, None)
+            for a in self.alternatives(s):
+                cost = a.price.seconds if a.kernel is not None else sum(n * self.best(i)[0] for i, n in self.inner(s))
+                if cost < found[0]:
+                    found = (cost, a)
+            self._best[s] = found
+        return self._best[s]
+
+    def _assemble(self, picks: Mapping[Signature, Alternative]) -> tuple[dict[Signature, Alternative], dict[Signature, int]] | None:
+        """The choices that are reached under `picks` (best elsewhere) and how many calls each has; None when impossible."""
+        chosen: dict[Signature, Alternative] = {}
+        calls: dict[Signature, int] = {}
+        stack = [(s, n) for s, n in reversed(self.top)]
+        while stack:
+            s, n = stack.pop()
+            a = picks.get(s) or self.best(s)[1]
+            if a is None:
+                return None
+            chosen[s] = a
+            calls[s] = calls.get(s, 0) + n
+            if a.kernel is None:
+                stack.extend((i, n * k) for i, k in reversed(self.inner(s)))
+        return chosen, calls
+
+    def _path(self, chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int]) -> Path:
+        paid = [(a.price, calls[s]) for s, a in chosen.items() if a.kernel is not None]
+        errors = [p.error for p, _ in paid]
+        return Path(self.graph.structural_key, {s.key: a.name for s, a in chosen.items()},
+                    sum(p.seconds * n for p, n in paid), all(p.measured for p, _ in paid),
+                    None if any(e is None for e in errors) else max((e for e in errors if e is not None), default=0.0),
+                    {s.key: s.title() for s in chosen}, dict((s.key, calls[s]) for s in chosen))
+
+    def cheapest(self) -> Path:
+        """The best path. Raises NoPathError naming the ops that nothing computes."""
+        made = self._assemble({})
+        if made is None:
+            raise NoPathError(self._why_none())
+        return self._path(*made)
+
+    def _why_none(self) -> str:
+        culprits: list[str] = []
+
+        def visit(s: Signature, trail: str) -> None:
+            if self.best(s)[1] is not None or len(culprits) >= 5:
+                return
+            if isinstance(s.spec.op, CompositeOp) and self.may_expand and not s.spec.op.opaque:
+                for i, _ in self.inner(s):
+                    visit(i, f"{trail}{s.spec.op.name} → ")
+            else:
+                culprits.append(trail + s.title())
+
+        for s, _ in self.top:
+            visit(s, "")
+        return "no kernel that may be used computes " + "; ".join(dict.fromkeys(culprits))
+
+    def __iter__(self) -> Iterator[Path]:
+        """All paths, cheapest first (exactly by price when prices add up), each once."""
+        first = self._assemble({})
+        if first is None:
+            return
+        tie = itertools.count()
+        seen: set[frozenset[tuple[str, str]]] = set()
+        heap: list[tuple[float, int, dict[Signature, Alternative], dict[Signature, int]]] = []
+
+        def push(made: tuple[dict[Signature, Alternative], dict[Signature, int]]) -> None:
+            key = frozenset((s.key, a.name) for s, a in made[0].items())
+            if key not in seen:
+                seen.add(key)
+                cost = sum(a.price.seconds * made[1][s] for s, a in made[0].items() if a.kernel is not None)
+                heapq.heappush(heap, (cost, next(tie), *made))
+
+        push(first)
+        while heap:
+            _, _, chosen, calls = heapq.heappop(heap)
+            yield self._path(chosen, calls)
+            for s, current in chosen.items():
+                for other in self.alternatives(s):
+                    if other.name != current.name:
+                        made = self._assemble({**chosen, s: other})
+                        if made is not None:
+                            push(made)
+
+    def kernels(self, path: Path) -> dict[str, Alternative]:
+        """signature key -> the alternative a path chose, for every signature it reaches. Raises NoPathError for a stale path."""
+        out: dict[str, Alternative] = {}
+        stack = [s for s, _ in self.top]
+        while stack:
+            s = stack.pop()
+            if s.key in out:
+                continue
+            name = path.choices.get(s.key)
+            found = next((a for a in self.alternatives(s) if a.name == name), None)
+            if found is None:
+                raise NoPathError(f"the path chooses {name!r} for {s.title()}, which is not available here")
+            out[s.key] = found
+            if found.kernel is None:
+                stack.extend(i for i, _ in self.inner(s))
+        return out
+
+
+def expanded_roots(graph: Graph, path: Path) -> list[Node]:
+    """The graph's roots with every composite for which the path says "expand" replaced by its definition."""
+
+    def keep(node: Node) -> bool:
+        return path.choices.get(signature_of(node).key) != EXPAND
+
+    return expand_all(graph.roots, keep)
+

@@ -1,0 +1,8 @@
+"""profiling: measuring honestly. The judge knows what is right, the worker runs the candidate, the database remembers.
+
+In: kernels and signatures.  Out: traces in the database: a verdict (compared with the float64 oracle) and a time.
+The candidate runs in its own process, which never holds expected outputs and can be killed.
+May import: language … runtime.  The compiler may ask for measurements, and reads results only from records.
+Read first: inputs.py (what kernels are fed), worker.py (the process that runs them), judge.py (verdicts), profile.py (what to
+measure next).
+"""

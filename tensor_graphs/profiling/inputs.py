@@ -1,0 +1,120 @@
+"""inputs: legal, seeded values for the operands of a graph. Counter-based: (seed, input name) fixes every number.
+
+Floats are normal with a few awkward values mixed in (zeros of both signs, tiny, large); integers lie in the range that their use
+allows (row numbers of a table, positions), with some out of range where the op defines that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, TensorType
+
+POSITIVE = {"log2", "sqrt", "log", "rsqrt"}
+"""ops whose operand is drawn positive (their behaviour elsewhere is NaN, which conformance tests cover)"""
+
+BIG_INPUT = 1 << 22
+"""elements: a larger operand (a weight matrix) has the same values whatever the seed, made once; the other operands vary"""
+
+
+def generator(seed: int, name: str) -> np.random.Generator:
+    key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:16], "little")
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+def integer_range(node: Node, users: list[tuple[Node, int]], binding: Mapping[str, int]) -> tuple[int, int]:
+    """low ≤ value < high for an integer operand, from who reads it."""
+    for user, position in users:
+        name = user.op.name
+        if name in ("gather", "scatter") and position == 1:
+            size = int(d.evaluate(user.inputs[0].shape[user.attrs["axis"]], binding))
+            return -1, size + 1                                    # one out of range at each end: defined, so tested
+        if name == "embedding" and position == 1:
+            return -1, int(d.evaluate(user.inputs[0].shape[0], binding)) + 1
+        if name == "rope_table":
+            return 0, 4096
+        if name == "one_hot":
+            return 0, max(1, int(user.attrs["size"]) if isinstance(user.attrs["size"], int) else 8)
+        if name == "write_at_index" and position == 2:
+            size = int(d.evaluate(user.inputs[0].shape[user.attrs["axis"]], binding))
+            return 0, max(1, size)
+    return (0, 100) if node.dtype.kind == "uint" else (-50, 100)
+
+
+def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
+    """An array per input of the graph at these dims."""
+    users: dict[Node, list[tuple[Node, int]]] = {}
+    for node in graph.nodes:
+        for position, i in enumerate(node.inputs):
+            users.setdefault(i, []).append((node, position))
+    out: dict[str, np.ndarray] = {}
+    for name, node in graph.inputs.items():
+        t = node.type.at(binding)
+        if t.dtype.kind == "float" and int(np.prod(t.shape)) > BIG_INPUT:  # type: ignore[arg-type]
+            out[name] = _big_input(name, t)
+            continue
+        rng = generator(seed, name)
+        read_by = users.get(node, [])
+        if t.dtype.kind == "float":
+            out[name] = floats(rng, t, positive=any(u.op.name in POSITIVE for u, _ in read_by))
+        elif t.dtype.kind == "bool":
+            out[name] = rng.integers(0, 4, t.shape) > 0            # mostly true: a mask of all zeros says little
+        elif any(u.op.name == "write_at_index" and p == 2 or u.op.name == "scatter" and p == 1 and u.attrs["mode"] == "set"
+                 for u, p in read_by):
+            low, high = integer_range(node, read_by, binding)
+            count = int(np.prod(t.shape))                          # no duplicates: `set` does not define them
+            pool = np.arange(low, max(high, low + count))
+            out[name] = rng.permutation(pool)[:count].reshape(t.shape).astype(t.dtype.numpy)
+        else:
+            low, high = integer_range(node, read_by, binding)
+            info = np.iinfo(t.dtype.numpy)
+            out[name] = rng.integers(max(low, info.min), min(high, int(info.max)), t.shape).astype(t.dtype.numpy)
+    return out
+
+
+@lru_cache(maxsize=1)
+def _big_input(name: str, t: TensorType) -> np.ndarray:
+    array = floats(generator(0, name), t, positive=False)
+    array.flags.writeable = False
+    return array
+
+
+def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarray:
+    """Normal numbers of spread 1; of more than 2^20 elements, uniform ones made of random bits (ten times as fast)."""
+    shape = tuple(int(s) for s in t.shape)  # type: ignore[arg-type]
+    count = int(np.prod(shape))
+    if count > 1 << 20:
+        bits = rng.integers(0, 1 << 24, count, dtype=np.uint32)
+        values = bits.astype(np.float32)
+        values *= np.float32(2.0 ** -22)
+        values -= np.float32(2.0)                                  # −2 … 2
+    else:
+        values = rng.standard_normal(count).astype(np.float32)
+        if count >= 64:
+            at = rng.integers(0, count, 4)
+            values[at] = np.array([0.0, -0.0, 1e-30, 8.0], dtype=np.float32)
+    if positive:
+        values = np.abs(values) + np.float32(1e-3)
+    return values.astype(t.dtype.numpy).reshape(shape)
+
+
+def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]]:
+    """The sizes at which a kernel is compared with the oracle: typical, smallest, and odd ones near small blocks.
+
+    A kernel that is wrong at n = 1 only, or in the last row of a block only, must show here.
+    """
+    points: list[dict[str, int]] = [dict(typical)]
+    for choose in (lambda lo, hi, v: lo, lambda lo, hi, v: min(hi, lo + 1), lambda lo, hi, v: min(hi, max(lo, 3)),
+                   lambda lo, hi, v: min(hi, max(lo, 17)), lambda lo, hi, v: min(hi, max(lo, 64))):
+        points.append({n: choose(*d.bounds(s), typical[n]) for n, s in graph.dims.items()})
+    unique: list[dict[str, int]] = []
+    for p in points:
+        if p not in unique:
+            unique.append(p)
+    return unique

@@ -1,0 +1,282 @@
+"""compiled_graph: what a user holds after compile and bind: run it, time its parts, look inside.
+
+    compiled = tg.compile(graph).bind(weights)
+    out = compiled.run({"ids": ids})["logits"]
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.paths.plan import MemoryUse, Plan
+from tensor_graphs.runtime.arrays import as_array, solve_dims
+from tensor_graphs.runtime.errors import RunError
+from tensor_graphs.runtime.executor import FIRST, Executor, Frame, bytes_of
+from tensor_graphs.runtime.session import Session
+
+
+class CompiledGraph:
+    """A plan with its parameters bound. Thread-safe: each run takes a frame (tables and arena) of its own.
+
+    Made by `bind`. Parameters are kept as given (no copy where they are contiguous and of the right dtype).
+    """
+
+    def __init__(self, plan: Plan, parameters: Mapping[str, Any]) -> None:
+        self.plan = plan
+        self.graph: Graph = plan.graph
+        self.dims = tuple(self.graph.dims)
+        self._lock = threading.Lock()
+        self.parameters: dict[str, np.ndarray] = {}
+        for name, node in self.graph.parameters.items():
+            if name not in parameters:
+                raise RunError(f"parameter {name!r} ({node.type}) is not given")
+            self.parameters[name] = self._checked(name, parameters[name])
+        extra = sorted(set(parameters) - set(self.parameters)) if not _is_lazy(parameters) else []
+        if extra:
+            raise RunError(f"the graph has no parameter named {', '.join(extra[:4])}")
+        self.executors = [Executor(v, self.dims) for v in plan.variants]
+        for e in self.executors:
+            e.bind(self.parameters)
+        self._frames: list[list[Frame]] = [[] for _ in self.executors]
+        self._reused: dict[tuple[int, ...], dict[str, np.ndarray]] = {}
+        self._input_types = {n: node.type for n, node in self.graph.inputs.items()}
+        self._output_types = {n: node.type for n, node in self.graph.outputs.items()}
+
+    def _checked(self, name: str, value: Any) -> np.ndarray:
+        t = self.graph.parameters[name].type
+        array = as_array(name, value, t, "parameter")
+        if array.shape != t.shape:
+            raise RunError(f"parameter {name!r} is {t}, the array has shape {array.shape}")
+        return array
+
+    # ---- running ----
+
+    def session(self) -> Session:
+        """Fresh states, all zero."""
+        return Session(self.graph)
+
+    def run(self, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None,
+            session: Session | None = None, out: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        """Compute the outputs, and move the session's states on.
+
+        inputs: an array per graph input. dims: sizes that follow from no input. out: arrays that receive outputs (right type,
+        C-contiguous); the others are new arrays, or (plan.reuse_outputs) the ones of the last run at these sizes.
+        Raises RunError before anything runs.
+        """
+        return self._run(inputs or {}, dims or {}, session, out)
+
+    def _run(self, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
+             out: Mapping[str, np.ndarray] | None, **options: Any) -> dict[str, np.ndarray]:
+        arrays = self._inputs(inputs)
+        binding = solve_dims(self._input_types, {n: a.shape for n, a in arrays.items()}, self.graph.dims, dims)
+        if self.plan.capacity is not None:
+            self.plan.check_capacity(binding)
+        if self.graph.states and session is None:
+            raise RunError("the graph has states: run(…, session=compiled.session())")
+        index = self._variant(binding)
+        executor = self.executors[index]
+        sizes = tuple(binding[n] for n in self.dims)
+        results = self._outputs(sizes, binding, out)
+        bases: dict[int, np.ndarray] = {}
+        for name, base in executor.input_bases.items():
+            bases[base] = bytes_of(arrays[name])
+        for name, base in executor.output_bases.items():
+            bases[base] = bytes_of(results[name])
+        frame = self._take(index)
+        try:
+            if session is None:
+                executor.run(frame, sizes, bases, **options)
+            else:
+                if executor.state_bases and session.types.keys() != self.graph.states.keys():
+                    session.check(self.graph)
+                with session.lock:
+                    for name, base in executor.state_bases.items():
+                        bases[base] = bytes_of(session.arrays[name])
+                    executor.run(frame, sizes, bases, **options)
+        finally:
+            with self._lock:
+                self._frames[index].append(frame)
+        return results
+
+    def _variant(self, binding: Mapping[str, int]) -> int:
+        plan = self.plan
+        if plan.table_dim is not None:
+            value = binding[plan.table_dim]
+            for i, v in enumerate(plan.variants):
+                if v.low <= value <= v.high:
+                    return i
+        return 0
+
+    def _inputs(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        types = self._input_types
+        missing = [n for n in types if n not in inputs]
+        extra = [n for n in inputs if n not in types]
+        if missing or extra:
+            raise RunError(f"the graph takes the inputs {', '.join(f'{n}: {t}' for n, t in types.items()) or 'none'}"
+                           + (f"; missing: {', '.join(missing)}" if missing else "")
+                           + (f"; unknown: {', '.join(extra)}" if extra else ""))
+        return {n: as_array(n, inputs[n], t) for n, t in types.items()}
+
+    def _outputs(self, sizes: tuple[int, ...], binding: Mapping[str, int],
+                 given: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+        if self.plan.reuse_outputs and given is None:
+            found = self._reused.get(sizes)
+            if found is None:
+                if len(self._reused) > 8:
+                    self._reused.clear()
+                found = self._reused[sizes] = self._new_outputs(binding, {})
+            return dict(found)
+        for name, array in (given or {}).items():
+            if name not in self._output_types:
+                raise RunError(f"the graph has no output {name!r}; it has {', '.join(self._output_types)}")
+            t = self._output_types[name].at(binding)
+            if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != t.dtype.numpy:
+                raise RunError(f"out[{name!r}] must be {t}")
+            if not array.flags.c_contiguous or not array.flags.writeable:
+                raise RunError(f"out[{name!r}] must be writeable and C-contiguous")
+        return self._new_outputs(binding, given or {})
+
+    def _new_outputs(self, binding: Mapping[str, int], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        out = {}
+        for n, t in self._output_types.items():
+            out[n] = given[n] if n in given else np.empty(
+                tuple(int(d.evaluate(s, binding)) for s in t.shape), dtype=t.dtype.numpy)
+        return out
+
+    def _take(self, index: int) -> Frame:
+        with self._lock:
+            if self._frames[index]:
+                frame = self._frames[index].pop()
+            else:
+                frame = Frame(self.executors[index])
+            for other, frames in enumerate(self._frames):       # one arena in all between runs: others give theirs back
+                if other != index:
+                    for f in frames:
+                        if f.arena.nbytes > (1 << 20):
+                            f.arena = np.empty(0, dtype=np.uint8)
+                            f.layout_key = f.binding = None
+                            f.memory[1] = None
+        return frame
+
+    # ---- parameters ----
+
+    def rebind(self, name: str, value: Any) -> None:
+        """Replace one parameter; what depends on it alone is evaluated again, nothing else. Not while a run is under way."""
+        if name not in self.parameters:
+            raise RunError(f"the graph has no parameter named {name!r}; it has {', '.join(self.parameters)}")
+        self.parameters[name] = self._checked(name, value)
+        for e in self.executors:
+            e.bind(self.parameters, {name})
+
+    # ---- looking inside ----
+
+    def memory(self, **dims: int) -> MemoryUse:
+        """Bytes at these dims; see Plan.memory."""
+        return self.plan.memory(**dims)
+
+    def profile(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None, session: Session | None = None,
+                repeats: int = 5) -> list[tuple[str, str, float]]:
+        """(instruction, kernel, median seconds) of each step over `repeats` runs, in order."""
+        samples: list[np.ndarray] = []
+        binding = solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
+        executor = self.executors[self._variant(binding)]
+        for _ in range(repeats):
+            seconds = np.zeros(len(executor.program.instructions))
+            self._run(inputs, dims or {}, session, None, seconds=seconds)
+            samples.append(seconds)
+        return [(ins.label, ins.kernel, statistics.median(float(s[i]) for s in samples))
+                for i, ins in enumerate(executor.program.instructions)]
+
+    def trace(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
+              session: Session | None = None) -> list[tuple[str, str, list[np.ndarray]]]:
+        """(instruction, where it was written, copies of its outputs) of every step, in order."""
+        seen: list[tuple[str, str, list[np.ndarray]]] = []
+        self._run(inputs, dims or {}, session, None,
+                  after=lambda ins, arrays: seen.append((ins.label, ins.written_at, [a.copy() for a in arrays])))
+        return seen
+
+    def tap(self, names: str | Node | list[str | Node], inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
+            session: Session | None = None) -> dict[str, np.ndarray]:
+        """Values inside the graph, by instruction name (`rms_norm.3`, see `explain`) or by node. Moves the session on, like a run.
+
+        Raises RunError for a node whose value no instruction of this plan makes (it is inside a kernel, or a mere view).
+        """
+        wanted = names if isinstance(names, list) else [names]
+        binding = solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
+        program = self.executors[self._variant(binding)].program
+        by_buffer = {o.buffer: (ins.label, i) for ins in program.instructions for i, o in enumerate(ins.outs)}
+        labels: dict[str, tuple[str, int]] = {}
+        for w in wanted:
+            if isinstance(w, Node):
+                operand = program.values.get(w)
+                if operand is None or operand.buffer not in by_buffer:
+                    raise RunError(f"no instruction makes the value of {w!r} alone; taps are {', '.join(i.label for i in program.instructions[:8])}, …")
+                labels[repr(w)] = by_buffer[operand.buffer]
+            else:
+                label, _, index = w.partition("/")
+                if not any(i.label == label for i in program.instructions):
+                    raise RunError(f"no instruction is named {w!r}; there are {', '.join(i.label for i in program.instructions[:8])}, …")
+                labels[w] = (label, int(index or 0))
+        found: dict[str, np.ndarray] = {}
+
+        def keep(ins: Any, arrays: list[np.ndarray]) -> None:
+            for key, (label, i) in labels.items():
+                if ins.label == label:
+                    found[key] = arrays[i].copy()
+
+        self._run(inputs, dims or {}, session, None, after=keep)
+        return found
+
+    def first_nan(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
+                  session: Session | None = None) -> str | None:
+        """The first instruction whose output holds a NaN, with the line of code it comes from; None when there is none."""
+        found: list[str] = []
+
+        def look(ins: Any, arrays: list[np.ndarray]) -> None:
+            if not found and any(a.dtype.kind in "fV" and bool(np.isnan(a.astype(np.float64)).any()) for a in arrays):
+                found.append(f"{ins.label} ({ins.kernel}), written at {ins.written_at}")
+
+        self._run(inputs, dims or {}, session, None, after=look)
+        return found[0] if found else None
+
+    @contextmanager
+    def no_op(self) -> Iterator[None]:
+        """Inside this context every kernel does nothing: what a run costs then is the walk itself. Outputs are garbage."""
+        undo: list[Callable[[], None]] = []
+        for e in self.executors:
+            undo.append(e.silence())
+        try:
+            yield
+        finally:
+            for u in undo:
+                u()
+
+    def time(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None, session: Session | None = None,
+             repeats: int = 5) -> float:
+        """Median seconds of a run, after one warm-up."""
+        samples = []
+        for _ in range(repeats + 1):
+            start = time.perf_counter()
+            self.run(inputs, dims=dims, session=session)
+            samples.append(time.perf_counter() - start)
+        return statistics.median(samples[1:])
+
+
+def _is_lazy(parameters: Mapping[str, Any]) -> bool:
+    """A mapping that loads on access (a weights file) may hold more than the graph needs."""
+    return not isinstance(parameters, dict)
+
+
+def bind(plan: Plan, parameters: Mapping[str, Any] | None = None) -> CompiledGraph:
+    """Give a plan its parameters: an array per graph parameter (a lazy mapping is read by name). Raises RunError."""
+    return CompiledGraph(plan, parameters or {})

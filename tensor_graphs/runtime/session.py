@@ -1,0 +1,63 @@
+"""session: the states of one conversation with a graph (a KV cache). Several plans of graphs with equal states may share one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.runtime.arrays import as_array
+from tensor_graphs.runtime.errors import RunError
+
+
+class Session:
+    """Holds one array per state, zero at the start. Runs on one session take turns; different sessions run at once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.types = {name: node.type for name, node in graph.states.items()}
+        self.lock = threading.Lock()
+        self.arrays: dict[str, np.ndarray] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Every state back to zero, in place when there is memory already."""
+        for name, t in self.types.items():
+            shape = tuple(int(s) for s in t.shape)  # type: ignore[arg-type]
+            if name not in self.arrays:
+                self.arrays[name] = np.empty(shape, dtype=t.dtype.numpy)
+            self.arrays[name].fill(0)                   # touches the pages now: the memory plan holds from the first run on
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """A read-only view of a state's current value."""
+        view = self._state(name).view()
+        view.flags.writeable = False
+        return view
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        target = self._state(name)
+        array = as_array(name, value, self.types[name], "state")
+        if array.shape != target.shape:
+            raise RunError(f"state {name!r} is {self.types[name]}, the array has shape {array.shape}")
+        target[...] = array
+
+    def _state(self, name: str) -> np.ndarray:
+        if name not in self.arrays:
+            raise RunError(f"no state is named {name!r}; there are {', '.join(self.arrays) or 'none'}")
+        return self.arrays[name]
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """A copy of every state."""
+        return {n: a.copy() for n, a in self.arrays.items()}
+
+    def restore(self, states: Mapping[str, np.ndarray]) -> None:
+        for n, a in states.items():
+            self[n] = a
+
+    def check(self, graph: Graph) -> None:
+        """Raise RunError unless the graph's states are this session's."""
+        for name, node in graph.states.items():
+            if self.types.get(name) != node.type:
+                raise RunError(f"the session has no state {name!r} of {node.type}; make one with compiled.session()")

@@ -1,0 +1,18 @@
+"""threads: how many threads a plan uses. One number per process: our pool's, and the libraries' where they can be told."""
+
+from __future__ import annotations
+
+import sys
+
+from tensor_graphs.kernels.registry import native_library, why_missing
+
+
+def set_threads(count: int) -> None:
+    """Use `count` threads in our own kernels, and in torch when it is loaded. Raises ValueError for a count below 1."""
+    if count < 1:
+        raise ValueError(f"{count} threads: at least one is needed")
+    if why_missing("c") is None:
+        native_library().set_threads(count)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(count)
