@@ -1,0 +1,193 @@
+"""autodiff: gradients as graphs. Reverse mode over the op table: each row's derivative, each composite's own rule, or else the
+derivative of its definition. What comes out is an ordinary graph: it is compiled, fused and differentiated again like any other.
+
+A trainable parameter is a state: nothing here treats it specially.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
+
+from tensor_graphs.language import atomic, leaves
+from tensor_graphs.language.atomic import AtomicOp, fill, same_dim
+from tensor_graphs.language.composite import CompositeOp, Definition, instantiate
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, LanguageError, ShapeError
+from tensor_graphs.language.node import Node, TensorType, encode_attribute, walk
+
+Cotangents = list[Node | None]                           # one per output of a node; None = nothing flows back
+
+
+@overload
+def grad(output: Node, wrt: Node) -> Node: ...
+@overload
+def grad(output: Node, wrt: Sequence[Node]) -> list[Node]: ...
+def grad(output: Node, wrt: Node | Sequence[Node]) -> Node | list[Node]:
+    """The gradient of a scalar float with respect to each tensor of `wrt`, of its shape and dtype; zeros where nothing leads to it.
+
+    `wrt` may be leaves or any tensors in between; a State is given by its `read()`. Integers and booleans stop the gradient;
+    a tie of max shares it equally. Raises ShapeError (output is no scalar), DTypeError (output or wrt is no float), and GraphError
+    for an op on the way that has no gradient.
+    """
+    _value(output, "grad: the output")
+    if output.rank != 0:
+        raise ShapeError(f"grad: the output is {output.type}, a scalar is needed",
+                         fix="reduce it, output.sum(), or give the gradient of each element: tg.vjp(outputs, cotangents, wrt)")
+    if isinstance(wrt, Node):
+        return vjp([output], [fill(1, (), output.dtype)], [wrt])[0]
+    return vjp([output], [fill(1, (), output.dtype)], wrt)
+
+
+def vjp(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node]:
+    """Σ over outputs of cotangentᵀ · ∂output/∂w, for each w of `wrt` (of its shape and dtype; zeros where nothing leads to it).
+
+    A cotangent has the type of its output; None is zero. Raises ShapeError, DTypeError, GraphError, AttributeValueError.
+    """
+    if len(outputs) != len(cotangents):
+        raise AttributeValueError(f"vjp: {len(outputs)} outputs and {len(cotangents)} cotangents", fix="one for each output, or None")
+    for k, (output, cotangent) in enumerate(zip(outputs, cotangents, strict=True)):
+        _value(output, f"vjp: output {k}")
+        if cotangent is None:
+            continue
+        if cotangent.dtype != output.dtype:
+            raise DTypeError(f"vjp: output {k} is {output.type}, its cotangent {cotangent.type}", fix="cast the cotangent")
+        if not _same_shape(cotangent.type, output.type):
+            raise ShapeError(f"vjp: output {k} is {output.type}, its cotangent {cotangent.type}", fix="they have the same shape")
+    for k, w in enumerate(wrt):
+        _value(w, f"wrt[{k}]")
+    found = _reverse(outputs, cotangents, wrt)
+    return [fill(0, w.shape, w.dtype) if g is None else g for w, g in zip(wrt, found, strict=True)]
+
+
+def _value(x: Any, what: str) -> None:
+    if not isinstance(x, Node):
+        raise DTypeError(f"{what} is {type(x).__name__}, a tensor is needed", fix="a State is differentiated by its read()")
+    if len(x.types) != 1:
+        raise GraphError(f"{what} is {x.op.name}, which has {len(x.types)} outputs", fix="take one of them")
+    if x.dtype.kind != "float":
+        raise DTypeError(f"{what} is {x.type}, only floats have gradients", fix="cast it to a float dtype before it is used")
+
+
+def _same_shape(a: TensorType, b: TensorType) -> bool:
+    return a.rank == b.rank and all(same_dim(x, y) for x, y in zip(a.shape, b.shape, strict=True))
+
+
+def _reached(order: Iterable[Node], wrt: Sequence[Node]) -> set[Node]:
+    """The nodes, operands first, that some tensor of `wrt` leads to: no other needs a gradient."""
+    found = set(wrt)
+    for node in order:
+        if any(i in found for i in node.inputs):
+            found.add(node)
+    return found
+
+
+def _reverse(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node | None]:
+    """The gradient of each of `wrt`, None where nothing flows back. Iterative: depth is no limit."""
+    order = walk(outputs)
+    needed = _reached(order, wrt)
+    flowing: dict[Node, Cotangents] = {}
+
+    def receive(node: Node, index: int, g: Node | None) -> None:
+        if g is None or node not in needed:
+            return
+        at = flowing.setdefault(node, [None] * len(node.types))
+        before = at[index]
+        at[index] = g if before is None else atomic.add(before, g)
+
+    for output, cotangent in zip(outputs, cotangents, strict=True):
+        receive(output, 0, cotangent)
+    for node in reversed(order):
+        grads = flowing.get(node)
+        if grads is None or not node.inputs:
+            continue
+        if node.op is leaves.ITEM:
+            receive(node.inputs[0], node.attrs["index"], grads[0])
+            continue
+        for operand, g in zip(node.inputs, _operand_gradients(node, grads, needed), strict=True):
+            if g is not None and (g.dtype != operand.dtype or not _same_shape(g.type, operand.type)):
+                raise LanguageError(f"the gradient rule of {node.op.name} gave {g.type} for an operand of type {operand.type}",
+                                    location=node.location, fix="a rule returns the operand's own shape and dtype")
+            receive(operand, 0, g)
+    return [flowing[w][0] if w in flowing else None for w in wrt]
+
+
+def _operand_gradients(node: Node, grads: Cotangents, needed: set[Node]) -> Sequence[Node | None]:
+    """What flows back to each operand of one node."""
+    op = node.op
+    if op is leaves.COPY_TO:                             # the same value elsewhere; where the gradient lives is the planner's choice
+        return grads
+    if isinstance(op, AtomicOp):
+        if op.gradient is None:
+            raise _no_gradient(node)
+        assert grads[0] is not None
+        return op.gradient(node, grads[0])
+    if isinstance(op, CompositeOp):
+        if op.gradient_rule is not None:
+            return _by_rule(op, node, grads)
+        if op.opaque:
+            raise _no_gradient(node)
+        return _by_definition(op, node, grads, tuple(i in needed and i.dtype.kind == "float" for i in node.inputs))
+    raise _no_gradient(node)
+
+
+def _no_gradient(node: Node) -> GraphError:
+    return GraphError(f"{node.op.name} has no gradient, and one has to pass through it", location=node.location,
+                      fix="differentiate with respect to something after it, or give the composite gradient=…")
+
+
+def _by_rule(op: CompositeOp, node: Node, grads: Cotangents) -> list[Node | None]:
+    """A composite's own gradient graph, put into operand order."""
+    assert op.gradient_rule is not None
+    by_name = op.gradient_rule(node, tuple(grads))
+    roles = op.roles(node)
+    unknown = sorted(set(by_name) - set(roles))
+    if unknown:
+        raise LanguageError(f"the gradient rule of {op.name} names {unknown}, its operands here are {sorted(roles)}",
+                            location=node.location)
+    out: list[Node | None] = []
+    for name, operand in roles.items():
+        g = by_name.get(name)
+        if name == op.variadic:
+            out.extend([None] * len(operand) if g is None else g)
+        else:
+            out.append(g)
+    return out
+
+
+# Keyed by the op weakly: a user's composite, and the gradients made for it, go when the user drops it.
+_gradients: weakref.WeakKeyDictionary[CompositeOp, dict[tuple[Any, ...], tuple[Definition, tuple[int, ...]]]] = (
+    weakref.WeakKeyDictionary())
+_lock = threading.RLock()
+
+
+def _by_definition(op: CompositeOp, node: Node, grads: Cotangents, wanted: tuple[bool, ...]) -> list[Node | None]:
+    """The gradient of a composite's definition: made once for given operand types over placeholders, then put on the operands.
+
+    Placeholders, because an operand may itself be made of another one, and because the same tensor may be given twice.
+    """
+    types = [i.type for i in node.inputs]
+    given = tuple(g is not None for g in grads)
+    key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(node.attrs.items())), given, wanted)
+    with _lock:
+        known = _gradients.setdefault(op, {})
+        found = known.get(key)
+    if found is None:
+        definition = op.define(types, node.attrs)
+        count = len(definition.arguments)
+        seeds = [leaves.argument(count + k, t.type) for k, t in enumerate(definition.outputs)]
+        wrt = [a for a, w in zip(definition.arguments, wanted, strict=True) if w]
+        results = _reverse(definition.outputs, [s if g else None for s, g in zip(seeds, given, strict=True)], wrt)
+        places = [i for i, w in enumerate(wanted) if w]
+        reached = tuple(i for i, r in zip(places, results, strict=True) if r is not None)
+        arguments = (*definition.arguments, *(s for s, g in zip(seeds, given, strict=True) if g))
+        found = Definition(arguments, tuple(r for r in results if r is not None), ""), reached
+        with _lock:
+            found = known.setdefault(key, found)
+    template, reached = found
+    made = instantiate(template, (*node.inputs, *(g for g in grads if g is not None)))
+    out: list[Node | None] = [None] * len(node.inputs)
+    for place, g in zip(reached, made, strict=True):
+        out[place] = g
+    return out

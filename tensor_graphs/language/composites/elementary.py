@@ -1,0 +1,321 @@
+"""elementary: exp, log, the trigonometric, hyperbolic and error functions, and the activations made of them.
+
+Each definition is chosen for accuracy: it holds in float32 as in float64 (tests/language/test_elementary.py states the error of each),
+because every split constant leaves room for an exact product in both. Operands narrower than 32 bits are computed in f32 and rounded once.
+
+ALGEBRAIC has, for the definitions that branch or round on purpose, the shortest form that is the same function of real numbers:
+what symbolic evaluation (finite fields) and pattern matching may read in place of the definition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language import atomic
+from tensor_graphs.language.atomic import need
+from tensor_graphs.language.composite import library
+from tensor_graphs.language.composites import arithmetic
+from tensor_graphs.language.dtypes import f32
+from tensor_graphs.language.errors import AttributeValueError
+from tensor_graphs.language.node import Node
+
+Roles = Mapping[str, np.ndarray]
+Gradients = dict[str, Node | None]
+
+LN2, LOG2E = math.log(2.0), 1.4426950408889634           # ln 2, log2 e
+LN2_HI = 5678 / 8192                                     # ln 2 to 13 bits: k · LN2_HI is exact for |k| < 2^11, in f32 too
+LN2_LO = 3.1946184945309415e-05                          # ln 2 − LN2_HI, computed with 60 digits
+# floor(x · this) is never above floor(x · log2 e): without it, rounding up at the top of the range makes 2^k overflow early
+_LOG2E_BELOW = LOG2E * (1 - 2.0**-20)
+
+
+def wide(x: Node) -> Node:
+    """x in the dtype that definitions compute in: its own, or f32 for narrower floats."""
+    return x if x.dtype.itemsize >= 4 else atomic.cast(x, f32)
+
+
+def polynomial(x: Node, coefficients: tuple[float, ...]) -> Node:
+    """c0 + x·(c1 + x·(c2 + …)), by Horner's rule."""
+    out = x * coefficients[-1] + coefficients[-2]
+    for c in reversed(coefficients[:-2]):
+        out = out * x + c
+    return out
+
+
+def _by(f: Callable[..., Any]) -> Callable[[Roles, Mapping[str, Any], Any], np.ndarray]:
+    """`direct` of an op of one operand x by a numpy function."""
+    def direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.asarray(f(roles["x"]))
+
+    return direct
+
+
+def _derivative(f: Callable[[Node, Node], Node]) -> Callable[[Node, tuple[Node | None, ...]], Gradients]:
+    """`gradient` of an op of one operand: f(x, y) is dy/dx, computed in the dtype of the definition."""
+    def gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+        (g,) = grads
+        if g is None:
+            return {}
+        slope = f(wide(node.inputs[0]), wide(node))
+        return {"x": atomic.cast(wide(g) * slope, node.inputs[0].dtype)}
+
+    return gradient
+
+
+# ---- exponential and logarithm ----------------------------------------------------------------------------------------------
+
+
+@library(direct=_by(np.exp), gradient=_derivative(lambda x, y: y))
+def exp(x: Node) -> Node:
+    """e^x = 2^k · 2^(r·log2 e) with k = ⌊x·log2 e⌋ and r = x − k·ln 2, ln 2 in two parts (Cody and Waite 1980).
+
+    x·log2 e alone would be off by |x| · 2^-53 relative (1e-13 at 700). k is clipped so that r stays defined at ±∞.
+    """
+    need("exp", x, "float")
+    w = wide(x)
+    k = arithmetic.clip(atomic.floor(w * _LOG2E_BELOW), -2000.0, 1023.0)
+    r = (w - k * LN2_HI) - k * LN2_LO
+    return atomic.cast(atomic.exp2(k) * atomic.exp2(r * LOG2E), x.dtype)
+
+
+@library(direct=_by(np.log), gradient=_derivative(lambda x, y: atomic.reciprocal(x)))
+def log(x: Node) -> Node:
+    """The natural logarithm: log2(x) · ln 2."""
+    need("log", x, "float")
+    return atomic.cast(atomic.log2(wide(x)) * LN2, x.dtype)
+
+
+_EXPM1 = tuple(1.0 / math.factorial(k) for k in range(2, 17))        # 0.5^16 / 17! < 2^-64
+
+
+@library(direct=_by(np.expm1), gradient=_derivative(lambda x, y: exp(x)))
+def expm1(x: Node) -> Node:
+    """e^x − 1 without cancellation: x + x²·(1/2! + x/3! + …) where |x| < ½, exp(x) − 1 elsewhere."""
+    need("expm1", x, "float")
+    w = wide(x)
+    near = w + w * w * polynomial(w, _EXPM1)
+    return atomic.cast(arithmetic.where(arithmetic.abs(w) < 0.5, near, exp(w) - 1.0), x.dtype)
+
+
+@library(direct=_by(np.log1p), gradient=_derivative(lambda x, y: atomic.reciprocal(x + 1.0)))
+def log1p(x: Node) -> Node:
+    """log(1 + x) without loss: log(u) + c/u, where u is 1 + x rounded and c = x − (u − 1) is what rounding lost.
+
+    c is exact for |x| < 1 and too small to matter beyond. Over the reals c = 0.
+    """
+    need("log1p", x, "float")
+    w = wide(x)
+    u = w + 1.0
+    lost = (w - (u - 1.0)) / u
+    return atomic.cast(log(u) + arithmetic.where(arithmetic.abs(w) < 1.0, lost, 0.0), x.dtype)
+
+
+# ---- trigonometry -----------------------------------------------------------------------------------------------------------
+
+
+@library(direct=_by(np.cos), gradient=_derivative(lambda x, y: -atomic.sin(x)))
+def cos(x: Node) -> Node:
+    """cos x = 1 − 2·sin²(x/2), x in radians: sin(x + π/2) would round x first. Absolute error of a few 2^-53."""
+    need("cos", x, "float")
+    s = atomic.sin(wide(x) * 0.5)
+    return atomic.cast(1.0 - (s * s) * 2.0, x.dtype)
+
+
+@library(direct=_by(np.tan), gradient=_derivative(lambda x, y: y * y + 1.0))
+def tan(x: Node) -> Node:
+    """sin x / cos x, x in radians. The error relative to 1 + tan² x is a few 2^-53."""
+    need("tan", x, "float")
+    w = wide(x)
+    return atomic.cast(atomic.sin(w) / cos(w), x.dtype)
+
+
+# ---- hyperbolic -------------------------------------------------------------------------------------------------------------
+
+
+@library(direct=_by(np.tanh), gradient=_derivative(lambda x, y: 1.0 - y * y))
+def tanh(x: Node) -> Node:
+    """tanh x = −t / (2 + t) for x ≥ 0, t = expm1(−2|x|); odd. Relative error of a few 2^-53 near 0 too."""
+    need("tanh", x, "float")
+    w = wide(x)
+    t = expm1(arithmetic.abs(w) * -2.0)
+    m = t / (t + 2.0)
+    return atomic.cast(arithmetic.where(w < 0.0, m, -m), x.dtype)
+
+
+def _sigmoid_numpy(x: np.ndarray) -> np.ndarray:
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x < 0, e, np.where(np.isnan(x), np.nan, 1.0)) / (1.0 + e))
+
+
+@library(direct=_by(_sigmoid_numpy), gradient=_derivative(lambda x, y: y * sigmoid(-x)))
+def sigmoid(x: Node) -> Node:
+    """1 / (1 + e^−x). Both tails are exact to rounding; where e^−x overflows the result is 0 instead of a subnormal number."""
+    need("sigmoid", x, "float")
+    return atomic.cast(atomic.reciprocal(exp(-wide(x)) + 1.0), x.dtype)
+
+
+@library(direct=_by(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))), gradient=_derivative(lambda x, y: sigmoid(x)))
+def softplus(x: Node) -> Node:
+    """log(1 + e^x) = max(x, 0) + log1p(e^−|x|), which overflows nowhere."""
+    need("softplus", x, "float")
+    w = wide(x)
+    return atomic.cast(arithmetic.maximum(w, 0.0) + log1p(exp(-arithmetic.abs(w))), x.dtype)
+
+
+# ---- the error function -----------------------------------------------------------------------------------------------------
+
+# erf(x)/x as a polynomial in x² on [0, 9/16], and (x + 3)·e^(x²)·erfc(x) as a polynomial in s on x ∈ [3/4, 28], where
+# s = A − B/(x + 3) runs over [−1, 1]: Chebyshev series computed with 60 digits at 80 and 120 nodes, cut where the coefficients
+# fall below 1e-17, rewritten in powers with 60 digits and rounded once. tests/language/test_elementary.py derives them again.
+ERF_SPLIT, ERFC_LAST = 0.75, 28.0
+ERF_NEAR = (
+    1.1283791670955126, -0.37612638903183754, 0.11283791670955087, -0.02686617064511852, 0.005223977625223246,
+    -0.0008548327001223344, 0.00012055331549810692, -1.4925589533723744e-05, 1.6460386405915453e-06, -1.633327165692877e-07,
+    1.4414195873086809e-08, -9.503863762341979e-10)
+ERFC_A, ERFC_B = 1.2752293577981651, 8.532110091743119
+ERFC_TAIL = (
+    0.9887787838101395, -0.5421553621425853, 0.24796997284786096, -0.09180528726963327, 0.025825099108817712,
+    -0.004632519284056685, 9.596353038335853e-05, 0.00021179118385804624, -4.4819743031989275e-05, -6.41283725170128e-06,
+    3.8048084945094824e-06, 1.257830857609925e-07, -3.036761147270431e-07, 5.932259299686457e-10, 2.6314463846724166e-08,
+    2.3877337825902987e-10, -2.466993991955349e-09, -1.4684013817055342e-10, 2.2540462951804907e-10, 3.0051692948763907e-11,
+    -1.4456006009660346e-11, -2.952952068695705e-12)
+_TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
+_SQRT_HALF = math.sqrt(0.5)
+
+
+def gaussian(x: Node) -> Node:
+    """e^(−x²) without the error of squaring: x = h + l with h a multiple of 1/64, whose square is exact; e^(−h²)·e^(−l·(x + h))."""
+    h = atomic.floor(x * 64.0) * (1.0 / 64.0)
+    return exp(-(h * h)) * exp((h - x) * (x + h))
+
+
+def _erfc_tail(a: Node) -> Node:
+    """erfc(a) for a ≥ 3/4 (28 stands for all beyond, where even float64 has 0)."""
+    a = arithmetic.minimum(a, ERFC_LAST)
+    inverse = atomic.reciprocal(a + 3.0)
+    return gaussian(a) * polynomial(ERFC_A - inverse * ERFC_B, ERFC_TAIL) * inverse
+
+
+def _bell(scale: float) -> Callable[[Node, Node], Node]:
+    """The slope scale · e^(−x²), 0 at ±∞."""
+    return lambda x, y: gaussian(arithmetic.minimum(arithmetic.abs(x), ERFC_LAST)) * scale
+
+
+def _elementwise(f: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: np.fromiter(map(f, x.ravel().tolist()), dtype=np.float64, count=x.size).reshape(x.shape)
+
+
+@library(direct=_by(_elementwise(math.erf)), gradient=_derivative(_bell(_TWO_OVER_SQRT_PI)))
+def erf(x: Node) -> Node:
+    """2/√π · ∫ e^(−t²) dt from 0 to x: x·P(x²) where |x| < ¾, else ±(1 − erfc |x|), by our own Chebyshev fits."""
+    need("erf", x, "float")
+    w = wide(x)
+    a = arithmetic.abs(w)
+    far = 1.0 - _erfc_tail(a)
+    near = w * polynomial(w * w, ERF_NEAR)
+    return atomic.cast(arithmetic.where(a < ERF_SPLIT, near, arithmetic.where(w < 0.0, -far, far)), x.dtype)
+
+
+@library(direct=_by(_elementwise(math.erfc)), gradient=_derivative(_bell(-_TWO_OVER_SQRT_PI)))
+def erfc(x: Node) -> Node:
+    """1 − erf x, accurate relative to itself into the tail: e^(−x²)·Q(1/(x + 3))/(x + 3) where x ≥ ¾; erfc(−x) = 2 − erfc(x)."""
+    need("erfc", x, "float")
+    w = wide(x)
+    a = arithmetic.abs(w)
+    tail = _erfc_tail(a)
+    near = 1.0 - w * polynomial(w * w, ERF_NEAR)
+    return atomic.cast(arithmetic.where(a < ERF_SPLIT, near, arithmetic.where(w < 0.0, 2.0 - tail, tail)), x.dtype)
+
+
+# ---- activations ------------------------------------------------------------------------------------------------------------
+
+
+@library(direct=_by(lambda x: np.maximum(x, 0.0)))
+def relu(x: Node) -> Node:
+    """max(x, 0); NaN stays NaN. Its gradient at 0 is ½, as for every tie of max."""
+    need("relu", x, "float", "int", "uint")
+    return arithmetic.maximum(x, 0)
+
+
+def _silu_slope(x: Node, y: Node) -> Node:
+    return sigmoid(x) * (x * sigmoid(-x) + 1.0)
+
+
+@library(direct=_by(lambda x: x * _sigmoid_numpy(x)), gradient=_derivative(_silu_slope))
+def silu(x: Node) -> Node:
+    """x · sigmoid(x)."""
+    need("silu", x, "float")
+    w = wide(x)
+    return atomic.cast(w * sigmoid(w), x.dtype)
+
+
+_GELU_SCALE, _GELU_CUBIC = math.sqrt(2.0 / math.pi), 0.044715
+_NORMAL_PEAK = 1.0 / math.sqrt(2.0 * math.pi)
+
+
+def _gelu_argument(x: Node) -> Node:
+    return (x + x * x * x * _GELU_CUBIC) * _GELU_SCALE
+
+
+def _gelu_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
+    x = roles["x"]
+    with np.errstate(all="ignore"):
+        if attrs["approximate"] == "tanh":
+            u = _GELU_SCALE * (x + _GELU_CUBIC * x**3)
+            return x * _sigmoid_numpy(2.0 * u)
+        return 0.5 * x * _elementwise(math.erfc)(-_SQRT_HALF * x)
+
+
+def _gelu_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    (g,) = grads
+    if g is None:
+        return {}
+    x = wide(node.inputs[0])
+    if node.attrs["approximate"] == "tanh":
+        u = _gelu_argument(x)
+        s = sigmoid(u + u)
+        du = (x * x * (3.0 * _GELU_CUBIC) + 1.0) * _GELU_SCALE
+        slope = s + x * s * sigmoid(-(u + u)) * (du + du)
+    else:
+        slope = erfc(x * -_SQRT_HALF) * 0.5 + x * exp(x * x * -0.5) * _NORMAL_PEAK
+    return {"x": atomic.cast(wide(g) * slope, node.inputs[0].dtype)}
+
+
+@library(direct=_gelu_direct, gradient=_gelu_gradient)
+def gelu(x: Node, *, approximate: str = "none") -> Node:
+    """x · Φ(x), Φ the normal distribution function (Hendrycks and Gimpel 2016).
+
+    "none": x/2 · erfc(−x/√2), which keeps the negative tail that 1 + erf would cancel. "tanh": Φ is replaced by
+    ½·(1 + tanh u) = sigmoid(2u), u = √(2/π)·(x + 0.044715·x³). Raises AttributeValueError for any other word.
+    """
+    need("gelu", x, "float")
+    if approximate not in ("none", "tanh"):
+        raise AttributeValueError(f"gelu: approximate is {approximate!r}", fix='"none" or "tanh"')
+    w = wide(x)
+    if approximate == "tanh":
+        u = _gelu_argument(w)
+        return atomic.cast(w * sigmoid(u + u), x.dtype)
+    return atomic.cast(w * 0.5 * erfc(w * -_SQRT_HALF), x.dtype)
+
+
+# ---- the same functions over the reals --------------------------------------------------------------------------------------
+
+
+def _tanh_algebraic(x: Node) -> Node:
+    e = atomic.exp2((x + x) * LOG2E)
+    return (e - 1.0) / (e + 1.0)
+
+
+ALGEBRAIC: dict[str, Callable[[Node], Node]] = {
+    "exp": lambda x: atomic.exp2(x * LOG2E),
+    "expm1": lambda x: atomic.exp2(x * LOG2E) - 1.0,
+    "log1p": lambda x: log(x + 1.0),
+    "tanh": _tanh_algebraic,
+    "softplus": lambda x: log(exp(x) + 1.0),
+}
+"""Name of a composite here -> its shortest form over the reals; every other composite's definition is that already."""

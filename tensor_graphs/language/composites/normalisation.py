@@ -1,0 +1,288 @@
+"""normalisation: softmax and its relatives, means and variances, RMS norm and layer norm.
+
+Operands narrower than 32 bits are computed in f32 and rounded once. A mean divides by an expression of the dims, never by a literal.
+Sources: RMS norm, Zhang and Sennrich 2019; layer norm, Ba, Kiros and Hinton 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language import atomic
+from tensor_graphs.language.atomic import check_axis, need, same_dim, show
+from tensor_graphs.language.composite import library
+from tensor_graphs.language.composites import arithmetic
+from tensor_graphs.language.composites.elementary import exp, log, wide
+from tensor_graphs.language.dims import Dim, format_dim
+from tensor_graphs.language.errors import ShapeError
+from tensor_graphs.language.leaves import constant
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.tensor import broadcast_to, keep
+
+Roles = Mapping[str, np.ndarray]
+Attributes = Mapping[str, Any]
+Gradients = dict[str, Node | None]
+
+
+def _numpy_axes(axes: Any) -> Any:
+    return tuple(axes) if isinstance(axes, (list, tuple)) else axes
+
+
+# ---- softmax ----------------------------------------------------------------------------------------------------------------
+
+
+def _softmax_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
+    x, axis = roles["x"], attrs["axis"]
+    with np.errstate(all="ignore"):
+        e = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
+        return np.asarray(e / np.sum(e, axis=axis, keepdims=True))
+
+
+def _softmax_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    (g,) = grads
+    if g is None:
+        return {}
+    y, g = wide(node), wide(g)
+    gy = g * y
+    return {"x": atomic.cast(gy - y * gy.sum(node.attrs["axis"], keepdims=True), node.dtype)}
+
+
+@library(direct=_softmax_direct, gradient=_softmax_gradient)
+def softmax(x: Node, *, axis: int = -1) -> Node:
+    """e^(x − max x) / Σ e^(x − max x) along `axis`.
+
+    −∞ weighs nothing; a row of nothing but −∞ has no softmax and gives NaN, as does one with +∞ (numpy, torch and ONNX agree).
+    """
+    need("softmax", x, "float")
+    axis = check_axis("softmax", axis, x.rank)
+    w = wide(x)
+    e = exp(w - w.max(axis, keepdims=True))
+    return atomic.cast(e / e.sum(axis, keepdims=True), x.dtype)
+
+
+def _log_softmax_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
+    x, axis = roles["x"], attrs["axis"]
+    with np.errstate(all="ignore"):
+        shifted = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+        return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True)))
+
+
+def _log_softmax_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    (g,) = grads
+    if g is None:
+        return {}
+    y, g = wide(node), wide(g)
+    return {"x": atomic.cast(g - exp(y) * g.sum(node.attrs["axis"], keepdims=True), node.dtype)}
+
+
+@library(direct=_log_softmax_direct, gradient=_log_softmax_gradient)
+def log_softmax(x: Node, *, axis: int = -1) -> Node:
+    """log softmax(x) = (x − max x) − log Σ e^(x − max x) along `axis`, finite where softmax underflows."""
+    need("log_softmax", x, "float")
+    axis = check_axis("log_softmax", axis, x.rank)
+    w = wide(x)
+    shifted = w - w.max(axis, keepdims=True)
+    return atomic.cast(shifted - log(exp(shifted).sum(axis, keepdims=True)), x.dtype)
+
+
+def _logsumexp_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
+    x, axis = roles["x"], attrs["axis"]
+    with np.errstate(all="ignore"):
+        top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+        shift = np.where(np.isfinite(top), top, 0.0)
+        out = np.log(np.sum(np.exp(x - shift), axis=axis, keepdims=True)) + shift
+    return np.asarray(out if attrs["keepdims"] else np.squeeze(out, axis=axis))
+
+
+def _logsumexp_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    (g,) = grads
+    if g is None:
+        return {}
+    x = node.inputs[0]
+    axis = check_axis("logsumexp", node.attrs["axis"], x.rank)
+    kept = tuple(1 if i == axis else s for i, s in enumerate(x.shape))
+    back = broadcast_to(atomic.reshape(g, kept), x.shape)
+    return {"x": back * softmax(x, axis=axis)}
+
+
+@library(direct=_logsumexp_direct, gradient=_logsumexp_gradient)
+def logsumexp(x: Node, *, axis: int = -1, keepdims: bool = False) -> Node:
+    """log Σ e^x along `axis`, which disappears (or stays with size 1): m + log Σ e^(x − m), m the maximum, or 0 where that is not finite.
+
+    A row of nothing but −∞, and an empty one, give −∞; a row with +∞ gives +∞.
+    """
+    need("logsumexp", x, "float")
+    axis = check_axis("logsumexp", axis, x.rank)
+    w = wide(x)
+    top = w.max(axis, keepdims=True)
+    shift = arithmetic.where(arithmetic.is_finite(top), top, 0.0)
+    out = log(exp(w - shift).sum(axis, keepdims=True)) + shift
+    shape = out.shape if keepdims else tuple(s for i, s in enumerate(out.shape) if i != axis)
+    return atomic.cast(atomic.reshape(out, shape), x.dtype)
+
+
+# ---- mean and variance ------------------------------------------------------------------------------------------------------
+
+
+def _mean(w: Node, axes: tuple[int, ...]) -> Node:
+    """The mean over the axes, which stay with size 1."""
+    count: Dim = 1
+    for axis in axes:
+        count = count * w.shape[axis]
+    total = keep(w, atomic.sum(w, axes), axes, True)
+    return total * atomic.reciprocal(constant(count, w.dtype))
+
+
+def _reduced(name: str, x: Node, axes: int | Sequence[int] | None) -> tuple[int, ...]:
+    need(name, x, "float")
+    return atomic._axes(name, x, axes)
+
+
+def _drop(x: Node, kept: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    """`kept`, whose reduced axes have size 1, in x's dtype and without those axes unless keepdims."""
+    shape = kept.shape if keepdims else tuple(s for i, s in enumerate(kept.shape) if i not in axes)
+    return atomic.cast(atomic.reshape(kept, shape), x.dtype)
+
+
+def _statistic(f: Callable[..., Any]) -> Callable[[Roles, Attributes, Any], np.ndarray]:
+    def direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
+        x, axes = roles["x"], _numpy_axes(attrs["axes"])
+        size = x.size if axes is None else int(np.prod([x.shape[a] for a in np.atleast_1d(axes)], dtype=np.int64))
+        if size == 0:                                    # 0/0, without numpy's warning
+            return np.full(np.sum(x, axis=axes, keepdims=attrs["keepdims"]).shape, np.nan)
+        with np.errstate(all="ignore"):
+            return np.asarray(f(x, axis=axes, keepdims=attrs["keepdims"]))
+
+    return direct
+
+
+@library(direct=_statistic(np.mean))
+def mean(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """Σ x / count over the axes (all by default); of nothing: NaN."""
+    found = _reduced("mean", x, axes)
+    return _drop(x, _mean(wide(x), found), found, keepdims)
+
+
+@library(direct=_statistic(np.var))
+def var(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """The mean of (x − mean x)² over the axes (all by default): the population's variance, without Bessel's correction."""
+    found = _reduced("var", x, axes)
+    w = wide(x)
+    centred = w - _mean(w, found)
+    return _drop(x, _mean(centred * centred, found), found, keepdims)
+
+
+# ---- RMS norm and layer norm ------------------------------------------------------------------------------------------------
+
+
+def _last_axis(name: str, x: Node, **vectors: Node | None) -> int:
+    """The number of the last axis, after checking that every vector given has one element for each of its channels."""
+    need(name, x, "float")
+    if x.rank == 0:
+        raise ShapeError(f"{name} of {show(x)}: a scalar has no last axis")
+    for role, v in vectors.items():
+        if v is None:
+            continue
+        need(f"{name} ({role})", v, "float")
+        if v.rank != 1 or not same_dim(v.shape[0], x.shape[-1]):
+            raise ShapeError(f"{name} of {show(x)}: the {role} is {show(v)}",
+                             fix=f"one axis of {format_dim(x.shape[-1])} elements, as many as the last axis of x has")
+    return x.rank - 1
+
+
+def _rms_inverse(w: Node, eps: float) -> Node:
+    return arithmetic.rsqrt(_mean(w * w, (w.rank - 1,)) + eps)
+
+
+def _rms_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
+    x = roles["x"]
+    with np.errstate(all="ignore"):
+        out = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + attrs["eps"]) if x.size else x
+        return np.asarray(out * (attrs["offset"] + roles["weight"]) if "weight" in roles else out)
+
+
+def _sum_rows(x: Node) -> Node:
+    return atomic.sum(x, tuple(range(x.rank - 1)))
+
+
+def _rms_norm_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    (g,) = grads
+    if g is None:
+        return {}
+    roles = rms_norm.roles(node)
+    x, weight = roles["x"], roles.get("weight")
+    w, g = wide(x), wide(g)
+    inverse = _rms_inverse(w, node.attrs["eps"])
+    unit = w * inverse
+    out: Gradients = {}
+    gu = g
+    if weight is not None:
+        gu = g * (atomic.cast(weight, w.dtype) + node.attrs["offset"])
+        out["weight"] = atomic.cast(_sum_rows(g * unit), weight.dtype)
+    out["x"] = atomic.cast((gu - unit * _mean(gu * unit, (w.rank - 1,))) * inverse, x.dtype)
+    return out
+
+
+@library(direct=_rms_norm_direct, gradient=_rms_norm_gradient)
+def rms_norm(x: Node, weight: Node | None = None, *, eps: float = 1e-6, offset: float = 0.0) -> Node:
+    """x[…, d] · rsqrt(mean(x²) + eps) · (offset + weight[d]), over the last axis; offset = 1 for weights stored around 0 (Gemma).
+
+    weight may have another float dtype: it is cast to the dtype computed in. Without it the factor is 1. Raises ShapeError, DTypeError.
+    """
+    _last_axis("rms_norm", x, weight=weight)
+    w = wide(x)
+    out = w * _rms_inverse(w, eps)
+    if weight is not None:
+        out = out * (atomic.cast(weight, w.dtype) + offset if offset else atomic.cast(weight, w.dtype))
+    return atomic.cast(out, x.dtype)
+
+
+def _layer_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
+    x = roles["x"]
+    with np.errstate(all="ignore"):
+        centred = x - np.mean(x, axis=-1, keepdims=True) if x.size else x
+        out = centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + attrs["eps"]) if x.size else x
+        out = out * roles["weight"] if "weight" in roles else out
+        return np.asarray(out + roles["bias"] if "bias" in roles else out)
+
+
+def _layer_norm_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    (g,) = grads
+    if g is None:
+        return {}
+    roles = layer_norm.roles(node)
+    x, weight, bias = roles["x"], roles.get("weight"), roles.get("bias")
+    w, g = wide(x), wide(g)
+    last = (w.rank - 1,)
+    centred = w - _mean(w, last)
+    inverse = _rms_inverse(centred, node.attrs["eps"])
+    unit = centred * inverse
+    out: Gradients = {}
+    gu = g
+    if weight is not None:
+        gu = g * atomic.cast(weight, w.dtype)
+        out["weight"] = atomic.cast(_sum_rows(g * unit), weight.dtype)
+    if bias is not None:
+        out["bias"] = atomic.cast(_sum_rows(g), bias.dtype)
+    out["x"] = atomic.cast((gu - _mean(gu, last) - unit * _mean(gu * unit, last)) * inverse, x.dtype)
+    return out
+
+
+@library(direct=_layer_norm_direct, gradient=_layer_norm_gradient)
+def layer_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5) -> Node:
+    """(x − mean x) · rsqrt(var x + eps) · weight[d] + bias[d], over the last axis of x[…, d].
+
+    weight and bias may have another float dtype: they are cast to the dtype computed in. Raises ShapeError, DTypeError.
+    """
+    last = (_last_axis("layer_norm", x, weight=weight, bias=bias),)
+    w = wide(x)
+    centred = w - _mean(w, last)
+    out = centred * _rms_inverse(centred, eps)
+    if weight is not None:
+        out = out * atomic.cast(weight, w.dtype)
+    if bias is not None:
+        out = out + atomic.cast(bias, w.dtype)
+    return atomic.cast(out, x.dtype)
