@@ -79,7 +79,8 @@ class Kernel:
 
     accepts(spec): None, or why not.  build(spec): the call.  in_place: pairs (output, input) that may share memory; a kernel
     that declares one is right whether they do or not.  contiguous: which operands must be C-contiguous.  module: what a
-    separate process imports to know this kernel.  source: text whose hash (with `toolchain`) is the kernel's identity.
+    separate process imports to know this kernel.  updates: the kernel changes output 0 where it differs from operand 0; when the two
+    share no memory, operand 0 is copied there first.  build_copy(shape, out strides, in strides, itemsize): of the copy kernel.  source: text whose hash (with `toolchain`) is the kernel's identity.
     """
 
     name: str
@@ -93,6 +94,8 @@ class Kernel:
     in_place: tuple[tuple[int, int], ...] = ()
     contiguous: bool = False
     positive_strides: bool = False
+    updates: bool = False
+    build_copy: Callable[[Sequence[Dim], Sequence[Dim], Sequence[Dim], int], NativeCall | None] | None = None
     requirements: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:

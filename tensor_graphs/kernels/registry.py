@@ -10,6 +10,7 @@ import importlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from tensor_graphs.kernels.kernel import HostCall, Kernel, KernelError, Spec, source_of
@@ -146,9 +147,14 @@ def native_library() -> Any:
 def copy_kernel(backends: Sequence[str]) -> Kernel:
     """The kernel behind explicit copies: the native strided copy where the `c` backend may be used, numpy's otherwise."""
     if "c" in backends and why_missing("c") is None:
-        found: Kernel = backend_module("c").COPY
-        return found
+        return _native_copy()
     return NUMPY_COPY
+
+
+@lru_cache(maxsize=1)
+def _native_copy() -> Kernel:
+    made: Kernel = backend_module("c").copy_kernel()
+    return made
 
 
 def _numpy_copy(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Call, Kernel, Spec
+from tensor_graphs.kernels.registry import NUMPY_COPY
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
@@ -163,6 +164,7 @@ class _Lowering:
         self.roots = list(roots)
         self.names: dict[tuple[str, str], int] = {}
         self.bound: set[int] = set()
+        self.updating: set[str] = set()
         self.pairs: dict[str, tuple[tuple[int, int], ...]] = {}     # instruction label -> (output, input) that may share memory
 
     # ---- buffers ----
@@ -244,14 +246,20 @@ class _Lowering:
         target.append(Instruction(label, kernel.name, node_op, signature, call, attrs, outs, ins, written_at))
         if kernel.in_place and not bind:
             self.pairs[label] = kernel.in_place
+        if kernel.updates:
+            self.updating.add(label)
 
     def copy(self, x: Operand, into: Operand | None = None, why: str = "copy", bind: bool | None = None) -> Operand:
         """An explicit contiguous copy (into a given operand, or a new transient one)."""
         t = TensorType(x.shape, x.dtype)
         bind = self.is_bound(x) and into is None if bind is None else bind
         out = into if into is not None else self.fresh(t, why, bind)
-        spec = Spec(_COPY, {}, (t,), (t,))
-        self.emit(why, self.copy_kernel, self.copy_kernel.build(spec), {}, (out,), (x,), "", "", bind)
+        kernel = self.copy_kernel
+        call = kernel.build_copy(x.shape, out.strides, x.strides, x.dtype.itemsize) if kernel.build_copy is not None else None
+        if call is None:                                # no strided copy of this rank: numpy's does any
+            kernel = NUMPY_COPY
+            call = kernel.build(Spec(_COPY, {}, (t,), (t,)))
+        self.emit(why, kernel, call, {}, (out,), (x,), "", "", bind)
         return out
 
     def run(self, order: Sequence[Node]) -> None:
@@ -297,6 +305,7 @@ class _Lowering:
                 last_use[o.buffer] = t
         kept = {self.values[r][0].buffer for r in self.roots}
         self._in_place(last_use, kept, roots)
+        self._copy_before_updates()
         # final values into outputs and states
         taken: set[int] = set()
         late: list[tuple[Operand, Operand]] = []
@@ -351,6 +360,17 @@ class _Lowering:
                     continue
                 p.buffers[out.buffer].alias = x.buffer
                 break
+
+    def _copy_before_updates(self) -> None:
+        """A kernel that only changes part of its output needs the old value there, when it does not write in place."""
+        p = self.program
+        for program in (p.instructions, p.bind_instructions):
+            listed = list(program)
+            program.clear()
+            for ins in listed:
+                if ins.label in self.updating and p.home(ins.outs[0].buffer) != p.home(ins.ins[0].buffer):
+                    self.copy(ins.ins[0], into=ins.outs[0], why="before_update", bind=program is p.bind_instructions)
+                program.append(ins)
 
     def _liveness(self) -> None:
         p = self.program

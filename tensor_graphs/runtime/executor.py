@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.kernels.kernel import HostCall, NativeCall
-from tensor_graphs.kernels.registry import native_library
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.language.dims import Dim
@@ -22,6 +21,7 @@ from tensor_graphs.language.node import ArrayValue
 from tensor_graphs.paths.lower import Instruction, Operand, Program, arena_buffers, has_dims
 from tensor_graphs.paths.memory import ALIGNMENT, ArenaLayout
 from tensor_graphs.paths.plan import Variant
+from tensor_graphs.runtime.native import NativeRunner
 
 NULL, ARENA, FIRST = 0, 1, 2
 """base 0 is the null pointer, base 1 the arena; buffer b of the program is base b + 2"""
@@ -99,7 +99,7 @@ class Executor:
         # arena slots: buffers that own arena memory, in the layout's order
         self.slots = {b: i for i, b in enumerate(arena_buffers(self.program))}
         self.n_slots = len(self.slots)
-        self._native = native_library() if self._has_native() else None
+        self._native = NativeRunner() if self._has_native() else None
         bind, run = self.program.bind_instructions, self.program.instructions
         self.bind_segments = self._segments(bind)
         self.segments = self._segments(run)

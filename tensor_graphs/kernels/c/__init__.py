@@ -1,0 +1,5 @@
+"""c: kernels in C, compiled by the system's compiler at first use and kept by content hash. The fast path on a CPU.
+
+In: pointers, sizes and constants (a `NativeCall`).  Out: outputs written in place, by all threads of the one pool.
+Read first: tg.h (the shape of a kernel), backend.py (which op becomes which symbol), library.py (how it is built and loaded).
+"""

@@ -1,0 +1,146 @@
+/* elementwise.c: one number in, one number out: arithmetic, activations and the gated forms. Contiguous f32.
+ *
+ * Every loop body is plain arithmetic, so that the compiler vectorises it. out may be the same memory as an input. */
+#include "loops.h"
+#include "vec.h"
+
+#define PAIRS(name, expression)                                                                     \
+    TG_INLINE void name##_rows(const call *c, int64_t from, int64_t to) {                           \
+        float *out = c->ptr[0];                                                                     \
+        const float *a = c->ptr[1], *b = c->ptr[2];                                                 \
+        for (int64_t i = from; i < to; i++) {                                                       \
+            float x = a[i], y = b[i];                                                               \
+            out[i] = expression;                                                                    \
+        }                                                                                           \
+    }                                                                                               \
+    ROWS_KERNEL(name, ints[0], 1, name##_rows)
+
+/* max: NaN wins; of two zeros +0 (the bits of -0 and +0 and'ed give +0, of equal numbers themselves). */
+TG_INLINE float larger(float x, float y) {
+    float m = x > y ? x : y;
+    m = x == y ? float_of(bits_of(x) & bits_of(y)) : m;
+    return x != x ? x : m; /* when only y is NaN, x > y is false and m is y already */
+}
+
+/* ptr: out, a, b.  ints: count. */
+PAIRS(tg_add, x + y)
+PAIRS(tg_sub, x - y)
+PAIRS(tg_mul, x *y)
+PAIRS(tg_div, x / y)
+PAIRS(tg_max, larger(x, y))
+
+/* ptr: out, a.  ints: count.  floats: s (rounded to f32). */
+#define SCALAR(name, expression)                                                                    \
+    TG_INLINE void name##_rows(const call *c, int64_t from, int64_t to) {                           \
+        float *out = c->ptr[0];                                                                     \
+        const float *a = c->ptr[1], s = (float)c->floats[0];                                        \
+        for (int64_t i = from; i < to; i++) {                                                       \
+            float x = a[i];                                                                         \
+            out[i] = expression;                                                                    \
+        }                                                                                           \
+    }                                                                                               \
+    ROWS_KERNEL(name, ints[0], 1, name##_rows)
+
+SCALAR(tg_add_scalar, x + s)
+SCALAR(tg_sub_scalar, x - s)
+SCALAR(tg_rsub_scalar, s - x)
+SCALAR(tg_mul_scalar, x *s)
+SCALAR(tg_div_scalar, x / s)
+SCALAR(tg_max_scalar, larger(x, s))
+
+/* --- activations --- */
+
+/* 2^a for a <= 0 as fraction * s1 * s2, so that a factor can be multiplied in before the result underflows; exactly 0
+ * below 2^-250 (then -inf * 0 is NaN, as it must be). a comes in f64: an absolute error of a is a relative one of 2^a. */
+typedef struct scaled {
+    float fraction, s1, s2;
+} scaled;
+
+TG_INLINE scaled exp2_scaled(double a) {
+    int tiny = a < -250.0;
+    a = tiny ? -250.0 : a;
+    const double shift = 6755399441055744.0; /* 1.5 * 2^52: adding it rounds to an integer */
+    double whole = (a + shift) - shift;
+    int32_t n = (int32_t)whole, half = n >> 1;
+    float fraction = exp2_fraction((float)(a - whole));
+    return (scaled){tiny ? 0.0f : fraction, exp2_integer(half), exp2_integer(n - half)};
+}
+
+/* x times the logistic function of (t ln 2): x / (1 + 2^-|t|), times 2^-|t| when t < 0. */
+TG_INLINE float sigmoid_times(float x, double t) {
+    scaled e = exp2_scaled(t < 0 ? t : -t);
+    float below = x * e.fraction * e.s1 * e.s2; /* x first: x * 2^t may be a normal number where 2^t is not */
+    return (t < 0 ? below : x) / (1.0f + e.fraction * e.s1 * e.s2);
+}
+
+static const double LOG2E = 1.4426950408889634;
+
+/* gelu(x), tanh form = x * sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3) (Hendrycks and Gimpel, 2016). */
+TG_INLINE float gelu_tanh(float x) {
+    double d = x;
+    return sigmoid_times(x, d * (2.0 * 0.79788456080286536 * 1.4426950408889634) * (1.0 + 0.044715 * d * d));
+}
+
+TG_INLINE float silu(float x) { return sigmoid_times(x, (double)x * LOG2E); }
+TG_INLINE float sigmoid(float x) { return sigmoid_times(1.0f, (double)x * LOG2E); }
+
+/* gelu(x) = x * Phi(x). Phi(-a) = e^(-a^2 / 2) t P(t) / 2 with t = 1 / (1 + 0.4 a / sqrt 2); P interpolates
+ * erfcx(z) / t at Chebyshev points of t for z in [0, 12], relative error 4e-9. */
+TG_INLINE float gelu_erf(float x) {
+    double a = x < 0 ? -(double)x : (double)x;
+    double t = 1.0 / (1.0 + 0.28284271247461901 * a);
+    double poly = -0.018999646332516235;
+    poly = poly * t + 0.081836308207925382;
+    poly = poly * t - 0.088687145005435425;
+    poly = poly * t - 0.073414248864537415;
+    poly = poly * t + 0.14505537553336426;
+    poly = poly * t - 0.031289748689756654;
+    poly = poly * t + 0.1650630197637942;
+    poly = poly * t + 0.15966469403820849;
+    poly = poly * t + 0.20959619870853258;
+    poly = poly * t + 0.22549204829414654;
+    poly = poly * t + 0.22568314300231468;
+    scaled e = exp2_scaled(a * a * (-0.5 * 1.4426950408889634));
+    float front = (float)(0.5 * t * poly) * e.fraction;
+    float below = x * front * e.s1 * e.s2, above = x * (1.0f - front * e.s1 * e.s2);
+    return x < 0 ? below : above;
+}
+
+#define UNARY(name, expression)                                                                     \
+    TG_INLINE void name##_rows(const call *c, int64_t from, int64_t to) {                           \
+        float *out = c->ptr[0];                                                                     \
+        const float *a = c->ptr[1];                                                                 \
+        for (int64_t i = from; i < to; i++) {                                                       \
+            float x = a[i];                                                                         \
+            out[i] = expression;                                                                    \
+        }                                                                                           \
+    }                                                                                               \
+    ROWS_KERNEL(name, ints[0], 8, name##_rows)
+
+/* ptr: out, x.  ints: count. */
+UNARY(tg_gelu_tanh, gelu_tanh(x))
+UNARY(tg_gelu_erf, gelu_erf(x))
+UNARY(tg_silu, silu(x))
+UNARY(tg_sigmoid, sigmoid(x))
+UNARY(tg_tanh, f32_tanh(x))
+UNARY(tg_exp, f32_exp(x))
+
+/* out[n,d] = act(gate) * up, out contiguous, gate and up with row strides (a fused [n,2d] product is cut by pointers).
+ * ptr: out, gate, up.  ints: n, d, gate_stride, up_stride. */
+#define GATED(name, act)                                                                            \
+    TG_INLINE void name##_rows(const call *c, int64_t from, int64_t to) {                           \
+        const int64_t d = c->ints[1];                                                               \
+        for (int64_t i = from; i < to;) {                                                           \
+            int64_t row = i / d, end = tg_min(to, (row + 1) * d), j = i - row * d;                  \
+            float *out = (float *)c->ptr[0] + i;                                                    \
+            const float *gate = (const float *)c->ptr[1] + row * c->ints[2] + j;                    \
+            const float *up = (const float *)c->ptr[2] + row * c->ints[3] + j;                      \
+            for (int64_t l = 0; l < end - i; l++) out[l] = act(gate[l]) * up[l];                    \
+            i = end;                                                                                \
+        }                                                                                           \
+    }                                                                                               \
+    ROWS_KERNEL(name, ints[0] * ints[1], 8, name##_rows)
+
+GATED(tg_gelu_tanh_mul, gelu_tanh)
+GATED(tg_gelu_erf_mul, gelu_erf)
+GATED(tg_silu_mul, silu)

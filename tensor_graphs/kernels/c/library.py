@@ -1,0 +1,168 @@
+"""library: compiles the C kernels at first use, loads them through ctypes, and hands out what the runtime calls.
+
+In: the C files beside this module.  Out: function addresses by symbol, the runner, the pool's thread count."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import re
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from tensor_graphs.devices import toolchain
+
+log = logging.getLogger(__name__)
+
+FOLDER = Path(__file__).resolve().parent
+MAX_PTR, MAX_INT, MAX_FLOAT = 16, 32, 8
+_DECLARATION = re.compile(r"^(?:TG_KERNEL|ROWS_KERNEL|PAIRS|SCALAR|UNARY|GATED)\((tg_\w+)", re.MULTILINE)
+
+
+class Step(ctypes.Structure):
+    """One step of the runner's flat list: the mirror of `tg_step` in tg.h (its size is compared when the library loads)."""
+
+    _fields_ = (
+        ("fn", ctypes.c_void_p),
+        ("n_ptr", ctypes.c_int32),
+        ("n_int", ctypes.c_int32),
+        ("n_float", ctypes.c_int32),
+        ("_pad", ctypes.c_int32),
+        ("ptr_base", ctypes.c_int32 * MAX_PTR),
+        ("ptr_offset", ctypes.c_int32 * MAX_PTR),
+        ("ints", ctypes.c_int32 * MAX_INT),
+        ("floats", ctypes.c_double * MAX_FLOAT),
+    )
+
+
+def sources() -> tuple[Path, ...]:
+    """The C files of the library, in name order."""
+    return tuple(sorted(FOLDER.glob("*.c")))
+
+
+@functools.cache
+def symbol_sources() -> dict[str, Path]:
+    """Every kernel symbol and the file that declares it (read from the sources, so that no list can go stale)."""
+    return {symbol: path for path in sources() for symbol in _DECLARATION.findall(path.read_text())}
+
+
+class NativeLibrary:
+    """The loaded library. Its methods release the interpreter lock while native code runs."""
+
+    def __init__(self, path: Path) -> None:
+        toolchain.check_private(path)
+        self.path = path
+        self._lib = ctypes.CDLL(str(path))
+        integers, pointer = ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
+        for name, result, arguments in (
+            ("tg_threads", ctypes.c_int, []),
+            ("tg_default_threads", ctypes.c_int, []),
+            ("tg_set_threads", None, [ctypes.c_int]),
+            ("tg_step_size", ctypes.c_int64, []),
+            ("tg_run", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers]),
+            ("tg_run_profiled", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers, ctypes.POINTER(ctypes.c_double)]),
+        ):
+            function = getattr(self._lib, name)
+            function.restype, function.argtypes = result, arguments
+        size = int(self._lib.tg_step_size())
+        if size != ctypes.sizeof(Step):
+            raise toolchain.ToolchainError(f"{path}: a step has {size} bytes there and {ctypes.sizeof(Step)} here")
+
+    def address(self, symbol: str) -> int:
+        """The address of a kernel, for `Step.fn`. Raises KeyError for a symbol that no source declares."""
+        if symbol not in symbol_sources():
+            raise KeyError(f"no kernel {symbol!r} among the sources in {FOLDER.name}/; there are {sorted(symbol_sources())}")
+        found = ctypes.cast(getattr(self._lib, symbol), ctypes.c_void_p).value
+        assert found is not None
+        return found
+
+    def call(self, symbol: str, pointers: Sequence[int | None], ints: Sequence[int] = (), floats: Sequence[float] = ()) -> None:
+        """Calls one kernel with raw addresses (outputs first; None is NULL), sizes and scalars."""
+        function = _KERNEL(self.address(symbol))
+        function(
+            (ctypes.c_void_p * max(1, len(pointers)))(*pointers),
+            (ctypes.c_int64 * max(1, len(ints)))(*ints),
+            (ctypes.c_double * max(1, len(floats)))(*floats),
+        )
+
+    def run(self, steps: ctypes.Array[Step], bases: Sequence[int], values: Sequence[int]) -> None:
+        """Runs a flat list once. Raises ValueError naming the first malformed step."""
+        base_array = (ctypes.c_void_p * max(1, len(bases)))(*bases)
+        value_array = (ctypes.c_int64 * max(1, len(values)))(*values)
+        self._check(self._lib.tg_run(steps, len(steps), base_array, value_array))
+
+    def run_profiled(self, steps: ctypes.Array[Step], bases: Sequence[int], values: Sequence[int]) -> list[float]:
+        """As `run`; returns the wall time of each step [s]."""
+        base_array = (ctypes.c_void_p * max(1, len(bases)))(*bases)
+        value_array = (ctypes.c_int64 * max(1, len(values)))(*values)
+        seconds = (ctypes.c_double * max(1, len(steps)))()
+        self._check(self._lib.tg_run_profiled(steps, len(steps), base_array, value_array, seconds))
+        return list(seconds)[: len(steps)]
+
+    def runner(self, *, profiled: bool = False) -> ctypes._CFuncPtr:
+        """The native runner itself, for a runtime that keeps its own prepared arrays."""
+        return self._lib.tg_run_profiled if profiled else self._lib.tg_run
+
+    @staticmethod
+    def _check(status: int) -> None:
+        if status:
+            raise ValueError(f"step {status - 1} is malformed: no function, or more operands than a step can hold")
+
+    def threads(self) -> int:
+        """The number of threads of the process's pool, the calling one included."""
+        return int(self._lib.tg_threads())
+
+    def default_threads(self) -> int:
+        """What the affinity mask allows, no more than the cgroup quota pays for."""
+        return int(self._lib.tg_default_threads())
+
+    def set_threads(self, count: int) -> None:
+        """Sets the number of threads, the calling one included; 0 means the default. Waits for a running kernel."""
+        self._lib.tg_set_threads(count)
+
+
+_KERNEL = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_double)
+)
+_LOCK = threading.Lock()
+_LOADED: NativeLibrary | None = None
+
+
+def build(*, portable: bool = False, cache: Path | None = None, cc: str | None = None) -> NativeLibrary:
+    """Compiles (unless cached) and loads a library of its own, beside the process's one; it has its own pool."""
+    path = toolchain.build_library(sources(), name="tensor_graphs_c", portable=portable, cache=cache, cc=cc)
+    return NativeLibrary(path)
+
+
+def load() -> NativeLibrary:
+    """The process's library, compiled and loaded by the first call. Raises ToolchainError."""
+    global _LOADED  # one pool per process, hence one library
+    with _LOCK:
+        if _LOADED is None:
+            _LOADED = build()
+        return _LOADED
+
+
+def available() -> tuple[bool, str]:
+    """Whether the C kernels can run here, and why (not). Compiles at the first call if there is a compiler."""
+    try:
+        return True, f"compiled: {load().path.name}"
+    except (toolchain.ToolchainError, OSError) as error:
+        return False, str(error)
+
+
+def address(symbol: str) -> int:
+    """The address of a kernel in the process's library."""
+    return load().address(symbol)
+
+
+def set_threads(count: int) -> None:
+    """Sets the number of threads of the process's pool; 0 means the default."""
+    load().set_threads(count)
+
+
+def identity(symbol: str) -> str:
+    """The identity of one kernel: hash of its source file, the shared headers, flags, compiler and processor."""
+    return toolchain.source_identity(symbol_sources()[symbol])

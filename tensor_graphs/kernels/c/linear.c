@@ -1,0 +1,221 @@
+/* linear.c: out[n,m] = x[n,k] . w[m,k]^T + bias[m], for few rows (a stream over the weights) and for many (tiles). */
+#include "gemm.h"
+
+#ifndef TG_PREFETCH
+#define TG_PREFETCH 2560 /* bytes ahead; measured best of 0, 640, 1280, 2560, 5120 */
+#endif
+
+typedef struct linear {
+    float *out;
+    const float *x, *bias, *panels;
+    const char *w;
+    int64_t n, m, k;
+    int weight_size; /* bytes: 4 (f32) or 2 (bf16) */
+} linear;
+
+/* --- few rows: every weight is read once, in memory order --- */
+
+enum { STREAM_X = 4 };
+
+/* Two bfloat16 lie in each 32-bit word, the even one low: one shift and one mask widen a whole vector of words, if x is
+ * kept as [VW even elements][VW odd elements] per 2 * VW (split_pairs). What is left of a row after its
+ * last whole cache line of weights stays in order. */
+static void split_pairs(const float *x, int64_t n, int64_t k, float *to) {
+    const int64_t whole = k / 32 * 32; /* the elements that row_products takes by whole lines */
+    for (int64_t c = 0; c < n; c++, x += k, to += k) {
+        int64_t i = 0;
+        for (; i + 2 * VW <= whole; i += 2 * VW)
+            for (int64_t l = 0; l < VW; l++) to[i + l] = x[i + 2 * l], to[i + VW + l] = x[i + 2 * l + 1];
+        for (; i < k; i++) to[i] = x[i];
+    }
+}
+
+/* sums[c] = w . x[c] for one row of weights and `nx` rows of x. One row at a time read the memory fastest: 2 and 4 rows
+ * side by side were 5 to 30 % slower. */
+TG_INLINE void row_products(const int nx, const int bf16, const char *w, const float *x, int64_t k, float *sums) {
+    const int size = bf16 ? 2 : 4, step = 64 / size; /* one cache line of weights at a time */
+    vf acc[STREAM_X];
+    for (int c = 0; c < nx; c++) acc[c] = (vf){0};
+    int64_t i = 0;
+    for (; i + step <= k; i += step) {
+        __builtin_prefetch(w + i * size + TG_PREFETCH, 0, 3);
+        for (int line = 0; line < 16; line += VW) { /* a line is 16 words */
+            vf word = v_load((const float *)(w + i * size) + line);
+            if (bf16) {
+                vf even = (vf)((vu)word << 16), odd = (vf)((vu)word & 0xffff0000u);
+                for (int c = 0; c < nx; c++) {
+                    acc[c] += even * v_load(x + c * k + i + 2 * line);
+                    acc[c] += odd * v_load(x + c * k + i + 2 * line + VW);
+                }
+            } else
+                for (int c = 0; c < nx; c++) acc[c] += word * v_load(x + c * k + i + line);
+        }
+    }
+    for (int c = 0; c < nx; c++) sums[c] = v_sum(acc[c]);
+    for (; i < k; i++) {
+        float weight = bf16 ? bf16_to_f32(((const uint16_t *)w)[i]) : ((const float *)w)[i];
+        for (int c = 0; c < nx; c++) sums[c] += weight * x[c * k + i];
+    }
+}
+
+TG_INLINE void row_outputs(const linear *l, int64_t j, int64_t c0, const int nx, const int bf16) {
+    float sums[STREAM_X];
+    row_products(nx, bf16, l->w + j * l->k * l->weight_size, l->x + c0 * l->k, l->k, sums);
+    for (int c = 0; c < nx; c++) l->out[(c0 + c) * l->m + j] = sums[c] + (l->bias ? l->bias[j] : 0.0f);
+}
+
+TG_INLINE void stream_rows(const linear *l, int64_t from, int64_t to, const int bf16) {
+    for (int64_t j = from; j < to; j++) {
+        int64_t c = 0; /* more than STREAM_X rows of x: the weight row comes from the L1 cache after the first turn */
+        for (; c + 4 <= l->n; c += 4) row_outputs(l, j, c, 4, bf16);
+        switch (l->n - c) {
+            case 3: row_outputs(l, j, c, 3, bf16); break;
+            case 2: row_outputs(l, j, c, 2, bf16); break;
+            case 1: row_outputs(l, j, c, 1, bf16); break;
+        }
+    }
+}
+
+static void stream_part(void *ctx, int part, int parts) {
+    const linear *l = ctx;
+    int64_t from, to;
+    tg_range(l->m, 8, part, parts, &from, &to);
+    if (l->weight_size == 2) stream_rows(l, from, to, 1);
+    else stream_rows(l, from, to, 0);
+}
+
+/* --- many rows: x packed once into panels whose lanes are rows of x, weights widened tile by tile --- */
+
+static void pack_part(void *ctx, int part, int parts) {
+    const linear *l = ctx;
+    int64_t from, to, k = l->k;
+    tg_range(l->n, PANEL, part, parts, &from, &to);
+    for (int64_t row = from; row < to; row += PANEL) {
+        float *panel = (float *)l->panels + row * k;
+        int64_t rows = tg_min(PANEL, l->n - row);
+        const int lanes = rows <= VW ? VW : PANEL;
+        for (int64_t i0 = 0; i0 < k; i0 += 16) { /* 16 at a time: one cache line of each row */
+            int64_t i1 = tg_min(k, i0 + 16);
+            for (int64_t r = 0; r < lanes; r++)
+                for (int64_t i = i0; i < i1; i++) panel[i * lanes + r] = r < rows ? l->x[(row + r) * k + i] : 0.0f;
+        }
+    }
+}
+
+/* Weight rows [j, j + rows) as f32, k apart plus a pad that keeps rows of 4096 bytes out of each other's cache sets. */
+TG_INLINE void widen(const linear *l, int64_t j, int64_t rows, float *to, int64_t stride) {
+    int64_t k = l->k;
+    for (int64_t r = 0; r < rows; r++) {
+        if (l->weight_size == 4) memcpy(to + r * stride, l->w + (j + r) * k * 4, (size_t)k * 4);
+        else {
+            const uint16_t *from = (const uint16_t *)l->w + (j + r) * k;
+            for (int64_t i = 0; i < k; i++) to[r * stride + i] = bf16_to_f32(from[i]);
+        }
+    }
+}
+
+static void tile_part(void *ctx, int part, int parts) {
+    const linear *l = ctx;
+    int64_t from, to, k = l->k, stride = (k + 15) / 16 * 16 + 16;
+    tg_range(l->m, TILE_ROWS, part, parts, &from, &to);
+    float *weights = tg_scratch(1, (size_t)(TILE_ROWS * stride) * 4);
+    _Alignas(64) float c[TILE_ROWS * PANEL];
+    /* as many panels at a time as half an L2 cache of 1 MB holds; the weights are widened once for each such chunk */
+    int64_t chunk = tg_max_i(1, (512 << 10) / (PANEL * 4 * tg_max_i(k, 1))) * PANEL;
+    for (int64_t n0 = 0; n0 < l->n; n0 += chunk) {
+        int64_t n1 = tg_min(l->n, n0 + chunk);
+        for (int64_t j = from; j < to; j += TILE_ROWS) {
+            int64_t rows = tg_min(TILE_ROWS, to - j);
+            widen(l, j, rows, weights, stride);
+            const char *next = l->w + (j + TILE_ROWS) * k * l->weight_size, *end = l->w + to * k * l->weight_size;
+            for (int64_t row = n0; row < n1; row += PANEL) {
+                int64_t lanes = tg_min(PANEL, l->n - row);
+                const char *ask = next < end ? next : NULL;
+                if (lanes <= VW) tg_rows_product(rows, 1, K_CONTIGUOUS, weights, stride, l->panels + row * k, k, c, 0, ask);
+                else tg_rows_product(rows, 2, K_CONTIGUOUS, weights, stride, l->panels + row * k, k, c, 0, ask);
+                next += 4 * k;
+                const int64_t width = lanes <= VW ? VW : PANEL;
+                for (int64_t i = 0; i < lanes; i++) {
+                    float *out = l->out + (row + i) * l->m + j;
+                    for (int64_t r = 0; r < rows; r++) out[r] = c[r * width + i] + (l->bias ? l->bias[j + r] : 0.0f);
+                }
+            }
+        }
+    }
+}
+
+#ifndef TG_STREAM_LIMIT
+#define TG_STREAM_LIMIT 8
+#endif
+
+/* The definition, one number at a time: for when there is not even memory for a copy of x. */
+static void plain_bf16(const linear *l) {
+    for (int64_t i = 0; i < l->n; i++)
+        for (int64_t j = 0; j < l->m; j++) {
+            double sum = l->bias ? l->bias[j] : 0.0;
+            for (int64_t p = 0; p < l->k; p++) sum += (double)l->x[i * l->k + p] * bf16_to_f32(((const uint16_t *)l->w)[j * l->k + p]);
+            l->out[i * l->m + j] = (float)sum;
+        }
+}
+
+static void run_linear(void *const *ptr, const int64_t *ints, int weight_size) {
+    linear l = {.out = ptr[0], .x = ptr[1], .w = ptr[2], .bias = ptr[3],
+                .n = ints[0], .m = ints[1], .k = ints[2], .weight_size = weight_size};
+    if (l.n <= 0 || l.m <= 0) return;
+    float *panels = NULL;
+    if (l.n > TG_STREAM_LIMIT) panels = tg_scratch(0, (size_t)(tg_ceil(l.n, PANEL) * PANEL * tg_max_i(l.k, 1)) * 4);
+    if (!panels) { /* few rows, or no memory for the panels */
+        int64_t row_bytes = tg_max_i(l.k * weight_size, 1);
+        if (weight_size == 2) {
+            float *split = tg_scratch(0, (size_t)(l.n * l.k) * 4 + 4);
+            if (!split) return plain_bf16(&l);
+            split_pairs(l.x, l.n, l.k, split);
+            l.x = split;
+        }
+        tg_parallel(stream_part, &l, tg_parts(l.m, tg_ceil(32 << 10, row_bytes)));
+        return;
+    }
+    l.panels = panels;
+    tg_parallel(pack_part, &l, tg_parts(tg_ceil(l.n, PANEL), tg_ceil(16 << 10, PANEL * tg_max_i(l.k, 1))));
+    tg_parallel(tile_part, &l, tg_parts(tg_ceil(l.m, TILE_ROWS), 2));
+}
+
+/* out[n,m] = x[n,k] . w[m,k]^T (+ bias[m]); all contiguous.
+ * ptr: out, x, w, bias or NULL.  ints: n, m, k. */
+TG_KERNEL(tg_linear_f32) { (void)floats, run_linear(ptr, ints, 4); }
+TG_KERNEL(tg_linear_bf16) { (void)floats, run_linear(ptr, ints, 2); }
+
+/* --- the yardstick: a pure read of the same bytes --- */
+
+typedef struct stream {
+    const char *data;
+    int64_t bytes;
+    _Atomic uint32_t *fold;
+} stream;
+
+static void read_part(void *ctx, int part, int parts) {
+    const stream *s = ctx;
+    int64_t from, to;
+    tg_range(s->bytes / 64, 64, part, parts, &from, &to);
+    vu acc[4] = {{0}};
+    for (int64_t line = from; line < to; line++) {
+        __builtin_prefetch(s->data + line * 64 + TG_PREFETCH, 0, 3);
+        for (int v = 0; v < 16 / VW; v++) {
+            vf word = v_load((const float *)(s->data + line * 64) + v * VW);
+            acc[v] ^= (vu)word;
+        }
+    }
+    uint32_t fold = 0;
+    for (int v = 0; v < 4; v++)
+        for (int i = 0; i < VW; i++) fold ^= acc[v][i];
+    __atomic_fetch_xor((uint32_t *)s->fold, fold, __ATOMIC_RELAXED);
+}
+
+/* Reads bytes and folds them into 4 by exclusive or (whole 64-byte lines only): what the memory can deliver.
+ * ptr: out u32[1], data.  ints: bytes. */
+TG_KERNEL(tg_read_stream) {
+    (void)floats;
+    *(uint32_t *)ptr[0] = 0;
+    stream s = {.data = ptr[1], .bytes = ints[0], .fold = ptr[0]};
+    tg_parallel(read_part, &s, tg_parts(s.bytes, 64 << 10));
+}

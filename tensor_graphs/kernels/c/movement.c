@@ -1,0 +1,110 @@
+/* movement.c: kernels that move numbers and compute none: strided copy, rows out of a table, rows into a state. */
+#include "loops.h"
+#include "vec.h"
+
+enum { MAX_RANK = 8 };
+
+/* One dimension after another from the last inwards; merged dimensions come from run_copy. */
+typedef struct copy {
+    char *out;
+    const char *in;
+    int rank;
+    int64_t shape[MAX_RANK], out_step[MAX_RANK], in_step[MAX_RANK]; /* steps in bytes */
+    int64_t item;
+} copy;
+
+TG_INLINE void copy_line(char *out, int64_t os, const char *in, int64_t is, int64_t n, const int64_t item) {
+    for (int64_t i = 0; i < n; i++) memcpy(out + i * os, in + i * is, (size_t)item);
+}
+
+static void copy_part(void *ctx, int part, int parts) {
+    const copy *c = ctx;
+    int64_t lines = 1, from, to, last = c->rank - 1, index[MAX_RANK];
+    for (int r = 0; r < last; r++) lines *= c->shape[r];
+    tg_range(lines, 1, part, parts, &from, &to);
+    int64_t n = c->shape[last], os = c->out_step[last], is = c->in_step[last];
+    const char *in = c->in;
+    char *out = c->out;
+    int64_t left = from;
+    for (int r = (int)last - 1; r >= 0; r--) {
+        index[r] = left % c->shape[r];
+        left /= c->shape[r];
+        in += index[r] * c->in_step[r], out += index[r] * c->out_step[r];
+    }
+    for (int64_t line = from; line < to; line++) {
+        if (os == c->item && is == c->item) memcpy(out, in, (size_t)(n * c->item));
+        else if (c->item == 4 && os == 4) copy_line(out, 4, in, is, n, 4);
+        else if (c->item == 4) copy_line(out, os, in, is, n, 4);
+        else if (c->item == 2) copy_line(out, os, in, is, n, 2);
+        else if (c->item == 1) copy_line(out, os, in, is, n, 1);
+        else if (c->item == 8) copy_line(out, os, in, is, n, 8);
+        else copy_line(out, os, in, is, n, c->item);
+        for (int r = (int)last - 1; r >= 0; r--) {
+            in += c->in_step[r], out += c->out_step[r];
+            if (++index[r] < c->shape[r]) break;
+            index[r] = 0;
+            in -= c->shape[r] * c->in_step[r], out -= c->shape[r] * c->out_step[r];
+        }
+    }
+}
+
+/* out[i0, i1, ...] = in[i0, i1, ...], each operand with its own strides (elements, negative and 0 allowed for in).
+ * ptr: out, in (both at index 0, 0, ...).  ints: rank (0..8), itemsize [byte], shape[8], out_strides[8], in_strides[8]
+ * (entries from rank on are ignored). */
+TG_KERNEL(tg_copy_strided) {
+    (void)floats;
+    copy c = {.out = ptr[0], .in = ptr[1], .item = ints[1]};
+    int64_t total = 1;
+    for (int r = 0; r < ints[0]; r++) { /* drop axes of 1 and merge an axis with the one it runs on from */
+        int64_t size = ints[2 + r], os = ints[10 + r] * c.item, is = ints[18 + r] * c.item;
+        total *= size;
+        if (size == 1) continue;
+        int p = c.rank - 1;
+        if (c.rank && c.out_step[p] == os * size && c.in_step[p] == is * size) {
+            c.shape[p] *= size, c.out_step[p] = os, c.in_step[p] = is;
+            continue;
+        }
+        c.shape[c.rank] = size, c.out_step[c.rank] = os, c.in_step[c.rank] = is;
+        c.rank++;
+    }
+    if (total <= 0) return;
+    if (!c.rank) c.shape[0] = 1, c.out_step[0] = c.in_step[0] = c.item, c.rank = 1;
+    if (c.rank == 1 && total >= 2 * PART_ELEMENTS && c.out_step[0] == c.item && c.in_step[0] == c.item &&
+        total % 1024 == 0) { /* one long line: make lines of it, to have something to cut */
+        c.shape[0] = total / 1024, c.shape[1] = 1024, c.rank = 2;
+        c.out_step[1] = c.in_step[1] = c.item, c.out_step[0] = c.in_step[0] = 1024 * c.item;
+    }
+    int64_t line = c.shape[c.rank - 1];
+    tg_parallel(copy_part, &c, tg_parts(total / line, tg_ceil(PART_ELEMENTS, line)));
+}
+
+TG_INLINE void gather_rows(const call *c, int64_t from, int64_t to) {
+    const int64_t rows = c->ints[1], d = c->ints[2];
+    const float scale = (float)c->floats[0];
+    for (int64_t i = from; i < to; i++) {
+        int64_t id = c->ints[4] == TG_I64 ? ((const int64_t *)c->ptr[2])[i] : ((const int32_t *)c->ptr[2])[i];
+        float *out = (float *)c->ptr[0] + i * d;
+        if (id < 0 || id >= rows) {
+            memset(out, 0, (size_t)d * 4);
+        } else if (c->ints[3] == TG_BF16) {
+            const uint16_t *in = (const uint16_t *)c->ptr[1] + id * d;
+            for (int64_t j = 0; j < d; j++) out[j] = bf16_to_f32(in[j]) * scale;
+        } else {
+            const float *in = (const float *)c->ptr[1] + id * d;
+            for (int64_t j = 0; j < d; j++) out[j] = in[j] * scale;
+        }
+    }
+}
+
+/* out[n,d] = table[ids] * scale; zeros for an id outside [0, rows).
+ * ptr: out (f32), table, ids.  ints: n, rows, d, table_dtype, ids_dtype.  floats: scale (rounded to f32). */
+ROWS_KERNEL(tg_gather_rows, ints[0], ints[2], gather_rows)
+
+/* state[start + i] = value[i] for the rows that exist; the others are dropped. In place.
+ * ptr: state, value.  ints: state_rows, value_rows, row_bytes, start. */
+TG_KERNEL(tg_write_rows) {
+    (void)floats;
+    int64_t rows = ints[0], count = ints[1], bytes = ints[2], start = ints[3];
+    int64_t from = start < 0 ? -start : 0, to = tg_min(count, rows - start);
+    if (from < to) memcpy((char *)ptr[0] + (start + from) * bytes, (const char *)ptr[1] + from * bytes, (size_t)((to - from) * bytes));
+}

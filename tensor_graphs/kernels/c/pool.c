@@ -1,0 +1,292 @@
+/* pool.c: the one thread pool of the process (docs/decisions/0003-one-thread-pool.md).
+ *
+ * A region is published as one 64-bit ticket: generation (32 bits) | next part (16) | parts (16). A thread claims a part
+ * by compare-and-swap on the ticket. A claimed part keeps the region from ending, so the fields of the job are read only
+ * after a claim; a worker that wakes too late finds no part left and touches nothing. Workers spin SPIN_NS, then sleep. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "tg.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_THREADS = 256, MAX_PARTS = 65535, SPIN_NS = 50000, SLOTS = 3 };
+
+static pthread_mutex_t region_lock = PTHREAD_MUTEX_INITIALIZER; /* held by the caller whose region is running */
+static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t sleep_cond = PTHREAD_COND_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static pthread_t workers[MAX_THREADS];
+static int started;            /* workers alive; guarded by region_lock */
+static _Atomic int wanted;     /* threads, the caller included; 0: not decided yet */
+static _Atomic int stopping;
+static _Atomic int sleepers;
+
+static struct {
+    void (*body)(void *, int, int);
+    void *ctx;
+} job;
+static _Alignas(64) _Atomic uint64_t ticket;
+static _Alignas(64) _Atomic int done;
+
+static inline void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Threads that the quota of one cgroup folder pays for, rounded up; MAX_THREADS when it sets none. */
+static int quota_of(const char *folder) {
+    char path[1200], line[128];
+    double quota = -1, period = -1;
+    snprintf(path, sizeof path, "%s/cpu.max", folder); /* version 2: "max 100000" or "150000 100000" */
+    FILE *file = fopen(path, "r");
+    if (file) {
+        if (fgets(line, sizeof line, file) && sscanf(line, "%lf %lf", &quota, &period) != 2) quota = -1;
+        fclose(file);
+    } else {
+        snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
+        if ((file = fopen(path, "r"))) {
+            if (fscanf(file, "%lf", &quota) != 1) quota = -1;
+            fclose(file);
+        }
+        snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
+        if ((file = fopen(path, "r"))) {
+            if (fscanf(file, "%lf", &period) != 1) period = -1;
+            fclose(file);
+        }
+    }
+    if (quota <= 0 || period <= 0) return MAX_THREADS;
+    double threads = quota / period;
+    return threads >= MAX_THREADS ? MAX_THREADS : threads <= 1 ? 1 : (int)(threads + 0.999);
+}
+
+/* The tightest quota from this process's cgroup up to the root, in version 2 and 1 layouts. */
+static int quota_threads(void) {
+    int best = MAX_THREADS;
+    const char *roots[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"};
+    for (int i = 0; i < 3; i++) {
+        int q = quota_of(roots[i]);
+        if (q < best) best = q;
+    }
+    FILE *file = fopen("/proc/self/cgroup", "r");
+    if (!file) return best;
+    char line[512], folder[1100];
+    while (fgets(line, sizeof line, file)) {
+        char *path = strchr(line, ':');
+        path = path ? strchr(path + 1, ':') : NULL;
+        if (!path) continue;
+        int v2 = !strncmp(line, "0::", 3);
+        if (!v2 && !strstr(line, "cpu")) continue;
+        path++;
+        path[strcspn(path, "\n")] = 0;
+        while (*path && strcmp(path, "/")) {
+            snprintf(folder, sizeof folder, "%s%s", v2 ? roots[0] : roots[1], path);
+            int q = quota_of(folder);
+            if (q < best) best = q;
+            char *slash = strrchr(path, '/');
+            if (!slash) break;
+            *slash = 0;
+        }
+    }
+    fclose(file);
+    return best;
+}
+
+/* The number of threads worth running: those the affinity mask allows, no more than the cgroup quota pays for. */
+TG_API int tg_default_threads(void) {
+    int count = (int)sysconf(_SC_NPROCESSORS_ONLN);
+#ifdef __linux__
+    cpu_set_t set;
+    if (!sched_getaffinity(0, sizeof set, &set)) count = CPU_COUNT(&set);
+#endif
+    int quota = quota_threads();
+    if (quota < count) count = quota;
+    return count < 1 ? 1 : count > MAX_THREADS ? MAX_THREADS : count;
+}
+
+/* Claims and runs parts of the region in the ticket until none is left. */
+static void take_parts(void) {
+    uint64_t seen = atomic_load_explicit(&ticket, memory_order_acquire);
+    for (;;) {
+        int next = (int)(seen >> 16 & 0xffff), parts = (int)(seen & 0xffff);
+        if (next >= parts) return;
+        if (!atomic_compare_exchange_weak_explicit(&ticket, &seen, seen + 65536, memory_order_acq_rel,
+                                                   memory_order_acquire))
+            continue;
+        job.body(job.ctx, next, parts);
+        atomic_fetch_add_explicit(&done, 1, memory_order_acq_rel);
+        seen = atomic_load_explicit(&ticket, memory_order_acquire);
+    }
+}
+
+static int has_work(void) {
+    uint64_t seen = atomic_load(&ticket);
+    return (seen >> 16 & 0xffff) < (seen & 0xffff);
+}
+
+static void *worker(void *unused) {
+    (void)unused;
+    while (!atomic_load(&stopping)) {
+        take_parts();
+        int64_t until = now_ns() + SPIN_NS;
+        int found = 0;
+        do {
+            for (int i = 0; i < 32 && !found; i++) {
+                relax();
+                found = has_work();
+            }
+        } while (!found && !atomic_load_explicit(&stopping, memory_order_relaxed) && now_ns() < until);
+        if (found) continue;
+        pthread_mutex_lock(&sleep_lock);
+        atomic_fetch_add(&sleepers, 1); /* before the last look: a caller publishes first and reads `sleepers` second */
+        while (!has_work() && !atomic_load(&stopping)) pthread_cond_wait(&sleep_cond, &sleep_lock);
+        atomic_fetch_sub(&sleepers, 1);
+        pthread_mutex_unlock(&sleep_lock);
+    }
+    return NULL;
+}
+
+static void before_fork(void) {
+    pthread_mutex_lock(&region_lock);
+    pthread_mutex_lock(&sleep_lock);
+}
+
+static void after_fork_parent(void) {
+    pthread_mutex_unlock(&sleep_lock);
+    pthread_mutex_unlock(&region_lock);
+}
+
+/* The workers do not exist in the child: forget them; the next region starts new ones. */
+static void after_fork_child(void) {
+    pthread_mutex_init(&region_lock, NULL);
+    pthread_mutex_init(&sleep_lock, NULL);
+    pthread_cond_init(&sleep_cond, NULL);
+    started = 0;
+    atomic_store(&sleepers, 0);
+    atomic_store(&stopping, 0);
+}
+
+static void first_use(void) {
+    if (!atomic_load(&wanted)) atomic_store(&wanted, tg_default_threads());
+    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+TG_API int tg_threads(void) {
+    pthread_once(&once, first_use);
+    return atomic_load(&wanted);
+}
+
+/* Sets the number of threads, the caller included (n <= 0: the default). Waits for a running region. */
+TG_API void tg_set_threads(int n) {
+    pthread_once(&once, first_use);
+    pthread_mutex_lock(&region_lock);
+    if (started) {
+        atomic_store(&stopping, 1);
+        pthread_mutex_lock(&sleep_lock);
+        pthread_cond_broadcast(&sleep_cond);
+        pthread_mutex_unlock(&sleep_lock);
+        for (int i = 0; i < started; i++) pthread_join(workers[i], NULL);
+        started = 0;
+        atomic_store(&stopping, 0);
+    }
+    atomic_store(&wanted, n <= 0 ? tg_default_threads() : n > MAX_THREADS ? MAX_THREADS : n);
+    pthread_mutex_unlock(&region_lock);
+}
+
+void tg_parallel(void (*body)(void *, int, int), void *ctx, int parts) {
+    int threads = tg_threads();
+    /* A busy lock is another caller's region, or this one's own (a region inside a region): run here, in order. */
+    if (parts <= 1 || parts > MAX_PARTS || threads <= 1 || pthread_mutex_trylock(&region_lock)) {
+        for (int part = 0; part < parts; part++) body(ctx, part, parts);
+        return;
+    }
+    threads = atomic_load(&wanted);
+    while (started < threads - 1) {
+        if (pthread_create(&workers[started], NULL, worker, NULL)) break; /* fewer threads still do all the parts */
+        started++;
+    }
+    job.body = body;
+    job.ctx = ctx;
+    atomic_store_explicit(&done, 0, memory_order_relaxed);
+    uint64_t generation = (atomic_load_explicit(&ticket, memory_order_relaxed) >> 32) + 1;
+    atomic_store(&ticket, generation << 32 | (uint64_t)parts);
+    if (atomic_load(&sleepers)) {
+        pthread_mutex_lock(&sleep_lock);
+        pthread_cond_broadcast(&sleep_cond);
+        pthread_mutex_unlock(&sleep_lock);
+    }
+    take_parts();
+    for (int spins = 0; atomic_load_explicit(&done, memory_order_acquire) < parts; spins++) {
+        relax();
+        if (spins > 2000) sched_yield(); /* the worker with the last part may be waiting for this core */
+    }
+    pthread_mutex_unlock(&region_lock);
+}
+
+int tg_parts(int64_t units, int64_t least) {
+    int64_t threads = tg_threads();
+    if (threads <= 1 || units < 2 * least) return 1;
+    int64_t most = units / (least < 1 ? 1 : least), parts = most < 4 * threads ? most : 4 * threads;
+    if (parts > threads) parts = parts / threads * threads; /* equal shares when nobody is disturbed */
+    return (int)(parts > MAX_PARTS ? MAX_PARTS : parts);
+}
+
+/* --- scratch memory, one set of slots per thread --- */
+
+typedef struct scratch {
+    void *memory[SLOTS];
+    size_t bytes[SLOTS];
+} scratch;
+
+static _Thread_local scratch *mine;
+static pthread_key_t scratch_key;
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+
+static void scratch_free(void *set) {
+    for (int slot = 0; slot < SLOTS; slot++) free(((scratch *)set)->memory[slot]);
+    free(set);
+}
+
+static void scratch_init(void) { pthread_key_create(&scratch_key, scratch_free); }
+
+void *tg_scratch(int slot, size_t bytes) {
+    if (!mine) {
+        pthread_once(&scratch_once, scratch_init);
+        if (!(mine = calloc(1, sizeof *mine))) return NULL;
+        pthread_setspecific(scratch_key, mine);
+    }
+    if (mine->bytes[slot] < bytes) {
+        free(mine->memory[slot]);
+        mine->bytes[slot] = 0;
+        size_t rounded = (bytes + 4095) & ~(size_t)4095;
+        if (posix_memalign(&mine->memory[slot], 64, rounded)) return mine->memory[slot] = NULL;
+        mine->bytes[slot] = rounded;
+    }
+    return mine->memory[slot];
+}
+
+/* An empty region, for measuring what a region costs. ints: parts. */
+static void nothing(void *ctx, int part, int parts) { (void)ctx, (void)part, (void)parts; }
+
+TG_KERNEL(tg_empty_region) {
+    (void)ptr, (void)floats;
+    tg_parallel(nothing, NULL, (int)ints[0]);
+}

@@ -1,0 +1,116 @@
+/* vec.h: one vector of floats as wide as the machine's registers, and the exponential the kernels share.
+ *
+ * Only compiler vector extensions: the same source is AVX-512, AVX2, SSE2 or NEON by flags alone. */
+#ifndef TG_VEC_H
+#define TG_VEC_H
+
+#include "tg.h"
+
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define VW 16
+#elif defined(__AVX__)
+#define VW 8
+#else
+#define VW 4
+#endif
+
+typedef float vf __attribute__((vector_size(VW * 4)));
+typedef float vfu __attribute__((vector_size(VW * 4), aligned(4), may_alias));
+typedef uint32_t vu __attribute__((vector_size(VW * 4)));
+typedef uint16_t vh __attribute__((vector_size(VW * 2)));
+typedef float v4 __attribute__((vector_size(16)));
+
+TG_INLINE vf v_load(const float *p) { return *(const vfu *)p; }
+TG_INLINE void v_store(float *p, vf v) { *(vfu *)p = v; }
+
+/* x in every lane (x - 0 is x, whatever x is, so the subtraction folds; 0 + x would not: -0). */
+TG_INLINE vf v_splat(float x) { return x - (vf){0}; }
+
+/* bfloat16 is the upper half of a float32. */
+TG_INLINE float bf16_to_f32(uint16_t bits) {
+    uint32_t wide = (uint32_t)bits << 16;
+    float out;
+    memcpy(&out, &wide, 4);
+    return out;
+}
+
+TG_INLINE vf v_load_bf16(const uint16_t *p) {
+    vh half;
+    memcpy(&half, p, sizeof half);
+    return (vf)(__builtin_convertvector(half, vu) << 16);
+}
+
+TG_INLINE float v_sum(vf v) {
+    v4 part[VW / 4], total;
+    memcpy(part, &v, sizeof v);
+    total = part[0];
+    for (int i = 1; i < VW / 4; i++) total += part[i];
+    return (total[0] + total[2]) + (total[1] + total[3]);
+}
+
+TG_INLINE uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+TG_INLINE float float_of(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* 2^f for |f| <= 0.5, relative error 2e-8 before rounding (Taylor series of e^(f ln 2), Horner's rule). */
+TG_INLINE float exp2_fraction(float f) {
+    float p = 1.5252733804059841e-05f;
+    p = p * f + 1.5403530393381608e-04f;
+    p = p * f + 1.3333558146428443e-03f;
+    p = p * f + 9.6181291076284772e-03f;
+    p = p * f + 5.5504108664821580e-02f;
+    p = p * f + 2.4022650695910071e-01f;
+    p = p * f + 6.9314718055994531e-01f;
+    return p * f + 1.0f;
+}
+
+/* 2^n for -126 <= n <= 127. */
+TG_INLINE float exp2_integer(int32_t n) { return float_of((uint32_t)(n + 127) << 23); }
+
+/* e^x in f32, relative error below 2e-7 where the result is normal; a loop over it vectorises. Inf, NaN and underflow
+ * as in exp. Cody and Waite, Software Manual for the Elementary Functions (1980): x = n ln 2 + r with ln 2 in two
+ * pieces, the first of which has so few bits that n times it is exact. */
+TG_INLINE float f32_exp(float x) {
+    float a = x > 89.0f ? 89.0f : x; /* comparisons that a NaN fails keep it */
+    a = a < -105.0f ? -105.0f : a;
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, left in the low bits */
+    float shifted = a * 1.4426950408889634f + shift;
+    int32_t n = (int32_t)(bits_of(shifted) - 0x4b400000u);
+    float whole = shifted - shift;
+    float r = (a - whole * 0.693359375f) - whole * -2.12194440e-4f;
+    float p = 1.0f / 5040.0f; /* Taylor to r^7: |r| <= 0.347, the rest is below 6e-9 */
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * (r * r) + r + 1.0f;
+    int32_t half = n >> 1, rest = n - half; /* in two steps: 2^n alone may be neither finite nor normal */
+    return p * exp2_integer(half) * exp2_integer(rest);
+}
+
+/* tanh(x): below 0.6 an odd polynomial (Chebyshev interpolant in x^2, error 5e-9), else 1 - 2 / (e^2|x| + 1). */
+TG_INLINE float f32_tanh(float x) {
+    float a = x < 0 ? -x : x, q = x * x;
+    float big = 1.0f - 2.0f / (f32_exp(a + a) + 1.0f);
+    float p = 0.00226684779f;
+    p = p * q - 0.00832025485f;
+    p = p * q + 0.0217613233f;
+    p = p * q - 0.0539582536f;
+    p = p * q + 0.133332986f;
+    p = p * q - 0.333333331f;
+    float small = x + x * q * p;
+    return a < 0.6f ? small : x < 0 ? -big : big;
+}
+
+#endif
