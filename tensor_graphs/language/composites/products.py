@@ -17,7 +17,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import dim_fill, fill, need, same_dim, same_dtype, show
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites import arithmetic
-from tensor_graphs.language.composites.elementary import tanh
+from tensor_graphs.language.composites.elementary import tanh, wide
 from tensor_graphs.language.composites.normalisation import softmax
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import i32
@@ -83,13 +83,14 @@ def _dot_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
 def dot(a: Node, b: Node) -> Node:
     """a[…, m, k] · b[…, k, n] = […, m, n]: numpy.matmul; leading axes broadcast, vectors are read as a row or a column.
 
-    Both operands have one dtype, which is the result's (integers wrap). Raises ShapeError, DTypeError.
+    Both have one dtype, which is the result's; floats narrower than f32 are multiplied and summed in f32, integers
+    wrap. Raises ShapeError, DTypeError.
     """
     need("dot", a, "float", "int", "uint")
     dtype = same_dtype("dot", a, b)
     if a.rank == 0 or b.rank == 0:
         raise ShapeError(f"dot of {show(a)} and {show(b)}: a scalar has no axis to sum over", fix="x * y multiplies")
-    left, right = _as_matrices(a, b)
+    left, right = _as_matrices(*((wide(a), wide(b)) if dtype.is_float else (a, b)))
     if not same_dim(left.shape[-1], right.shape[-2]):
         raise ShapeError(f"dot of {show(a)} and {show(b)}: the axis to sum over has two sizes, "
                          f"{format_dim(left.shape[-1])} and {format_dim(right.shape[-2])}",
@@ -101,8 +102,7 @@ def dot(a: Node, b: Node) -> Node:
     columns = broadcast_to(atomic.reshape(swapped, (*swapped.shape[:-2], 1, *swapped.shape[-2:])), full)
     out = atomic.sum(atomic.mul(rows, columns), (len(full) - 1,))
     shape = (*batch, *((m,) if a.rank > 1 else ()), *((n,) if b.rank > 1 else ()))
-    assert out.dtype == dtype
-    return atomic.reshape(out, shape)
+    return atomic.cast(atomic.reshape(out, shape), dtype)
 
 
 # ---- linear ----------------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def _by_head(x: Node, heads: Dim) -> Node:
 
 
 def _weights(q: Node, k: Node, mask: Node | None, attrs: Mapping[str, Any]) -> _Weights:
-    """softmax over the visible keys of scale · q·k, soft-capped; k already in q's dtype."""
+    """softmax over the visible keys of scale · q·k, soft-capped; q and k already in the dtype to compute in."""
     n, heads, _ = q.shape
     s = k.shape[0]
     full = (heads, n, s)
@@ -281,16 +281,16 @@ def _attention_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients
         return {}
     roles = attention.roles(node)
     q, k, v, mask = roles["q"], roles["k"], roles["v"], roles.get("mask")
-    dtype, heads, groups = q.dtype, q.shape[1], k.shape[1]
-    k_cast, v_cast = atomic.cast(k, dtype), atomic.cast(v, dtype)
-    p, squashed = _weights(q, k_cast, mask, node.attrs)
-    by_head = atomic.permute(g, (1, 0, 2))                                      # [heads, n, e]
-    to_p = dot(by_head, _swap(_by_head(v_cast, heads)))                          # [heads, n, s]
+    heads, groups = q.shape[1], k.shape[1]
+    q_wide, k_wide, v_wide = (wide(atomic.cast(x, q.dtype)) for x in (q, k, v))
+    p, squashed = _weights(q_wide, k_wide, mask, node.attrs)
+    by_head = atomic.permute(wide(g), (1, 0, 2))                                # [heads, n, e]
+    to_p = dot(by_head, _swap(_by_head(v_wide, heads)))                          # [heads, n, s]
     mean = atomic.sum(atomic.mul(p, to_p), (2,))
     to_scores = atomic.mul(p, arithmetic.sub(to_p, atomic.reshape(mean, (*mean.shape, 1))))
     if squashed is not None:                                                    # d tanh = 1 − tanh²
         to_scores = atomic.mul(to_scores, arithmetic.sub(1.0, arithmetic.square(squashed)))
-    to_scores = atomic.mul(to_scores, broadcast_to(constant(node.attrs["scale"], dtype), to_scores.shape))
+    to_scores = atomic.mul(to_scores, broadcast_to(constant(node.attrs["scale"], p.dtype), to_scores.shape))
 
     def shared(x: Node) -> Node:
         """[heads, s, d] -> [s, groups, d]: summed over the heads that share one head of k and v."""
@@ -300,10 +300,11 @@ def _attention_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients
             x = atomic.sum(atomic.reshape(x, (groups, per, *x.shape[1:])), (1,))
         return atomic.permute(x, (1, 0, 2))
 
-    to_q = atomic.permute(dot(to_scores, _by_head(k_cast, heads)), (1, 0, 2))
-    to_k = shared(dot(_swap(to_scores), atomic.permute(q, (1, 0, 2))))
+    to_q = atomic.permute(dot(to_scores, _by_head(k_wide, heads)), (1, 0, 2))
+    to_k = shared(dot(_swap(to_scores), atomic.permute(q_wide, (1, 0, 2))))
     to_v = shared(dot(_swap(p), by_head))
-    return {"q": to_q, "k": atomic.cast(to_k, k.dtype), "v": atomic.cast(to_v, v.dtype), "mask": None}
+    found = {"q": (to_q, q), "k": (to_k, k), "v": (to_v, v)}
+    return {name: atomic.cast(gradient, x.dtype) for name, (gradient, x) in found.items()}
 
 
 @library(direct=_attention_direct, gradient=_attention_gradient)
@@ -311,7 +312,8 @@ def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: flo
               window: int = 0, start: Dim = 0, softcap: float = 0.0) -> Node:
     """softmax(scale · q·kᵀ over visible keys) · v for each head: q[n, hq, d], k[s, hkv, d], v[s, hkv, e] -> [n, hq, e].
 
-    hq is a multiple of hkv: head h of q reads head h // (hq / hkv) of k and v, which are cast to q's dtype. Query i
+    hq is a multiple of hkv: head h of q reads head h // (hq / hkv) of k and v, which are cast to q's dtype;
+    below f32 the whole is computed in f32. Query i
     is at position start + i (start: an int or a dim), key j at position j. A key is visible if mask[n, s] (bool) says
     so, with causal if j ≤ start + i, with window > 0 if start + i − j < window. softcap c > 0 replaces a score x by c
     · tanh(x / c). A row that sees no key is zero. v has to be finite at invisible keys too (0 · ∞ is NaN). Raises
@@ -324,6 +326,6 @@ def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: flo
     if not softcap >= 0:
         raise AttributeValueError(f"attention: the soft cap is {softcap!r}", fix="a number > 0; 0 = none")
     attrs = {"scale": scale, "causal": causal, "window": window, "start": start, "softcap": softcap}
-    k, v = atomic.cast(k, q.dtype), atomic.cast(v, q.dtype)
-    p = _weights(q, k, mask, attrs).probabilities
-    return atomic.permute(dot(p, _by_head(v, sizes.heads)), (1, 0, 2))
+    q_wide, k_wide, v_wide = (wide(atomic.cast(x, q.dtype)) for x in (q, k, v))
+    p = _weights(q_wide, k_wide, mask, attrs).probabilities
+    return atomic.cast(atomic.permute(dot(p, _by_head(v_wide, sizes.heads)), (1, 0, 2)), q.dtype)

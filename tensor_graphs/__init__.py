@@ -1,0 +1,196 @@
+"""tensor_graphs: say the math once; run the fastest path that is accurate enough — measured, recorded, explained.
+
+    import tensor_graphs as tg
+
+    x, w = tg.input("x", (tg.dim("n", 1, 4096), 640)), tg.parameter("w", (256, 640), tg.bf16)
+    g = tg.graph(tg.softmax(tg.linear(x, w)))
+
+This page re-exports what a user types. In: Python calls.  Out: graphs, and from `tg.compile` something to run. The
+rooms, in data-flow order: language, meaning, devices, kernels, codegen, records, costs, rewrites, paths, runtime,
+profiling, tuning, compiler, models, frontends, cli. Each one's docstring is the sign on its door.
+
+Only the language is imported here (`import tensor_graphs` takes ≤ 0.3 s); the names in LAZY load their rooms when they
+are first used. Some names shadow Python's own (`input`, `sum`, `max`, …): write `import tensor_graphs as tg`, and never
+`from tensor_graphs import *`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tensor_graphs.errors import TensorGraphsError as TensorGraphsError
+from tensor_graphs.language.atomic import bitcast as bitcast
+from tensor_graphs.language.atomic import cast as cast
+from tensor_graphs.language.atomic import exp2 as exp2
+from tensor_graphs.language.atomic import expand as expand
+from tensor_graphs.language.atomic import floor as floor
+from tensor_graphs.language.atomic import gather as gather
+from tensor_graphs.language.atomic import iota as iota
+from tensor_graphs.language.atomic import log2 as log2
+from tensor_graphs.language.atomic import logical_not as logical_not
+from tensor_graphs.language.atomic import pad as pad
+from tensor_graphs.language.atomic import permute as permute
+from tensor_graphs.language.atomic import reciprocal as reciprocal
+from tensor_graphs.language.atomic import reshape as reshape
+from tensor_graphs.language.atomic import scatter as scatter
+from tensor_graphs.language.atomic import sin as sin
+from tensor_graphs.language.atomic import slice as slice
+from tensor_graphs.language.atomic import sqrt as sqrt
+from tensor_graphs.language.autodiff import grad as grad
+from tensor_graphs.language.autodiff import vjp as vjp
+from tensor_graphs.language.composite import CompositeOp as CompositeOp
+from tensor_graphs.language.composite import composite as composite
+from tensor_graphs.language.composites import abs as abs
+from tensor_graphs.language.composites import add as add
+from tensor_graphs.language.composites import all as all
+from tensor_graphs.language.composites import any as any
+from tensor_graphs.language.composites import argmax as argmax
+from tensor_graphs.language.composites import attention as attention
+from tensor_graphs.language.composites import bit_and as bit_and
+from tensor_graphs.language.composites import bit_or as bit_or
+from tensor_graphs.language.composites import bit_xor as bit_xor
+from tensor_graphs.language.composites import ceil as ceil
+from tensor_graphs.language.composites import clip as clip
+from tensor_graphs.language.composites import concat as concat
+from tensor_graphs.language.composites import cos as cos
+from tensor_graphs.language.composites import cumsum as cumsum
+from tensor_graphs.language.composites import div as div
+from tensor_graphs.language.composites import dot as dot
+from tensor_graphs.language.composites import embedding as embedding
+from tensor_graphs.language.composites import equals as equals
+from tensor_graphs.language.composites import erf as erf
+from tensor_graphs.language.composites import erfc as erfc
+from tensor_graphs.language.composites import exp as exp
+from tensor_graphs.language.composites import expm1 as expm1
+from tensor_graphs.language.composites import flip as flip
+from tensor_graphs.language.composites import floor_div as floor_div
+from tensor_graphs.language.composites import gated as gated
+from tensor_graphs.language.composites import gelu as gelu
+from tensor_graphs.language.composites import greater as greater
+from tensor_graphs.language.composites import greater_equal as greater_equal
+from tensor_graphs.language.composites import is_finite as is_finite
+from tensor_graphs.language.composites import is_nan as is_nan
+from tensor_graphs.language.composites import layer_norm as layer_norm
+from tensor_graphs.language.composites import less as less
+from tensor_graphs.language.composites import less_equal as less_equal
+from tensor_graphs.language.composites import linear as linear
+from tensor_graphs.language.composites import log as log
+from tensor_graphs.language.composites import log1p as log1p
+from tensor_graphs.language.composites import log_softmax as log_softmax
+from tensor_graphs.language.composites import logsumexp as logsumexp
+from tensor_graphs.language.composites import maximum as maximum
+from tensor_graphs.language.composites import mean as mean
+from tensor_graphs.language.composites import minimum as minimum
+from tensor_graphs.language.composites import mod as mod
+from tensor_graphs.language.composites import mul as mul
+from tensor_graphs.language.composites import neg as neg
+from tensor_graphs.language.composites import normal as normal
+from tensor_graphs.language.composites import not_equal as not_equal
+from tensor_graphs.language.composites import one_hot as one_hot
+from tensor_graphs.language.composites import pow as pow
+from tensor_graphs.language.composites import prod as prod
+from tensor_graphs.language.composites import random_bits as random_bits
+from tensor_graphs.language.composites import reduce_max as reduce_max
+from tensor_graphs.language.composites import reduce_min as reduce_min
+from tensor_graphs.language.composites import relu as relu
+from tensor_graphs.language.composites import rms_norm as rms_norm
+from tensor_graphs.language.composites import rope as rope
+from tensor_graphs.language.composites import rope_table as rope_table
+from tensor_graphs.language.composites import round as round
+from tensor_graphs.language.composites import rsqrt as rsqrt
+from tensor_graphs.language.composites import sigmoid as sigmoid
+from tensor_graphs.language.composites import sign as sign
+from tensor_graphs.language.composites import silu as silu
+from tensor_graphs.language.composites import softmax as softmax
+from tensor_graphs.language.composites import softplus as softplus
+from tensor_graphs.language.composites import square as square
+from tensor_graphs.language.composites import stack as stack
+from tensor_graphs.language.composites import sub as sub
+from tensor_graphs.language.composites import sum as sum
+from tensor_graphs.language.composites import tan as tan
+from tensor_graphs.language.composites import tanh as tanh
+from tensor_graphs.language.composites import threefry2x32 as threefry2x32
+from tensor_graphs.language.composites import topk as topk
+from tensor_graphs.language.composites import trunc as trunc
+from tensor_graphs.language.composites import uniform as uniform
+from tensor_graphs.language.composites import var as var
+from tensor_graphs.language.composites import where as where
+from tensor_graphs.language.composites import write_at as write_at
+from tensor_graphs.language.composites import write_at_index as write_at_index
+from tensor_graphs.language.composites import write_rows as write_rows
+from tensor_graphs.language.dims import Dim as Dim
+from tensor_graphs.language.dims import Expr as Expr
+from tensor_graphs.language.dims import dim as dim
+from tensor_graphs.language.dims import dim_max as dim_max
+from tensor_graphs.language.dims import dim_min as dim_min
+from tensor_graphs.language.dtypes import DType as DType
+from tensor_graphs.language.dtypes import bf16 as bf16
+from tensor_graphs.language.dtypes import bfloat16 as bfloat16
+from tensor_graphs.language.dtypes import bool_ as bool_
+from tensor_graphs.language.dtypes import f16 as f16
+from tensor_graphs.language.dtypes import f32 as f32
+from tensor_graphs.language.dtypes import f64 as f64
+from tensor_graphs.language.dtypes import float16 as float16
+from tensor_graphs.language.dtypes import float32 as float32
+from tensor_graphs.language.dtypes import float64 as float64
+from tensor_graphs.language.dtypes import i8 as i8
+from tensor_graphs.language.dtypes import i16 as i16
+from tensor_graphs.language.dtypes import i32 as i32
+from tensor_graphs.language.dtypes import i64 as i64
+from tensor_graphs.language.dtypes import int8 as int8
+from tensor_graphs.language.dtypes import int16 as int16
+from tensor_graphs.language.dtypes import int32 as int32
+from tensor_graphs.language.dtypes import int64 as int64
+from tensor_graphs.language.dtypes import parse_dtype as parse_dtype
+from tensor_graphs.language.dtypes import u8 as u8
+from tensor_graphs.language.dtypes import u16 as u16
+from tensor_graphs.language.dtypes import u32 as u32
+from tensor_graphs.language.dtypes import u64 as u64
+from tensor_graphs.language.dtypes import uint8 as uint8
+from tensor_graphs.language.dtypes import uint16 as uint16
+from tensor_graphs.language.dtypes import uint32 as uint32
+from tensor_graphs.language.dtypes import uint64 as uint64
+from tensor_graphs.language.graph import Graph as Graph
+from tensor_graphs.language.graph import graph as graph
+from tensor_graphs.language.leaves import State as State
+from tensor_graphs.language.leaves import constant as constant
+from tensor_graphs.language.leaves import copy_to as copy_to
+from tensor_graphs.language.leaves import input as input
+from tensor_graphs.language.leaves import parameter as parameter
+from tensor_graphs.language.leaves import state as state
+from tensor_graphs.language.node import Node as Node
+from tensor_graphs.language.node import TensorType as TensorType
+
+max, min = reduce_max, reduce_min  # over axes, as sum; element by element: maximum, minimum
+
+if TYPE_CHECKING:
+    from tensor_graphs.compiler.choose import list_paths as list_paths
+    from tensor_graphs.compiler.compile import compile_graph
+    from tensor_graphs.meaning.equality import equal as equal
+    from tensor_graphs.meaning.interpreter import interpret as interpret
+    from tensor_graphs.profiling.profile import profile_graph
+
+    compile, profile = compile_graph, profile_graph
+
+LAZY: dict[str, tuple[str, str]] = {
+    "compile": ("tensor_graphs.compiler.compile", "compile_graph"),
+    "equal": ("tensor_graphs.meaning.equality", "equal"),
+    "interpret": ("tensor_graphs.meaning.interpreter", "interpret"),
+    "list_paths": ("tensor_graphs.compiler.choose", "list_paths"),
+    "profile": ("tensor_graphs.profiling.profile", "profile_graph"),
+}
+"""What is loaded when it is first used: name -> (module, its name there)."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LAZY:
+        raise AttributeError(f"module 'tensor_graphs' has no attribute {name!r}")
+    module, there = LAZY[name]
+    found = getattr(importlib.import_module(module), there)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LAZY})
