@@ -1,0 +1,145 @@
+"""Graphs: named outputs, states and their updates, dims, and the key that forgets names but nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.language.errors import GraphError, LanguageError, ShapeError
+from tensor_graphs.language.graph import replace_dims
+
+
+def said(build: Callable[[], object], error: type[LanguageError]) -> str:
+    """The whole message of the error that `build` raises; the place, which moves with this file, reads HERE."""
+    with pytest.raises(error) as caught:
+        build()
+    where = str(caught.value.location)
+    lines = str(caught.value).replace(where, "HERE").split("\n")
+    return "\n".join(line for line in lines if not (line.startswith("    ") and line.strip() == caught.value.location.source()))
+
+
+def layer(x: str = "x", w: str = "w", dim: str = "n", eps: float = 1e-6) -> tg.Graph:
+    a = tg.input(x, (tg.dim(dim, 1, 16), 4))
+    return tg.graph(tg.rms_norm(a @ tg.parameter(w, (4, 4)), eps=eps))
+
+
+def test_a_graph_finds_its_leaves_and_dims_by_name():
+    cache = tg.state("cache", (8, 4))
+    x, w, n = tg.input("x", (tg.dim("n", 1, 8), 4)), tg.parameter("w", (4, 4)), tg.dim("n", 1, 8)
+    g = tg.graph({"y": x @ w + cache.read()[:1]}, {cache: cache.write(x, at=0)})
+    assert list(g.inputs) == ["x"] and list(g.parameters) == ["w"] and list(g.states) == ["cache"]
+    assert list(g.outputs) == ["y"] and list(g.updates) == ["cache"]
+    assert g.dims == {"n": n}
+    assert repr(g).startswith(f"<graph of {len(g.nodes)} nodes: 1 inputs, 1 parameters, 1 states -> y")
+
+
+def test_outputs_get_names_when_they_have_none():
+    a, b = tg.input("a", (2,)), tg.input("b", (2,))
+    assert list(tg.graph(a).outputs) == ["out"]
+    assert list(tg.graph([a, b]).outputs) == ["out0", "out1"]
+
+
+def test_graphs_of_the_same_nodes_are_equal():
+    assert layer() == layer() and hash(layer()) == hash(layer())
+    assert layer() != layer(eps=1e-5)
+
+
+def test_the_structural_key_forgets_the_names_of_leaves_and_dims():
+    assert layer().structural_key == layer(x="hidden", w="weight", dim="time").structural_key
+
+
+def test_the_structural_key_knows_attributes_sizes_and_dtypes():
+    x = tg.input("x", (4,))
+    graphs = [layer(), layer(eps=1e-5), tg.graph(x + x), tg.graph(x + tg.input("y", (4,))), tg.graph(x * x),
+              tg.graph(tg.input("x", (5,)) * 2.0), tg.graph(x.cast(tg.f16)), tg.graph([x, x + x]), tg.graph([x + x, x])]
+    assert len({g.structural_key for g in graphs}) == len(graphs)
+
+
+def test_the_range_of_a_dim_is_part_of_the_key():
+    def over(largest: int) -> tg.Graph:
+        return tg.graph(tg.input("x", (tg.dim("n", 1, largest),)) * 2.0)
+
+    assert over(16).structural_key != over(32).structural_key
+
+
+def test_the_canonical_graph_remembers_what_it_stripped():
+    canonical = layer(x="hidden", w="weight", dim="time").canonical
+    assert set(canonical.leaf_names) == {"hidden", "weight"} and canonical.dim_names == ("time",)
+    assert str(canonical.outputs[0].type) == "f32[d0, 4]"
+
+
+def test_a_state_that_is_written_and_never_read_has_its_place_in_the_key():
+    x, s = tg.input("x", (2,)), tg.state("s", (2,))
+    with_update, without = tg.graph(x, {s: x * 2.0}), tg.graph(x)
+    assert with_update.structural_key != without.structural_key
+    assert tg.graph(x, {tg.state("t", (2,)): x * 2.0}).structural_key == with_update.structural_key
+
+
+def test_dims_are_replaced_by_numbers_everywhere():
+    n = tg.dim("n", 1, 16)
+    (fixed,) = replace_dims([tg.input("x", (n, 4))[:n - 1] * n], {"n": 5})
+    assert fixed.shape == (4, 4) and tg.graph(fixed).dims == {}
+
+
+def test_a_parameter_and_a_state_have_static_shapes():
+    n = tg.dim("n", 1, 16)
+    assert said(lambda: tg.parameter("w", (n,)), ShapeError) == (
+        "ShapeError at HERE: parameter 'w' has the symbolic shape (n,)\n  fix: a weight's sizes are ints")
+    assert said(lambda: tg.state("s", (n,)), ShapeError) == (
+        "ShapeError at HERE: state 's' has the symbolic shape (n,)\n  fix: give it the largest size it may reach")
+
+
+@pytest.mark.parametrize("make, kind", [(tg.input, "input"), (tg.parameter, "parameter"), (tg.state, "state")])
+@pytest.mark.parametrize("name", ["", "two words", 'quo"te', "back\\slash"])
+def test_a_leaf_needs_a_name_that_can_be_printed(make, kind, name):
+    assert said(lambda: make(name, (2,)), GraphError) == (
+        f"GraphError at HERE: {kind} needs a name without spaces, quotes and backslashes, got {name!r}")
+
+
+def test_two_leaves_of_one_name_are_refused():
+    a, b = tg.input("x", (2,)), tg.input("x", (2,), tg.f16)
+    assert said(lambda: tg.graph([a, b]), GraphError) == (
+        "GraphError at HERE: two different inputs are named 'x': f32[2] and f16[2]\n  fix: names are unique within a graph")
+
+
+def test_two_dims_of_one_name_and_different_ranges_are_refused():
+    a, b = tg.input("a", (tg.dim("n", 1, 4),)), tg.input("b", (tg.dim("n", 1, 8),))
+    assert said(lambda: tg.graph([a, b]), GraphError) == (
+        "GraphError at HERE: two dims are named 'n' and have different bounds")
+
+
+def test_a_graph_of_nothing_is_refused():
+    assert said(lambda: tg.graph([]), GraphError) == "GraphError at HERE: a graph needs an output or a state update"
+
+
+def test_an_output_that_is_no_tensor_is_refused():
+    assert said(lambda: tg.graph({"y": 3.0}), GraphError) == "GraphError at HERE: 'y' is float, a tensor is needed"
+
+
+def test_a_node_of_several_outputs_is_named_one_by_one():
+    values, _ = tg.topk(tg.input("x", (4,)), k=2)
+    assert said(lambda: tg.graph(values.inputs[0]), GraphError) == (
+        "GraphError at HERE: 'out' has 2 outputs; name each of them")
+
+
+def test_an_update_of_a_state_that_is_not_there_is_refused():
+    x = tg.input("x", (2,))
+    assert said(lambda: tg.graph(x, {"memory": x}), GraphError) == (
+        "GraphError at HERE: an update of 'memory', but the graph reads no state of that name\n"
+        "  fix: pass the State object as the key when the graph never reads it")
+
+
+def test_an_update_has_the_type_of_its_state():
+    x, s = tg.input("x", (2,)), tg.state("s", (3,))
+    assert said(lambda: tg.graph(x, {s: x}), ShapeError) == (
+        "ShapeError at HERE: state 's' is f32[3], its update is f32[2]")
+    assert said(lambda: s.write(x), ShapeError) == "ShapeError at HERE: state 's' is f32[3], the new value is f32[2]"
+
+
+def test_a_negative_size_is_refused():
+    assert said(lambda: tg.input("x", (2, -1)), ShapeError) == (
+        "ShapeError at HERE: axis 1 of shape (2, -1) is negative\n  fix: sizes are ≥ 0")
+    assert said(lambda: tg.input("x", (2, 1.5)), ShapeError) == (
+        "ShapeError at HERE: axis 1 of a shape is 1.5\n  fix: a size is an int or a tg.dim expression")
