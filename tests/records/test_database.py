@@ -311,7 +311,7 @@ with database.open_database(sys.argv[1]) as opened:
 
 
 def test_four_processes_that_use_a_new_file_first_do_not_race(tmp_path, start) -> None:
-    path, moment = tmp_path / "new" / "b.db", time.time() + 3
+    path, moment = tmp_path / "new" / "b.db", time.time() + 2
     processes = [start(FIRST_USE, path, moment) for _ in range(4)]
     for process in processes:
         out, error = process.communicate(timeout=60)
