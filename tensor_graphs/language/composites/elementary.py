@@ -144,7 +144,7 @@ def tanh(x: Node) -> Node:
     w = wide(x)
     t = expm1(arithmetic.abs(w) * -2.0)
     m = t / (t + 2.0)
-    return atomic.cast(arithmetic.where(w < 0.0, m, -m), x.dtype)
+    return atomic.cast(arithmetic.where(w < 0.0, m, 0.0 - m), x.dtype)    # 0 − m: +0 stays +0
 
 
 def _sigmoid_numpy(x: np.ndarray) -> np.ndarray:
