@@ -1,4 +1,4 @@
-"""rows: the plain frozen records that other rooms write to and read from the database; no SQL, no sessions.
+"""rows: the plain frozen records that other rooms write to and read from the database; no SQL, no ORM.
 
 Keys are computed here from the record's own content, so that a caller can look up a dict of traces without the
 database.
