@@ -1,0 +1,141 @@
+"""sampling: the next token from one row of logits — the largest, or a draw from the likeliest.
+
+Order, as in transformers: divide by the temperature, keep the top k, keep the smallest set that holds probability p,
+draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.frontends.errors import SamplingError
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a token is picked. temperature: 0 = always the largest logit; top_k: 0 = all; top_p: 1 = all; seed: of the
+    draws.
+
+    Raises SamplingError when a value is out of range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        def number(x: Any) -> bool:
+            return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+        def whole(x: Any) -> bool:
+            return isinstance(x, int) and not isinstance(x, bool)
+
+        for name, fits, range_ in (
+            ("temperature", number(self.temperature) and 0 <= self.temperature < math.inf, "a number ≥ 0"),
+            ("top_k", whole(self.top_k) and self.top_k >= 0, "a whole number ≥ 0 (0 = all)"),
+            ("top_p", number(self.top_p) and 0 < self.top_p <= 1, "a number in (0, 1] (1 = all)"),
+            ("seed", whole(self.seed) and 0 <= self.seed < 2**64, "a whole number in 0 … 2^64 − 1"),
+        ):
+            if not fits:
+                raise SamplingError(f"{name} is {getattr(self, name)!r}", fix=range_)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the largest logit is always picked."""
+        return self.temperature == 0 or self.top_k == 1
+
+
+class Sampler:
+    """Picks tokens, one row of logits after the other; the same settings and rows give the same tokens."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.sampling = sampling
+        self._generator = np.random.Generator(np.random.Philox(sampling.seed))
+
+    def pick(self, logits: np.ndarray[Any, Any] | Sequence[float]) -> int:
+        """The id of the next token, from logits[vocabulary] of any float dtype.
+
+        Greedy takes the first of equal largest ones. A logit of −inf is never picked.
+        Raises SamplingError: not one row, a NaN or +inf (the model is wrong), nothing but −inf.
+        """
+        row = _checked(logits)
+        if self.sampling.greedy:
+            return int(row.argmax())
+        ids, probabilities = candidates(row, self.sampling)
+        reached = np.cumsum(probabilities)
+        # the last sum may round below 1: scale the draw instead of running off the end
+        return int(ids[np.searchsorted(reached, self._generator.random() * reached[-1], side="right")])
+
+
+def candidates(
+    logits: np.ndarray[Any, Any] | Sequence[float], sampling: Sampling
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """(ids i64[c], probabilities f64[c]) of the tokens that may be drawn, likeliest first; probabilities sum to 1.
+
+    Equal logits are taken in the order of their ids. Raises SamplingError as `Sampler.pick` does.
+    """
+    row = _checked(logits)
+    if sampling.greedy:
+        return np.array([row.argmax()]), np.ones(1)
+    with np.errstate(over="ignore"):  # a tiny temperature sends all but the largest to −inf, as it should
+        scaled = (row.astype(np.float64) - float(row.max())) / sampling.temperature
+    keep = min(sampling.top_k or row.size, row.size)
+    if sampling.top_p == 1:
+        ids = _largest(scaled, keep)
+        weights = np.exp(scaled[ids])
+    else:
+        total = np.exp(scaled).sum() if keep == row.size else np.exp(scaled[_largest(scaled, keep)]).sum()
+        # 262144 logits take 25 ms to sort, and a few hundred of them usually hold p: sort a growing part of them
+        size = min(512, keep)
+        while True:
+            ids = _largest(scaled, size)
+            weights = np.exp(scaled[ids])
+            held = np.cumsum(weights)
+            if size == keep or held[-1] >= sampling.top_p * total:
+                break
+            size = min(8 * size, keep)
+        needed = int(np.searchsorted(held, sampling.top_p * total, side="left")) + 1
+        ids, weights = ids[:needed], weights[:needed]
+    possible = weights > 0
+    ids, weights = ids[possible], weights[possible]
+    return ids, weights / weights.sum()
+
+
+def _largest(row: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """Indices of the `count` largest values, in falling order, equal values by rising index."""
+    if count < row.size:
+        least = np.partition(row, row.size - count)[row.size - count]
+        above = np.flatnonzero(row > least)
+        chosen = np.concatenate([above, np.flatnonzero(row == least)[: count - above.size]])
+    else:
+        chosen = np.arange(row.size)
+    return chosen[np.lexsort((chosen, -row[chosen]))]
+
+
+def _checked(logits: np.ndarray[Any, Any] | Sequence[float]) -> np.ndarray[Any, Any]:
+    row = np.asarray(logits)
+    if row.ndim != 1 or row.size == 0:
+        raise SamplingError(
+            f"logits have shape {list(row.shape)}", fix="one row: logits[vocabulary] of the last position"
+        )
+    if row.dtype not in (np.float32, np.float64):
+        row = row.astype(np.float64)  # f16, bf16: exact
+    largest = float(row.max())  # NaN when any is NaN
+    if math.isnan(largest):
+        first = int(np.flatnonzero(np.isnan(row))[0])
+        raise SamplingError(
+            f"{int(np.isnan(row).sum())} of {row.size} logits are NaN, the first of token {first}",
+            fix="the model's output is wrong: verify its kernels and weights before sampling",
+        )
+    if math.isinf(largest):
+        raise SamplingError(
+            f"the logit of token {int(row.argmax())} is +inf" if largest > 0 else "all logits are −inf",
+            fix="the model's output is wrong: verify its kernels and weights before sampling",
+        )
+    return row

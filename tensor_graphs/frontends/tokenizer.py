@@ -1,0 +1,355 @@
+"""tokenizer: text to token ids and back, by the tokenizer.json of a model folder.
+
+The splitting itself is the `tokenizers` library's. Here: what the files beside tokenizer.json change (lower-casing,
+truncation, the ids that end a text), decoding token by token without ever showing half a character, and the prompt text
+of a chat.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensor_graphs.frontends.errors import FolderError, TokenizerError
+from tensor_graphs.frontends.huggingface_folder import read_config, read_generation, read_json, read_sentence
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Splitter
+
+TOKENIZER_FILE = "tokenizer.json"
+SETTINGS_FILE = "tokenizer_config.json"
+TEMPLATE_FILE = "chat_template.jinja"
+
+_UNDECODED = "\ufffd"
+"""What the library puts where bytes are not (yet) a character."""
+
+
+class Tokenizer:
+    """The tokenizer of one model folder; made by `load_tokenizer`.
+
+    end_ids: token ids that end a text. max_length: tokens, special ones included, beyond which `encode` cuts; None =
+    never. prompt: what `encode` puts before each text (sentence-transformers' default prompt; mostly "").
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        splitter: Splitter,
+        *,
+        end_ids: tuple[int, ...] = (),
+        max_length: int | None = None,
+        prompt: str = "",
+        template: str | None = None,
+        special: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.end_ids = end_ids
+        self.max_length = max_length
+        self.prompt = prompt
+        self._splitter = splitter
+        self._template = template
+        self._special = dict(special or {})
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are, added tokens included."""
+        return int(self._splitter.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        """The ids of `text`, with the model's own special tokens around it unless told otherwise.
+
+        At most `max_length` of them. Raises TokenizerError for a text with half a surrogate pair.
+        """
+        try:
+            (self.prompt + text).encode()
+        except UnicodeEncodeError as error:
+            raise TokenizerError(
+                f"the text is not Unicode: character {error.start} is half of a surrogate pair",
+                fix="decode its bytes as UTF-8 before",
+            ) from error
+        return list(self._splitter.encode(self.prompt + text, add_special_tokens=special_tokens).ids)
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of `ids`. Raises TokenizerError for an id that the vocabulary does not have."""
+        return str(self._splitter.decode(self._known(ids), skip_special_tokens=skip_special_tokens))
+
+    def stream(self, *, skip_special_tokens: bool = True) -> StreamingDecoder:
+        """A decoder that takes one id at a time."""
+        return StreamingDecoder(self, skip_special_tokens=skip_special_tokens)
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
+    ) -> str:
+        """The prompt text of a chat, by the folder's template; encode it with `encode_chat` or with
+        special_tokens=False.
+
+        messages: [{"role": "user", "content": "…"}, …]; variables: whatever else the template reads (tools, …).
+        The template is run in a sandbox. Raises TokenizerError: no template, a template that fails or refuses the
+        messages.
+        """
+        if self._template is None:
+            raise TokenizerError(
+                "the folder has no chat template", file=self.folder, fix=f"encode a plain text, or add {TEMPLATE_FILE}"
+            )
+        return _render(
+            self._template,
+            self.folder,
+            {
+                **self._special,
+                "messages": [dict(m) for m in messages],
+                "add_generation_prompt": add_generation_prompt,
+                **variables,
+            },
+        )
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
+        """The ids of a chat's prompt. The template writes the special tokens, so none are added. Raises as `chat`."""
+        return self.encode(self.chat(messages, **variables), special_tokens=False)
+
+    def _known(self, ids: Iterable[int]) -> list[int]:
+        known = [int(i) for i in ids]
+        for i in known:
+            if not 0 <= i < 2**32 or (i >= self.vocab_size and self._splitter.id_to_token(i) is None):
+                raise TokenizerError(
+                    f"there is no token {i}", file=self.folder, fix=f"the vocabulary has {self.vocab_size} tokens"
+                )
+        return known
+
+
+class StreamingDecoder:
+    """Text from ids that come one by one: `push` each, `finish` at the end.
+
+    What is returned, joined, is the decoding of all ids together. A character whose bytes come in several tokens
+    appears with the last of them. (Where the ids are no valid UTF-8, replacement characters appear once no character
+    can come of them.)
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._window: list[int] = []  # the last tokens shown, whose end decides on spaces, then those not yet shown
+        self._clean = 0  # how many tokens of the window are shown whole
+        self._shown = ""  # the text of the window that has been returned
+
+    def push(self, token: int) -> str:
+        """The text that is certain now and was not before; often "", when a character is not complete."""
+        self._window += self._tokenizer._known([token])
+        text = self._decode(self._window)
+        settled = text.rstrip(_UNDECODED)
+        waiting = len(self._window) - self._clean
+        # a character has at most 4 bytes: five tokens that end in four undecodable ones are not the start of one
+        if settled != text and (waiting <= 4 or len(text) - len(settled) < 4):
+            if not settled.startswith(self._shown):  # a run of byte tokens shows nothing until it is whole
+                return ""
+            new, self._shown = settled[len(self._shown) :], settled
+            return new
+        new = self._rest(text)
+        if new:  # else the window would lose its last visible token
+            self._window = self._window[self._clean :]
+        self._clean = len(self._window)
+        self._shown = self._decode(self._window)
+        return new
+
+    def finish(self) -> str:
+        """What was held back, an incomplete character as U+FFFD; then the decoder is as new."""
+        new = self._rest(self._decode(self._window))
+        self._window, self._clean, self._shown = [], 0, ""
+        return new
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=self._skip) if ids else ""
+
+    def _rest(self, text: str) -> str:
+        """The part of the window's text that was not returned; bad bytes may have changed what was, then the new
+        tokens' own."""
+        return text[len(self._shown) :] if text.startswith(self._shown) else self._decode(self._window[self._clean :])
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """tokenizer_config.json and what stands beside it."""
+
+    values: dict[str, Any]
+    special: dict[str, str]
+    template: str | None
+
+
+def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
+    """The tokenizer of a model folder.
+
+    Padding and truncation stored in tokenizer.json are switched off; a sentence-transformers folder cuts at its
+    max_seq_length (else at what tokenizer and model take) and lower-cases if it says so. A BERT's tokenizer_config.json
+    decides on case, accents and Chinese characters. Raises TokenizerError, FolderError, ConfigError.
+    """
+    from tokenizers import Tokenizer as Splitter  # 0.05 s, and only folders with text need it
+
+    folder = Path(folder)
+    path = folder / TOKENIZER_FILE
+    if not folder.is_dir():
+        raise FolderError("there is no such folder", file=folder)
+    if not path.is_file():
+        raise TokenizerError(
+            f"the folder has no {TOKENIZER_FILE}, so text cannot become tokens",
+            file=folder,
+            fix="give token ids instead: --ids 2,9259,10; or save the tokenizer in its fast form: "
+            "tokenizer.save_pretrained(folder)",
+        )
+    try:
+        splitter = Splitter.from_file(str(path))
+    except Exception as error:  # the library raises Exception itself
+        raise TokenizerError(f"{TOKENIZER_FILE} cannot be read: {error}", file=path) from error
+    settings = _settings(folder)
+    splitter.no_padding()
+    splitter.no_truncation()
+    _bert_normalizer(splitter, settings.values)
+    max_length, prompt = _sentence(folder, splitter, settings.values)
+    return Tokenizer(
+        folder,
+        splitter,
+        end_ids=_end_ids(folder, splitter, settings),
+        max_length=max_length,
+        prompt=prompt,
+        template=settings.template,
+        special=settings.special,
+    )
+
+
+def _settings(folder: Path) -> _Settings:
+    path = folder / SETTINGS_FILE
+    values = read_json(path) if path.is_file() else {}
+    older = folder / "special_tokens_map.json"
+    named = {**(read_json(older) if older.is_file() else {}), **values}
+    special = {}
+    for key, value in named.items():
+        content = value.get("content") if isinstance(value, dict) else value
+        if key.endswith("_token") and isinstance(content, str):
+            special[key] = content
+    return _Settings(values, special, _template(folder, values))
+
+
+def _template(folder: Path, values: Mapping[str, Any]) -> str | None:
+    """The chat template: a file of its own, else in tokenizer_config.json, there perhaps as a list of named ones."""
+    path = folder / TEMPLATE_FILE
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    found = values.get("chat_template")
+    if isinstance(found, list):
+        named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
+        found = named.get("default")
+        if found is None:
+            raise TokenizerError(
+                f"chat_template lists {', '.join(map(str, named)) or 'nothing'}, and no template named 'default'",
+                file=folder / SETTINGS_FILE,
+            )
+    if found is not None and not isinstance(found, str):
+        raise TokenizerError("chat_template is neither a text nor a list of named texts", file=folder / SETTINGS_FILE)
+    return found
+
+
+def _bert_normalizer(splitter: Splitter, values: Mapping[str, Any]) -> None:
+    """Let tokenizer_config.json decide, as transformers does for BERT's tokenizer; keys that it lacks keep
+    tokenizer.json's."""
+    from tokenizers.normalizers import BertNormalizer
+
+    normalizer = splitter.normalizer
+    if not isinstance(normalizer, BertNormalizer) or not str(values.get("tokenizer_class", "")).startswith(
+        "BertTokenizer"
+    ):
+        return
+    for key, attribute in (
+        ("do_lower_case", "lowercase"),
+        ("strip_accents", "strip_accents"),
+        ("tokenize_chinese_chars", "handle_chinese_chars"),
+    ):
+        if key in values:
+            setattr(normalizer, attribute, values[key])
+    splitter.normalizer = normalizer
+
+
+def _sentence(folder: Path, splitter: Splitter, values: Mapping[str, Any]) -> tuple[int | None, str]:
+    """(max_length, prompt) of a sentence-transformers folder, whose truncation and lower-casing are switched on; else
+    (None, "")."""
+    from tokenizers import normalizers
+
+    sentence = read_sentence(folder)
+    if sentence is None:
+        return None, ""
+    longest = sentence.max_seq_length
+    if longest is None:
+        said = values.get("model_max_length")
+        takes = read_config(folder).max_position_embeddings
+        longest = min(int(said), takes) if isinstance(said, (int, float)) and not isinstance(said, bool) else takes
+    splitter.enable_truncation(longest, direction=str(values.get("truncation_side", "right")))
+    if sentence.do_lower_case:
+        before = splitter.normalizer
+        splitter.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([before] if before else [])])
+    return longest, sentence.prompt
+
+
+def _end_ids(folder: Path, splitter: Splitter, settings: _Settings) -> tuple[int, ...]:
+    """generation_config.json's, else config.json's eos_token_id; else the id of tokenizer_config.json's eos_token."""
+    said = read_generation(folder).eos_token_ids
+    if said or "eos_token" not in settings.special:
+        return said
+    found = splitter.token_to_id(settings.special["eos_token"])
+    return () if found is None else (int(found),)
+
+
+def _render(template: str, folder: Path, variables: dict[str, Any]) -> str:
+    """A chat template's text. Templates come with downloaded models, so they run in jinja2's sandbox and see plain data
+    only.
+
+    The helpers are those that templates are written for: raise_exception, strftime_now, a tojson that leaves < and &
+    alone, break and continue, and the {% generation %} mark, which has no effect on the text.
+    """
+    import jinja2
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class GenerationMark(Extension):
+        tags = {"generation"}
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return jinja2.nodes.Scope(body, lineno=line)
+
+    def refuse(message: str) -> str:
+        raise TokenizerError(f"the chat template refuses the messages: {message}", file=folder)
+
+    def tojson(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationMark]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        return environment.from_string(template).render(**{"tools": None, "documents": None, **variables})
+    except jinja2.TemplateSyntaxError as error:
+        raise TokenizerError(
+            f"the chat template is wrong at line {error.lineno}: {error.message}", file=folder
+        ) from error
+    except jinja2.TemplateError as error:
+        raise TokenizerError(
+            f"the chat template fails: {error.message or type(error).__name__}", file=folder
+        ) from error
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise TokenizerError(
+            f"the chat template fails on these messages: {error}",
+            file=folder,
+            fix='messages look like [{"role": "user", "content": "…"}]',
+        ) from error
