@@ -122,7 +122,6 @@ static void few_task(const attention *t, int64_t head, int64_t split) {
         const float *k = t->k + j0 * t->k_stride + head * d, *v = t->v + j0 * t->v_stride + head * d;
         int64_t l = 0;
         for (; l + 4 <= lanes; l += 4) few_scores(4, q + l * d, k, t->k_stride, keys, d, score + l);
-        for (; l + 2 <= lanes; l += 2) few_scores(2, q + l * d, k, t->k_stride, keys, d, score + l);
         for (; l < lanes; l++) few_scores(1, q + l * d, k, t->k_stride, keys, d, score + l);
         for (l = 0; l < lanes; l++) {
             float before = mine[l * apart], most = before;
@@ -149,8 +148,6 @@ static void few_task(const attention *t, int64_t head, int64_t split) {
         l = 0;
         for (; l + 4 <= lanes; l += 4)
             few_values(4, score + l, v, t->v_stride, keys, d, alpha + l, mine + l * apart + 2, apart);
-        for (; l + 2 <= lanes; l += 2)
-            few_values(2, score + l, v, t->v_stride, keys, d, alpha + l, mine + l * apart + 2, apart);
         for (; l < lanes; l++)
             few_values(1, score + l, v, t->v_stride, keys, d, alpha + l, mine + l * apart + 2, apart);
     }

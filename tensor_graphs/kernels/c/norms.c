@@ -6,7 +6,7 @@ TG_INLINE float weight_at(const void *w, int64_t dtype, int64_t i) {
     return dtype == TG_BF16 ? bf16_to_f32(((const uint16_t *)w)[i]) : ((const float *)w)[i];
 }
 
-/* Sum of f(x[i]) in eight vectors' worth of f32 lanes, folded in f64. */
+/* Sums run in four vectors' worth of f32 lanes and are folded in f64; `centre` is taken off first. */
 enum { LANES = 4 * VW };
 
 TG_INLINE double lanes_total(const float *lane) {
@@ -28,13 +28,13 @@ TG_INLINE double sum_squares(const float *x, int64_t d, float centre) {
     return total;
 }
 
-TG_INLINE double sum(const float *x, int64_t d) {
+TG_INLINE double sum(const float *x, int64_t d, float centre) {
     float lane[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= d; i += LANES)
-        for (int l = 0; l < LANES; l++) lane[l] += x[i + l];
+        for (int l = 0; l < LANES; l++) lane[l] += x[i + l] - centre;
     double total = lanes_total(lane);
-    for (; i < d; i++) total += x[i];
+    for (; i < d; i++) total += (double)x[i] - centre;
     return total;
 }
 
@@ -84,10 +84,11 @@ TG_INLINE void layer_rows(const call *c, int64_t from, int64_t to) {
     for (int64_t row = from; row < to; row++) {
         const float *x = (const float *)c->ptr[1] + row * d;
         float *out = (float *)c->ptr[0] + row * d;
-        double mean = sum(x, d) / (double)d;
-        float centre = (float)mean, rest = (float)(mean - (double)centre);
+        float centre = (float)(sum(x, d, 0.0f) / (double)d);
+        double off = sum(x, d, centre) / (double)d; /* what the first sum, of large numbers, rounded away */
+        float rest = (float)off;
         /* sum((x - mean)^2) = sum((x - centre)^2) - d (mean - centre)^2 */
-        double variance = sum_squares(x, d, centre) / (double)d - (mean - centre) * (mean - centre);
+        double variance = sum_squares(x, d, centre) / (double)d - off * off;
         float scale = (float)(1.0 / square_root((variance > 0 || variance != variance ? variance : 0) + c->floats[0]));
         for (int64_t i = 0; i < d; i++) out[i] = ((x[i] - centre) - rest) * scale;
         if (w)
@@ -119,7 +120,7 @@ TG_INLINE void softmax_rows(const call *c, int64_t from, int64_t to) {
         float *out = (float *)c->ptr[0] + row * d;
         float most = row_max(x, d); /* a NaN comes back with the exponentials: the sum is NaN, and so is the whole row */
         for (int64_t i = 0; i < d; i++) out[i] = f32_exp(x[i] - most);
-        float scale = (float)(1.0 / sum(out, d));
+        float scale = (float)(1.0 / sum(out, d, 0.0f));
         for (int64_t i = 0; i < d; i++) out[i] *= scale;
     }
 }

@@ -1,0 +1,263 @@
+"""toolchain: finds the C compiler and turns sources into one shared library in a private cache folder.
+
+In: C files.  Out: the path of a library whose name is the hash of all that it was made from: sources, headers, flags,
+compiler version, processor.  Nothing here loads a library, except that `check_private` says whether one may be."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensor_graphs.errors import TensorGraphsError
+
+log = logging.getLogger(__name__)
+
+COMPILE_SECONDS = 300.0  # a compiler that takes longer than this hangs
+
+
+class ToolchainError(TensorGraphsError):
+    """The C compiler is missing or failed, or the cache folder cannot be used."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler that answered: `command` starts it, `version` is the first line it says about itself."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+def find_compiler(cc: str | None = None, environ: Mapping[str, str] | None = None) -> tuple[Compiler | None, str]:
+    """The compiler to use and why: `cc` if given, else $CC, else the first of cc, gcc, clang.
+
+    Returns (None, reason) when there is none. A name given by `cc` or $CC is never replaced by another one."""
+    named = cc or (os.environ if environ is None else environ).get("CC")
+    # A path with a blank in it is one word if such a file exists; "ccache gcc" is two.
+    candidates = [(named,) if shutil.which(named) else tuple(named.split())] if named else [("cc",), ("gcc",), ("clang",)]
+    refused = []
+    for command in candidates:
+        found = shutil.which(command[0]) if command else None
+        if found is None:
+            refused.append(f"{' '.join(command)!r} is not on PATH")
+            continue
+        version, complaint = _version((found, *command[1:]))
+        if version:
+            return Compiler((found, *command[1:]), version), f"{' '.join(command)}: {version}"
+        refused.append(f"{found} does not answer --version ({complaint})")
+    return None, "no C compiler: " + "; ".join(refused) + ". Fix: install gcc or clang, or name one in CC"
+
+
+@functools.cache
+def _version(command: tuple[str, ...]) -> tuple[str, str]:
+    """(first line of --version, complaint); one of the two is empty."""
+    try:
+        answer = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return "", str(error)
+    lines = answer.stdout.strip().splitlines()
+    if answer.returncode or not lines:
+        return "", f"exit status {answer.returncode}"
+    return lines[0].strip(), ""
+
+
+def compile_flags(*, portable: bool = False, machine: str | None = None) -> tuple[str, ...]:
+    """Flags for one C file. Not -ffast-math: NaN and infinity must come out right and sums keep their written order.
+
+    `portable` leaves out the processor's own instructions, for a library that runs elsewhere."""
+    machine = machine or platform.machine()
+    native = () if portable else ("-mcpu=native",) if machine in ("aarch64", "arm64") else ("-march=native",)
+    return (
+        "-std=gnu11",
+        "-O3",
+        *native,
+        "-ffp-contract=fast",  # a * b + c may be one instruction; it only rounds less
+        "-fno-math-errno",
+        "-fno-trapping-math",  # nobody reads the exception flags; without it selects do not vectorise
+        "-fvisibility=hidden",
+        "-fPIC",
+        "-pthread",
+    )
+
+
+LINK_FLAGS = ("-shared", "-pthread")
+LINK_LIBRARIES = ("-lm",)
+
+
+@functools.cache
+def processor() -> str:
+    """What the compiler sees of this processor under -march=native: the architecture, its model and its features."""
+    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    lines: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in wanted:
+                lines.setdefault(key.strip(), value.strip())
+    return "\n".join([platform.machine(), platform.processor(), *(f"{key}: {lines[key]}" for key in sorted(lines))])
+
+
+def _digest(*parts: str | bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def _headers(path: Path) -> list[bytes]:
+    """The headers beside a source, in name order: any of them may be included."""
+    return [part for header in sorted(path.parent.glob("*.h")) for part in (header.name.encode(), header.read_bytes())]
+
+
+def source_identity(path: Path, *, portable: bool = False, cc: str | None = None) -> str:
+    """The identity of what one C file compiles to: hash [hex, 32 digits] of its text, the headers beside it, the flags, the
+    compiler's version and the processor. The same file, moved, keeps its identity."""
+    compiler, _ = find_compiler(cc)
+    version = compiler.version if compiler else "none"
+    made_for = platform.machine() if portable else processor()
+    parts = [path.name.encode(), path.read_bytes(), *_headers(path)]
+    return _digest(*parts, *compile_flags(portable=portable), *LINK_FLAGS, *LINK_LIBRARIES, version, made_for)[:32]
+
+
+def default_cache() -> Path:
+    """The folder for compiled libraries: `native` in the user's cache folder."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("tensor_graphs")) / "native"
+
+
+def private_folder(folder: Path) -> Path:
+    """Makes `folder` (mode 0700) or checks that it is ours; raises ToolchainError if it cannot be had."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ToolchainError(
+            f"the cache folder {folder} cannot be made: {error.filename or folder} is a file, not a folder.\n"
+            "fix: remove that file, or give another cache folder"
+        ) from error
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    check_private(folder)
+    return folder
+
+
+def check_private(path: Path) -> None:
+    """Raises ToolchainError unless `path` (a folder or a library) belongs to this user and nobody else may write to it.
+
+    A folder of ours that others may enter is closed to them instead."""
+    try:
+        facts = os.stat(path)
+        if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and facts.st_mode & 0o077:
+            os.chmod(path, 0o700)
+            facts = os.stat(path)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if facts.st_uid != os.getuid():
+        raise ToolchainError(
+            f"{path} belongs to user {facts.st_uid}, not to you ({os.getuid()}): code in it is not loaded.\n"
+            "fix: remove it, or give another cache folder"
+        )
+    if facts.st_mode & 0o022:
+        raise ToolchainError(
+            f"others may write to {path} (mode {stat.S_IMODE(facts.st_mode):04o}): code in it is not loaded.\n"
+            f"fix: chmod go-w {path}, or give another cache folder"
+        )
+
+
+def _unusable(path: Path, error: OSError) -> ToolchainError:
+    if error.errno == errno.ENOSPC:
+        return ToolchainError(f"no space left for {path}.\nfix: free some, or give a cache folder on another disk")
+    return ToolchainError(f"cannot use {path}: {error.strerror or error}.\nfix: give a cache folder that you may write to")
+
+
+@contextlib.contextmanager
+def _work_folder(cache: Path) -> Iterator[Path]:
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="build-", dir=cache))
+    except OSError as error:
+        raise _unusable(cache, error) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(command: Sequence[str], what: str) -> None:
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ToolchainError(f"{what}: the compiler ran longer than {COMPILE_SECONDS:.0f} s.\n$ {' '.join(command)}") from error
+    except OSError as error:
+        raise ToolchainError(f"{what}: {command[0]} does not start: {error.strerror}.\nfix: name a compiler in CC") from error
+    if result.returncode == 0:
+        return
+    said = result.stderr.strip()
+    if "No space left on device" in said:
+        raise ToolchainError(f"{what}: no space left on the disk.\nfix: free some, or give another cache folder\n{said[-2000:]}")
+    raise ToolchainError(f"{what}: the compiler failed with exit status {result.returncode}.\n$ {' '.join(command)}\n{said[-4000:]}")
+
+
+def build_library(
+    sources: Sequence[Path],
+    *,
+    name: str,
+    portable: bool = False,
+    cache: Path | None = None,
+    cc: str | None = None,
+    jobs: int = 2,
+    progress: Callable[[str], None] | None = None,
+) -> Path:
+    """The shared library made of `sources`, compiled now unless the cache has it.
+
+    The file is `NAME-HASH.so` in `cache` (default: the user's cache folder); it appears by a rename, so that processes that
+    compile at the same time do not meet. `progress` is told each file as its compilation begins.
+    Raises ToolchainError: no compiler, a file that does not compile, a cache folder that cannot be used or is not private."""
+    compiler, reason = find_compiler(cc)
+    if compiler is None:
+        raise ToolchainError(f"cannot compile {name}: {reason}")
+    ordered = sorted(sources)
+    identity = _digest(*(source_identity(path, portable=portable, cc=cc) for path in ordered))[:32]
+    folder = private_folder(cache or default_cache())
+    library = folder / f"{name}-{identity}.so"
+    if library.exists():
+        check_private(library)
+        return library
+    begun = time.perf_counter()
+    flags = compile_flags(portable=portable)
+    with _work_folder(folder) as work:
+        objects = [work / f"{path.stem}.o" for path in ordered]
+
+        def compile_one(path: Path, target: Path) -> None:
+            if progress:
+                progress(path.name)
+            _run([*compiler.command, *flags, "-c", str(path), "-o", str(target)], f"cannot compile {path.name}")
+
+        with ThreadPoolExecutor(max(1, jobs)) as pool:
+            largest_first = sorted(zip(ordered, objects, strict=True), key=lambda pair: -pair[0].stat().st_size)
+            for done in [pool.submit(compile_one, path, target) for path, target in largest_first]:
+                done.result()
+        linked = work / library.name
+        link = [*compiler.command, *LINK_FLAGS, *map(str, objects), *LINK_LIBRARIES, "-o", str(linked)]
+        _run(link, f"cannot link {name}")
+        try:
+            os.chmod(linked, 0o700)
+            os.replace(linked, library)
+        except OSError as error:
+            raise _unusable(library, error) from error
+    log.info("compiled %s: %d files in %.1f s (%s)", library.name, len(ordered), time.perf_counter() - begun, compiler.version)
+    return library

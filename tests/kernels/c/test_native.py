@@ -1,0 +1,630 @@
+"""The native kernels against float64 numpy: awkward sizes, both weight dtypes, NaN and infinity, hidden keys, threads, fork."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tensor_graphs.devices.toolchain import ToolchainError
+from tensor_graphs.kernels.c import library
+
+F32, I32, I64 = np.float32, np.int32, np.int64
+SIZES = (1, 3, 17)
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@pytest.fixture(scope="module")
+def native() -> library.NativeLibrary:
+    return library.load()
+
+
+@pytest.fixture(scope="module", params=["native", "portable"])
+def each_build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> library.NativeLibrary:
+    """The library as it is used, and the one for any processor of this architecture (other vector width, no fused adds)."""
+    return library.load() if request.param == "native" else library.build(portable=True)
+
+
+def run(
+    lib: library.NativeLibrary, symbol: str, arrays: Sequence[Array | None], ints: Sequence[int] = (), floats: Sequence[float] = ()
+) -> None:
+    assert all(array is None or array.flags.c_contiguous for array in arrays)
+    lib.call(symbol, [None if array is None else array.ctypes.data for array in arrays], ints, floats)
+
+
+def normal(shape: Sequence[int], seed: int = 0, scale: float = 1.0) -> Array:
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(F32)
+
+
+def poisoned(shape: Sequence[int], dtype: Any = F32) -> Array:
+    """An output that shows what was never written."""
+    return np.full(shape, np.nan if np.dtype(dtype).kind == "f" else -77, dtype)
+
+
+def bf16(array: Array) -> Array:
+    return array.astype(ml_dtypes.bfloat16)
+
+
+def error(out: Array, reference: Array) -> float:
+    """Per row of the last axis: |out - ref| / max(|ref|, rms(row)); infinite if the non-finite places differ."""
+    reference = np.asarray(reference, np.float64)
+    assert out.shape == reference.shape
+    if out.size == 0:
+        return 0.0
+    finite = np.isfinite(reference)
+    if not (np.array_equal(np.isfinite(out), finite) and np.array_equal(out[~finite], reference[~finite].astype(F32), equal_nan=True)):
+        return math.inf
+    ref = np.where(finite, reference, 0.0)
+    rms = np.sqrt(np.mean(ref * ref, axis=-1, keepdims=True)) if ref.ndim else abs(ref)
+    return float(np.max(np.abs(np.where(finite, out, 0.0) - ref) / np.maximum(np.maximum(abs(ref), rms), 1e-30)))
+
+
+def test_the_comparison_sees_a_wrong_value_and_a_missing_nan() -> None:
+    good = normal((4, 9))
+    assert error(good, good) == 0.0
+    bad = good.copy()
+    bad[1, 1] += 1e-3
+    assert error(bad, good) > 1e-4
+    bad[1, 1] = np.nan
+    assert error(bad, good) == math.inf and error(good, bad) == math.inf
+
+
+# --- linear ---
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 5, 8, 9, 17, 33, 65])
+@pytest.mark.parametrize(("m", "k"), [(1, 1), (7, 0), (3, 17), (61, 33), (130, 640), (15, 1024)])
+def test_linear_is_the_product_with_both_weight_dtypes(each_build: library.NativeLibrary, n: int, m: int, k: int) -> None:
+    x, w, b = normal((n, k), 1), normal((m, k), 2), normal((m,), 3)
+    for symbol, weight in (("tg_linear_f32", w), ("tg_linear_bf16", bf16(w))):
+        reference = x.astype(float) @ weight.astype(float).T
+        for bias, wanted in ((None, reference), (b, reference + b)):
+            out = poisoned((n, m))
+            run(each_build, symbol, [out, x, weight, bias], [n, m, k])
+            assert error(out, wanted) <= 5e-6 * max(1.0, math.sqrt(k / 64))
+
+
+def test_linear_works_on_memory_that_is_only_aligned_to_its_elements(native: library.NativeLibrary) -> None:
+    n, m, k = 3, 21, 50
+    x, w = normal((n * k + 1,), 1)[1:].reshape(n, k), normal((m * k + 3,), 2)[3:].reshape(m, k)
+    for rows in (3, 1):
+        out = poisoned((rows * m + 1,))[1:].reshape(rows, m)
+        run(native, "tg_linear_f32", [out, x, w, None], [rows, m, k])
+        assert error(out, x[:rows].astype(float) @ w.T.astype(float)) <= 5e-6
+
+
+@pytest.mark.parametrize("n", [1, 20])
+def test_linear_lets_nan_through_only_where_it_belongs(native: library.NativeLibrary, n: int) -> None:
+    x, w = normal((n, 40), 1), normal((50, 40), 2)
+    w[7, 39] = np.nan
+    w[8, 0] = np.inf
+    out = poisoned((n, 50))
+    run(native, "tg_linear_f32", [out, x, w, None], [n, 50, 40])
+    assert error(out, x.astype(float) @ w.T.astype(float)) <= 5e-6
+    assert np.isnan(out[:, 7]).all() and np.isinf(out[:, 8]).all()
+
+
+def test_a_large_linear_is_right_however_many_threads_share_it(native: library.NativeLibrary) -> None:
+    x, w = normal((600, 96), 1), normal((1031, 96), 2)
+    reference = x.astype(float) @ w.T.astype(float)
+    before = native.threads()
+    try:
+        for threads in (1, 2, 5):
+            native.set_threads(threads)
+            assert native.threads() == threads
+            for n in (1, 4, 600):
+                out = poisoned((n, 1031))
+                run(native, "tg_linear_f32", [out, x, w, None], [n, 1031, 96])
+                assert error(out, reference[:n]) <= 5e-6
+    finally:
+        native.set_threads(before)
+
+
+def element_strides(array: Array) -> list[int]:
+    return [stride // array.itemsize for stride in array.strides]
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 3, 3), (1, 1, 1), (5, 33, 7), (17, 3, 0), (64, 70, 65), (3, 1, 300)])
+def test_matmul_takes_any_stride_of_any_operand(each_build: library.NativeLibrary, m: int, n: int, k: int) -> None:
+    for flip_a in (False, True):
+        for flip_b in (False, True):
+            for flip_out in (False, True):
+                a = normal((3, k, m), 1).transpose(0, 2, 1) if flip_a else normal((3, m, k), 1)
+                b = normal((3, n, k), 2).transpose(0, 2, 1) if flip_b else normal((3, k, n), 2)
+                out = poisoned((3, n, m)).transpose(0, 2, 1) if flip_out else poisoned((3, m, n))
+                ints = [3, m, n, k, *element_strides(out), *element_strides(a), *element_strides(b)]
+                each_build.call("tg_matmul_f32", [out.ctypes.data, a.ctypes.data, b.ctypes.data], ints)
+                # one column is one number per row, which may cancel: measure against the size of the terms instead
+                assert np.max(np.abs(out - a.astype(float) @ b.astype(float)), initial=0.0) <= 3e-6 * math.sqrt(k + 1)
+
+
+def test_matmul_repeats_an_operand_whose_batch_stride_is_0(native: library.NativeLibrary) -> None:
+    a, b, out = normal((4, 9, 8), 1), normal((8, 40), 2), poisoned((4, 9, 40))
+    run(native, "tg_matmul_f32", [out, a, b], [4, 9, 40, 8, 360, 40, 1, 72, 8, 1, 0, 40, 1])
+    assert error(out, a.astype(float) @ b.astype(float)) <= 5e-6
+
+
+# --- norms, softmax ---
+
+
+def rms_norm(x: Array, w: Array | None, eps: float, offset: float) -> Array:
+    x = x.astype(float)
+    y = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
+    return y if w is None else y * (offset + w.astype(float))
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 100])
+@pytest.mark.parametrize("d", [1, 3, 17, 64, 640])
+def test_rms_norm_alone_and_behind_an_addition(each_build: library.NativeLibrary, n: int, d: int) -> None:
+    x, y, w = normal((n, d), 1), normal((n, d), 2), normal((d,), 3)
+    for weight, dtype in ((w, 0), (bf16(w), 1), (None, 0)):
+        out = poisoned((n, d))
+        run(each_build, "tg_rms_norm", [out, x, weight], [n, d, dtype], [1e-6, 1.0])
+        assert error(out, rms_norm(x, weight, 1e-6, 1.0)) <= 1e-6
+        total = poisoned((n, d))
+        run(each_build, "tg_add_rms_norm", [total, out, x, y, weight], [n, d, dtype], [1e-5, 0.0])
+        assert np.array_equal(total, x + y)
+        assert error(out, rms_norm(x + y, weight, 1e-5, 0.0)) <= 1e-6
+
+
+@pytest.mark.parametrize("d", [1, 3, 17, 64, 640])
+@pytest.mark.parametrize("centre", [0.0, 100.0])
+def test_layer_norm_survives_a_mean_much_larger_than_the_spread(each_build: library.NativeLibrary, d: int, centre: float) -> None:
+    x, w, b = normal((5, d), 1) + F32(centre), normal((d,), 2), normal((d,), 3)
+    wide = x.astype(float)
+    y = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    for weight, bias in ((w, b), (bf16(w), bf16(b)), (None, None)):
+        out = poisoned((5, d))
+        run(each_build, "tg_layer_norm", [out, x, weight, bias], [5, d, int(weight is not w), int(bias is not b)], [1e-5])
+        wanted = y if weight is None or bias is None else y * weight.astype(float) + bias.astype(float)
+        assert np.max(np.abs(out - wanted), initial=0.0) <= 5e-6
+
+
+def softmax(x: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        e = np.exp(x.astype(float) - np.max(x.astype(float), axis=-1, keepdims=True))
+        return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("d", [1, 3, 17, 64, 1000])
+def test_softmax_of_any_scale_and_offset(each_build: library.NativeLibrary, d: int) -> None:
+    for x in (normal((5, d)), normal((5, d), scale=30) + F32(500), normal((0, d))):
+        out = poisoned(x.shape)
+        run(each_build, "tg_softmax", [out, x], [x.shape[0], d])
+        assert error(out, softmax(x)) <= 2e-6
+
+
+def test_softmax_hides_minus_infinity_and_spoils_exactly_the_rows_that_have_no_answer(native: library.NativeLibrary) -> None:
+    x = normal((5, 70))
+    x[0, :69] = -np.inf
+    x[1, 3] = np.nan
+    x[2, 4] = np.inf
+    x[3] = -np.inf
+    out = poisoned(x.shape)
+    run(native, "tg_softmax", [out, x], [5, 70])
+    assert error(out, softmax(x)) <= 1e-6
+    assert out[0, 69] == 1.0 and np.isnan(out[1:4]).all() and np.isfinite(out[4]).all()
+
+
+# --- activations ---
+
+
+def erfc(x: Array) -> Array:
+    return np.array([math.erfc(value) for value in x.ravel()]).reshape(x.shape)
+
+
+def sigmoid(x: Array) -> Array:
+    return np.where(x < 0, np.exp(np.minimum(x, 0)) / (1 + np.exp(np.minimum(x, 0))), 1 / (1 + np.exp(-np.maximum(x, 0))))
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "tg_gelu_tanh": lambda x: x * sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
+    "tg_gelu_erf": lambda x: x * 0.5 * erfc(-x / math.sqrt(2)),
+    "tg_silu": lambda x: x * sigmoid(x),
+    "tg_sigmoid": sigmoid,
+    "tg_tanh": np.tanh,
+    "tg_exp": np.exp,
+}
+
+
+@pytest.mark.parametrize("symbol", ACTIVATIONS)
+def test_activations_are_f32_accurate_into_the_tails(each_build: library.NativeLibrary, symbol: str) -> None:
+    dense = np.linspace(-110, 110, 60001)
+    x = np.concatenate([dense, dense / 20, dense / 1e4, [0.0, -0.0, 1e-30, -1e-30, 1e-42, 3e38, -3e38]]).astype(F32)
+    out = poisoned(x.shape)
+    run(each_build, symbol, [out, x], [x.size])
+    with np.errstate(over="ignore", under="ignore"):
+        wanted = ACTIVATIONS[symbol](x.astype(float))
+    representable = (abs(wanted) >= 1.2e-38) & (abs(wanted) <= 3.4e38)
+    tiny = abs(wanted) < 1.2e-38
+    assert np.max(np.abs(out[representable] - wanted[representable]) / abs(wanted[representable])) <= 2e-6
+    assert np.max(np.abs(out[tiny] - wanted[tiny]), initial=0.0) <= 1e-44  # denormals: a few of their steps of 1.4e-45
+    assert np.all(np.isposinf(out[wanted > 3.5e38]))
+
+
+@pytest.mark.parametrize("symbol", ACTIVATIONS)
+def test_activations_carry_nan_and_infinity(each_build: library.NativeLibrary, symbol: str) -> None:
+    x = np.array([np.nan, np.inf, 1.0, -np.inf] * 9, F32)
+    out = poisoned(x.shape)
+    run(each_build, symbol, [out, x], [x.size])
+    # x * P(x) at -inf is -inf * 0, as in the definition
+    at_minus = {"tg_sigmoid": 0.0, "tg_tanh": -1.0, "tg_exp": 0.0}.get(symbol, np.nan)
+    at_plus = 1.0 if symbol in ("tg_sigmoid", "tg_tanh") else np.inf
+    assert np.isnan(out[0::4]).all() and (out[1::4] == at_plus).all()
+    assert np.array_equal(out[3::4], np.full(9, at_minus, F32), equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (1, 1), (3, 17), (9, 640)])
+@pytest.mark.parametrize(("symbol", "act"), [("tg_gelu_tanh_mul", "tg_gelu_tanh"), ("tg_gelu_erf_mul", "tg_gelu_erf"), ("tg_silu_mul", "tg_silu")])
+def test_gated_activations_read_both_halves_of_one_product(
+    each_build: library.NativeLibrary, symbol: str, act: str, shape: tuple[int, int]
+) -> None:
+    n, d = shape
+    both = normal((n, 2 * d), 4, scale=3)
+    out = poisoned(shape)
+    each_build.call(symbol, [out.ctypes.data, both.ctypes.data, both.ctypes.data + 4 * d], [n, d, 2 * d, 2 * d])
+    wanted = ACTIVATIONS[act](both[:, :d].astype(float)) * both[:, d:]
+    assert error(out, wanted) <= 2e-6
+
+
+# --- arithmetic ---
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 17, 40000])
+def test_arithmetic_rounds_once(each_build: library.NativeLibrary, count: int) -> None:
+    a, b = normal((count,), 1), normal((count,), 2)
+    pairs = {"tg_add": a + b, "tg_sub": a - b, "tg_mul": a * b, "tg_div": a / b, "tg_max": np.maximum(a, b)}
+    for symbol, wanted in pairs.items():
+        out = poisoned((count,))
+        run(each_build, symbol, [out, a, b], [count])
+        assert np.array_equal(out, wanted), symbol
+    s = F32(0.37)
+    scalars = {
+        "tg_add_scalar": a + s, "tg_sub_scalar": a - s, "tg_rsub_scalar": s - a,
+        "tg_mul_scalar": a * s, "tg_div_scalar": a / s, "tg_max_scalar": np.maximum(a, s),
+    }  # fmt: skip
+    for symbol, wanted in scalars.items():
+        out = poisoned((count,))
+        run(each_build, symbol, [out, a], [count], [0.37])
+        assert np.array_equal(out, wanted), symbol
+
+
+def test_max_prefers_nan_and_plus_zero(each_build: library.NativeLibrary) -> None:
+    a = np.array([np.nan, 1.0, -0.0, 0.0, -0.0, np.inf, -np.inf] * 5, F32)
+    b = np.array([1.0, np.nan, 0.0, -0.0, -0.0, np.nan, 2.0] * 5, F32)
+    out = poisoned(a.shape)
+    run(each_build, "tg_max", [out, a, b], [a.size])
+    assert np.array_equal(out[:7], np.array([np.nan, np.nan, 0.0, 0.0, -0.0, np.nan, 2.0], F32), equal_nan=True)
+    assert list(np.signbit(out[2:5])) == [False, False, True] and np.array_equal(out[:7], out[28:], equal_nan=True)
+
+
+# --- movement ---
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64, np.complex128])
+def test_a_strided_copy_is_the_numpy_view(native: library.NativeLibrary, dtype: Any) -> None:
+    base = np.arange(2 * 3 * 4 * 5 * 6).astype(dtype).reshape(2, 3, 4, 5, 6)
+    views = [
+        base, base.transpose(4, 2, 0, 3, 1), base[:, ::2, 1:3, ::-1], base[1, 2, 3, 4, 5, ...], base[:0], base[..., :1],
+        np.broadcast_to(base[:, :, :, :1], base.shape), base.reshape(6, 20, 6)[:, ::-3],
+    ]  # fmt: skip
+    for view in views:
+        out = np.zeros(view.shape, dtype)
+        pad = [0] * (8 - view.ndim)
+        strides = [*element_strides(out), *pad, *element_strides(view), *pad]
+        native.call("tg_copy_strided", [out.ctypes.data, view.ctypes.data], [view.ndim, out.itemsize, *view.shape, *pad, *strides])
+        assert np.array_equal(out, view)
+
+
+def test_a_large_copy_is_whole_and_a_strided_target_keeps_what_lies_between(native: library.NativeLibrary) -> None:
+    source = np.arange(300 * 1024, dtype=I32)
+    out = np.zeros_like(source)
+    run(native, "tg_copy_strided", [out, source], [1, 4, source.size, *[0] * 7, 1, *[0] * 7, 1, *[0] * 7])
+    assert np.array_equal(out, source)
+    target = np.full((500, 200), -1, I32)
+    run(native, "tg_copy_strided", [target, source], [2, 4, 500, 100, *[0] * 6, 200, 2, *[0] * 6, 1, 500, *[0] * 6])
+    assert np.array_equal(target[:, ::2], source[:50000].reshape(100, 500).T) and (target[:, 1::2] == -1).all()
+
+
+@pytest.mark.parametrize("d", [1, 17, 640])
+@pytest.mark.parametrize("ids_dtype", [I32, I64])
+def test_gathered_rows_are_scaled_and_missing_ones_are_zero(native: library.NativeLibrary, d: int, ids_dtype: Any) -> None:
+    table = normal((11, d))
+    ids = np.array([0, 10, 11, -1, 5, 5, 2**31 - 1], ids_dtype)
+    known = (ids >= 0) & (ids < 11)
+    for weight, flag in ((table, 0), (bf16(table), 1)):
+        out = poisoned((ids.size, d))
+        run(native, "tg_gather_rows", [out, weight, ids], [ids.size, 11, d, flag, int(ids_dtype is I64)], [25.25])
+        wanted = weight.astype(F32)[np.where(known, ids, 0)] * F32(25.25) * known[:, None].astype(F32)
+        assert np.array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("start", [-5, -2, 0, 3, 7, 9, 10, 50])
+def test_rows_written_beyond_the_state_are_dropped(native: library.NativeLibrary, start: int) -> None:
+    state, value = np.zeros((10, 3), F32), normal((4, 3))
+    wanted = state.copy()
+    for i in range(4):
+        if 0 <= start + i < 10:
+            wanted[start + i] = value[i]
+    run(native, "tg_write_rows", [state, value], [10, 4, 12, start])
+    assert np.array_equal(state, wanted)
+
+
+@pytest.mark.parametrize("d", [1, 3, 17, 500, 262144 // 4])
+@pytest.mark.parametrize("n", [0, 1, 3, 200])
+def test_argmax_takes_the_first_of_equals_and_nan_above_all(each_build: library.NativeLibrary, n: int, d: int) -> None:
+    n = min(n, 3) if d > 1000 else n
+    x = np.random.default_rng(n + d).integers(-40, 40, (n, d)).astype(F32)
+    cases = [x, -np.inf * np.ones_like(x)]
+    if n:
+        cases.append(np.where(np.random.default_rng(1).random(x.shape) < 2.0 / d, np.nan, x).astype(F32))
+    for case in cases:
+        for symbol, dtype in (("tg_argmax_i32", I32), ("tg_argmax_i64", I64)):
+            out = poisoned((n,), dtype)
+            run(each_build, symbol, [out, case], [n, d])
+            assert np.array_equal(out, np.argmax(case, axis=-1))
+
+
+# --- rotary positions ---
+
+
+@pytest.mark.parametrize("half", [1, 3, 64, 128])
+def test_the_rope_table_is_rounded_once_even_at_far_positions(each_build: library.NativeLibrary, half: int) -> None:
+    positions = np.array([0, 1, 17, 4095, 131071, 1000000], I32)
+    cosine, sine = poisoned((6, half)), poisoned((6, half))
+    run(each_build, "tg_rope_table", [cosine, sine, positions], [6, half], [10000.0, 8.0])
+    angle = positions[:, None].astype(float) * (10000.0 ** (-np.arange(half) / half) / 8.0)
+    assert np.max(np.abs(cosine - np.cos(angle))) <= 1e-7 and np.max(np.abs(sine - np.sin(angle))) <= 1e-7
+
+
+@pytest.mark.parametrize(("n", "h", "d"), [(0, 2, 4), (1, 1, 2), (5, 3, 34), (9, 4, 256)])
+def test_rope_rotates_the_two_halves_of_each_head_also_in_place(each_build: library.NativeLibrary, n: int, h: int, d: int) -> None:
+    x, angle = normal((n, h, d)), normal((n, d // 2)).astype(float)
+    cosine, sine = np.cos(angle).astype(F32), np.sin(angle).astype(F32)
+    low, high = x[..., : d // 2].astype(float), x[..., d // 2 :].astype(float)
+    c, s = cosine[:, None].astype(float), sine[:, None].astype(float)
+    wanted = np.concatenate([low * c - high * s, high * c + low * s], -1)
+    out = poisoned(x.shape)
+    run(each_build, "tg_rope", [out, x, cosine, sine], [n, h, d])
+    assert error(out, wanted) <= 1e-6
+    run(each_build, "tg_rope", [x, x, cosine, sine], [n, h, d])
+    assert np.array_equal(x, out)
+
+
+# --- attention ---
+
+
+def attention(
+    q: Array, k: Array, v: Array, mask: Array | None, *, causal: int, window: int, start: int, scale: float, softcap: float
+) -> Array:
+    n, hq, d = q.shape
+    s, hkv, _ = k.shape
+    wide_k, wide_v = (np.repeat(a.astype(float), hq // hkv, axis=1) for a in (k, v))
+    scores = np.einsum("ihd,jhd->hij", q.astype(float), wide_k) * scale
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    i, j = np.arange(n)[:, None] + start, np.arange(s)[None]
+    seen = np.ones((n, s), bool) if mask is None else mask.astype(bool)
+    if causal:
+        seen = seen & (j <= i)
+    if window:
+        seen = seen & (i - j < window)
+    scores = np.where(seen, scores, -np.inf)
+    most = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
+    p = np.exp(scores - np.where(np.isneginf(most), 0.0, most))
+    total = p.sum(-1, keepdims=True)
+    return np.einsum("hij,jhd->ihd", p / np.where(total == 0, 1.0, total), wide_v)
+
+
+CASES = [
+    # n, s, hq, hkv, d, causal, window, start, softcap, masked
+    (1, 1, 1, 1, 1, 1, 0, 0, 0.0, False),
+    (1, 17, 4, 1, 64, 1, 0, 16, 0.0, False),
+    (1, 300, 4, 1, 256, 1, 0, 299, 0.0, False),
+    (1, 1000, 4, 1, 64, 1, 512, 999, 0.0, False),
+    (1, 1000, 8, 4, 40, 1, 100, 700, 30.0, True),
+    (2, 200, 4, 1, 33, 1, 64, 198, 0.0, True),
+    (3, 50, 2, 2, 17, 0, 0, 0, 5.0, False),
+    (1, 0, 4, 1, 16, 1, 0, 0, 0.0, False),
+    (0, 5, 4, 1, 16, 1, 0, 0, 0.0, False),
+    (5, 5, 4, 1, 64, 1, 0, 0, 0.0, False),
+    (40, 0, 4, 1, 16, 0, 0, 0, 0.0, False),
+    (17, 17, 3, 3, 5, 1, 0, 0, 50.0, False),
+    (130, 130, 4, 1, 64, 1, 0, 0, 0.0, False),
+    (130, 330, 4, 2, 48, 1, 33, 200, 0.0, False),
+    (64, 150, 12, 4, 30, 0, 20, 86, 2.0, True),
+    (33, 99, 71, 1, 8, 1, 0, 66, 0.0, True),
+    (20, 40, 4, 4, 128, 0, 0, 0, 0.0, False),
+    (10, 60, 4, 1, 16, 0, 8, 200, 0.0, False),  # the window has left every key behind: zeros
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_attention_is_the_definition(each_build: library.NativeLibrary, case: tuple[Any, ...]) -> None:
+    n, s, hq, hkv, d, causal, window, start, softcap, masked = case
+    q, k, v = normal((n, hq, d), 1), normal((s, hkv, d), 2), normal((s, hkv, d), 3)
+    mask = None
+    if masked:
+        mask = (np.random.default_rng(4).random((n, s)) < 0.6).astype(np.uint8)
+        mask[-1] = 0
+    options = {"causal": causal, "window": window, "start": start, "scale": 1.5 / math.sqrt(d), "softcap": softcap}
+    out = poisoned(q.shape)
+    ints = [n, s, hq, hkv, d, causal, window, start, hkv * d, hkv * d]
+    run(each_build, "tg_attention", [out, q, k, v, mask], ints, [options["scale"], softcap])
+    assert error(out, attention(q, k, v, mask, **options)) <= 3e-6
+    if masked or start == 200 and window == 8:
+        assert not out[-1].any()
+
+
+@pytest.mark.parametrize("n", [1, 30])
+def test_attention_reads_keys_and_values_out_of_wider_rows(native: library.NativeLibrary, n: int) -> None:
+    q, wide = normal((n, 4, 32), 1), normal((50, 512), 2)
+    out = poisoned(q.shape)
+    ints = [n, 50, 4, 2, 32, 1, 0, 50 - n, 512, 512]
+    address = wide.ctypes.data
+    native.call("tg_attention", [out.ctypes.data, q.ctypes.data, address + 4 * 10, address + 4 * 100, None], ints, [0.3, 0.0])
+    k, v = wide[:, 10:74].reshape(50, 2, 32), wide[:, 100:164].reshape(50, 2, 32)
+    assert error(out, attention(q, k, v, None, causal=1, window=0, start=50 - n, scale=0.3, softcap=0.0)) <= 3e-6
+
+
+@pytest.mark.parametrize("n", [1, 40])
+def test_attention_never_reads_keys_that_no_query_may_see(native: library.NativeLibrary, n: int) -> None:
+    q, k, v = normal((n, 2, 16), 1), normal((400, 1, 16), 2), normal((400, 1, 16), 3)
+    start = 300 - n
+    wanted = attention(q, k, v, None, causal=1, window=50, start=start, scale=0.25, softcap=0.0)
+    for hidden in (slice(0, start - 49), slice(start + n, None)):
+        k[hidden] = v[hidden] = np.nan
+    out = poisoned(q.shape)
+    run(native, "tg_attention", [out, q, k, v, None], [n, 400, 2, 1, 16, 1, 50, start, 16, 16], [0.25, 0.0])
+    assert error(out, wanted) <= 3e-6
+
+
+@pytest.mark.parametrize("n", [1, 20])
+def test_attention_of_large_scores_does_not_overflow_and_nan_stays_in_its_query(native: library.NativeLibrary, n: int) -> None:
+    q, k, v = normal((n, 1, 16), 1, scale=100), normal((90, 1, 16), 2, scale=100), normal((90, 1, 16), 3)
+    q[-1, 0, 3] = np.nan
+    out = poisoned(q.shape)
+    run(native, "tg_attention", [out, q, k, v, None], [n, 90, 1, 1, 16, 0, 0, 0, 16, 16], [1.0, 0.0])
+    wanted = attention(q, k, v, None, causal=0, window=0, start=0, scale=1.0, softcap=0.0)
+    assert np.isnan(out[-1]).all()
+    assert n == 1 or error(out[:-1], wanted[:-1]) <= 5e-3  # scores near 1e5: their own rounding is 4e-3
+
+
+# --- runner, pool ---
+
+
+def step(lib: library.NativeLibrary, symbol: str, bases: Sequence[int], offsets: Sequence[int], ints: Sequence[int]) -> library.Step:
+    made = library.Step(fn=lib.address(symbol), n_ptr=len(bases), n_int=len(ints))
+    made.ptr_base[: len(bases)] = list(bases)
+    made.ptr_offset[: len(offsets)] = list(offsets)
+    made.ints[: len(ints)] = list(ints)
+    return made
+
+
+def test_the_runner_takes_bases_offsets_and_sizes_from_its_tables(native: library.NativeLibrary) -> None:
+    memory, weights = np.zeros((4, 6), F32), normal((6, 6), 2)
+    memory[0], memory[1] = normal((6,), 0), normal((6,), 1)
+    values = [24, 48, 72, 1, 6]  # three byte offsets into the arena, then two sizes
+    steps = (library.Step * 3)(
+        step(native, "tg_add", [0, 0, 0], [1, -1, 0], [4]),
+        step(native, "tg_noop", [], [], []),
+        step(native, "tg_linear_f32", [0, 0, 1, -1], [2, 1, -1, -1], [3, 4, 4]),
+    )
+    bases = [memory.ctypes.data, weights.ctypes.data]
+    seconds = native.run_profiled(steps, bases, values)
+    assert np.array_equal(memory[2], memory[0] + memory[1])
+    assert error(memory[3], memory[2].astype(float) @ weights.T.astype(float)) <= 1e-6
+    assert len(seconds) == 3 and all(second >= 0 for second in seconds) and sum(seconds) > 0
+    once = memory.copy()
+    memory[2:] = 0
+    native.run(steps, bases, values)
+    assert np.array_equal(memory, once)
+
+
+def test_a_malformed_step_is_named(native: library.NativeLibrary) -> None:
+    steps = (library.Step * 2)(step(native, "tg_noop", [], [], []), step(native, "tg_noop", [], [], []))
+    steps[1].n_ptr = 17
+    with pytest.raises(ValueError, match="step 1 is malformed"):
+        native.run(steps, [], [])
+
+
+def test_every_symbol_that_the_sources_declare_is_in_the_library_and_has_an_identity(native: library.NativeLibrary) -> None:
+    symbols = library.symbol_sources()
+    assert len({native.address(symbol) for symbol in symbols}) == len(symbols) > 30
+    assert library.identity("tg_add") == library.identity("tg_mul") != library.identity("tg_softmax")
+    with pytest.raises(KeyError, match="no kernel 'tg_nothing'"):
+        native.address("tg_nothing")
+
+
+def test_available_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert library.available()[0]
+
+    def refuse() -> library.NativeLibrary:
+        raise ToolchainError("no C compiler: none here")
+
+    monkeypatch.setattr(library, "load", refuse)
+    assert library.available() == (False, "no C compiler: none here")
+
+
+@pytest.fixture
+def two_threads(native: library.NativeLibrary) -> Iterator[None]:
+    before = native.threads()
+    native.set_threads(2)
+    yield
+    native.set_threads(before)
+
+
+def test_two_python_threads_may_call_at_once(native: library.NativeLibrary, two_threads: None) -> None:
+    work = []
+    for seed in range(2):
+        x, w = normal((40, 256), seed), normal((700, 256), seed + 5)
+        work.append((x, w, x.astype(float) @ w.T.astype(float)))
+    worst: list[float] = []
+
+    def repeat(x: Array, w: Array, reference: Array) -> None:
+        for i in range(40):
+            n = (1, 40)[i % 2]
+            out = poisoned((n, 700))
+            run(native, "tg_linear_f32", [out, x, w, None], [n, 700, 256])
+            worst.append(error(out, reference[:n]))
+
+    threads = [threading.Thread(target=repeat, args=item) for item in work]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        native.set_threads(2)  # restarts the workers under way
+    for thread in threads:
+        thread.join(60)
+    assert len(worst) == 80 and max(worst) <= 5e-6
+
+
+def _child(connection: Any) -> None:
+    signal.alarm(30)  # a pool that waits for workers it no longer has would wait for ever
+    x, w = normal((1, 256)), normal((3000, 256), 1)
+    out = poisoned((1, 3000))
+    lib = library.load()
+    run(lib, "tg_linear_f32", [out, x, w, None], [1, 3000, 256])
+    connection.send((lib.threads(), error(out, x.astype(float) @ w.T.astype(float))))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_starts_a_pool_of_its_own(native: library.NativeLibrary, two_threads: None) -> None:
+    native.call("tg_empty_region", [], [8])  # the parent's workers are running
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_child, args=(there,))
+    child.start()
+    assert here.poll(30)
+    threads, worst = here.recv()
+    child.join(30)
+    assert child.exitcode == 0 and threads == 2 and worst <= 5e-6
+    native.call("tg_empty_region", [], [8])
+
+
+def test_the_default_thread_count_respects_the_affinity_mask(native: library.NativeLibrary) -> None:
+    allowed = os.sched_getaffinity(0)
+    assert 1 <= native.default_threads() <= len(allowed)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert native.default_threads() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def test_the_pure_read_touches_every_byte(native: library.NativeLibrary) -> None:
+    data = np.random.default_rng(0).integers(0, 2**32, 1 << 20, dtype=np.uint32)
+    out = np.zeros(1, np.uint32)
+    run(native, "tg_read_stream", [out, data], [data.nbytes])
+    assert out[0] == np.bitwise_xor.reduce(data)
+
+
+def test_the_step_of_python_is_the_step_of_c() -> None:
+    assert ctypes.sizeof(library.Step) == 8 + 16 + 2 * 64 + 128 + 64
