@@ -1,17 +1,18 @@
-"""dims: sizes that are known, and sizes that are only bounded. A `Dim` is an int or an `Expr` over symbols made by `dim`.
+"""dims: sizes that are known, and sizes that are only bounded. A `Dim` is an int, or an `Expr` over symbols.
 
-An Expr is kept in a normal form: a polynomial with integer coefficients over atoms, where an atom is a symbol or a call of
-`//`, `min` or `max`. Equal normal forms mean equal values at every size in range; results without a symbol are plain ints.
+An Expr is kept in a normal form: a polynomial with integer coefficients over atoms, where an atom is a symbol or a call
+of `//`, `min` or `max`. Equal forms mean equal values at every size in range; results without a symbol are plain ints.
 
     n = dim("n", 1, 4096)
     (n + 1) * (n - 1) == n * n - 1        True: both sides expand to the same polynomial
     9 * n // 8 == n + n // 8              True: whatever the divisor divides leaves the floor
-    n % 8                                 n - 8*(n // 8): mod has no atom of its own, so n // 8 * 8 + n % 8 is n
-    min(n, 5000)  ->  n                   bounds decide: dim_min(n, 5000) is n itself
+    n % 8                                 n - 8*(n // 8): mod is no atom of its own, so n // 8 * 8 + n % 8 is n
+    dim_min(n, 5000)                      n: bounds decide
 
-Questions the normal form cannot answer (`proved_equal`, `dim_ge`) go on to bounds, to a try at sample sizes (which refutes), to a
-try at all sizes when there are few (which proves), and only then to sympy, whose import costs 0.4 s (decision 0002).
-Division is Python's: it floors, also for negative numbers; a divisor that may be 0 in range is refused where it is written.
+Questions the normal form cannot answer (`proved_equal`, `dim_ge`) go on to bounds, to a try at sample sizes (which
+refutes), to a try at all sizes or all residues when there are few (which proves), and identities of min and max over
+large ranges at last to sympy, whose import costs 0.4 s (decision 0002). Division is Python's: it floors, also for
+negative numbers; a divisor that may be 0 in range is refused where it is written.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class DimError(LanguageError):
     """A dim that cannot be meant: bounds the wrong way round, a value out of range, a divisor that may be 0, …"""
 
 
-# ---- the normal form --------------------------------------------------------------------------------------------------------
+# ---- the normal form -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +175,16 @@ class Expr:
         return NotImplemented if a is None else _mod(a, self)
 
     def __truediv__(self, other: Any) -> Dim:
-        raise DimError(f"({self}) / {other}", fix="dims are whole numbers: a // b floors, exact_div(a, b) proves that it is exact")
+        raise DimError(f"({self}) / {other}",
+                       fix="dims are whole numbers: a // b floors, exact_div(a, b) proves that it is exact")
 
     __rtruediv__ = __truediv__
 
-    def _no_truth(self, *_: Any) -> NoReturn:
+    def _no_value(self, *_: Any) -> NoReturn:
         raise DimError(f"the dim {self} has no value while the graph is being written",
                        fix="dim_ge(a, b) says True, False or None (it depends); dim_min and dim_max work on dims")
 
-    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __int__ = __index__ = __float__ = _no_truth
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __int__ = __index__ = __float__ = _no_value
 
 
 Dim: TypeAlias = int | Expr
@@ -232,7 +234,8 @@ def _collect(atom: Atom, into: dict[str, Symbol]) -> None:
     if isinstance(atom, Symbol):
         known = into.setdefault(atom.name, atom)
         if known is not atom and known != atom:
-            raise DimError(f"two dims named {atom.name!r} meet, one from {known.lo} to {known.hi}, one from {atom.lo} to {atom.hi}",
+            raise DimError(f"two dims named {atom.name!r} meet, one from {known.lo} to {known.hi}, "
+                           f"one from {atom.lo} to {atom.hi}",
                            fix="make the dim once and use it everywhere, or give the second one its own name")
         return
     for arg in atom.args:
@@ -271,9 +274,9 @@ def _product(a: Dim, b: Dim) -> Dim:
         return b if a == 1 else _sum((b, a))
     out: dict[Monomial, int] = {}
     for m, k in a.terms:
-        for other, l in b.terms:
+        for other, c in b.terms:
             joined = _join(m, other)
-            out[joined] = out.get(joined, 0) + k * l
+            out[joined] = out.get(joined, 0) + k * c
     return _make(out)
 
 
@@ -319,7 +322,8 @@ def _floordiv(a: Dim, b: Dim) -> Dim:
         return a // b
     low, high = bounds(b)
     if low <= 0 <= high:
-        raise DimError(f"({a}) // ({b}): the divisor may be 0" + (f", it lies between {low} and {high}" if low != high else ""),
+        between = f", it lies between {low} and {high}" if low != high else ""
+        raise DimError(f"({a}) // ({b}): the divisor may be 0{between}",
                        fix="give the dim a lower bound of 1: tg.dim(name, 1, hi)")
     if high < 0:
         a, b = _sum((a, -1)), _sum((b, -1))
@@ -330,7 +334,11 @@ def _floordiv(a: Dim, b: Dim) -> Dim:
 
 
 def _floordiv_by(a: Dim, c: int) -> Dim:
-    """a // c for an int c > 0: what c divides leaves the floor, coefficients come nearest to 0, the leading one positive."""
+    """a // c for an int c > 0: what c divides leaves the floor, coefficients come nearest to 0, the leading one > 0.
+
+    A coefficient of exactly c/2 keeps the sign it came with: c/2 ≡ −c/2, and whichever sign were chosen for good would
+    tear apart forms that the other one joins.
+    """
     whole, rest = _nearest(a, c)
     sign = 1
     if isinstance(rest, Expr) and rest.terms[0][1] < 0:          # ⌊r/c⌋ = −⌊(c − 1 − r)/c⌋
@@ -346,25 +354,28 @@ def _floordiv_by(a: Dim, c: int) -> Dim:
 
 
 def _nearest(a: Dim, c: int) -> tuple[Dim, Dim]:
-    """(q, r) with a = c·q + r, where −c/2 < each coefficient of r ≤ c/2, and 0 ≤ its constant < c."""
+    """(q, r) with a = c·q + r, where −c/2 ≤ each coefficient of r ≤ c/2, and 0 ≤ its constant < c."""
     whole: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     for monomial, k in _terms(a):
         r = k % c
-        if monomial and 2 * r > c:
+        if monomial and (2 * r > c or (2 * r == c and k < 0)):
             r -= c
         whole[monomial], rest[monomial] = (k - r) // c, r
     return _make(whole), _make(rest)
 
 
 def _merge_floors(a: Expr, c: int) -> Dim:
-    """⌊(⌊x/b⌋ + k)/c⌋ = ⌊(x + k·b)/(b·c)⌋ for ints b, c > 0."""
-    (monomial, coefficient), *more = a.terms
-    if len(monomial) == 1 and coefficient == 1 and (not more or (len(more) == 1 and more[0][0] == _ONE)):
-        atom = monomial[0]
-        if isinstance(atom, Call) and atom.fn == "floordiv" and isinstance(atom.args[1], int):
-            k = more[0][1] if more else 0
-            return _floordiv_by(_sum((atom.args[0], 1), (k * atom.args[1], 1)), c * atom.args[1])
+    """⌊a/c⌋ for an int c > 1, where a floor inside becomes part of it.
+
+    ⌊(p + ⌊x/b⌋) / c⌋ = ⌊(b·p + x) / (b·c)⌋ and −⌊x/b⌋ = ⌊(b − 1 − x)/b⌋.
+    """
+    for monomial, k in a.terms:
+        if len(monomial) == 1 and abs(k) == 1 and isinstance(atom := monomial[0], Call) and atom.fn == "floordiv":
+            x, b = atom.args
+            if isinstance(b, int):
+                p = _sum((a, b), (_atom(atom), -k * b))
+                return _floordiv_by(_sum((p, 1), (x, k), (0 if k > 0 else b - 1, 1)), b * c)
     return _floordiv_atom(a, c)
 
 
@@ -387,17 +398,14 @@ def _extreme(fn: str, xs: Sequence[Any]) -> Dim:
     """min or max: flat, without repeats and dominated operands, common summands and factors pulled out."""
     flat: list[Dim] = []
     for x in map(_need, xs):
-        atom = x.terms[0][0][0] if isinstance(x, Expr) and len(x.terms) == 1 and x.terms[0][1] == 1 and len(x.terms[0][0]) == 1 else None
-        flat.extend(atom.args if isinstance(atom, Call) and atom.fn == fn else (x,))
+        inside = _alone(x)
+        flat.extend(inside.args if isinstance(inside, Call) and inside.fn == fn else (x,))
     if not flat:
         raise DimError(f"{fn} of nothing", fix="give it one dim at least")
     kept: list[Dim] = []
     for x in flat:
-        wins = [_dominates(fn, y, x) for y in kept]
-        if any(wins):
-            continue
-        kept = [y for y in kept if not _dominates(fn, x, y)]
-        kept.append(x)
+        if not any(_dominates(fn, y, x) for y in kept):
+            kept = [*(y for y in kept if not _dominates(fn, x, y)), x]
     if len(kept) == 1:
         return kept[0]
     dicts = [dict(_terms(x)) for x in kept]
@@ -405,9 +413,18 @@ def _extreme(fn: str, xs: Sequence[Any]) -> Dim:
     factor = math.gcd(*(k for terms in dicts for m, k in terms.items() if m not in common))
     parts = [_make({m: k // factor for m, k in terms.items() if m not in common}) for terms in dicts]
     parts.sort(key=sort_key)
-    atom = _atom(Call(fn, tuple(parts)))
-    low, high = atom.bounds()
-    return _sum((_make(common), 1), (low if low == high else atom, factor))
+    call = _atom(Call(fn, tuple(parts)))
+    low, high = call.bounds()
+    return _sum((_make(common), 1), (low if low == high else call, factor))
+
+
+def _alone(x: Dim) -> Atom | None:
+    """The atom that x is, if it is one."""
+    if isinstance(x, Expr) and len(x.terms) == 1:
+        monomial, k = x.terms[0]
+        if k == 1 and len(monomial) == 1:
+            return monomial[0]
+    return None
 
 
 def _dominates(fn: str, a: Dim, b: Dim) -> bool:
@@ -416,21 +433,23 @@ def _dominates(fn: str, a: Dim, b: Dim) -> bool:
     return gap[0] >= 0 if fn == "max" else gap[1] <= 0
 
 
-# ---- making, asking, replacing ----------------------------------------------------------------------------------------------
+# ---- making, asking, replacing ---------------------------------------------------------------------------------------
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
-    """A symbolic size between lo and hi, both included. The bounds are part of what it is: make it once and use it everywhere.
+    """A symbolic size between lo and hi, both included. Its bounds are part of it: make it once and use it everywhere.
 
-    Raises DimError unless the name is an identifier (letters, digits, _) and 0 ≤ lo ≤ hi; hi must be given, because memory is
-    planned for it.
+    Raises DimError unless the name is an identifier (letters, digits, _) and 0 ≤ lo ≤ hi; hi must be given, because
+    memory is planned for it.
     """
     if not isinstance(name, str) or not _NAME.match(name) or keyword.iskeyword(name) or name in ("min", "max"):
-        raise DimError(f"a dim cannot be named {name!r}", fix="letters, digits and _, no digit in front, no word of Python")
+        raise DimError(f"a dim cannot be named {name!r}",
+                       fix="letters, digits and _, no digit in front, no word of Python")
     if hi is None:
-        raise DimError(f"the dim {name!r} has no upper bound", fix=f'say the largest size it may take: tg.dim("{name}", {lo}, 4096)')
+        raise DimError(f"the dim {name!r} has no upper bound",
+                       fix=f'say the largest size it may take: tg.dim("{name}", {lo}, 4096)')
     low, high = _operand(lo), _operand(hi)
     if not isinstance(low, int) or not isinstance(high, int) or not 0 <= low <= high:
         raise DimError(f"the dim {name!r} from {lo!r} to {hi!r}", fix="two ints with 0 ≤ lo ≤ hi")
@@ -484,11 +503,12 @@ def evaluate(x: Dim, binding: Mapping[str, int]) -> int:
     Raises DimError for a missing name and for a size out of range, with the dim's name, the value and the range.
     """
     if not isinstance(x, Expr):
-        return x if type(x) is int else int(_need(x))  # type: ignore[arg-type]
+        return x if type(x) is int else int(_need(x))
     at: dict[str, int] = {}
     for name, symbol in x.symbols.items():
         if name not in binding:
-            raise DimError(f"the dim {name!r} has no value, needed for {x}", fix=f"given are {', '.join(sorted(binding)) or 'none'}")
+            raise DimError(f"the dim {name!r} has no value, needed for {x}",
+                           fix=f"given are {', '.join(sorted(binding)) or 'none'}")
         at[name] = check_range(symbol, binding[name])
     return _value(x, at)
 
@@ -522,7 +542,8 @@ def substitute(x: Dim, mapping: Mapping[str, Dim]) -> Dim:
         if isinstance(value, int):
             check_range(symbol, value)
         elif low < symbol.lo or high > symbol.hi:
-            raise DimError(f"the dim {name!r} ranges from {symbol.lo} to {symbol.hi}, its replacement {value} from {low} to {high}",
+            raise DimError(f"the dim {name!r} ranges from {symbol.lo} to {symbol.hi}, "
+                           f"its replacement {value} from {low} to {high}",
                            fix="the replacement must stay in the range")
     return _substitute(x, mapping) if mapping else x
 
@@ -553,17 +574,17 @@ def _map_atoms(x: Expr, change: Callable[[Atom], Dim | None]) -> Dim:
     return _sum(*parts)
 
 
-# ---- bounds -----------------------------------------------------------------------------------------------------------------
+# ---- bounds ----------------------------------------------------------------------------------------------------------
 
 _MAX_CASES = 3
-"""How many of the calls in an expression are looked into one by one for tighter bounds; beyond that, plain intervals."""
+"""Up to so many calls in an expression are looked into one by one for tighter bounds; beyond, plain intervals."""
 
 
 def bounds(x: Dim) -> tuple[int, int]:
     """(lo, hi) with lo ≤ x ≤ hi at every size in range.
 
-    Tight (both are reached) for sums and products that are monotone in each symbol, for a // c and a % c of those, and for
-    min and max of independent dims; otherwise an interval that contains the values.
+    Tight (both are reached) for sums and products that are monotone in each symbol, for a // c and a % c of those, and
+    for min and max of independent dims; otherwise an interval that contains the values.
     """
     return x.bounds() if isinstance(x, Expr) else (int(x), int(x))
 
@@ -578,8 +599,8 @@ def _find_bounds(x: Expr) -> tuple[int, int]:
     if len(x.terms) == 1 or not calls or len(calls) > _MAX_CASES:
         return low, high
     for call in calls:
-        l, h = _floor_case(x, call) if call.fn == "floordiv" else _extreme_case(x, call)
-        low, high = max(low, l), min(high, h)
+        lo, hi = _floor_case(x, call) if call.fn == "floordiv" else _extreme_case(x, call)
+        low, high = max(low, lo), min(high, hi)
     return low, high
 
 
@@ -597,36 +618,36 @@ def _interval(terms: Iterable[tuple[Monomial, int]], ranges: Mapping[Atom, tuple
     """Bounds term by term, powers of one atom taken together."""
     low = high = 0
     for monomial, k in terms:
-        l, h = 1, 1
+        lo, hi = 1, 1
         for atom, group in itertools.groupby(monomial):
             a, b = ranges[atom]
             p = len(list(group))
             ends = (a**p, b**p) if a >= 0 or p % 2 else (0 if b >= 0 else b**p, max(a**p, b**p))
-            corners = [u * v for u in (l, h) for v in ends]
-            l, h = min(corners), max(corners)
-        low += min(k * l, k * h)
-        high += max(k * l, k * h)
+            corners = [u * v for u in (lo, hi) for v in ends]
+            lo, hi = min(corners), max(corners)
+        low += min(k * lo, k * hi)
+        high += max(k * lo, k * hi)
     return low, high
 
 
 def _monotone_bounds(x: Expr) -> tuple[int, int]:
-    """Atoms taken as independent: where the derivative keeps its sign the extremes lie at the ends, otherwise term by term."""
+    """Atoms as if independent: where the derivative keeps its sign the extremes lie at the ends, else term by term."""
     ranges = {atom: _atom_bounds(atom) for monomial, _ in x.terms for atom in monomial}
     if all(k > 0 for m, k in x.terms if m) and all(r[0] >= 0 for r in ranges.values()):
         return _interval(x.terms, ranges)
     lows, highs = dict(ranges), dict(ranges)
     for atom, (a, b) in ranges.items():
         slope = [(_without(m, (atom,)) or _ONE, k * m.count(atom)) for m, k in x.terms if atom in m]
-        l, h = _interval(slope, ranges)
-        if l >= 0:
+        lo, hi = _interval(slope, ranges)
+        if lo >= 0:
             lows[atom], highs[atom] = (a, a), (b, b)
-        elif h <= 0:
+        elif hi <= 0:
             lows[atom], highs[atom] = (b, b), (a, a)
     return _interval(x.terms, lows)[0], _interval(x.terms, highs)[1]
 
 
 def _floor_case(x: Expr, call: Call) -> tuple[int, int]:
-    """Bounds of x with ⌊a/b⌋ written as (a − μ)/b, where 0 ≤ μ ≤ b − 1; only for an int b and where the call stands alone."""
+    """Bounds of x with ⌊a/b⌋ written as (a − μ)/b, where 0 ≤ μ ≤ b − 1, for an int b and a call that stands alone."""
     a, b = call.args
     if isinstance(b, Expr):
         return _symbolic_floor_case(x, call)
@@ -637,9 +658,9 @@ def _floor_case(x: Expr, call: Call) -> tuple[int, int]:
                 return _monotone_bounds(x)
             k = c
     rest = _sum((x, b), (_atom(call), -k * b), (a, k))           # b·x = rest − k·μ
-    l, h = bounds(rest)
+    low, high = bounds(rest)
     slack = (-k * (b - 1), 0) if k > 0 else (0, -k * (b - 1))
-    return -(-(l + slack[0]) // b), (h + slack[1]) // b
+    return -(-(low + slack[0]) // b), (high + slack[1]) // b
 
 
 def _symbolic_floor_case(x: Expr, call: Call) -> tuple[int, int]:
@@ -652,14 +673,18 @@ def _symbolic_floor_case(x: Expr, call: Call) -> tuple[int, int]:
     rest = _sum((x, 1), (whole, -k), (a, k))
     if odd or k == 0 or any(call in m for m, _ in _terms(rest)):
         return _monotone_bounds(x)
-    l, h = bounds(rest)
+    low, high = bounds(rest)
     top = bounds(b)[1] - 1
-    return l - max(k, 0) * top, h - min(k, 0) * top
+    return low - max(k, 0) * top, high - min(k, 0) * top
 
 
 def _extreme_case(x: Expr, call: Call) -> tuple[int, int]:
     """Bounds of x with min/max replaced by each operand in turn: it is one of them, and bounds all of them."""
-    cases = [bounds(_map_atoms(x, lambda atom, new=arg: new if atom == call else None)) for arg in call.args]  # type: ignore[misc]
+
+    def put(arg: Dim) -> Dim:
+        return _map_atoms(x, lambda atom: arg if atom == call else None)
+
+    cases = [bounds(put(arg)) for arg in call.args]
     low, high = min(c[0] for c in cases), max(c[1] for c in cases)
     alone = [k for m, k in x.terms if call in m]
     if len(alone) == 1 and ((call,), alone[0]) in x.terms:
@@ -670,10 +695,13 @@ def _extreme_case(x: Expr, call: Call) -> tuple[int, int]:
     return low, high
 
 
-# ---- proofs -----------------------------------------------------------------------------------------------------------------
+# ---- proofs ----------------------------------------------------------------------------------------------------------
 
 _ALL_SIZES = 1 << 17
 """Up to so many combinations of sizes a question is decided by trying them all (about 0.25 µs each)."""
+
+_ALL_RESIDUES = 1 << 10
+"""Up to so many combinations of residues an identity of floors is decided by going through them (about 20 µs each)."""
 
 
 def _samples(x: Expr) -> Iterable[dict[str, int]]:
@@ -683,7 +711,8 @@ def _samples(x: Expr) -> Iterable[dict[str, int]]:
         for i, s in enumerate(x.symbols[name] for name in sorted(x.symbols)):
             span = s.hi - s.lo
             near = (0, span, span // 2, min(1, span), max(span - 1, 0), min(2, span))
-            at = near[(shift + (i if shift >= 3 else 0)) % 6] if shift < 6 else (7919 * (shift + 3) * (i + 2) + 104729 * shift)
+            at = (near[(shift + (i if shift >= 3 else 0)) % 6] if shift < 6
+                  else 7919 * (shift + 3) * (i + 2) + 104729 * shift)
             point[s.name] = s.lo + at % (span + 1)
         yield point
 
@@ -712,28 +741,65 @@ def _vanishes(gap: Expr) -> bool:
         return False
     if (values := _everywhere(gap)) is not None:
         return not any(values)
-    if not any(isinstance(atom, Call) for monomial, _ in gap.terms for atom in monomial):
+    calls = _calls(gap)
+    if not calls:
         return False       # a polynomial ≠ 0 over ranges longer than its degree has a size where it is not 0
+    if {c.fn for c in calls} == {"floordiv"}:
+        return _vanishes_by_residue(gap, calls)
     return _sympy_vanishes(gap)
 
 
+def _calls(x: Dim) -> set[Call]:
+    """Every call in x, those within calls too."""
+    found: set[Call] = set()
+    for monomial, _ in _terms(x):
+        for atom in monomial:
+            if isinstance(atom, Call):
+                found |= {atom}.union(*map(_calls, atom.args))
+    return found
+
+
+def _vanishes_by_residue(gap: Expr, calls: set[Call]) -> bool:
+    """Whether the expression is 0 for each residue of its symbols: with n = period·q + r floors by ints come undone."""
+    divisors = [b for b in {c.args[1] for c in calls} if isinstance(b, int)]
+    if any(isinstance(c.args[1], Expr) for c in calls):
+        return False
+    period = math.prod(divisors)
+    names = sorted(set().union(*(c.args[0].symbols for c in calls if isinstance(c.args[0], Expr))))
+    if period ** len(names) > _ALL_RESIDUES:
+        return False
+    for residues in itertools.product(range(period), repeat=len(names)):
+        mapping: dict[str, Dim] = {}
+        for name, r in zip(names, residues, strict=True):
+            s = gap.symbols[name]
+            low, high = -((r - s.lo) // period), (s.hi - r) // period
+            if low > high:
+                break
+            mapping[name] = _sum((_atom(Symbol(name + "'", low, high)), period), (r, 1))
+        if len(mapping) == len(names) and _substitute(gap, mapping) != 0:
+            return False
+    return True
+
+
 def _sympy_vanishes(gap: Expr) -> bool:
-    """Whether sympy can show that the expression is 0."""
+    """Whether sympy can show that the expression is 0, case by case of its minima and maxima."""
     import sympy
 
-    names = {name: sympy.Symbol(name, integer=True, nonnegative=True, positive=s.lo > 0 or None) for name, s in gap.symbols.items()}
+    names = {name: sympy.Symbol(name, integer=True, nonnegative=True, positive=s.lo > 0 or None)
+             for name, s in gap.symbols.items()}
 
     def convert(x: Dim) -> Any:
-        if not isinstance(x, Expr):
-            return sympy.Integer(x)
-        return sympy.Add(*(sympy.Mul(k, *(names[a.name] if isinstance(a, Symbol) else call(a) for a in m)) for m, k in x.terms))
+        return sympy.Add(*(sympy.Mul(k, *map(factor, monomial)) for monomial, k in _terms(x)))
 
-    def call(atom: Call) -> Any:
+    def factor(atom: Atom) -> Any:
+        if isinstance(atom, Symbol):
+            return names[atom.name]
         args = [convert(a) for a in atom.args]
         return sympy.floor(args[0] / args[1]) if atom.fn == "floordiv" else (
             sympy.Min(*args) if atom.fn == "min" else sympy.Max(*args))
 
-    return bool(sympy.simplify(convert(gap)) == 0)
+    cases = sympy.piecewise_fold(convert(gap).rewrite(sympy.Piecewise))
+    return bool(sympy.simplify(cases) == 0)
 
 
 def dim_ge(a: Dim, b: Dim) -> bool | None:
@@ -760,7 +826,8 @@ def _never_negative(gap: Expr) -> bool | None:
 def exact_div(a: Dim, b: Dim) -> Dim | None:
     """q with a = b·q at every size in range, or None when there is none or none could be proved. b = 0 gives None.
 
-    Polynomials are divided as such (n² − 1 by n − 1 is n + 1), so b may reach 0 in range; the rest rests on `proved_equal`.
+    Polynomials are divided as such (n² − 1 by n − 1 is n + 1), so b may reach 0 in range; what remains rests on
+    `proved_equal`.
     """
     a, b = _need(a), _need(b)
     if isinstance(b, int):
@@ -781,7 +848,7 @@ def exact_div(a: Dim, b: Dim) -> Dim | None:
     return floor if proved_equal(_product(floor, b), a) else None
 
 
-# ---- text -------------------------------------------------------------------------------------------------------------------
+# ---- text ------------------------------------------------------------------------------------------------------------
 
 
 def format_dim(x: Dim) -> str:
@@ -811,19 +878,15 @@ def _format_atom(atom: Atom, alone: bool) -> str:
         return f"{atom.fn}({', '.join(map(format_dim, atom.args))})"
     sides = []
     for arg in atom.args:
-        simple = isinstance(arg, int) and arg >= 0 or (isinstance(arg, Expr) and _is_name(arg))
+        simple = (isinstance(arg, int) and arg >= 0) or isinstance(_alone(arg), Symbol)
         sides.append(format_dim(arg) if simple else f"({format_dim(arg)})")
     text = f"{sides[0]} // {sides[1]}"
     return text if alone else f"({text})"
 
 
-def _is_name(x: Expr) -> bool:
-    (monomial, k), *more = x.terms
-    return not more and k == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol)
-
-
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod}
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod}
 
 
 def parse_dim(text: str, symbols: Mapping[str, Dim] | Iterable[Expr] = ()) -> Dim:
@@ -858,15 +921,15 @@ def _parse(tree: ast.expr, known: Mapping[str, Dim]) -> Dim:
     if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Pow):
         left, right = _parse(tree.left, known), _parse(tree.right, known)
         # one atom to a small power: what format_dim prints, and nothing that could blow up
-        if isinstance(left, Expr) and len(left.terms) == 1 and left.terms[0][1] == 1 and isinstance(right, int) and 0 <= right <= 64:
+        if isinstance(left, Expr) and _alone(left) is not None and isinstance(right, int) and 0 <= right <= 64:
             return left**right
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id in ("min", "max") and tree.args and (
-            not tree.keywords):
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id in ("min", "max") and (
+            tree.args and not tree.keywords):
         return _extreme(tree.func.id, [_parse(a, known) for a in tree.args])
     raise DimError(f"{ast.unparse(tree)!r} is no dim", fix="ints, names, + - * // % **, min(…) and max(…)")
 
 
-# ---- many at once -----------------------------------------------------------------------------------------------------------
+# ---- many at once ----------------------------------------------------------------------------------------------------
 
 
 def compile_dims(exprs: Sequence[Dim], names: Sequence[str]) -> Callable[..., list[int]]:

@@ -1,6 +1,6 @@
 """dtypes: the twelve element types, and how other people's names for them are read.
 
-Text names are short (`f32`, `bf16`, `bool`); long names (`float32`, …) are aliases in Python and are accepted when parsing.
+Text names are short (`f32`, `bf16`, `bool`); long ones (`float32`, …) are aliases in Python and are read when parsing.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def parse_dtype(x: Any) -> DType:
     """The DType that `x` names.
 
     x: a DType; text in any case, short or long, with or without a library's prefix ("f32", "float32", "torch.float32",
-    "BF16"); a numpy dtype or scalar type; a torch.dtype. Raises DTypeError, which lists the known names, for anything else;
-    Python's `int` and `float` are refused because numpy reads them as 64 bits wide and torch does not.
+    "BF16"); a numpy dtype or scalar type; a torch.dtype. Raises DTypeError, which lists the known names, for anything
+    else; Python's `int` and `float` are refused because numpy reads them as 64 bits wide and torch does not.
     """
     if isinstance(x, DType):
         return x
@@ -130,7 +130,7 @@ def parse_dtype(x: Any) -> DType:
         found = _BY_NUMPY.get(x)
     elif isinstance(x, type) and (issubclass(x, np.generic) or x is ml_dtypes.bfloat16):
         found = _BY_NUMPY.get(np.dtype(x))
-    elif type(x).__module__ == "torch":               # a torch.dtype prints as torch.float32; torch itself is not imported for it
+    elif type(x).__module__ == "torch":               # a torch.dtype prints as torch.float32; no import is needed
         found = _BY_TEXT.get(str(x).rsplit(".", 1)[-1])
     if found is None:
         fix = f"one of {', '.join(DTYPES)} (or {', '.join(t.numpy.name for t in DTYPES.values() if t is not bool_)})"

@@ -15,15 +15,15 @@ from tensor_graphs.language.errors import DTypeError
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 def test_every_dtype_is_read_back_from_each_of_its_names(dtype):
     long_name = dtype.numpy.name
-    for given in (dtype, dtype.name, dtype.name.upper(), long_name, f" torch.{long_name} ", f"numpy.{long_name}", dtype.numpy,
-                  dtype.numpy.type):
+    for given in (dtype, dtype.name, dtype.name.upper(), long_name, f" torch.{long_name} ", f"numpy.{long_name}",
+                  dtype.numpy, dtype.numpy.type):
         assert parse_dtype(given) is dtype
     assert dtype.itemsize == dtype.numpy.itemsize and dtype.bits == 8 * dtype.itemsize
     assert getattr(dtypes, repr(dtype).removeprefix("tg.")) is dtype
 
 
-@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16",
-                                  "uint32", "uint64", "bool"])
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64",
+                                  "uint8", "uint16", "uint32", "uint64", "bool"])
 def test_a_torch_dtype_names_the_same_elements(name):
     assert parse_dtype(getattr(torch, name)).numpy.name == name
     assert dtype_of(torch.zeros(2, dtype=getattr(torch, name))).numpy.name == name
@@ -33,7 +33,8 @@ def test_the_long_aliases_are_the_same_objects():
     assert dtypes.float32 is f32 and dtypes.bfloat16 is bf16 and dtypes.uint64 is u64 and parse_dtype(bool) is bool_
 
 
-@pytest.mark.parametrize("wrong", ["float31", "", "complex64", np.dtype("complex64"), np.dtype("S3"), None, 7, torch.complex64, object])
+@pytest.mark.parametrize("wrong", ["float31", "", "complex64", np.dtype("complex64"), np.dtype("S3"), None, 7,
+                                   torch.complex64, object])
 def test_what_is_no_dtype_is_refused_with_the_list_of_those_there_are(wrong):
     with pytest.raises(DTypeError) as caught:
         parse_dtype(wrong)
@@ -41,9 +42,9 @@ def test_what_is_no_dtype_is_refused_with_the_list_of_those_there_are(wrong):
 
 
 def test_pythons_own_number_types_are_refused_because_their_width_is_unclear():
-    with pytest.raises(DTypeError, match="say the width, like tg.f32"):
+    with pytest.raises(DTypeError, match=r"say the width, like tg.f32"):
         parse_dtype(float)
-    with pytest.raises(DTypeError, match="say the width, like tg.i32"):
+    with pytest.raises(DTypeError, match=r"say the width, like tg.i32"):
         parse_dtype(int)
 
 
