@@ -406,7 +406,7 @@ def test_rope_rotates_the_two_halves_of_each_head_also_in_place(each_build: libr
 def attention(
     q: Array, k: Array, v: Array, mask: Array | None, *, causal: int, window: int, start: int, scale: float, softcap: float
 ) -> Array:
-    n, hq, d = q.shape
+    n, hq, _ = q.shape
     s, hkv, _ = k.shape
     wide_k, wide_v = (np.repeat(a.astype(float), hq // hkv, axis=1) for a in (k, v))
     scores = np.einsum("ihd,jhd->hij", q.astype(float), wide_k) * scale

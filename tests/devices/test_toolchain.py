@@ -1,0 +1,163 @@
+"""The C compiler is found or its absence explained; libraries are built once, privately, and identified by what made them."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import multiprocessing
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensor_graphs.devices import toolchain
+from tensor_graphs.devices.toolchain import ToolchainError
+
+SOURCE = "#include \"answer.h\"\n__attribute__((visibility(\"default\"))) int answer(void) { return ANSWER; }\n"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "answer.h").write_text("#define ANSWER 42\n")
+    (folder / "answer.c").write_text(SOURCE)
+    return folder / "answer.c"
+
+
+def answer(path: Path) -> int:
+    return int(ctypes.CDLL(str(path)).answer())
+
+
+def fake_compiler(folder: Path, script: str, name: str = "fakecc") -> str:
+    path = folder / name
+    path.write_text(f"#!{sys.executable}\nimport os, sys\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_compiler_named_by_argument_or_by_cc_comes_first(tmp_path: Path) -> None:
+    mine = fake_compiler(tmp_path, "print('mine 1.0')")
+    other = fake_compiler(tmp_path, "print('other 2.0')", "other")
+    found, reason = toolchain.find_compiler(mine, {"CC": other})
+    assert found == toolchain.Compiler((mine,), "mine 1.0") and "mine 1.0" in reason
+    found, _ = toolchain.find_compiler(None, {"CC": f"{other} -m64"})
+    assert found == toolchain.Compiler((other, "-m64"), "other 2.0")
+    found, _ = toolchain.find_compiler(None, {})
+    assert found is not None and found.version
+
+
+def test_without_a_compiler_the_reason_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = fake_compiler(tmp_path, "sys.exit(3)")
+    assert toolchain.find_compiler(broken) == (
+        None,
+        f"no C compiler: {broken} does not answer --version (exit status 3). Fix: install gcc or clang, or name one in CC",
+    )
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found, reason = toolchain.find_compiler(None, {})
+    assert found is None and all(f"'{name}' is not on PATH" in reason for name in ("cc", "gcc", "clang"))
+    with pytest.raises(ToolchainError, match="cannot compile nothing: no C compiler: 'cc' is not on PATH"):
+        toolchain.build_library([], name="nothing", cache=tmp_path / "cache")
+
+
+def test_a_library_is_built_once_and_again_when_anything_it_was_made_of_changes(source: Path, tmp_path: Path) -> None:
+    cache, compiled = tmp_path / "cache", []
+    build = lambda **options: toolchain.build_library([source], name="answer", cache=cache, progress=compiled.append, **options)
+    first = build()
+    assert answer(first) == 42 and compiled == ["answer.c"]
+    assert build() == first and compiled == ["answer.c"]
+    portable = build(portable=True)
+    assert portable != first and answer(portable) == 42
+    (source.parent / "answer.h").write_text("#define ANSWER 43\n")
+    second = build()
+    assert second != first and answer(second) == 43 and len(compiled) == 3
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700 and sorted(cache.iterdir()) == sorted([first, portable, second])
+
+
+def test_an_identity_follows_text_headers_flags_and_compiler_but_not_the_folder(source: Path, tmp_path: Path) -> None:
+    first = toolchain.source_identity(source)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in source.parent.iterdir():
+        (moved / path.name).write_bytes(path.read_bytes())
+    assert toolchain.source_identity(moved / "answer.c") == first
+    assert toolchain.source_identity(source, portable=True) != first
+    assert toolchain.source_identity(source, cc=fake_compiler(tmp_path, "print('mine 1.0')")) != first
+    (moved / "answer.h").write_text("#define ANSWER 44\n")
+    assert toolchain.source_identity(moved / "answer.c") != first
+
+
+def test_a_portable_library_has_no_flag_of_this_processor() -> None:
+    assert not [flag for flag in toolchain.compile_flags(portable=True) if "native" in flag]
+    assert "-march=native" in toolchain.compile_flags(machine="x86_64")
+    assert "-mcpu=native" in toolchain.compile_flags(machine="aarch64")
+    assert "-ffast-math" not in toolchain.compile_flags()
+
+
+def test_a_file_that_does_not_compile_is_an_error_with_the_compilers_words(source: Path, tmp_path: Path) -> None:
+    source.write_text("int answer(void) { return nonsense; }\n")
+    with pytest.raises(ToolchainError, match=r"cannot compile answer\.c: the compiler failed with exit status 1(?s:.*)nonsense"):
+        toolchain.build_library([source], name="answer", cache=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("below", ["file", "file/deeper", "file/deeper/still"])
+def test_a_cache_below_a_regular_file_is_refused_by_name(source: Path, tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("here")
+    with pytest.raises(ToolchainError, match=r"cannot be made: .*file.* is a file, not a folder(?s:.*)fix: remove that file"):
+        toolchain.build_library([source], name="answer", cache=tmp_path / below)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.ENOSPC, "no space left for"), (errno.EACCES, "cannot use .*: Permission denied"), (errno.EROFS, "Read-only")]
+)
+def test_a_cache_that_cannot_be_written_is_an_error_with_a_fix(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(toolchain.tempfile, "mkdtemp", refuse)
+        with pytest.raises(ToolchainError, match=f"{said}(?s:.*)fix: "):
+            toolchain.build_library([source], name="answer", cache=tmp_path / "cache")
+    monkeypatch.setattr(toolchain.os, "replace", refuse)
+    with pytest.raises(ToolchainError, match=f"{said}(?s:.*)fix: "):
+        toolchain.build_library([source], name="answer", cache=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_full_disk_under_the_compiler_is_told_apart_from_an_error_in_the_source(source: Path, tmp_path: Path) -> None:
+    script = "print('full 1.0') if '--version' in sys.argv else sys.exit('cannot write: No space left on device')"
+    with pytest.raises(ToolchainError, match=r"cannot compile answer\.c: no space left on the disk"):
+        toolchain.build_library([source], name="answer", cache=tmp_path / "cache", cc=fake_compiler(tmp_path, script))
+
+
+def test_code_that_others_could_have_written_is_not_loaded(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache"
+    library = toolchain.build_library([source], name="answer", cache=cache)
+    cache.chmod(0o777)
+    assert toolchain.build_library([source], name="answer", cache=cache) == library
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700  # ours, so it was closed
+    library.chmod(0o777)
+    with pytest.raises(ToolchainError, match=r"others may write to .* \(mode 0777\)(?s:.*)fix: chmod go-w"):
+        toolchain.build_library([source], name="answer", cache=cache)
+    owner = os.getuid()
+    monkeypatch.setattr(toolchain.os, "getuid", lambda: owner + 1)
+    with pytest.raises(ToolchainError, match=f"belongs to user {owner}, not to you"):
+        toolchain.check_private(library)
+
+
+def _build(arguments: tuple[str, str]) -> str:
+    return str(toolchain.build_library([Path(arguments[0])], name="answer", cache=Path(arguments[1])))
+
+
+def test_processes_that_compile_at_the_same_time_end_with_one_library(source: Path, tmp_path: Path) -> None:
+    context: Any = multiprocessing.get_context("spawn")
+    with context.Pool(3) as pool:
+        built = pool.map(_build, [(str(source), str(tmp_path / "cache"))] * 3, chunksize=1)
+    assert len(set(built)) == 1 and answer(Path(built[0])) == 42
+    assert [str(path) for path in (tmp_path / "cache").iterdir()] == built[:1]
