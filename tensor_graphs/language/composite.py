@@ -151,7 +151,8 @@ def _attribute(op: str, name: str, value: Any) -> Any:
 
 
 @overload
-def composite(build: Build) -> CompositeOp: ...
+def composite(build: Build, *, name: str | None = None, direct: Callable[..., Any] | None = None,
+              gradient: Callable[..., Any] | None = None, opaque: bool = False) -> CompositeOp: ...
 @overload
 def composite(build: None = None, *, name: str | None = None, direct: Callable[..., Any] | None = None,
               gradient: Callable[..., Any] | None = None, opaque: bool = False) -> Callable[[Build], CompositeOp]: ...
@@ -161,7 +162,7 @@ def composite(build: Build | None = None, **options: Any) -> CompositeOp | Calla
     A second composite of the same name is another op: identity includes the digest of the definition.
     """
     if build is not None:
-        return CompositeOp(build)
+        return CompositeOp(build, **options)
     return lambda b: CompositeOp(b, **options)
 
 

@@ -235,7 +235,7 @@ def erfc(x: Node) -> Node:
 # ---- activations ------------------------------------------------------------------------------------------------------------
 
 
-@library(direct=_by(lambda x: np.maximum(x, 0.0)))
+@library(direct=_by(lambda x: np.maximum(x, 0)))
 def relu(x: Node) -> Node:
     """max(x, 0); NaN stays NaN. Its gradient at 0 is ½, as for every tie of max."""
     need("relu", x, "float", "int", "uint")
