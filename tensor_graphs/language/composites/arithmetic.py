@@ -20,6 +20,7 @@ from tensor_graphs.language.errors import AttributeValueError, DTypeError
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.tensor import Operand, as_node, broadcast_shape, broadcast_to, keep, together
 
+_LN2 = 0.6931471805599453  # ln 2
 _LARGEST_UNROLLED_POWER = 64  # x ** 64 is 6 multiplications; beyond, exp2(y · log2 x) is shorter and as accurate
 
 
@@ -80,7 +81,8 @@ def sign(x: Node) -> Node:
     """−1, 0 or 1; NaN stays NaN."""
     need("sign", x, "float", "int", "uint")
     zero = _zeros(x)
-    positive = atomic.where(atomic.less(zero, x), _ones(x), x if x.dtype.kind == "float" else zero)
+    rest = atomic.where(atomic.not_equal(x, x), x, zero) if x.dtype.kind == "float" else zero
+    positive = atomic.where(atomic.less(zero, x), _ones(x), rest)
     return atomic.where(atomic.less(x, zero), _minus_one(x), positive)
 
 
@@ -201,7 +203,20 @@ def _pow_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_t
         return np.where(y < 0, inverse, power).astype(x.dtype)
 
 
-@library(name="pow", direct=_pow_direct)
+def _pow_gradient(node: Node, grads: tuple[Node | None, ...]) -> dict[str, Node | None]:
+    """y·x^(y−1) and x^y·ln x, without the 0 · ∞ of x⁰ and 0^y."""
+    (g,) = grads
+    if g is None:
+        return {}
+    x, y = node.inputs
+    zero = _zeros(x)
+    to_x = atomic.where(_equals(y, zero), zero, atomic.mul(y, _pow(x, _sub(y, _ones(y)))))
+    flat = atomic.bit_and(_equals(x, zero), _less_equal(zero, y))
+    to_y = atomic.where(flat, zero, atomic.mul(node, atomic.mul(atomic.log2(x), fill(_LN2, x.shape, x.dtype))))
+    return {"x": atomic.mul(g, to_x), "y": atomic.mul(g, to_y)}
+
+
+@library(name="pow", direct=_pow_direct, gradient=_pow_gradient)
 def _pow(x: Node, y: Node) -> Node:
     """x^y. Floats: exp2(y · log2 |x|), negative where x < 0 and y is odd, NaN where x < 0 and y is no whole number.
 

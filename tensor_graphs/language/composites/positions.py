@@ -39,7 +39,7 @@ def rope_table(positions: Node, *, head_dim: int, theta: float, scaling: float =
 
     positions are integers or floats; scaling > 1 stretches the context ("linear" rope scaling). The angles are
     computed in float64 and only the tables are rounded to `dtype`: at position 32768 an angle in float32 is 0.002 rad
-    off. Raises ShapeError, AttributeValueError. It has no gradient: positions are not learnt.
+    off. Raises ShapeError, AttributeValueError.
     """
     need("rope_table (positions)", positions, "float", "int", "uint")
     if positions.rank != 1:
