@@ -7,6 +7,7 @@ yet) → repeat until the cheapest path holds verified kernels only → instruct
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.lower import PlanError, arena_buffers, lower
 from tensor_graphs.paths.memory import Interval, place
-from tensor_graphs.paths.path import NoPathError, Paths, expanded_roots
+from tensor_graphs.paths.path import Alternative, NoPathError, Paths, expanded_roots
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, midpoint
 from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
@@ -220,13 +221,16 @@ class _Chooser:
         intervals = [Interval(b.first, b.last, b.nbytes, b.name) for b in (program.buffers[i] for i in arena_buffers(program))]
         layout = place(intervals, largest)
         evidence = []
+        everything = self.paths(binding, optimistic=True)            # what else there is, verified or not
+
+        def cost(a: Alternative, signature: Signature) -> float:
+            return a.price.seconds if a.kernel is not None else sum(n * everything.best(i)[0] for i, n in everything.inner(signature))
+
         for key, a in chosen.items():
             signature = self._signature(paths, key)
-            seconds, measured = a.price.seconds, a.price.measured
-            if a.kernel is None:
-                seconds, measured = sum(n * paths.best(i)[0] for i, n in paths.inner(signature)), False
-            others = sorted(((o.name, o.price.seconds if o.kernel is not None else sum(n * paths.best(i)[0] for i, n in paths.inner(signature)),
-                              o.price.measured) for o in paths.alternatives(signature) if o.name != a.name), key=lambda o: o[1])
+            seconds, measured = cost(a, signature), a.price.measured and a.kernel is not None
+            others = sorted(((o.name, cost(o, signature), o.price.measured) for o in everything.alternatives(signature)
+                             if o.name != a.name and cost(o, signature) < math.inf), key=lambda o: o[1])
             refused = tuple((k, why) for (k, s), why in self.book.refused.items() if s == key)
             evidence.append(Evidence(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
                                      a.price.note if a.kernel is not None else "runs its definition", tuple(others), refused))

@@ -42,7 +42,8 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
                 price = book.price(kernel, s, binding, True)
                 if price is not None:
                     chosen = kernel.name == path.choices[key]
-                    out.append(Question(kernel, s, sizes, price.seconds * calls * (2.0 if chosen else 1.0)))
+                    share = price.seconds * calls / max(path.seconds, 1e-9)      # every range of sizes counts alike
+                    out.append(Question(kernel, s, sizes, share * (2.0 if chosen else 1.0)))
     return out
 
 

@@ -252,7 +252,8 @@ class _Lowering:
     def copy(self, x: Operand, into: Operand | None = None, why: str = "copy", bind: bool | None = None) -> Operand:
         """An explicit contiguous copy (into a given operand, or a new transient one)."""
         t = TensorType(x.shape, x.dtype)
-        bind = self.is_bound(x) and into is None if bind is None else bind
+        if bind is None:
+            bind = self.is_bound(x) and into is None and not has_dims((*x.shape, *x.strides, x.offset))
         out = into if into is not None else self.fresh(t, why, bind)
         kernel = self.copy_kernel
         call = kernel.build_copy(x.shape, out.strides, x.strides, x.dtype.itemsize) if kernel.build_copy is not None else None

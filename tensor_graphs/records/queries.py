@@ -167,6 +167,18 @@ def best_implementation(
         return _eligible(connection, conditions, tolerance, kind, verifier)
 
 
+def fastest(
+    database: Database, environment: Environment | str, tolerance: float, *, kind: TraceKind = "cold"
+) -> tuple[Evidence, ...]:
+    """The fastest eligible implementation per canonical graph and workload, here: one row each."""
+    with database.reading() as connection:
+        rows = _eligible(connection, (_here(environment),), tolerance, kind, None)
+    first: dict[str, Evidence] = {}
+    for row in rows:
+        first.setdefault(row.workload_key, row)
+    return tuple(first.values())
+
+
 def leaderboard(
     database: Database,
     graph_key: str,

@@ -1,0 +1,47 @@
+"""compiling: what `run`, `embed` and `demo` share: a model loaded, compiled and bound, with progress on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensor_graphs.cli import options
+
+if TYPE_CHECKING:
+    from tensor_graphs.frontends.huggingface import LoadedModel
+    from tensor_graphs.paths.plan import Plan
+    from tensor_graphs.runtime.compiled_graph import CompiledGraph
+
+
+@dataclass
+class Ready:
+    """A model that can run."""
+
+    model: LoadedModel
+    plan: Plan
+    compiled: CompiledGraph
+    compile_seconds: float
+
+
+def ready(model: LoadedModel, *, tolerance: float, backends: str, database: str | None, threads: int | None,
+          at: Mapping[str, int], largest: Mapping[str, int], quiet: bool, memory_limit: int | None = None) -> Ready:
+    """Compile and bind a loaded model."""
+    import time
+
+    from tensor_graphs.compiler.compile import compile_graph
+    from tensor_graphs.runtime.compiled_graph import bind
+    from tensor_graphs.runtime.threads import set_threads
+
+    names = options.backends(backends)
+    started = time.perf_counter()
+    store = options.database(database)
+    if threads is not None:
+        set_threads(threads)
+    with options.status("compiling", quiet) as update:
+        plan = compile_graph(model.graph, tolerance=tolerance, backends=names, database=store, at=at, largest=largest,
+                             reuse_outputs=True, threads=threads, progress=update, memory_limit=memory_limit)
+    seconds = time.perf_counter() - started
+    with options.status("binding weights", quiet):
+        compiled = bind(plan, model.weights)
+    return Ready(model, plan, compiled, seconds)

@@ -1,0 +1,58 @@
+"""embed: one vector per text, by a sentence encoder."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from tensor_graphs.cli import options
+from tensor_graphs.cli.compiling import ready
+
+
+def register(app: typer.Typer) -> None:
+    app.command("embed")(embed)
+
+
+def embed(
+    model: Annotated[str, typer.Argument(help="The folder of a sentence encoder (config.json, tokenizer.json, *.safetensors).")],
+    text: Annotated[list[str], typer.Option(help="A text; give it several times for several.")],
+    dtype: Annotated[str, typer.Option(help="Of the weights: float32 or bfloat16.")] = "float32",
+    tolerance: options.Tolerance = 1e-3, backends: options.Backends = "c,numpy", threads: options.Threads = None,
+    db: options.DatabaseAt = None, json: options.Json = False,
+) -> None:
+    """Embed texts and print their vectors (--json) or their similarities."""
+    from tensor_graphs.frontends.huggingface import load_model
+
+    loaded = load_model(model, dtype=dtype)
+    if loaded.kind != "bert":
+        raise options.UsageError(f"{model} is a {loaded.kind} model, which does not embed\n  fix: tg run {model} --prompt …")
+    vectors, made = embeddings(loaded, text, tolerance=tolerance, backends=backends, database=db, threads=threads, quiet=json)
+    if json:
+        use = made.plan.memory()
+        options.print_json({"embeddings": vectors.tolist(), "texts": text, "memory": {use.device: use.total},
+                            "path": made.plan.variants[0].path.id})
+        return
+    print_similarities(text, vectors)
+
+
+def embeddings(loaded: Any, texts: list[str], *, tolerance: float, backends: str, database: str | None, threads: int | None,
+               quiet: bool) -> tuple[np.ndarray, Any]:
+    """(one row per text, the compiled model)."""
+    if loaded.tokenizer is None:
+        raise options.UsageError(f"{loaded.name} has no tokenizer.json, which embedding texts needs")
+    ids = [loaded.tokenizer.encode(t) for t in texts]
+    longest = max(len(i) for i in ids)
+    made = ready(loaded, tolerance=tolerance, backends=backends, database=database, threads=threads, at={"n": 16},
+                 largest={"n": longest}, quiet=quiet)
+    rows = [made.compiled.run({"ids": np.asarray(i, dtype=np.int32)})["embedding"].reshape(-1).copy() for i in ids]
+    return np.stack(rows), made
+
+
+def print_similarities(texts: list[str], vectors: np.ndarray) -> None:
+    """The matrix of cosine similarities, one row per text."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    similar = unit @ unit.T
+    for i, t in enumerate(texts):
+        print(f"{i:3d}  " + " ".join(f"{v:6.3f}" for v in similar[i]) + "   " + (t if len(t) <= 60 else t[:57] + "…"))

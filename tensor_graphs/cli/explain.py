@@ -1,0 +1,37 @@
+"""explain: what would be chosen for a graph, and why."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tensor_graphs.cli import options
+from tensor_graphs.cli.graphs import graph_of, typical
+
+
+def register(app: typer.Typer) -> None:
+    app.command("explain")(explain)
+
+
+def explain(
+    source: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")],
+    at: options.At = None, dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32",
+    tolerance: options.Tolerance = 1e-3, backends: options.Backends = "c,numpy", threads: options.Threads = None,
+    max_positions: options.MaxPositions = None, rows: Annotated[int, typer.Option(min=1, help="Choices shown per variant.")] = 14,
+    memory_limit: Annotated[int | None, typer.Option(help="Bytes the device may use in all.")] = None,
+    db: options.DatabaseAt = None, json: options.Json = False,
+) -> None:
+    """Compile a graph and say which kernels were chosen, on which rows or guesses, and what else there was."""
+    from tensor_graphs.compiler.compile import compile_graph
+    from tensor_graphs.compiler.explain import explain as explain_text
+    from tensor_graphs.compiler.explain import explain_data
+
+    graph = graph_of(source, dtype, max_positions)
+    with options.status("compiling", json) as update:
+        plan = compile_graph(graph, tolerance=tolerance, backends=options.backends(backends), database=options.database(db),
+                             at=typical(graph, at), threads=threads, progress=update, memory_limit=memory_limit)
+    if json:
+        options.print_json(explain_data(plan, options.sizes(at)))
+    else:
+        print(explain_text(plan, options.sizes(at), rows))

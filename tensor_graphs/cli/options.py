@@ -1,0 +1,101 @@
+"""options: what several verbs share: reading the environment, opening the database, parsing sizes, printing documents."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tensor_graphs.errors import TensorGraphsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tensor_graphs.language.graph import Graph
+    from tensor_graphs.records.database import Database
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else there.")]
+DatabaseAt = Annotated[str | None, typer.Option("--db", help="Path or URL of the database (default: TENSOR_GRAPHS_DB, else the "
+                                                             "user's data folder).")]
+Tolerance = Annotated[float, typer.Option(help="Largest relative error of any kernel against the float64 oracle.")]
+Backends = Annotated[str, typer.Option(help="Comma-separated backends a plan may use: c, numpy, torch.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads (default: what this process may use).")]
+At = Annotated[str | None, typer.Option("--at", help="Sizes of dims to price at, like n=1,p=256.")]
+MaxPositions = Annotated[int | None, typer.Option(min=1, help="Positions that the KV cache holds.")]
+
+
+class UsageError(TensorGraphsError):
+    """The command line was used wrongly."""
+
+
+def backends(text: str) -> tuple[str, ...]:
+    names = tuple(n.strip() for n in text.split(",") if n.strip())
+    from tensor_graphs.kernels.registry import BACKENDS
+
+    for n in names:
+        if n not in BACKENDS:
+            raise UsageError(f"--backends: {n!r} is no backend\n  fix: {', '.join(sorted(BACKENDS))}")
+    if not names:
+        raise UsageError("--backends names no backend\n  fix: --backends c,numpy")
+    return names
+
+
+def database(target: str | None) -> Database:
+    from tensor_graphs.records import open_database
+
+    return open_database(target or os.environ.get("TENSOR_GRAPHS_DB") or None)
+
+
+def sizes(text: str | None) -> dict[str, int]:
+    """`n=1,p=64` as a dict. Raises UsageError."""
+    out: dict[str, int] = {}
+    for part in filter(None, (text or "").split(",")):
+        name, sign, value = part.partition("=")
+        if not sign or not value.strip().lstrip("-").isdigit():
+            raise UsageError(f"--at: {part!r} is not like n=1")
+        out[name.strip()] = int(value)
+    return out
+
+
+def read_graph(source: str) -> Graph:
+    """The graph of a `.tg` file. Raises UsageError or TextError."""
+    from tensor_graphs.language.text import parse_graph
+
+    path = Path(source)
+    if path.is_dir():
+        raise UsageError(f"{source} is a folder; a .tg file is needed here")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as e:
+        raise UsageError(f"{source} cannot be read: {e.strerror}") from None
+    except UnicodeDecodeError as e:
+        raise UsageError(f"{source} is not UTF-8 text (byte {e.start}); a .tg file is needed here") from None
+    return parse_graph(text, filename=source)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1, default=str, allow_nan=False) + "\n")
+
+
+def console() -> Console:
+    """For people, on standard error: progress and notes."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def status(text: str, quiet: bool) -> Iterator[Any]:
+    """A line on standard error that says what is going on; silent off a terminal or when quiet. Yields `update(text)`."""
+    shown = console()
+    if quiet or not shown.is_terminal:
+        yield lambda text: None
+        return
+    with shown.status(text) as s:
+        yield lambda t: s.update(t[:shown.width - 4])

@@ -1,0 +1,40 @@
+"""show: a graph in its text form, with types."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tensor_graphs.cli import options
+from tensor_graphs.cli.graphs import graph_of
+
+
+def register(app: typer.Typer) -> None:
+    app.command("show")(show)
+
+
+def show(
+    source: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")],
+    dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32", max_positions: options.MaxPositions = None,
+    expand: Annotated[bool, typer.Option("--expand", help="Replace every composite by its definition.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Print a graph in canonical text: inputs, nodes, outputs, updates, and its structural key."""
+    from tensor_graphs.language.composite import expand_all
+    from tensor_graphs.language.graph import Graph
+    from tensor_graphs.language.json_form import graph_to_json
+    from tensor_graphs.language.text import print_graph
+
+    graph = graph_of(source, dtype, max_positions)
+    if expand:
+        roots = expand_all(graph.roots)
+        graph = Graph(dict(zip(graph.outputs, roots, strict=False)), dict(zip(graph.updates, roots[len(graph.outputs):], strict=True)))
+    if json:
+        import json as library
+
+        options.print_json({"structural_key": graph.structural_key, "graph": library.loads(graph_to_json(graph)),
+                            "text": print_graph(graph), "nodes": len(graph.nodes)})
+    else:
+        print(print_graph(graph), end="")
+        print(f"# structural key {graph.structural_key}")

@@ -1,0 +1,80 @@
+"""generate: tokens from a compiled decoder: prefill the prompt, then one token at a time, on one session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tensor_graphs.frontends.errors import FrontendError
+from tensor_graphs.frontends.sampling import Sampler, Sampling
+from tensor_graphs.runtime.compiled_graph import CompiledGraph
+from tensor_graphs.runtime.session import Session
+
+
+@dataclass
+class Generation:
+    """What a generation did. times in seconds; ids: the new ones."""
+
+    ids: list[int] = field(default_factory=list)
+    prefill_seconds: float = 0.0
+    step_seconds: list[float] = field(default_factory=list)
+    stopped: bool = False
+
+    @property
+    def tokens_per_second(self) -> float:
+        """From the median decode step; 0 when there was none."""
+        return 1.0 / float(np.median(self.step_seconds)) if self.step_seconds else 0.0
+
+
+def check_room(prompt: Sequence[int], tokens: int, max_positions: int, vocabulary: int) -> None:
+    """Raise FrontendError for a prompt that does not fit the cache, or ids outside of the vocabulary."""
+    if not prompt:
+        raise FrontendError("the prompt is empty", fix="at least one token id is needed to predict the next")
+    if len(prompt) + max(tokens, 1) - 1 > max_positions:
+        raise FrontendError(f"the prompt has {len(prompt)} tokens and {tokens} more are asked for, the cache holds {max_positions}",
+                            fix=f"--max-positions {len(prompt) + tokens}, a shorter prompt, or fewer --tokens")
+    wrong = [i for i in prompt if not 0 <= i < vocabulary]
+    if wrong:
+        raise FrontendError(f"token id {wrong[0]} is outside of the vocabulary, 0 to {vocabulary - 1}")
+
+
+def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int, *, sampling: Sampling | None = None,
+           stop: Sequence[int] = (), result: Generation | None = None) -> Iterator[int]:
+    """Yield up to `tokens` new token ids; stops behind one that is in `stop` (which is yielded too).
+
+    The session's caches must be empty (fresh or reset). Timings and ids go into `result`.
+    """
+    sampler = Sampler(sampling or Sampling())
+    result = result if result is not None else Generation()
+    ids = np.asarray(prompt, dtype=np.int32)
+    past = 0
+    for number in range(tokens):
+        started = time.perf_counter()
+        logits = compiled.run({"ids": ids}, dims={"p": past, "m": 1}, session=session)["logits"]
+        token = sampler.pick(logits[-1])
+        seconds = time.perf_counter() - started
+        if number == 0:
+            result.prefill_seconds = seconds
+        else:
+            result.step_seconds.append(seconds)
+        past += len(ids)
+        ids = np.array([token], dtype=np.int32)
+        result.ids.append(token)
+        yield token
+        if token in stop:
+            result.stopped = True
+            return
+
+
+def generate(compiled: CompiledGraph, prompt: Sequence[int], tokens: int, *, session: Session | None = None,
+             sampling: Sampling | None = None, stop: Sequence[int] = (),
+             on_token: Callable[[int], None] | None = None) -> Generation:
+    """Run `stream` to its end; on_token is called with each id."""
+    result = Generation()
+    for token in stream(compiled, session or compiled.session(), prompt, tokens, sampling=sampling, stop=stop, result=result):
+        if on_token is not None:
+            on_token(token)
+    return result
