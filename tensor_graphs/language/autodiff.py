@@ -1,5 +1,6 @@
-"""autodiff: gradients as graphs. Reverse mode over the op table: each row's derivative, each composite's own rule, or else the
-derivative of its definition. What comes out is an ordinary graph: it is compiled, fused and differentiated again like any other.
+"""autodiff: gradients as graphs. Reverse mode over the op table: each row's derivative, each composite's own rule, or
+else the derivative of its definition. What comes out is an ordinary graph: compiled, fused and differentiated like any
+other.
 
 A trainable parameter is a state: nothing here treats it specially.
 """
@@ -25,36 +26,42 @@ def grad(output: Node, wrt: Node) -> Node: ...
 @overload
 def grad(output: Node, wrt: Sequence[Node]) -> list[Node]: ...
 def grad(output: Node, wrt: Node | Sequence[Node]) -> Node | list[Node]:
-    """The gradient of a scalar float with respect to each tensor of `wrt`, of its shape and dtype; zeros where nothing leads to it.
+    """The gradient of a scalar float with respect to each tensor of `wrt`, of its shape and dtype.
 
-    `wrt` may be leaves or any tensors in between; a State is given by its `read()`. Integers and booleans stop the gradient;
-    a tie of max shares it equally. Raises ShapeError (output is no scalar), DTypeError (output or wrt is no float), and GraphError
-    for an op on the way that has no gradient.
+    It is zero where nothing leads from a tensor to the output. `wrt` may be leaves or any tensors in between; a State
+    is given by its `read()`. Integers and booleans stop the gradient; a tie of max shares it equally.
+    Raises ShapeError (the output is no scalar), DTypeError (the output or one of `wrt` is no float), and GraphError for
+    an op on the way that has no gradient.
     """
     _value(output, "grad: the output")
     if output.rank != 0:
         raise ShapeError(f"grad: the output is {output.type}, a scalar is needed",
-                         fix="reduce it, output.sum(), or give the gradient of each element: tg.vjp(outputs, cotangents, wrt)")
+                         fix="reduce it, output.sum(), or give the gradient of each element: "
+                             "tg.vjp(outputs, cotangents, wrt)")
     if isinstance(wrt, Node):
         return vjp([output], [fill(1, (), output.dtype)], [wrt])[0]
     return vjp([output], [fill(1, (), output.dtype)], wrt)
 
 
 def vjp(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node]:
-    """Σ over outputs of cotangentᵀ · ∂output/∂w, for each w of `wrt` (of its shape and dtype; zeros where nothing leads to it).
+    """Σ over outputs of cotangentᵀ · ∂output/∂w for each w of `wrt`, of its shape and dtype.
 
-    A cotangent has the type of its output; None is zero. Raises ShapeError, DTypeError, GraphError, AttributeValueError.
+    A cotangent has the type of its output; None is zero. The result is zero where nothing leads from w to an output.
+    Raises ShapeError, DTypeError, GraphError, AttributeValueError.
     """
     if len(outputs) != len(cotangents):
-        raise AttributeValueError(f"vjp: {len(outputs)} outputs and {len(cotangents)} cotangents", fix="one for each output, or None")
+        raise AttributeValueError(f"vjp: {len(outputs)} outputs and {len(cotangents)} cotangents",
+                                  fix="one for each output, or None")
     for k, (output, cotangent) in enumerate(zip(outputs, cotangents, strict=True)):
         _value(output, f"vjp: output {k}")
         if cotangent is None:
             continue
         if cotangent.dtype != output.dtype:
-            raise DTypeError(f"vjp: output {k} is {output.type}, its cotangent {cotangent.type}", fix="cast the cotangent")
+            raise DTypeError(f"vjp: output {k} is {output.type}, its cotangent {cotangent.type}",
+                             fix="cast the cotangent")
         if not _same_shape(cotangent.type, output.type):
-            raise ShapeError(f"vjp: output {k} is {output.type}, its cotangent {cotangent.type}", fix="they have the same shape")
+            raise ShapeError(f"vjp: output {k} is {output.type}, its cotangent {cotangent.type}",
+                             fix="they have the same shape")
     for k, w in enumerate(wrt):
         _value(w, f"wrt[{k}]")
     found = _reverse(outputs, cotangents, wrt)
@@ -63,11 +70,13 @@ def vjp(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequenc
 
 def _value(x: Any, what: str) -> None:
     if not isinstance(x, Node):
-        raise DTypeError(f"{what} is {type(x).__name__}, a tensor is needed", fix="a State is differentiated by its read()")
+        raise DTypeError(f"{what} is {type(x).__name__}, a tensor is needed",
+                         fix="a State is differentiated by its read()")
     if len(x.types) != 1:
         raise GraphError(f"{what} is {x.op.name}, which has {len(x.types)} outputs", fix="take one of them")
     if x.dtype.kind != "float":
-        raise DTypeError(f"{what} is {x.type}, only floats have gradients", fix="cast it to a float dtype before it is used")
+        raise DTypeError(f"{what} is {x.type}, only floats have gradients",
+                         fix="cast it to a float dtype before it is used")
 
 
 def _same_shape(a: TensorType, b: TensorType) -> bool:
@@ -107,8 +116,9 @@ def _reverse(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Se
             continue
         for operand, g in zip(node.inputs, _operand_gradients(node, grads, needed), strict=True):
             if g is not None and (g.dtype != operand.dtype or not _same_shape(g.type, operand.type)):
-                raise LanguageError(f"the gradient rule of {node.op.name} gave {g.type} for an operand of type {operand.type}",
-                                    location=node.location, fix="a rule returns the operand's own shape and dtype")
+                raise LanguageError(
+                    f"the gradient rule of {node.op.name} gave {g.type} for an operand of type {operand.type}",
+                    location=node.location, fix="a rule returns the operand's own shape and dtype")
             receive(operand, 0, g)
     return [flowing[w][0] if w in flowing else None for w in wrt]
 
@@ -116,7 +126,7 @@ def _reverse(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Se
 def _operand_gradients(node: Node, grads: Cotangents, needed: set[Node]) -> Sequence[Node | None]:
     """What flows back to each operand of one node."""
     op = node.op
-    if op is leaves.COPY_TO:                             # the same value elsewhere; where the gradient lives is the planner's choice
+    if op is leaves.COPY_TO:    # the same value; where its gradient lives is the planner's choice
         return grads
     if isinstance(op, AtomicOp):
         if op.gradient is None:
@@ -163,9 +173,9 @@ _lock = threading.RLock()
 
 
 def _by_definition(op: CompositeOp, node: Node, grads: Cotangents, wanted: tuple[bool, ...]) -> list[Node | None]:
-    """The gradient of a composite's definition: made once for given operand types over placeholders, then put on the operands.
+    """The gradient of a composite's definition: made once for given operand types, then put on the operands.
 
-    Placeholders, because an operand may itself be made of another one, and because the same tensor may be given twice.
+    It is made over placeholders: an operand may itself be made of another one, and one tensor may be given twice.
     """
     types = [i.type for i in node.inputs]
     given = tuple(g is not None for g in grads)

@@ -1,7 +1,7 @@
-"""Elementary functions: how far each definition is from the true value, in float64 and in float32, and what it gives at the edges.
+"""Elementary functions: how far each definition is from the true value, in float64 and in float32, and at the edges.
 
-The true values come from mpmath with 40 digits. A definition is evaluated op by op (never through its `direct`), once on float64
-and once rounded to float32 after every op; `direct` has to agree too.
+The true values come from mpmath with 40 digits. A definition is evaluated op by op (never through its `direct`), once
+on float64 and once rounded to float32 after every op; `direct` has to agree too.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ ACCURACY = (
     Accuracy("gelu", gelu, lambda x: x * mp.erfc(-x / mp.sqrt(2)) / 2, ((-8, 8), (-1, 1)), 7e-16, 4e-7, at_least_one),
     # the tail multiplies the rounding of x/√2 by x²
     Accuracy("gelu, the tail", gelu, lambda x: x * mp.erfc(-x / mp.sqrt(2)) / 2, ((-8, -1),), 1.5e-14, 6e-6),
-    Accuracy("gelu tanh", lambda x: gelu(x, approximate="tanh"), _gelu_tanh, ((-8, 8), (-1, 1)), 7e-16, 4e-7, at_least_one),
+    Accuracy("gelu tanh", lambda x: gelu(x, approximate="tanh"), _gelu_tanh, ((-8, 8), (-1, 1)), 7e-16, 4e-7,
+             at_least_one),
     Accuracy("gelu tanh, the tail", lambda x: gelu(x, approximate="tanh"), _gelu_tanh, ((-8, -1),), 1.5e-14, 7e-6),
 )
 
@@ -147,6 +148,12 @@ def test_a_definition_is_as_accurate_as_promised_in_float32(row: Accuracy):
         found = values(row.build, x, f32, mode="as_written")
         assert found.dtype == np.float32
         assert worst(row, x, found) <= row.bound32, (low, high)
+
+
+def test_real_mode_means_real_numbers_for_a_graph_of_float32_too():
+    x = points(-20, 20)
+    for op in (exp, tanh, erf, gelu):
+        np.testing.assert_array_equal(values(op, x, f32), values(op, x, f64), err_msg=op.name)
 
 
 def test_the_comparison_of_accuracies_sees_an_error_of_three_ulps():
@@ -220,10 +227,11 @@ def test_the_split_of_ln_2_is_exact_to_twenty_digits():
 
 
 def chebyshev_in_powers(f: Callable[[Any], Any], nodes: int, count: int) -> list[Any]:
-    """The first `count` terms of f's Chebyshev series on [−1, 1], summed at `nodes` points, as coefficients of powers."""
+    """The first `count` terms of f's Chebyshev series on [−1, 1], from its values at `nodes` points, in powers of s."""
     angles = [mp.pi * (2 * j + 1) / (2 * nodes) for j in range(nodes)]
     samples = [f(mp.cos(a)) for a in angles]
-    series = [2 * mp.fsum(s * mp.cos(k * a) for s, a in zip(samples, angles, strict=True)) / nodes for k in range(count)]
+    series = [2 * mp.fsum(s * mp.cos(k * a) for s, a in zip(samples, angles, strict=True)) / nodes
+              for k in range(count)]
     series[0] /= 2
     powers = [mp.mpf(0)] * count
     before, now = [mp.mpf(1)], [mp.mpf(0), mp.mpf(1)]                  # T0 and T1, by T(k+1) = 2·s·T(k) − T(k−1)
@@ -291,7 +299,8 @@ def test_gated_is_the_activation_of_the_gate_times_up(activation: str):
     rng = np.random.default_rng(3)
     a, b = rng.normal(size=(4, 5)), rng.normal(size=(4, 5))
     for use_direct in (False, True):
-        found, factor = evaluate([gated(gate, up, activation=activation), ACTIVATIONS[activation](gate)], {gate: a, up: b}, {}, use_direct=use_direct)
+        found, factor = evaluate([gated(gate, up, activation=activation), ACTIVATIONS[activation](gate)],
+                                 {gate: a, up: b}, {}, use_direct=use_direct)
         np.testing.assert_allclose(found, factor * b, rtol=1e-14)
 
 

@@ -1,4 +1,4 @@
-"""Random numbers: Threefry's published answers, the same words from definition and `direct`, and distributions that are what they say.
+"""Random numbers: Threefry's published answers, the same words from definition and `direct`, and true distributions.
 
 The known answers of Threefry-2x32-20 are those of Salmon et al. 2011, as published with their Random123 library.
 """
@@ -23,7 +23,8 @@ KEY = leaves.input("key", (2,), u32)
 BOTH = pytest.mark.parametrize("use_direct", [False, True], ids=["definition", "direct"])
 
 
-def value(node: Node, key: tuple[int, int], use_direct: bool = False, mode: str = "real", dims: Any = None) -> np.ndarray:
+def value(node: Node, key: tuple[int, int], use_direct: bool = False, mode: str = "real",
+          dims: Any = None) -> np.ndarray:
     given = {KEY: np.array(key, dtype=np.uint32)}
     return np.asarray(evaluate([node], given, dims or {}, mode=mode, use_direct=use_direct)[0])
 
@@ -47,8 +48,8 @@ def test_threefry_takes_counters_of_any_shape_scalars_too(use_direct: bool):
     for shape in ((), (2, 3), (0,)):
         x0, x1 = leaves.input("x0", shape, u32), leaves.input("x1", shape, u32)
         given = {KEY: np.zeros(2, np.uint32), x0: np.zeros(shape, np.uint32), x1: np.zeros(shape, np.uint32)}
-        for y, word in zip(evaluate(list(threefry2x32(KEY, x0, x1)), given, {}, use_direct=use_direct), (0x6B200159, 0x99BA4EFE),
-                           strict=True):
+        words = evaluate(list(threefry2x32(KEY, x0, x1)), given, {}, use_direct=use_direct)
+        for y, word in zip(words, (0x6B200159, 0x99BA4EFE), strict=True):
             np.testing.assert_array_equal(y, np.full(shape, word, np.uint32))
 
 
@@ -60,8 +61,15 @@ def test_definition_and_direct_give_the_same_words():
         np.testing.assert_array_equal(found, value(node, (1, 2), use_direct=True))
 
 
+@BOTH
+def test_random_bits_are_those_of_jax(use_direct: bool):
+    """jax.random.bits(jax.random.wrap_key_data([1, 2]), (2, 3), uint32) of jax 0.10.2."""
+    expected = [[2932776407, 1811914268, 2110255537], [172616543, 1466569306, 3408927538]]
+    np.testing.assert_array_equal(value(random_bits(KEY, shape=(2, 3)), (1, 2), use_direct), expected)
+
+
 def test_an_element_depends_on_its_number_alone():
-    long, short = value(random_bits(KEY, shape=(1000,)), (3, 4), True), value(random_bits(KEY, shape=(2, 5)), (3, 4), True)
+    long, short = (value(random_bits(KEY, shape=shape), (3, 4), True) for shape in ((1000,), (2, 5)))
     np.testing.assert_array_equal(long[:10], short.reshape(-1))
     n = d.dim("n", 1, 4096)
     symbolic = random_bits(KEY, shape=(n, 2))
@@ -87,7 +95,7 @@ def test_uniform_floats_are_the_top_bits_below_one_in_every_dtype(dtype: Any, bi
         np.testing.assert_array_equal(value(node, (5, 6), use_direct), expected)
     written = value(node, (5, 6), mode="as_written")
     assert written.dtype == dtype.numpy
-    np.testing.assert_array_equal(written.astype(np.float64), expected)        # nothing is rounded, so nothing reaches 1
+    np.testing.assert_array_equal(written.astype(np.float64), expected)      # nothing is rounded, so nothing reaches 1
     assert 0 <= expected.min() and expected.max() < 1
 
 
@@ -100,7 +108,7 @@ def test_normal_floats_are_normal_and_definition_and_direct_agree():
     assert scipy.stats.kstest(x, "norm").pvalue > 1e-3
     assert abs(x.mean()) < 5 / np.sqrt(20000) and abs(x.var() - 1) < 5 * np.sqrt(2 / 20000)
     assert abs(np.corrcoef(x[:-1], x[1:])[0, 1]) < 5 / np.sqrt(20000)
-    np.testing.assert_allclose(value(normal(KEY, shape=(500,)), (1, 1)), x[:500], rtol=0, atol=3e-15)
+    np.testing.assert_allclose(value(normal(KEY, shape=(500,), dtype=f64), (1, 1)), x[:500], rtol=0, atol=3e-15)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(f32, 1.5e-6), (f16, 6e-4), (bf16, 5e-3)], ids=str)

@@ -1,11 +1,12 @@
-"""composites: the named ops that come with the package, each defined by a graph of other ops, sorted by what they are about.
+"""composites: the named ops that come with the package, each defined by a graph of other ops, one file per subject.
 
 In: tensors (operands) and attributes.  Out: one node of a library composite, or the atomic op that says the same.
-May import: the language's core (node, atomic, composite, leaves, dims, dtypes, tensor).  Never: anything that computes a value
-except in `direct`, which is float64 numpy.
-Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py; then
-gated.py, positions.py, indexing.py, memory.py, random.py.
-Words: definition = the graph a composite stands for; direct = its float64 evaluation; LIBRARY (composite.py) = all of them by name.
+May import: the language's core (node, atomic, composite, leaves, dims, dtypes, tensor).  Never: anything that computes
+a value, except in `direct`, which is float64 numpy.
+Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py;
+then gated.py, positions.py, indexing.py, memory.py, random.py.
+Words: definition = the graph a composite stands for; direct = its float64 evaluation; LIBRARY (composite.py) = all of
+them by name.
 
 Importing this package fills LIBRARY. Several functions have the names of Python builtins (abs, any, pow, round, …).
 """

@@ -1,17 +1,18 @@
 """elementary: exp, log, the trigonometric, hyperbolic and error functions, and the activations made of them.
 
-Each definition is chosen for accuracy: it holds in float32 as in float64 (tests/language/test_elementary.py states the error of each),
-because every split constant leaves room for an exact product in both. Operands narrower than 32 bits are computed in f32 and rounded once.
+Each definition is chosen for accuracy, in float32 as in float64: every split constant leaves room for an exact product
+in both, and tests/language/test_elementary.py states the error of each. Operands narrower than 32 bits are computed in
+f32 and rounded once.
 
-ALGEBRAIC has, for the definitions that branch or round on purpose, the shortest form that is the same function of real numbers:
-what symbolic evaluation (finite fields) and pattern matching may read in place of the definition.
+ALGEBRAIC has, for the definitions that branch or round on purpose, the shortest form that is the same function of real
+numbers: what symbolic evaluation (finite fields) and pattern matching may read in place of the definition.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,9 +28,9 @@ Roles = Mapping[str, np.ndarray]
 Gradients = dict[str, Node | None]
 
 LN2, LOG2E = math.log(2.0), 1.4426950408889634           # ln 2, log2 e
-LN2_HI = 5678 / 8192                                     # ln 2 to 13 bits: k · LN2_HI is exact for |k| < 2^11, in f32 too
+LN2_HI = 5678 / 8192                                     # ln 2 to 13 bits: k · LN2_HI is exact for |k| ≤ 2^11
 LN2_LO = 3.1946184945309415e-05                          # ln 2 − LN2_HI, computed with 60 digits
-# floor(x · this) is never above floor(x · log2 e): without it, rounding up at the top of the range makes 2^k overflow early
+# x · this is a little below x · log2 e: rounding up at the top of the range would make 2^k overflow early
 _LOG2E_BELOW = LOG2E * (1 - 2.0**-20)
 
 
@@ -67,7 +68,7 @@ def _derivative(f: Callable[[Node, Node], Node]) -> Callable[[Node, tuple[Node |
     return gradient
 
 
-# ---- exponential and logarithm ----------------------------------------------------------------------------------------------
+# ---- exponential and logarithm ---------------------------------------------------------------------------------------
 
 
 @library(direct=_by(np.exp), gradient=_derivative(lambda x, y: y))
@@ -115,7 +116,7 @@ def log1p(x: Node) -> Node:
     return atomic.cast(log(u) + arithmetic.where(arithmetic.abs(w) < 1.0, lost, 0.0), x.dtype)
 
 
-# ---- trigonometry -----------------------------------------------------------------------------------------------------------
+# ---- trigonometry ----------------------------------------------------------------------------------------------------
 
 
 @library(direct=_by(np.cos), gradient=_derivative(lambda x, y: -atomic.sin(x)))
@@ -134,7 +135,7 @@ def tan(x: Node) -> Node:
     return atomic.cast(atomic.sin(w) / cos(w), x.dtype)
 
 
-# ---- hyperbolic -------------------------------------------------------------------------------------------------------------
+# ---- hyperbolic ------------------------------------------------------------------------------------------------------
 
 
 @library(direct=_by(np.tanh), gradient=_derivative(lambda x, y: 1.0 - y * y))
@@ -152,14 +153,19 @@ def _sigmoid_numpy(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(x < 0, e, np.where(np.isnan(x), np.nan, 1.0)) / (1.0 + e))
 
 
-@library(direct=_by(_sigmoid_numpy), gradient=_derivative(lambda x, y: y * sigmoid(-x)))
+def _sigmoid_slope(x: Node, y: Node) -> Node:
+    return y * cast(Node, sigmoid(-x))
+
+
+@library(direct=_by(_sigmoid_numpy), gradient=_derivative(_sigmoid_slope))
 def sigmoid(x: Node) -> Node:
-    """1 / (1 + e^−x). Both tails are exact to rounding; where e^−x overflows the result is 0 instead of a subnormal number."""
+    """1 / (1 + e^−x). Both tails keep their digits; where e^−x overflows, 0 stands for a subnormal number."""
     need("sigmoid", x, "float")
     return atomic.cast(atomic.reciprocal(exp(-wide(x)) + 1.0), x.dtype)
 
 
-@library(direct=_by(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))), gradient=_derivative(lambda x, y: sigmoid(x)))
+@library(direct=_by(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))),
+         gradient=_derivative(lambda x, y: sigmoid(x)))
 def softplus(x: Node) -> Node:
     """log(1 + e^x) = max(x, 0) + log1p(e^−|x|), which overflows nowhere."""
     need("softplus", x, "float")
@@ -167,31 +173,32 @@ def softplus(x: Node) -> Node:
     return atomic.cast(arithmetic.maximum(w, 0.0) + log1p(exp(-arithmetic.abs(w))), x.dtype)
 
 
-# ---- the error function -----------------------------------------------------------------------------------------------------
+# ---- the error function ----------------------------------------------------------------------------------------------
 
 # erf(x)/x as a polynomial in x² on [0, 9/16], and (x + 3)·e^(x²)·erfc(x) as a polynomial in s on x ∈ [3/4, 28], where
-# s = A − B/(x + 3) runs over [−1, 1]: Chebyshev series computed with 60 digits at 80 and 120 nodes, cut where the coefficients
-# fall below 1e-17, rewritten in powers with 60 digits and rounded once. tests/language/test_elementary.py derives them again.
+# s = A − B/(x + 3) runs over [−1, 1]: Chebyshev series computed with 60 digits at 80 and 120 nodes, cut where the
+# coefficients fall below 1e-17, rewritten in powers with 60 digits and rounded once. The tests derive them again.
 ERF_SPLIT, ERFC_LAST = 0.75, 28.0
 ERF_NEAR = (
     1.1283791670955126, -0.37612638903183754, 0.11283791670955087, -0.02686617064511852, 0.005223977625223246,
-    -0.0008548327001223344, 0.00012055331549810692, -1.4925589533723744e-05, 1.6460386405915453e-06, -1.633327165692877e-07,
-    1.4414195873086809e-08, -9.503863762341979e-10)
+    -0.0008548327001223344, 0.00012055331549810692, -1.4925589533723744e-05, 1.6460386405915453e-06,
+    -1.633327165692877e-07, 1.4414195873086809e-08, -9.503863762341979e-10)
 ERFC_A, ERFC_B = 1.2752293577981651, 8.532110091743119
 ERFC_TAIL = (
     0.9887787838101395, -0.5421553621425853, 0.24796997284786096, -0.09180528726963327, 0.025825099108817712,
-    -0.004632519284056685, 9.596353038335853e-05, 0.00021179118385804624, -4.4819743031989275e-05, -6.41283725170128e-06,
-    3.8048084945094824e-06, 1.257830857609925e-07, -3.036761147270431e-07, 5.932259299686457e-10, 2.6314463846724166e-08,
-    2.3877337825902987e-10, -2.466993991955349e-09, -1.4684013817055342e-10, 2.2540462951804907e-10, 3.0051692948763907e-11,
-    -1.4456006009660346e-11, -2.952952068695705e-12)
+    -0.004632519284056685, 9.596353038335853e-05, 0.00021179118385804624, -4.4819743031989275e-05,
+    -6.41283725170128e-06, 3.8048084945094824e-06, 1.257830857609925e-07, -3.036761147270431e-07,
+    5.932259299686457e-10, 2.6314463846724166e-08, 2.3877337825902987e-10, -2.466993991955349e-09,
+    -1.4684013817055342e-10, 2.2540462951804907e-10, 3.0051692948763907e-11, -1.4456006009660346e-11,
+    -2.952952068695705e-12)
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 
 
 def gaussian(x: Node) -> Node:
-    """e^(−x²) without the error of squaring: x = h + l with h a multiple of 1/64, whose square is exact; e^(−h²)·e^(−l·(x + h))."""
+    """e^(−x²) for 0 ≤ x ≤ 28 without the error of squaring: e^(−h²)·e^(−(x − h)·(x + h)), h = ⌊64x⌋/64, h² exact."""
     h = atomic.floor(x * 64.0) * (1.0 / 64.0)
-    return exp(-(h * h)) * exp((h - x) * (x + h))
+    return cast(Node, exp(-(h * h)) * exp((h - x) * (x + h)))
 
 
 def _erfc_tail(a: Node) -> Node:
@@ -223,7 +230,10 @@ def erf(x: Node) -> Node:
 
 @library(direct=_by(_elementwise(math.erfc)), gradient=_derivative(_bell(-_TWO_OVER_SQRT_PI)))
 def erfc(x: Node) -> Node:
-    """1 − erf x, accurate relative to itself into the tail: e^(−x²)·Q(1/(x + 3))/(x + 3) where x ≥ ¾; erfc(−x) = 2 − erfc(x)."""
+    """1 − erf x, accurate relative to itself into the tail: e^(−x²)·Q(1/(x + 3))/(x + 3) where x ≥ ¾.
+
+    erfc(−x) = 2 − erfc(x).
+    """
     need("erfc", x, "float")
     w = wide(x)
     a = arithmetic.abs(w)
@@ -232,7 +242,7 @@ def erfc(x: Node) -> Node:
     return atomic.cast(arithmetic.where(a < ERF_SPLIT, near, arithmetic.where(w < 0.0, 2.0 - tail, tail)), x.dtype)
 
 
-# ---- activations ------------------------------------------------------------------------------------------------------------
+# ---- activations -----------------------------------------------------------------------------------------------------
 
 
 @library(direct=_by(lambda x: np.maximum(x, 0)))
@@ -243,7 +253,7 @@ def relu(x: Node) -> Node:
 
 
 def _silu_slope(x: Node, y: Node) -> Node:
-    return sigmoid(x) * (x * sigmoid(-x) + 1.0)
+    return cast(Node, sigmoid(x) * (x * sigmoid(-x) + 1.0))
 
 
 @library(direct=_by(lambda x: x * _sigmoid_numpy(x)), gradient=_derivative(_silu_slope))
@@ -267,8 +277,8 @@ def _gelu_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.n
     with np.errstate(all="ignore"):
         if attrs["approximate"] == "tanh":
             u = _GELU_SCALE * (x + _GELU_CUBIC * x**3)
-            return x * _sigmoid_numpy(2.0 * u)
-        return 0.5 * x * _elementwise(math.erfc)(-_SQRT_HALF * x)
+            return np.asarray(x * _sigmoid_numpy(2.0 * u))
+        return np.asarray(0.5 * x * _elementwise(math.erfc)(-_SQRT_HALF * x))
 
 
 def _gelu_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
@@ -303,7 +313,7 @@ def gelu(x: Node, *, approximate: str = "none") -> Node:
     return atomic.cast(w * 0.5 * erfc(w * -_SQRT_HALF), x.dtype)
 
 
-# ---- the same functions over the reals --------------------------------------------------------------------------------------
+# ---- the same functions over the reals -------------------------------------------------------------------------------
 
 
 def _tanh_algebraic(x: Node) -> Node:

@@ -1,4 +1,4 @@
-"""gated: a gate passed through an activation, times a second projection (the middle of a GLU feed-forward layer; Shazeer 2020)."""
+"""gated: a gate passed through an activation, times a second projection (the middle of a GLU layer; Shazeer 2020)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.language.node import Node
 
 ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
-    "gelu_tanh": lambda x: gelu(x, approximate="tanh"), "gelu": lambda x: gelu(x, approximate="none"), "silu": lambda x: silu(x)}
+    "gelu_tanh": lambda x: gelu(x, approximate="tanh"),
+    "gelu": lambda x: gelu(x, approximate="none"),
+    "silu": lambda x: silu(x),
+}
 """The activations that `gated` knows, by name."""
 
 

@@ -1,13 +1,14 @@
 """normalisation: softmax and its relatives, means and variances, RMS norm and layer norm.
 
-Operands narrower than 32 bits are computed in f32 and rounded once. A mean divides by an expression of the dims, never by a literal.
+Operands narrower than 32 bits are computed in f32 and rounded once. Where dims are symbolic, a mean divides by an
+expression of them.
 Sources: RMS norm, Zhang and Sennrich 2019; layer norm, Ba, Kiros and Hinton 2016.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def _numpy_axes(axes: Any) -> Any:
     return tuple(axes) if isinstance(axes, (list, tuple)) else axes
 
 
-# ---- softmax ----------------------------------------------------------------------------------------------------------------
+# ---- softmax ---------------------------------------------------------------------------------------------------------
 
 
 def _softmax_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
@@ -54,7 +55,7 @@ def _softmax_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
 def softmax(x: Node, *, axis: int = -1) -> Node:
     """e^(x − max x) / Σ e^(x − max x) along `axis`.
 
-    −∞ weighs nothing; a row of nothing but −∞ has no softmax and gives NaN, as does one with +∞ (numpy, torch and ONNX agree).
+    −∞ weighs nothing; a row of nothing but −∞ has no softmax and gives NaN, as does one with +∞ (as scipy and torch).
     """
     need("softmax", x, "float")
     axis = check_axis("softmax", axis, x.rank)
@@ -110,9 +111,10 @@ def _logsumexp_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients
 
 @library(direct=_logsumexp_direct, gradient=_logsumexp_gradient)
 def logsumexp(x: Node, *, axis: int = -1, keepdims: bool = False) -> Node:
-    """log Σ e^x along `axis`, which disappears (or stays with size 1): m + log Σ e^(x − m), m the maximum, or 0 where that is not finite.
+    """log Σ e^x along `axis`, which disappears, or stays with size 1.
 
-    A row of nothing but −∞, and an empty one, give −∞; a row with +∞ gives +∞.
+    Computed as m + log Σ e^(x − m), m the maximum, or 0 where that is not finite. A row of nothing but −∞, and an empty
+    one, give −∞; a row with +∞ gives +∞.
     """
     need("logsumexp", x, "float")
     axis = check_axis("logsumexp", axis, x.rank)
@@ -124,7 +126,7 @@ def logsumexp(x: Node, *, axis: int = -1, keepdims: bool = False) -> Node:
     return atomic.cast(atomic.reshape(out, shape), x.dtype)
 
 
-# ---- mean and variance ------------------------------------------------------------------------------------------------------
+# ---- mean and variance -----------------------------------------------------------------------------------------------
 
 
 def _mean(w: Node, axes: tuple[int, ...]) -> Node:
@@ -168,14 +170,14 @@ def mean(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: bool = F
 
 @library(direct=_statistic(np.var))
 def var(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """The mean of (x − mean x)² over the axes (all by default): the population's variance, without Bessel's correction."""
+    """The mean of (x − mean x)² over the axes (all by default): the population's variance, no Bessel correction."""
     found = _reduced("var", x, axes)
     w = wide(x)
     centred = w - _mean(w, found)
     return _drop(x, _mean(centred * centred, found), found, keepdims)
 
 
-# ---- RMS norm and layer norm ------------------------------------------------------------------------------------------------
+# ---- RMS norm and layer norm -----------------------------------------------------------------------------------------
 
 
 def _last_axis(name: str, x: Node, **vectors: Node | None) -> int:
@@ -194,7 +196,7 @@ def _last_axis(name: str, x: Node, **vectors: Node | None) -> int:
 
 
 def _rms_inverse(w: Node, eps: float) -> Node:
-    return arithmetic.rsqrt(_mean(w * w, (w.rank - 1,)) + eps)
+    return cast(Node, arithmetic.rsqrt(_mean(w * w, (w.rank - 1,)) + eps))
 
 
 def _rms_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
@@ -228,9 +230,10 @@ def _rms_norm_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
 
 @library(direct=_rms_norm_direct, gradient=_rms_norm_gradient)
 def rms_norm(x: Node, weight: Node | None = None, *, eps: float = 1e-6, offset: float = 0.0) -> Node:
-    """x[…, d] · rsqrt(mean(x²) + eps) · (offset + weight[d]), over the last axis; offset = 1 for weights stored around 0 (Gemma).
+    """x[…, d] · rsqrt(mean(x²) + eps) · (offset + weight[d]), over the last axis.
 
-    weight may have another float dtype: it is cast to the dtype computed in. Without it the factor is 1. Raises ShapeError, DTypeError.
+    offset = 1 for weights that are stored around 0 (Gemma). weight may have another float dtype: it is cast to the one
+    computed in. Without a weight the factor is 1. Raises ShapeError, DTypeError.
     """
     _last_axis("rms_norm", x, weight=weight)
     w = wide(x)

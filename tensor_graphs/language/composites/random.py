@@ -1,9 +1,9 @@
-"""random: counter-based random numbers. The same key gives the same numbers on every backend, and each element depends on its
-index alone, so that any part of a tensor can be made anywhere.
+"""random: counter-based random numbers. The same key gives the same numbers on every backend, and each element depends
+on its index alone, so that any part of a tensor can be made anywhere.
 
-Source: Threefry-2x32 with 20 rounds, Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-A key is u32[2]; element i of a tensor (in C order) is made from the counter (0, i). A key used twice gives the same numbers:
-derive a key for each purpose by encrypting another counter, `threefry2x32(key, x0, x1)`.
+Source: Threefry-2x32, 20 rounds: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+A key is u32[2]; element i of a tensor (in C order) is made from the counter (0, i). A key used twice gives the same
+numbers: derive a key for each purpose by encrypting another counter, `threefry2x32(key, x0, x1)`.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ def _threefry_numpy(key: np.ndarray, x0: np.ndarray, x1: np.ndarray) -> tuple[np
     words = np.asarray(key, dtype=np.uint32)
     shape = np.shape(x0)
     # of at least one axis: numpy warns when a scalar wraps, which is what these words are for
-    y0, y1 = _cipher(words[0:1], words[1:2], np.asarray(x0, np.uint32).reshape(-1), np.asarray(x1, np.uint32).reshape(-1),
-                     np.bitwise_xor, _rotate_numpy, lambda n: np.full((1,), n, dtype=np.uint32))
+    flat0, flat1 = (np.asarray(x, dtype=np.uint32).reshape(-1) for x in (x0, x1))
+    y0, y1 = _cipher(words[0:1], words[1:2], flat0, flat1, np.bitwise_xor, _rotate_numpy,
+                     lambda n: np.full((1,), n, dtype=np.uint32))
     return y0.reshape(shape), y1.reshape(shape)
 
 
@@ -98,7 +99,8 @@ def _counters(name: str, shape: Sequence[Dim]) -> Node:
     for s in sizes:
         total = total * s
     if d.dim_ge(2**32, total) is False:
-        raise ShapeError(f"{name}: {d.format_dim(total)} elements, a counter of 32 bits has {2**32}", fix="a key for each part")
+        raise ShapeError(f"{name}: {d.format_dim(total)} elements, a counter of 32 bits has {2**32}",
+                         fix="a key for each part")
     return atomic.reshape(atomic.iota((total,), 0, u32), sizes)
 
 
@@ -119,9 +121,9 @@ def _bits_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.n
 
 @library(direct=_bits_direct)
 def random_bits(key: Node, *, shape: Sequence[Dim]) -> Node:
-    """u32[shape] of independent random bits from key u32[2]: both words of each counter, xored (as jax.random.bits does).
+    """u32[shape] of independent random bits from key u32[2]: both words of each counter, xored.
 
-    Raises DTypeError, ShapeError.
+    These are the bits of jax.random.bits (jax ≥ 0.5). Raises DTypeError, ShapeError.
     """
     _check("random_bits", key)
     y0, y1 = _words(key, _counters("random_bits", shape))
@@ -147,9 +149,9 @@ def _uniform_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> n
 
 @library(direct=_uniform_direct)
 def uniform(key: Node, *, shape: Sequence[Dim], dtype: DType = f32) -> Node:
-    """Floats in [0, 1), multiples of 2^-24: the top 24 bits of random_bits (of f16 the top 11, of bf16 8: what they hold exactly).
+    """Floats in [0, 1), multiples of 2^-24: the top 24 bits of random_bits.
 
-    Raises DTypeError, ShapeError.
+    f16 takes the top 11 bits and bf16 the top 8, which is what they hold exactly. Raises DTypeError, ShapeError.
     """
     _check("uniform", key)
     count = _precision("uniform", dtype)
@@ -164,10 +166,10 @@ def _normal_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np
 
 @library(direct=_normal_direct)
 def normal(key: Node, *, shape: Sequence[Dim], dtype: DType = f32) -> Node:
-    """Floats of mean 0 and variance 1 by Box and Muller (1958): √(−2 ln u)·cos(2π v), u in (0, 1] and v in [0, 1) of 24 bits each.
+    """Floats of mean 0 and variance 1 by Box and Muller (1958): √(−2 ln u)·cos(2π v), u in (0, 1] and v in [0, 1).
 
-    u and v are the two words of one counter, so no element depends on another. |x| ≤ √(48 ln 2) = 5.77. Computed in f32 or wider.
-    Raises DTypeError, ShapeError.
+    u and v are the top 24 bits of the two words of one counter, so no element depends on another. |x| ≤ √(48 ln 2).
+    Computed in f32 or wider. Raises DTypeError, ShapeError.
     """
     _check("normal", key)
     _precision("normal", dtype)
