@@ -267,7 +267,11 @@ def index_tensor(x: Node, index: Any) -> Node:
                 start, stop = _bound(i.start, size, size - 1, -1, "the start"), _bound(i.stop, size, -1, -1, "the stop")
                 if d.dim_ge(start, stop) is not True:
                     stop = d.dim_min(stop, start)
-            bounds.append((start, stop, step))
+                if d.dim_ge(start, 0) is not True:      # before the first: nothing, said from 0 on
+                    length = start - stop
+                    start = d.dim_max(start, 0)
+                    stop = start - length
+            bounds.append((0, 0, 1) if d.proved_equal(start, stop) else (start, stop, step))
         elif isinstance(i, (int, np.integer, d.Expr)):
             where = int(i) if isinstance(i, np.integer) else i
             if isinstance(where, int) and where < 0:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -12,18 +10,10 @@ from tensor_graphs.language import composite as c
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.meaning.interpreter import interpret
+from tests.language.messages import said
 
 X = tg.input("x", (2, 3))
 Y = tg.input("y", (2, 3))
-
-
-def said(build: Callable[[], object], error: type[LanguageError]) -> str:
-    """The whole message of the error that `build` raises; the place, which moves with this file, reads HERE."""
-    with pytest.raises(error) as caught:
-        build()
-    where = str(caught.value.location)
-    lines = str(caught.value).replace(where, "HERE").split("\n")
-    return "\n".join(line for line in lines if not (line.startswith("    ") and line.strip() == caught.value.location.source()))
 
 
 @tg.composite
@@ -123,9 +113,8 @@ def test_the_digest_of_a_composite_does_not_depend_on_its_source_text():
 
     def other(x: Node) -> Node:
         """The same, said at length."""
-        doubled = x
-        doubled = doubled + x
-        return doubled
+        same = x
+        return same + x
 
     assert tg.composite(name="double")(one)(X).digest == tg.composite(name="double")(other)(X).digest
 
@@ -164,7 +153,8 @@ def test_lists_and_numpy_scalars_become_plain_attributes():
 
 def test_dims_in_attributes_get_their_values():
     n = tg.dim("n", 1, 8)
-    assert c.resolve_attributes({"a": n + 1, "b": (2, (n, "x")), "c": 1.5}, {"n": 3}) == {"a": 4, "b": (2, (3, "x")), "c": 1.5}
+    found = c.resolve_attributes({"a": n + 1, "b": (2, (n, "x")), "c": 1.5}, {"n": 3})
+    assert found == {"a": 4, "b": (2, (3, "x")), "c": 1.5}
 
 
 def test_a_wrong_call_shows_the_signature():

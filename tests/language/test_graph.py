@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.language.errors import GraphError, LanguageError, ShapeError
+from tensor_graphs.language.errors import GraphError, ShapeError
 from tensor_graphs.language.graph import replace_dims
-
-
-def said(build: Callable[[], object], error: type[LanguageError]) -> str:
-    """The whole message of the error that `build` raises; the place, which moves with this file, reads HERE."""
-    with pytest.raises(error) as caught:
-        build()
-    where = str(caught.value.location)
-    lines = str(caught.value).replace(where, "HERE").split("\n")
-    return "\n".join(line for line in lines if not (line.startswith("    ") and line.strip() == caught.value.location.source()))
+from tests.language.messages import said
 
 
 def layer(x: str = "x", w: str = "w", dim: str = "n", eps: float = 1e-6) -> tg.Graph:
@@ -101,7 +91,8 @@ def test_a_leaf_needs_a_name_that_can_be_printed(make, kind, name):
 def test_two_leaves_of_one_name_are_refused():
     a, b = tg.input("x", (2,)), tg.input("x", (2,), tg.f16)
     assert said(lambda: tg.graph([a, b]), GraphError) == (
-        "GraphError at HERE: two different inputs are named 'x': f32[2] and f16[2]\n  fix: names are unique within a graph")
+        "GraphError at HERE: two different inputs are named 'x': f32[2] and f16[2]\n"
+        "  fix: names are unique within a graph")
 
 
 def test_two_dims_of_one_name_and_different_ranges_are_refused():

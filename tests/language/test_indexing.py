@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -13,53 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tensor_graphs as tg
-from tensor_graphs.language.composite import expand_all
-from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError, ShapeError
-from tensor_graphs.language.node import Node
-from tensor_graphs.meaning.interpreter import evaluate
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
+from tests.language.agreement import both_ways, check, check_gradients
+from tests.language.messages import said
 
 INF, NAN = float("inf"), float("nan")
 AWKWARD = st.sampled_from([0.0, -0.0, 1.0, 2.0, -1.0, INF, -INF, NAN])
 
 
-def both_ways(nodes: list[Node], values: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> list[list[np.ndarray]]:
-    """The values by the definitions alone and with every `direct`."""
-    leaves = {leaf: values[name] for name, leaf in tg.graph(nodes).inputs.items()}
-    return [[np.asarray(v) for v in evaluate(nodes, leaves, dict(dims or {}), use_direct=direct)] for direct in (False, True)]
-
-
-def check(node: Node, expected: Any, dims: Mapping[str, int] | None = None, **values: Any) -> None:
-    expected = np.asarray(expected)
-    for (found,) in both_ways([node], values, dims):
-        assert found.shape == expected.shape
-        np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)
-
-
-def check_gradient(node: Node, reference: torch.Tensor, wrt: Mapping[str, torch.Tensor], **values: Any) -> None:
-    """The composite's own rule and autodiff of its definition against torch, for a random gradient of the output."""
-    inputs = tg.graph(node).inputs
-    g = np.random.default_rng(9).normal(size=reference.shape)
-    reference.backward(torch.tensor(g))
-    cotangent = tg.input("g", node.shape, node.dtype)
-    leaves = {leaf: values[name] for name, leaf in inputs.items()} | {cotangent: g}
-    for out in (node, expand_all([node])[0]):
-        found = evaluate(tg.vjp([out], [cotangent], [inputs[name] for name in wrt]), leaves, {})
-        for tensor, ours in zip(wrt.values(), found, strict=True):
-            assert tensor.grad is not None
-            np.testing.assert_allclose(ours, tensor.grad.numpy(), rtol=1e-11, atol=1e-13)
-
-
-def said(build: Callable[[], object], error: type[LanguageError]) -> str:
-    """The whole message of the error that `build` raises; the place, which moves with this file, reads HERE."""
-    with pytest.raises(error) as caught:
-        build()
-    where = str(caught.value.location)
-    source = caught.value.location.source()
-    lines = str(caught.value).replace(where, "HERE").split("\n")
-    return "\n".join(line for line in lines if not (line.startswith("    ") and line.strip() == source))
-
-
-# ---- embedding, one_hot -----------------------------------------------------------------------------------------------
+# ---- embedding, one_hot ----------------------------------------------------------------------------------------------
 
 
 def test_an_embedding_reads_rows_scales_them_and_is_zero_out_of_range():
@@ -77,7 +36,7 @@ def test_the_gradient_of_an_embedding_adds_up_where_an_id_is_used_twice():
     table, ids = np.random.default_rng(2).normal(size=(5, 3)), np.array([1, 4, 1, 0])
     tt = torch.tensor(table, requires_grad=True)
     node = tg.embedding(tg.input("t", table.shape), tg.input("i", (4,), tg.i64), scale=3.0)
-    check_gradient(node, torch.nn.functional.embedding(torch.tensor(ids), tt) * 3.0, {"t": tt}, t=table, i=ids)
+    check_gradients(node, torch.nn.functional.embedding(torch.tensor(ids), tt) * 3.0, {"t": tt}, t=table, i=ids)
 
 
 def test_one_hot_is_one_at_the_id_and_nothing_out_of_range():
@@ -90,7 +49,7 @@ def test_one_hot_is_one_at_the_id_and_nothing_out_of_range():
     check(node, expected.astype(bool), {"n": 4}, i=ids)
 
 
-# ---- concat, stack, flip ----------------------------------------------------------------------------------------------
+# ---- concat, stack, flip ---------------------------------------------------------------------------------------------
 
 
 @settings(derandomize=True, max_examples=40, deadline=None)
@@ -101,9 +60,11 @@ def test_concat_and_stack_are_those_of_numpy(data, shape, seed):
     sizes = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
     arrays = [rng.normal(size=[k if i == axis % len(shape) else s for i, s in enumerate(shape)]) for k in sizes]
     values = {f"x{i}": a for i, a in enumerate(arrays)}
-    check(tg.concat(*(tg.input(name, a.shape) for name, a in values.items()), axis=axis), np.concatenate(arrays, axis), **values)
+    joined = tg.concat(*(tg.input(name, a.shape) for name, a in values.items()), axis=axis)
+    check(joined, np.concatenate(arrays, axis), **values)
     same = {f"x{i}": rng.normal(size=shape) for i in range(len(sizes))}
-    check(tg.stack(*(tg.input(name, a.shape) for name, a in same.items()), axis=axis), np.stack(list(same.values()), axis), **same)
+    stacked = tg.stack(*(tg.input(name, a.shape) for name, a in same.items()), axis=axis)
+    check(stacked, np.stack(list(same.values()), axis), **same)
 
 
 def test_concat_keeps_infinities_and_nan_in_their_place():
@@ -124,7 +85,7 @@ def test_the_gradient_of_concat_is_cut_into_its_pieces():
     a, b = rng.normal(size=(2, 3)), rng.normal(size=(2, 1))
     ta, tb = (torch.tensor(v, requires_grad=True) for v in (a, b))
     node = tg.concat(tg.input("a", a.shape), tg.input("b", b.shape), axis=-1)
-    check_gradient(node, torch.cat([ta, tb], -1), {"a": ta, "b": tb}, a=a, b=b)
+    check_gradients(node, torch.cat([ta, tb], -1), {"a": ta, "b": tb}, a=a, b=b)
 
 
 def test_flip_reverses_the_axes_it_is_given():
@@ -152,7 +113,7 @@ def test_joining_says_what_does_not_fit():
         "  fix: slice, expand or reshape one of them")
 
 
-# ---- argmax, topk -----------------------------------------------------------------------------------------------------
+# ---- argmax, topk ----------------------------------------------------------------------------------------------------
 
 
 @settings(derandomize=True, max_examples=40, deadline=None)
@@ -199,7 +160,7 @@ def test_the_gradient_of_topk_goes_back_to_where_the_values_came_from():
     x = np.random.default_rng(6).normal(size=(2, 5))
     tx = torch.tensor(x, requires_grad=True)
     values, _ = tg.topk(tg.input("x", x.shape), k=3)
-    check_gradient(values, torch.topk(tx, 3).values, {"x": tx}, x=x)
+    check_gradients(values, torch.topk(tx, 3).values, {"x": tx}, x=x)
 
 
 def test_topk_of_more_than_there_is_is_refused():
@@ -207,7 +168,7 @@ def test_topk_of_more_than_there_is_is_refused():
         "AttributeValueError at HERE: topk: 4 of f32[2, 3]\n  fix: an int from 0 to 3")
 
 
-# ---- cumsum, prod -----------------------------------------------------------------------------------------------------
+# ---- cumsum, prod ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -216,7 +177,7 @@ def test_cumsum_is_that_of_numpy_with_the_gradient_of_torch(axis):
     tx = torch.tensor(x, requires_grad=True)
     node = tg.cumsum(tg.input("x", x.shape), axis=axis)
     check(node, np.cumsum(x, axis), x=x)
-    check_gradient(node, torch.cumsum(tx, axis), {"x": tx}, x=x)
+    check_gradients(node, torch.cumsum(tx, axis), {"x": tx}, x=x)
 
 
 def test_an_infinity_in_a_cumsum_does_not_reach_what_lies_before_it():
@@ -250,7 +211,7 @@ def test_prod_of_nothing_is_one_and_integers_wrap():
 def test_the_gradient_of_a_product_is_right_where_a_factor_is_zero():
     x = np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 4.0]])
     tx = torch.tensor(x, requires_grad=True)
-    check_gradient(tg.prod(tg.input("x", x.shape), axes=1), torch.prod(tx, 1), {"x": tx}, x=x)
+    check_gradients(tg.prod(tg.input("x", x.shape), axes=1), torch.prod(tx, 1), {"x": tx}, x=x)
 
 
 def test_a_product_over_a_dim_without_a_real_bound_is_refused():

@@ -1,30 +1,19 @@
-"""Writes to memory: slices land where they are told, what falls outside is dropped, and gradients go where the values went."""
+"""Writes to memory: slices land where they are told, what falls outside is dropped, gradients go where values went."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.language.composite import expand_all
-from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError, ShapeError
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.meaning.interpreter import evaluate, interpret
+from tests.language.messages import said
 
 RNG = np.random.default_rng(1)
 BASE, VALUE = RNG.normal(size=(5, 4, 2)), RNG.normal(size=(5, 3, 2))
 B, V = tg.input("base", BASE.shape), tg.input("value", VALUE.shape)
-
-
-def said(build: Callable[[], object], error: type[LanguageError]) -> str:
-    """The whole message of the error that `build` raises; the place, which moves with this file, reads HERE."""
-    with pytest.raises(error) as caught:
-        build()
-    where = str(caught.value.location)
-    source = caught.value.location.source()
-    lines = str(caught.value).replace(where, "HERE").split("\n")
-    return "\n".join(line for line in lines if not (line.startswith("    ") and line.strip() == source))
 
 
 def written(start: int) -> np.ndarray:

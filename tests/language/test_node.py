@@ -1,4 +1,4 @@
-"""Nodes are immutable and hash-consed: one application, one object; everything that changes the value is part of its identity."""
+"""Nodes are immutable and hash-consed: one application, one object; what changes the value is part of its identity."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_a_nan_is_the_same_constant_as_a_nan():
 def test_attributes_of_different_types_never_share_an_encoding():
     n = tg.dim("n", 1, 8)
     values = [None, True, False, 0, 1, 0.0, -0.0, 1.0, "1", "n", "none", n, n + 1, tg.f32, (), (1,), ((1,),), (1, 1),
-              ("1",), ArrayValue.of(np.zeros(2, np.float32), tg.f32), ArrayValue.of(np.zeros((2, 1), np.float32), tg.f32),
-              ArrayValue.of(np.zeros(2, np.int32), tg.i32)]
+              ("1",), ArrayValue.of(np.zeros(2, np.float32), tg.f32),
+              ArrayValue.of(np.zeros((2, 1), np.float32), tg.f32), ArrayValue.of(np.zeros(2, np.int32), tg.i32)]
     encoded = [encode_attribute(v) for v in values]
     assert len(set(encoded)) == len(values)
 

@@ -1,8 +1,6 @@
-"""Rotary positions: the table is exact to float64, the rotation is that of Hugging Face, and rotating keeps what it should."""
+"""Rotary positions: the table is exact to float64, the rotation is that of Hugging Face, distances are kept."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,18 +9,9 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 import tensor_graphs as tg
 from tensor_graphs.language.composite import expand_all
-from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError, ShapeError
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.meaning.interpreter import evaluate
-
-
-def said(build: Callable[[], object], error: type[LanguageError]) -> str:
-    """The whole message of the error that `build` raises; the place, which moves with this file, reads HERE."""
-    with pytest.raises(error) as caught:
-        build()
-    where = str(caught.value.location)
-    source = caught.value.location.source()
-    lines = str(caught.value).replace(where, "HERE").split("\n")
-    return "\n".join(line for line in lines if not (line.startswith("    ") and line.strip() == source))
+from tests.language.messages import said
 
 
 def table(positions: np.ndarray, dim: int = 8, theta: float = 1e4, scaling: float = 1.0) -> list[np.ndarray]:

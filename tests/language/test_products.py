@@ -1,8 +1,7 @@
-"""Products against numpy and torch: dot, linear and attention by their definitions and by `direct`, and their gradients."""
+"""Products against numpy and torch: dot, linear and attention by definition and by `direct`, and their gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,48 +13,13 @@ from hypothesis.extra import numpy as hnp
 
 import tensor_graphs as tg
 from tensor_graphs.language.composite import expand_all
-from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError, ShapeError
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import evaluate
+from tests.language.agreement import both_ways, check, check_gradients
+from tests.language.messages import said
 
-
-def both_ways(node: Node, values: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> list[np.ndarray]:
-    """The value by the definitions alone and with every `direct`."""
-    leaves = {leaf: values[name] for name, leaf in tg.graph(node).inputs.items()}
-    return [np.asarray(evaluate([node], leaves, dict(dims or {}), use_direct=direct)[0]) for direct in (False, True)]
-
-
-def check(node: Node, expected: np.ndarray, dims: Mapping[str, int] | None = None, **values: Any) -> None:
-    for found in both_ways(node, values, dims):
-        assert found.shape == np.shape(expected)
-        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
-
-
-def check_gradients(node: Node, reference: torch.Tensor, wrt: Mapping[str, torch.Tensor], **values: Any) -> None:
-    """The composite's own rule and autodiff of its definition against torch, for a random gradient of the output."""
-    inputs = tg.graph(node).inputs
-    g = np.random.default_rng(9).normal(size=reference.shape)
-    reference.backward(torch.tensor(g))
-    cotangent = tg.input("g", node.shape, node.dtype)
-    leaves = {leaf: values[name] for name, leaf in inputs.items()} | {cotangent: g}
-    for out in (node, expand_all([node])[0]):
-        found = evaluate(tg.vjp([out], [cotangent], [inputs[name] for name in wrt]), leaves, {})
-        for (name, tensor), ours in zip(wrt.items(), found, strict=True):
-            assert tensor.grad is not None
-            np.testing.assert_allclose(ours, tensor.grad.numpy(), rtol=1e-9, atol=1e-11, err_msg=name)
-
-
-def said(build: Callable[[], object], error: type[LanguageError]) -> str:
-    """The whole message of the error that `build` raises; the place, which moves with this file, reads HERE."""
-    with pytest.raises(error) as caught:
-        build()
-    where = str(caught.value.location)
-    source = caught.value.location.source()
-    lines = str(caught.value).replace(where, "HERE").split("\n")
-    return "\n".join(line for line in lines if not (line.startswith("    ") and line.strip() == source))
-
-
-# ---- dot --------------------------------------------------------------------------------------------------------------
+# ---- dot -------------------------------------------------------------------------------------------------------------
 
 MATMUL = hnp.mutually_broadcastable_shapes(signature=np.matmul.signature, max_dims=2, max_side=4)
 
@@ -70,7 +34,8 @@ def test_dot_is_matmul_for_matrices_vectors_and_broadcast_batches(shapes, seed):
     check(node, np.matmul(a, b), a=a, b=b)
 
 
-@pytest.mark.parametrize("a_shape, b_shape", [((0, 3), (3, 2)), ((2, 0), (0, 2)), ((2, 3), (3, 0)), ((0, 2, 3), (1, 3, 2))])
+@pytest.mark.parametrize("a_shape, b_shape", [((0, 3), (3, 2)), ((2, 0), (0, 2)), ((2, 3), (3, 0)),
+                                              ((0, 2, 3), (1, 3, 2))])
 def test_dot_of_nothing_is_zero_or_empty(a_shape, b_shape):
     a, b = np.ones(a_shape), np.ones(b_shape)
     check(tg.dot(tg.input("a", a_shape), tg.input("b", b_shape)), np.matmul(a, b), a=a, b=b)
@@ -80,7 +45,8 @@ def test_dot_of_nothing_is_zero_or_empty(a_shape, b_shape):
 def test_dot_of_integers_wraps(dtype):
     rng = np.random.default_rng(1)
     a, b = (rng.integers(dtype.min, dtype.max, s, dtype=dtype.numpy) for s in ((3, 5), (5, 2)))
-    for found in both_ways(tg.dot(tg.input("a", a.shape, dtype), tg.input("b", b.shape, dtype)), {"a": a, "b": b}):
+    node = tg.dot(tg.input("a", a.shape, dtype), tg.input("b", b.shape, dtype))
+    for (found,) in both_ways([node], {"a": a, "b": b}):
         assert found.dtype == dtype.numpy
         np.testing.assert_array_equal(found, np.matmul(a, b))
 
@@ -119,7 +85,7 @@ def test_dot_says_which_sizes_disagree():
         "  fix: cast one of them: x.cast(tg.f32)")
 
 
-# ---- linear -----------------------------------------------------------------------------------------------------------
+# ---- linear ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
@@ -146,15 +112,15 @@ def test_linear_takes_a_narrow_weight_and_answers_in_the_dtype_of_x():
 def test_linear_says_what_a_weight_looks_like():
     x = tg.input("x", (2, 3))
     assert said(lambda: tg.linear(x, tg.input("w", (3, 5))), ShapeError) == (
-        "ShapeError at HERE: linear of f32[2, 3] and the weight f32[3, 5]: the last axis of x has to be the second of a "
-        "weight[out, in]\n  fix: weight.T when it is stored as [in, out]")
+        "ShapeError at HERE: linear of f32[2, 3] and the weight f32[3, 5]: the last axis of x has to be the second of "
+        "a weight[out, in]\n  fix: weight.T when it is stored as [in, out]")
     assert said(lambda: tg.linear(x, tg.input("w", (5, 3)), tg.input("b", (3,))), ShapeError) == (
         "ShapeError at HERE: linear: the bias is f32[3], the weight f32[5, 3]\n  fix: a bias of 5 elements")
     assert said(lambda: tg.linear(x, tg.input("w", (5, 3), tg.i8)), DTypeError) == (
         "DTypeError at HERE: linear (weight) takes float, the operand is i8[5, 3]\n  fix: cast it first")
 
 
-# ---- attention --------------------------------------------------------------------------------------------------------
+# ---- attention -------------------------------------------------------------------------------------------------------
 
 
 def reference_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor, scale: float,
@@ -169,7 +135,8 @@ def reference_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visib
     return torch.einsum("hij,jhe->ihe", weights, v.repeat_interleave(groups, 1))
 
 
-def visible_keys(n: int, s: int, mask: np.ndarray | None = None, causal: bool = False, window: int = 0, start: int = 0) -> np.ndarray:
+def visible_keys(n: int, s: int, mask: np.ndarray | None = None, causal: bool = False, window: int = 0,
+                 start: int = 0) -> np.ndarray:
     """By the words of the contract, key by key."""
     found = np.ones((n, s), bool)
     for i in range(n):
@@ -224,7 +191,8 @@ def test_rows_that_see_nothing_are_zero_and_pass_no_gradient():
     rng = np.random.default_rng(8)
     q, k, v = rng.normal(size=(2, 2, 3)), rng.normal(size=(4, 1, 3)), rng.normal(size=(4, 1, 3))
     mask = np.array([[False] * 4, [True, False, True, False]])
-    leaves = [tg.input("q", q.shape), tg.input("k", k.shape), tg.input("v", v.shape), tg.input("mask", mask.shape, tg.bool_)]
+    leaves = [tg.input("q", q.shape), tg.input("k", k.shape), tg.input("v", v.shape),
+              tg.input("mask", mask.shape, tg.bool_)]
     node = tg.attention(*leaves, scale=1.0)
     values = dict(zip(leaves, (q, k, v, mask), strict=True))
     for out in (node, expand_all([node])[0]):
@@ -289,6 +257,7 @@ def test_attention_says_what_does_not_fit():
     assert said(lambda: attend((3, 2, 4), (5, 2, 4), (5, 2, 4), tg.input("m", (3, 5))), DTypeError) == (
         "DTypeError at HERE: attention (mask) takes bool, the operand is f32[3, 5]\n  fix: cast it first")
     assert said(lambda: attend((3, 2, 4), (5, 2, 4), (5, 2, 4), window=-1), AttributeValueError) == (
-        "AttributeValueError at HERE: attention: the window is -1\n  fix: the number of keys to see, an int; 0 = all of them")
+        "AttributeValueError at HERE: attention: the window is -1\n"
+        "  fix: the number of keys to see, an int; 0 = all of them")
     assert said(lambda: attend((3, 2, 4), (5, 2, 4), (5, 2, 4), softcap=-1.0), AttributeValueError) == (
         "AttributeValueError at HERE: attention: the soft cap is -1.0\n  fix: a number > 0; 0 = none")

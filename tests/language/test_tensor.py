@@ -12,34 +12,23 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tensor_graphs as tg
-from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError, ShapeError
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.leaves import CONSTANT
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
+from tests.language.messages import said
 
 X = tg.input("x", (4, 5, 6))
-I = tg.input("i", (4, 5), tg.i32)
+K = tg.input("i", (4, 5), tg.i32)
 N = tg.dim("n", 1, 64)
 S = tg.input("s", (N, 8))
-
-
-def said(build: Callable[[], object], error: type[LanguageError]) -> str:
-    """The whole message of the error that `build` raises; the place, which moves with this file, reads HERE."""
-    with pytest.raises(error) as caught:
-        build()
-    text = str(caught.value)
-    assert caught.value.location is not None and caught.value.location.file == __file__
-    where = str(caught.value.location)
-    assert text.startswith(f"{error.__name__} at {where}: ")
-    lines = text.replace(where, "HERE").split("\n")
-    return "\n".join(line for line in lines if not (line.startswith("    ") and line.strip() == caught.value.location.source()))
 
 
 def value_of(node: Node, dims: dict[str, int] | None = None, **inputs: Any) -> np.ndarray:
     return np.asarray(interpret(tg.graph(node), inputs, dims=dims).outputs["out"])
 
 
-# ---- operators --------------------------------------------------------------------------------------------------------
+# ---- operators -------------------------------------------------------------------------------------------------------
 
 ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b,
@@ -112,7 +101,7 @@ def test_inversion_is_not_for_booleans_and_all_bits_for_integers():
 
 
 def test_equality_of_tensors_asks_for_the_same_node_and_equals_for_the_same_values():
-    assert (X == X) is True and (X == I) is False
+    assert (X == X) is True and (X == K) is False
     assert tg.equals(X, X).dtype == tg.bool_
 
 
@@ -143,12 +132,12 @@ def test_operators_refuse_two_dtypes():
 
 
 def test_a_float_beside_integers_is_refused():
-    assert said(lambda: I + 0.5, DTypeError) == (
+    assert said(lambda: K + 0.5, DTypeError) == (
         "DTypeError at HERE: the number 0.5 beside a tensor of i32\n  fix: cast the tensor to a float dtype first")
 
 
 def test_integers_have_no_true_division():
-    assert said(lambda: I / 2, DTypeError) == (
+    assert said(lambda: K / 2, DTypeError) == (
         "DTypeError at HERE: div of i32[4, 5] and i32[4, 5]: integers have no /\n"
         "  fix: x // y floors; or cast to a float dtype")
 
@@ -178,7 +167,7 @@ def test_a_tensor_is_not_mistaken_for_its_values(use, words):
     assert str(caught.value) == words
 
 
-# ---- indexing ---------------------------------------------------------------------------------------------------------
+# ---- indexing --------------------------------------------------------------------------------------------------------
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)
@@ -258,8 +247,8 @@ def test_too_many_indices_are_refused():
                          ids=["tensor", "array", "list", "bool"])
 def test_a_boolean_mask_is_refused_with_what_to_do_instead(mask):
     assert said(lambda: X[mask], AttributeValueError) == (
-        "AttributeValueError at HERE: f32[4, 5, 6] indexed by a boolean mask: the size of the result would depend on values\n"
-        "  fix: tg.where(mask, x, other) keeps the shape; gather with integer indices selects")
+        "AttributeValueError at HERE: f32[4, 5, 6] indexed by a boolean mask: the size of the result would depend "
+        "on values\n  fix: tg.where(mask, x, other) keeps the shape; gather with integer indices selects")
 
 
 def test_steps_and_bounds_that_are_no_integers_are_refused():
@@ -274,4 +263,5 @@ def test_steps_and_bounds_that_are_no_integers_are_refused():
 
 def test_two_integer_tensors_at_once_are_refused():
     assert said(lambda: X[[0], [1]], AttributeValueError) == (
-        "AttributeValueError at HERE: only one integer tensor per index\n  fix: index twice, or reshape to one axis and gather")
+        "AttributeValueError at HERE: only one integer tensor per index\n"
+        "  fix: index twice, or reshape to one axis and gather")

@@ -37,6 +37,12 @@ def _zeros(x: Node) -> Node:
     return fill(0, x.shape, x.dtype)
 
 
+def _one(op: CompositeOp, *operands: Node, **attributes: Any) -> Node:
+    """The node of a composite with one output."""
+    made: Node = op(*operands, **attributes)
+    return made
+
+
 def _both(name: str, x: Node, y: Node, *kinds: str) -> None:
     """The checks of a composite of two operands, in its own name and not in that of an op of its definition."""
     need(name, x, *kinds)
@@ -90,7 +96,7 @@ def sign(x: Node) -> Node:
 def ceil(x: Node) -> Node:
     """The smallest whole number ≥ x, for floats: −floor(−x)."""
     need("ceil", x, "float")
-    return neg(atomic.floor(neg(x)))
+    return _one(neg, atomic.floor(neg(x)))
 
 
 @library()
@@ -156,7 +162,7 @@ def _sub(x: Node, y: Node) -> Node:
 
 def _div_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
     with np.errstate(all="ignore"):
-        return np.divide(roles["x"], roles["y"])
+        return np.asarray(np.divide(roles["x"], roles["y"]))
 
 
 @library(name="div", direct=_div_direct)
@@ -180,7 +186,7 @@ def _mod(x: Node, y: Node) -> Node:
     quotient = _floor_div(x, y)
     whole = atomic.mul(quotient, y)
     if x.dtype.kind != "float":
-        return _sub(x, whole)
+        return _one(_sub, x, whole)
     zero = _zeros(x)
     rest = _sub(x, atomic.where(equals(quotient, zero), zero, whole))     # 0 · ∞: x mod ∞ is x
     # the rounded quotient may land on the wrong side of a whole number: then the rest is one y off
@@ -196,7 +202,7 @@ def _pow_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_t
     x, y = roles["x"], roles["y"]
     with np.errstate(all="ignore"):
         if x.dtype.kind == "f":
-            return np.power(x, y)
+            return np.asarray(np.power(x, y))
         power = np.power(x, np.where(y < 0, 0, y).astype(y.dtype))
         odd = (y & 1).astype(bool)
         inverse = np.where(x == 1, 1, np.where(x == -1, np.where(odd, -1, 1), 0)) if x.dtype.kind == "i" else 0
@@ -354,7 +360,7 @@ def add(x: Operand, y: Operand) -> Node:
 
 def sub(x: Operand, y: Operand) -> Node:
     """x − y; integers wrap."""
-    return _sub(*together("sub", x, y))
+    return _one(_sub, *together("sub", x, y))
 
 
 def mul(x: Operand, y: Operand) -> Node:
@@ -368,7 +374,7 @@ def div(x: Operand, y: Operand) -> Node:
     if a.dtype.kind != "float":
         raise DTypeError(f"div of {a.type} and {b.type}: integers have no /",
                          fix="x // y floors; or cast to a float dtype")
-    return _div(a, b)
+    return _one(_div, a, b)
 
 
 def floor_div(x: Operand, y: Operand) -> Node:
@@ -379,7 +385,7 @@ def floor_div(x: Operand, y: Operand) -> Node:
 
 def mod(x: Operand, y: Operand) -> Node:
     """x − ⌊x / y⌋·y, with the sign of y; integers: x mod 0 is x."""
-    return _mod(*together("mod", x, y))
+    return _one(_mod, *together("mod", x, y))
 
 
 def pow(x: Operand, y: Operand) -> Node:
@@ -387,19 +393,21 @@ def pow(x: Operand, y: Operand) -> Node:
     if isinstance(x, Node) and isinstance(y, (int, float, np.number)) and not isinstance(y, bool):
         exponent = float(y)
         if exponent == 2:
-            return square(x)
+            return _one(square, x)
         if exponent.is_integer() and 0 <= exponent <= _LARGEST_UNROLLED_POWER:
-            return x if exponent == 1 else integer_power(x, exponent=int(exponent))
+            return x if exponent == 1 else _one(integer_power, x, exponent=int(exponent))
         if x.dtype.kind == "float" and exponent in (0.5, -0.5, -1.0):
-            return {0.5: atomic.sqrt, -0.5: rsqrt, -1.0: atomic.reciprocal}[exponent](x)
+            if exponent == -0.5:
+                return _one(rsqrt, x)
+            return atomic.sqrt(x) if exponent == 0.5 else atomic.reciprocal(x)
     if isinstance(y, Node) and y.dtype.kind == "float" and isinstance(x, (int, float, np.number)) and float(x) == 2.0:
         return atomic.exp2(y)
-    return _pow(*together("pow", x, y))
+    return _one(_pow, *together("pow", x, y))
 
 
 def minimum(x: Operand, y: Operand) -> Node:
     """The smaller one, element by element; NaN wins."""
-    return _min(*together("minimum", x, y))
+    return _one(_min, *together("minimum", x, y))
 
 
 def maximum(x: Operand, y: Operand) -> Node:
@@ -425,18 +433,18 @@ def greater(x: Operand, y: Operand) -> Node:
 
 def less_equal(x: Operand, y: Operand) -> Node:
     """x ≤ y; False beside NaN."""
-    return _less_equal(*together("less_equal", x, y))
+    return _one(_less_equal, *together("less_equal", x, y))
 
 
 def greater_equal(x: Operand, y: Operand) -> Node:
     """x ≥ y; False beside NaN."""
     a, b = together("greater_equal", x, y)
-    return _less_equal(b, a)
+    return _one(_less_equal, b, a)
 
 
 def equals(x: Operand, y: Operand) -> Node:
     """x = y as a bool tensor (`==` between tensors asks whether they are the same node); NaN equals nothing."""
-    return _equals(*together("equals", x, y))
+    return _one(_equals, *together("equals", x, y))
 
 
 def not_equal(x: Operand, y: Operand) -> Node:
@@ -451,7 +459,7 @@ def bit_and(x: Operand, y: Operand) -> Node:
 
 def bit_or(x: Operand, y: Operand) -> Node:
     """x or y, bit by bit; of booleans the logical or."""
-    return _bit_or(*together("bit_or", x, y))
+    return _one(_bit_or, *together("bit_or", x, y))
 
 
 def bit_xor(x: Operand, y: Operand) -> Node:

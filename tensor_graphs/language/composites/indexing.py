@@ -38,7 +38,7 @@ def _embedding_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_ty
         return np.zeros((*ids.shape, table.shape[1]))
     inside = (ids >= 0) & (ids < len(table))
     rows = np.take(table, np.where(inside, ids, 0), axis=0)
-    return np.where(inside[..., None], rows, 0.0) * attrs["scale"]
+    return np.asarray(np.where(inside[..., None], rows, 0.0) * attrs["scale"])
 
 
 def _embedding_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
@@ -140,7 +140,8 @@ def stack(*xs: Node, axis: int = 0) -> Node:
         raise ShapeError("stack of nothing", fix="at least one tensor")
     axis = check_axis("stack", axis, xs[0].rank + 1)
     atomic.same_shape("stack", *xs)
-    return concat(*(atomic.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs), axis=axis)
+    made: Node = concat(*(atomic.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs), axis=axis)
+    return made
 
 
 def flip(x: Node, *, axes: int | Sequence[int]) -> Node:
@@ -153,7 +154,7 @@ def flip(x: Node, *, axes: int | Sequence[int]) -> Node:
 
 
 def _argmax_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
-    return np.argmax(roles["x"], axis=attrs["axis"]).astype(np.int32)
+    return np.asarray(np.argmax(roles["x"], axis=attrs["axis"]), dtype=np.int32)
 
 
 @library(direct=_argmax_direct)

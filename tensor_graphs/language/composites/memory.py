@@ -78,10 +78,12 @@ def write_at(base: Node, value: Node, at: Dim | Node, axis: int = 0) -> Node:
     """base with `value` written along `axis` from `at` on (int, dim, integer scalar), or at one index per slice."""
     axis = check_axis("write_at", axis, base.rank)
     if isinstance(at, (int, np.integer, d.Expr)) and not isinstance(at, bool):
-        return write_rows(base, value, start=int(at) if isinstance(at, np.integer) else at, axis=axis)
+        rows: Node = write_rows(base, value, start=int(at) if isinstance(at, np.integer) else at, axis=axis)
+        return rows
     if not isinstance(at, Node):
         at = constant(np.asarray(at))
     if at.rank == 0 and value.rank == base.rank:       # a position known only at run time: rows at, at + 1, …
         count = value.shape[axis]
         at = atomic.add(atomic.iota((count,), 0, at.dtype), broadcast_to(at, (count,)))
-    return write_at_index(base, value, at, axis=axis)
+    made: Node = write_at_index(base, value, at, axis=axis)
+    return made

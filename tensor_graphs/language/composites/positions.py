@@ -98,5 +98,7 @@ def rope(x: Node, cos: Node, sin: Node) -> Node:
     first, second = _halves(x)
     n, _, half = first.shape
     c, s = (broadcast_to(atomic.reshape(atomic.cast(t, x.dtype), (n, 1, half)), first.shape) for t in (cos, sin))
-    return concat(arithmetic.sub(atomic.mul(first, c), atomic.mul(second, s)),
-                  atomic.add(atomic.mul(second, c), atomic.mul(first, s)), axis=2)
+    turned = (arithmetic.sub(atomic.mul(first, c), atomic.mul(second, s)),
+              atomic.add(atomic.mul(second, c), atomic.mul(first, s)))
+    out: Node = concat(*turned, axis=2)
+    return out

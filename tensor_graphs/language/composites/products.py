@@ -142,7 +142,7 @@ def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
     if x.rank == 0 or weight.rank != 2 or not same_dim(x.shape[-1], weight.shape[1]):
         raise ShapeError(f"linear of {show(x)} and the weight {show(weight)}: the last axis of x has to be the "
                          "second of a weight[out, in]", fix="weight.T when it is stored as [in, out]")
-    out = dot(x, atomic.permute(atomic.cast(weight, x.dtype), (1, 0)))
+    out: Node = dot(x, atomic.permute(atomic.cast(weight, x.dtype), (1, 0)))
     if bias is None:
         return out
     need("linear (bias)", bias, "float")
@@ -258,14 +258,14 @@ def _attention_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) ->
         if attrs["window"]:
             band &= offset < attrs["window"]
         visible = band if visible is None else visible & band
-    some = None if visible is None else visible.any(axis=1, keepdims=True)
+    some = None if visible is None else np.asarray(visible.any(axis=1, keepdims=True))
     with np.errstate(all="ignore"):
         for h in range(heads):
             g = h // (heads // groups)
             scores = (q[:, h] @ k[:, g].T) * attrs["scale"]
             if attrs["softcap"]:
                 scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
-            if visible is not None:
+            if visible is not None and some is not None:
                 scores = np.where(visible | ~some, scores, -np.inf)
             weights = np.exp(scores - scores.max(axis=1, keepdims=True))
             weights /= weights.sum(axis=1, keepdims=True)
