@@ -261,7 +261,7 @@ class _Section:
         """The value of `key`; `default` when it is absent or null (REQUIRED: an error)."""
         if not self.has(key):
             if default is _REQUIRED:
-                near = close_to(key, self.values)
+                near = close_to(key, [k for k in self.values if k != key])
                 raise self.error(f"{key} is missing", fix=f"did you mean {near[0]}?" if near else f"add {key} ({kind})")
             return default
         value = self.values[key]
