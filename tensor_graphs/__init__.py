@@ -69,6 +69,7 @@ from tensor_graphs.language.composites import gated as gated
 from tensor_graphs.language.composites import gelu as gelu
 from tensor_graphs.language.composites import greater as greater
 from tensor_graphs.language.composites import greater_equal as greater_equal
+from tensor_graphs.language.composites import integer_power as integer_power
 from tensor_graphs.language.composites import is_finite as is_finite
 from tensor_graphs.language.composites import is_nan as is_nan
 from tensor_graphs.language.composites import layer_norm as layer_norm
