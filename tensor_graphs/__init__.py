@@ -168,18 +168,22 @@ max, min = reduce_max, reduce_min  # over axes, as sum; element by element: maxi
 if TYPE_CHECKING:
     from tensor_graphs.compiler.choose import list_paths as list_paths
     from tensor_graphs.compiler.compile import compile_graph
-    from tensor_graphs.meaning.equality import equal as equal
+    from tensor_graphs.compiler.explain import explain as explain
+    from tensor_graphs.compiler.profile_graph import profile_graph
+    from tensor_graphs.kernels.registry import host_kernel
     from tensor_graphs.meaning.interpreter import interpret as interpret
-    from tensor_graphs.profiling.profile import profile_graph
+    from tensor_graphs.runtime.compiled_graph import bind as bind
 
-    compile, profile = compile_graph, profile_graph
+    compile, kernel, profile = compile_graph, host_kernel, profile_graph
 
 LAZY: dict[str, tuple[str, str]] = {
+    "bind": ("tensor_graphs.runtime.compiled_graph", "bind"),
     "compile": ("tensor_graphs.compiler.compile", "compile_graph"),
-    "equal": ("tensor_graphs.meaning.equality", "equal"),
+    "explain": ("tensor_graphs.compiler.explain", "explain"),
     "interpret": ("tensor_graphs.meaning.interpreter", "interpret"),
+    "kernel": ("tensor_graphs.kernels.registry", "host_kernel"),
     "list_paths": ("tensor_graphs.compiler.choose", "list_paths"),
-    "profile": ("tensor_graphs.profiling.profile", "profile_graph"),
+    "profile": ("tensor_graphs.compiler.profile_graph", "profile_graph"),
 }
 """What is loaded when it is first used: name -> (module, its name there)."""
 

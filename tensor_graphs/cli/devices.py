@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from tensor_graphs.cli import options
@@ -19,7 +21,7 @@ def devices(db: options.DatabaseAt = None, json: options.Json = False) -> None:
     from tensor_graphs.records import queries
 
     store = options.database(db)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in sorted(BACKENDS):
         reason = why_missing(name)
         environment = environment_of(name)

@@ -449,9 +449,20 @@ def _binary(name: str) -> Callable[[Node, Node], Node]:
     return build
 
 
-reciprocal, sqrt, exp2, log2, sin, floor = map(_unary, ("reciprocal", "sqrt", "exp2", "log2", "sin", "floor"))
-add, mul, max, idiv, bit_and, bit_xor, less, not_equal = map(
-    _binary, ("add", "mul", "max", "idiv", "and", "xor", "less", "not_equal"))
+reciprocal: Callable[[Node], Node] = _unary("reciprocal")
+sqrt: Callable[[Node], Node] = _unary("sqrt")
+exp2: Callable[[Node], Node] = _unary("exp2")
+log2: Callable[[Node], Node] = _unary("log2")
+sin: Callable[[Node], Node] = _unary("sin")
+floor: Callable[[Node], Node] = _unary("floor")
+add: Callable[[Node, Node], Node] = _binary("add")
+mul: Callable[[Node, Node], Node] = _binary("mul")
+max: Callable[[Node, Node], Node] = _binary("max")
+idiv: Callable[[Node, Node], Node] = _binary("idiv")
+bit_and: Callable[[Node, Node], Node] = _binary("and")
+bit_xor: Callable[[Node, Node], Node] = _binary("xor")
+less: Callable[[Node, Node], Node] = _binary("less")
+not_equal: Callable[[Node, Node], Node] = _binary("not_equal")
 
 
 def cast(x: Node, dtype: DType | str) -> Node:

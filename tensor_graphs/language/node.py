@@ -54,8 +54,11 @@ class TensorType:
 class Op(Protocol):
     """What a node applies: an atomic op, a composite op or a leaf. Compared by identity."""
 
-    name: str
-    kind: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
 
     def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
         """The types of the outputs; raises ShapeError, DTypeError or AttributeValueError."""

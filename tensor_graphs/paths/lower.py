@@ -225,11 +225,11 @@ class _Lowering:
             strides = tuple(0 if not same_dim(a, b) else st for a, b, st in zip(x.shape, node.shape, x.strides, strict=True))
             return replace(x, shape=node.shape, strides=strides)
         if name == "slice":
-            offset, strides = x.offset, []
+            offset, stepped = x.offset, list[Dim]()
             for (start, _, step), st in zip(node.attrs["bounds"], x.strides, strict=True):
                 offset = offset + start * st * x.dtype.itemsize
-                strides.append(st * step)
-            return replace(x, offset=offset, shape=node.shape, strides=tuple(strides))
+                stepped.append(st * step)
+            return replace(x, offset=offset, shape=node.shape, strides=tuple(stepped))
         if name == "reshape":
             strides_or_none = reshape_strides(x.shape, x.strides, node.shape)
             return None if strides_or_none is None else replace(x, shape=node.shape, strides=strides_or_none)
@@ -256,7 +256,7 @@ class _Lowering:
             bind = self.is_bound(x) and into is None and not has_dims((*x.shape, *x.strides, x.offset))
         out = into if into is not None else self.fresh(t, why, bind)
         kernel = self.copy_kernel
-        call = kernel.build_copy(x.shape, out.strides, x.strides, x.dtype.itemsize) if kernel.build_copy is not None else None
+        call: Call | None = kernel.build_copy(x.shape, out.strides, x.strides, x.dtype.itemsize) if kernel.build_copy is not None else None
         if call is None:                                # no strided copy of this rank: numpy's does any
             kernel = NUMPY_COPY
             call = kernel.build(Spec(_COPY, {}, (t,), (t,)))
@@ -301,9 +301,9 @@ class _Lowering:
         roots = dict(zip([("output", n) for n in self.graph.outputs] + [("state", n) for n in self.graph.updates], self.roots,
                          strict=True))
         last_use: dict[int, int] = {}
-        for t, ins in enumerate(p.instructions):
+        for at, ins in enumerate(p.instructions):
             for o in (*ins.ins, *ins.outs):
-                last_use[o.buffer] = t
+                last_use[o.buffer] = at
         kept = {self.values[r][0].buffer for r in self.roots}
         self._in_place(last_use, kept, roots)
         self._copy_before_updates()

@@ -88,7 +88,7 @@ def needs_choice(node: Node) -> bool:
 class Paths:
     """The alternatives of a graph's signatures, and the paths made of them."""
 
-    def __init__(self, graph: Graph, table: Mapping[str, Sequence[Kernel]], price_of: PriceOf, *, expand: bool = True) -> None:
+    def __init__(self, graph: Graph, table: Mapping[str, list[Kernel]], price_of: PriceOf, *, expand: bool = True) -> None:
         self.graph, self.price_of, self.may_expand = graph, price_of, expand
         self.table = table
         self._alternatives: dict[Signature, list[Alternative]] = {}

@@ -186,8 +186,8 @@ class Executor:
                 step["ptr_offset"][i] = self._zero_pointer() if o is None else self._pointer(o)
             for i, value in enumerate(call.ints):
                 step["ints"][i] = self._expr(value)
-            for i, value in enumerate(call.floats):
-                step["floats"][i] = value
+            for i, number in enumerate(call.floats):
+                step["floats"][i] = number
         return steps
 
     def _zero_pointer(self) -> int:

@@ -25,7 +25,7 @@ class Session:
     def reset(self) -> None:
         """Every state back to zero, in place when there is memory already."""
         for name, t in self.types.items():
-            shape = tuple(int(s) for s in t.shape)  # type: ignore[arg-type]
+            shape = tuple(int(s) for s in t.shape)
             if name not in self.arrays:
                 self.arrays[name] = np.empty(shape, dtype=t.dtype.numpy)
             self.arrays[name].fill(0)                   # touches the pages now: the memory plan holds from the first run on

@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tensor_graphs.devices import toolchain
 
@@ -101,7 +102,7 @@ class NativeLibrary:
         self._check(self._lib.tg_run_profiled(steps, len(steps), base_array, value_array, seconds))
         return list(seconds)[: len(steps)]
 
-    def runner(self, *, profiled: bool = False) -> ctypes._CFuncPtr:
+    def runner(self, *, profiled: bool = False) -> Any:
         """The native runner itself, for a runtime that keeps its own prepared arrays."""
         return self._lib.tg_run_profiled if profiled else self._lib.tg_run
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.numpy import atomics, composites
+from tensor_graphs.kernels.numpy.atomics import Function
 
 NAME = "numpy"
 
@@ -25,9 +28,13 @@ def kernels() -> list[Kernel]:
         for op, (function, in_place) in table.items():
             found.append(Kernel(
                 name=f"numpy.{op}", backend=NAME, op=op, accepts=composites.ACCEPTS.get(op, _any),
-                build=lambda spec, f=function: HostCall(f), source=source_of(function), module=module.__name__,
+                build=partial(_call, function), source=source_of(function), module=module.__name__,
                 toolchain=f"numpy {np.__version__}", in_place=((0, 0),) if in_place else ()))
     return found
+
+
+def _call(function: Function, spec: Spec) -> HostCall:
+    return HostCall(function)
 
 
 def _any(spec: Spec) -> str | None:

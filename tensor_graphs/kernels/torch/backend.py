@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from functools import partial
 
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.torch import ops
@@ -24,14 +25,18 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    return [Kernel(name=f"torch.{op}", backend=NAME, op=op, accepts=lambda spec, extra=extra: _accepts(spec) or extra(spec),
-                   build=lambda spec, f=function: HostCall(f), source=source_of(function), module=ops.__name__,
+    return [Kernel(name=f"torch.{op}", backend=NAME, op=op, accepts=partial(_accepts, extra),
+                   build=partial(_call, function), source=source_of(function), module=ops.__name__,
                    toolchain=f"torch {versions()['torch']}", positive_strides=True)
             for op, (function, extra) in ops.TABLE.items()]
 
 
-def _accepts(spec: Spec) -> str | None:
+def _call(function: ops.Function, spec: Spec) -> HostCall:
+    return HostCall(function)
+
+
+def _accepts(extra: ops.Accepts, spec: Spec) -> str | None:
     for t in (*spec.inputs, *spec.outputs):
         if t.dtype.name not in DTYPES:
             return f"torch has no CPU operators for {t.dtype.name}"
-    return None
+    return extra(spec)
