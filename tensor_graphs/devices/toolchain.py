@@ -79,7 +79,12 @@ def compile_flags(*, portable: bool = False, machine: str | None = None) -> tupl
 
     `portable` leaves out the processor's own instructions, for a library that runs elsewhere."""
     machine = machine or platform.machine()
-    native = () if portable else ("-mcpu=native",) if machine in ("aarch64", "arm64") else ("-march=native",)
+    if portable:
+        native: tuple[str, ...] = ()
+    elif machine in ("aarch64", "arm64"):
+        native = ("-mcpu=native",)
+    else:  # gcc prefers half of an AVX-512 register; whole ones ran the exponentials 1.5 times as fast (Cascade Lake)
+        native = ("-march=native", "-mprefer-vector-width=512") if machine == "x86_64" else ("-march=native",)
     return (
         "-std=gnu11",
         "-O3",
@@ -208,8 +213,10 @@ def _run(command: Sequence[str], what: str) -> None:
         return
     said = result.stderr.strip()
     if "No space left on device" in said:
-        raise ToolchainError(f"{what}: no space left on the disk.\nfix: free some, or give another cache folder\n{said[-2000:]}")
-    raise ToolchainError(f"{what}: the compiler failed with exit status {result.returncode}.\n$ {' '.join(command)}\n{said[-4000:]}")
+        fix = "fix: free some, or give another cache folder"
+        raise ToolchainError(f"{what}: no space left on the disk.\n{fix}\n{said[-2000:]}")
+    shown = f"$ {' '.join(command)}\n{said[-4000:]}"
+    raise ToolchainError(f"{what}: the compiler failed with exit status {result.returncode}.\n{shown}")
 
 
 def build_library(

@@ -64,8 +64,12 @@ def test_without_a_compiler_the_reason_says_what_was_tried(tmp_path: Path, monke
 
 
 def test_a_library_is_built_once_and_again_when_anything_it_was_made_of_changes(source: Path, tmp_path: Path) -> None:
-    cache, compiled = tmp_path / "cache", []
-    build = lambda **options: toolchain.build_library([source], name="answer", cache=cache, progress=compiled.append, **options)
+    cache = tmp_path / "cache"
+    compiled: list[str] = []
+
+    def build(portable: bool = False) -> Path:
+        return toolchain.build_library([source], name="answer", cache=cache, portable=portable, progress=compiled.append)
+
     first = build()
     assert answer(first) == 42 and compiled == ["answer.c"]
     assert build() == first and compiled == ["answer.c"]
@@ -91,7 +95,7 @@ def test_an_identity_follows_text_headers_flags_and_compiler_but_not_the_folder(
 
 
 def test_a_portable_library_has_no_flag_of_this_processor() -> None:
-    assert not [flag for flag in toolchain.compile_flags(portable=True) if "native" in flag]
+    assert not [flag for flag in toolchain.compile_flags(portable=True, machine="x86_64") if flag.startswith("-m")]
     assert "-march=native" in toolchain.compile_flags(machine="x86_64")
     assert "-mcpu=native" in toolchain.compile_flags(machine="aarch64")
     assert "-ffast-math" not in toolchain.compile_flags()
@@ -112,7 +116,8 @@ def test_a_cache_below_a_regular_file_is_refused_by_name(source: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(errno.ENOSPC, "no space left for"), (errno.EACCES, "cannot use .*: Permission denied"), (errno.EROFS, "Read-only")]
+    ("number", "said"),
+    [(errno.ENOSPC, "no space left for"), (errno.EACCES, "cannot use .*: Permission denied"), (errno.EROFS, "Read-only")],
 )
 def test_a_cache_that_cannot_be_written_is_an_error_with_a_fix(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str

@@ -24,7 +24,7 @@ TG_INLINE void tile_product(const int rows, const int nv, const int layout, cons
     for (; i + 4 <= k; i += 4) {
         if (next) {
             __builtin_prefetch(next, 0, 2);
-            next += 16;
+            next += 64;
         }
         STEP(0) STEP(1) STEP(2) STEP(3)
         panel += 4 * nv * VW;
@@ -52,8 +52,10 @@ TG_INLINE void tile_product(const int rows, const int nv, const int layout, cons
                                                int64_t k, float *c, int add, const char *next) {                    \
         const int64_t row_step = layout == K_CONTIGUOUS ? stride : 1;                                               \
         int64_t r = 0;                                                                                              \
-        for (; r + TILE_ROWS <= rows; r += TILE_ROWS, next = NULL)                                                  \
+        for (; r + TILE_ROWS <= rows; r += TILE_ROWS) {                                                             \
             tile_product(TILE_ROWS, nv, layout, a + r * row_step, stride, panel, k, c + r * nv * VW, add, next);    \
+            if (next) next += 16 * k;                                                                               \
+        }                                                                                                           \
         for (; r + 4 <= rows; r += 4)                                                                               \
             tile_product(4, nv, layout, a + r * row_step, stride, panel, k, c + r * nv * VW, add, NULL);            \
         for (; r < rows; r++)                                                                                       \

@@ -9,7 +9,7 @@ import functools
 import logging
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,8 @@ class NativeLibrary:
 
     def runner(self, *, profiled: bool = False) -> Any:
         """The native runner itself, for a runtime that keeps its own prepared arrays."""
-        return self._lib.tg_run_profiled if profiled else self._lib.tg_run
+        runner: Callable[..., int] = self._lib.tg_run_profiled if profiled else self._lib.tg_run
+        return runner
 
     @staticmethod
     def _check(status: int) -> None:

@@ -13,6 +13,16 @@ typedef struct linear {
     int weight_size; /* bytes: 4 (f32) or 2 (bf16) */
 } linear;
 
+/* The definition, for when there is not even memory for a copy of x. */
+static float plain_output(const linear *l, int64_t i, int64_t j) {
+    double sum = l->bias ? l->bias[j] : 0.0;
+    for (int64_t p = 0, at = j * l->k; p < l->k; p++, at++) {
+        float weight = l->weight_size == 2 ? bf16_to_f32(((const uint16_t *)l->w)[at]) : ((const float *)l->w)[at];
+        sum += (double)l->x[i * l->k + p] * weight;
+    }
+    return (float)sum;
+}
+
 /* --- few rows: every weight is read once, in memory order --- */
 
 enum { STREAM_X = 4 };
@@ -114,32 +124,48 @@ TG_INLINE void widen(const linear *l, int64_t j, int64_t rows, float *to, int64_
     }
 }
 
+/* out[i][j] = c[j][i] + bias[j] for `lanes` rows i and `rows` columns j, in blocks of 4 x 4; c rows are `width` apart. */
+TG_INLINE void store_transposed(float *out, int64_t apart, const float *c, int64_t width, int64_t lanes, int64_t rows,
+                                const float *bias) {
+    for (int64_t i = 0; i < lanes; i += 4) {
+        int64_t j = 0;
+        if (i + 4 <= lanes)
+            for (; j + 4 <= rows; j += 4) {
+                v4 in[4], add = {0};
+                for (int r = 0; r < 4; r++) memcpy(&in[r], c + (j + r) * width + i, 16);
+                if (bias) memcpy(&add, bias + j, 16);
+                for (int r = 0; r < 4; r++) {
+                    v4 column = (v4){in[0][r], in[1][r], in[2][r], in[3][r]} + add;
+                    memcpy(out + (i + r) * apart + j, &column, 16);
+                }
+            }
+        for (; j < rows; j++)
+            for (int64_t r = i; r < tg_min(i + 4, lanes); r++) out[r * apart + j] = c[j * width + r] + (bias ? bias[j] : 0.0f);
+    }
+}
+
+/* Weights go through in groups of several tiles: the group stays in the L2 cache while all panels pass by, and a row of out
+ * is written some cache lines at a time (one tile at a time, the stores cost 25 % of the whole). */
 static void tile_part(void *ctx, int part, int parts) {
     const linear *l = ctx;
     int64_t from, to, k = l->k, stride = (k + 15) / 16 * 16 + 16;
     tg_range(l->m, TILE_ROWS, part, parts, &from, &to);
-    float *weights = tg_scratch(1, (size_t)(TILE_ROWS * stride) * 4);
-    _Alignas(64) float c[TILE_ROWS * PANEL];
-    /* as many panels at a time as half an L2 cache of 1 MB holds; the weights are widened once for each such chunk */
-    int64_t chunk = tg_max_i(1, (512 << 10) / (PANEL * 4 * tg_max_i(k, 1))) * PANEL;
-    for (int64_t n0 = 0; n0 < l->n; n0 += chunk) {
-        int64_t n1 = tg_min(l->n, n0 + chunk);
-        for (int64_t j = from; j < to; j += TILE_ROWS) {
-            int64_t rows = tg_min(TILE_ROWS, to - j);
-            widen(l, j, rows, weights, stride);
-            const char *next = l->w + (j + TILE_ROWS) * k * l->weight_size, *end = l->w + to * k * l->weight_size;
-            for (int64_t row = n0; row < n1; row += PANEL) {
-                int64_t lanes = tg_min(PANEL, l->n - row);
-                const char *ask = next < end ? next : NULL;
-                if (lanes <= VW) tg_rows_product(rows, 1, K_CONTIGUOUS, weights, stride, l->panels + row * k, k, c, 0, ask);
-                else tg_rows_product(rows, 2, K_CONTIGUOUS, weights, stride, l->panels + row * k, k, c, 0, ask);
-                next += 4 * k;
-                const int64_t width = lanes <= VW ? VW : PANEL;
-                for (int64_t i = 0; i < lanes; i++) {
-                    float *out = l->out + (row + i) * l->m + j;
-                    for (int64_t r = 0; r < rows; r++) out[r] = c[r * width + i] + (l->bias ? l->bias[j + r] : 0.0f);
-                }
-            }
+    int64_t tiles = tg_min(16, tg_max_i(4, (192 << 10) / (TILE_ROWS * stride * 4))), group = tiles * TILE_ROWS;
+    float *weights = tg_scratch(1, (size_t)(group * stride + group * PANEL) * 4), *c = weights + group * stride;
+    if (!weights) {
+        for (int64_t i = 0; i < l->n; i++)
+            for (int64_t j = from; j < to; j++) l->out[i * l->m + j] = plain_output(l, i, j);
+        return;
+    }
+    for (int64_t j = from; j < to; j += group) {
+        int64_t rows = tg_min(group, to - j);
+        widen(l, j, rows, weights, stride);
+        const char *next = l->w + (j + rows) * k * l->weight_size, *end = l->w + to * k * l->weight_size;
+        for (int64_t row = 0; row < l->n; row += PANEL) {
+            const int64_t lanes = tg_min(PANEL, l->n - row), nv = lanes <= VW ? 1 : 2;
+            tg_rows_product(rows, (int)nv, K_CONTIGUOUS, weights, stride, l->panels + row * k, k, c, 0, next < end ? next : NULL);
+            next += 16 * k * (rows / TILE_ROWS);
+            store_transposed(l->out + row * l->m + j, l->m, c, nv * VW, lanes, rows, l->bias ? l->bias + j : NULL);
         }
     }
 }
@@ -148,14 +174,9 @@ static void tile_part(void *ctx, int part, int parts) {
 #define TG_STREAM_LIMIT 8
 #endif
 
-/* The definition, one number at a time: for when there is not even memory for a copy of x. */
-static void plain_bf16(const linear *l) {
+static void plain(const linear *l) {
     for (int64_t i = 0; i < l->n; i++)
-        for (int64_t j = 0; j < l->m; j++) {
-            double sum = l->bias ? l->bias[j] : 0.0;
-            for (int64_t p = 0; p < l->k; p++) sum += (double)l->x[i * l->k + p] * bf16_to_f32(((const uint16_t *)l->w)[j * l->k + p]);
-            l->out[i * l->m + j] = (float)sum;
-        }
+        for (int64_t j = 0; j < l->m; j++) l->out[i * l->m + j] = plain_output(l, i, j);
 }
 
 static void run_linear(void *const *ptr, const int64_t *ints, int weight_size) {
@@ -168,7 +189,7 @@ static void run_linear(void *const *ptr, const int64_t *ints, int weight_size) {
         int64_t row_bytes = tg_max_i(l.k * weight_size, 1);
         if (weight_size == 2) {
             float *split = tg_scratch(0, (size_t)(l.n * l.k) * 4 + 4);
-            if (!split) return plain_bf16(&l);
+            if (!split) return plain(&l);
             split_pairs(l.x, l.n, l.k, split);
             l.x = split;
         }

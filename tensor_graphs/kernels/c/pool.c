@@ -283,10 +283,14 @@ void *tg_scratch(int slot, size_t bytes) {
     return mine->memory[slot];
 }
 
-/* An empty region, for measuring what a region costs. ints: parts. */
-static void nothing(void *ctx, int part, int parts) { (void)ctx, (void)part, (void)parts; }
+/* A region whose parts only pause, for measuring what a region costs. ints: parts, pauses of each part. */
+static void pause_part(void *ctx, int part, int parts) {
+    (void)part, (void)parts;
+    for (int64_t i = 0; i < *(const int64_t *)ctx; i++) relax();
+}
 
-TG_KERNEL(tg_empty_region) {
+TG_KERNEL(tg_pause_region) {
     (void)ptr, (void)floats;
-    tg_parallel(nothing, NULL, (int)ints[0]);
+    int64_t pauses = ints[1];
+    tg_parallel(pause_part, &pauses, (int)ints[0]);
 }

@@ -11,7 +11,7 @@ TG_INLINE void table_rows(const call *c, int64_t from, int64_t to) {
     double frequency[CHUNK];
     for (int64_t i0 = 0; i0 < half; i0 += CHUNK) {
         int64_t count = tg_min(CHUNK, half - i0);
-        /* libm in f64: half * n calls per table and step, 2 % of the time of one decode step's smallest kernel */
+        /* libm in f64, one element at a time: 6.7 us per table of 128 frequencies at one position */
         for (int64_t i = 0; i < count; i++) frequency[i] = pow(theta, -(double)(i0 + i) / (double)half) / scaling;
         for (int64_t row = from; row < to; row++) {
             float *cosine = (float *)c->ptr[0] + row * half + i0, *sine = (float *)c->ptr[1] + row * half + i0;
