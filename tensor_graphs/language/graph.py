@@ -54,7 +54,12 @@ class Graph:
 
     @cached_property
     def states(self) -> dict[str, Node]:
-        return self._leaves(leaves.STATE)
+        """Those that are read, then those that are only written."""
+        found = self._leaves(leaves.STATE)
+        for name, value in self.updates.items():
+            if name not in found:
+                found[name] = leaves.state(name, value.shape, value.dtype).node
+        return found
 
     @cached_property
     def dims(self) -> dict[str, d.Expr]:
@@ -129,14 +134,14 @@ def graph(outputs: Node | Sequence[Node] | Mapping[str, Node], updates: Mapping[
         if len(value.types) != 1:
             raise GraphError(f"{name!r} has {len(value.types)} outputs; name each of them")
     made = Graph(named, changed)
-    known = {n: node.type for n, node in made.states.items()} | states
+    known = {n: node.type for n, node in made._leaves(leaves.STATE).items()} | states
     for name, value in changed.items():
         if name not in known:
             raise GraphError(f"an update of {name!r}, but the graph reads no state of that name",
                              fix="pass the State object as the key when the graph never reads it")
         if known[name] != value.type:
             raise ShapeError(f"state {name!r} is {known[name]}, its update is {value.type}")
-    _ = made.inputs, made.parameters, made.dims
+    _ = made.inputs, made.parameters, made.states, made.dims
     return made
 
 
