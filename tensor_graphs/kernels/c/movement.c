@@ -106,5 +106,6 @@ TG_KERNEL(tg_write_rows) {
     (void)floats;
     int64_t rows = ints[0], count = ints[1], bytes = ints[2], start = ints[3];
     int64_t from = start < 0 ? -start : 0, to = tg_min(count, rows - start);
-    if (from < to) memcpy((char *)ptr[0] + (start + from) * bytes, (const char *)ptr[1] + from * bytes, (size_t)((to - from) * bytes));
+    if (from >= to) return;
+    memcpy((char *)ptr[0] + (start + from) * bytes, (const char *)ptr[1] + from * bytes, (size_t)((to - from) * bytes));
 }

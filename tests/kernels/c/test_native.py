@@ -504,7 +504,9 @@ def test_attention_of_large_scores_does_not_overflow_and_nan_stays_in_its_query(
 # --- runner, pool ---
 
 
-def step(lib: library.NativeLibrary, symbol: str, bases: Sequence[int], offsets: Sequence[int], ints: Sequence[int]) -> library.Step:
+def step(
+    lib: library.NativeLibrary, symbol: str, bases: Sequence[int], offsets: Sequence[int], ints: Sequence[int]
+) -> library.Step:
     made = library.Step(fn=lib.address(symbol), n_ptr=len(bases), n_int=len(ints))
     made.ptr_base[: len(bases)] = list(bases)
     made.ptr_offset[: len(offsets)] = list(offsets)
