@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.frontends.errors import FolderError, TokenizerError
 from tensor_graphs.frontends.huggingface_folder import read_config, read_generation, read_json, read_sentence
@@ -312,7 +312,7 @@ def _render(template: str, folder: Path, variables: dict[str, Any]) -> str:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class GenerationMark(Extension):
-        tags: ClassVar[set[str]] = {"generation"}
+        tags = {"generation"}  # noqa: RUF012  # jinja2 declares it as an instance's
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
