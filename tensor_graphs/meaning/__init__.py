@@ -1,0 +1,7 @@
+"""meaning: what a program means: the float64 interpreter, and the measure by which everything else is judged against it.
+
+In: a Graph, arrays, sizes of dims.  Out: reference values.  The oracle is never a candidate, and no backend calls it.
+May import: language.
+Read first: interpreter.py (a graph's value), algebra.py (one op's value), error_measure.py (how far off a result is).
+Words: real mode = floats are real numbers (float64, never rounded to their dtype); as written = rounded to the dtype at every node.
+"""
