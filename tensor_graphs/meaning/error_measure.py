@@ -89,7 +89,8 @@ def _block(out: Array, ref: Array, dtype: DType) -> tuple[Array, Array, Array] |
     with np.errstate(all="ignore"):
         nan = np.isnan(ref)
         if not np.array_equal(nan, np.isnan(out)):
-            return f"NaN at {int(np.count_nonzero(np.isnan(out) & ~nan))} places too many, {int(np.count_nonzero(nan & ~np.isnan(out)))} too few"
+            many, few = int(np.count_nonzero(np.isnan(out) & ~nan)), int(np.count_nonzero(nan & ~np.isnan(out)))
+            return f"NaN at {many} places too many, {few} too few"
         # beyond the range, infinity is the right answer; just above it, the largest number is too
         beyond = np.abs(ref) > largest
         excused = beyond & np.isinf(out) & (np.sign(out) == np.sign(ref))

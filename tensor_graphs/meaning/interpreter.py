@@ -41,8 +41,18 @@ def evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Ma
     """The values of nodes, given an array for every leaf that is no constant, and a size for every dim.
 
     mode "real": floats are never rounded. "as_written": every float is rounded to its dtype at every node (composites run through
-    their definitions). use_direct=False: definitions instead of direct forms. Raises MeaningError for a leaf without a value.
+    their definitions), and comes back in it. use_direct=False: definitions instead of direct forms. Raises MeaningError for a leaf
+    without a value.
     """
+    found = _evaluate(nodes, leaf_values, binding, mode, use_direct)
+    if mode == "real":
+        return found
+    with np.errstate(all="ignore"):
+        return [value.astype(node.dtype.numpy) for node, value in zip(nodes, found, strict=True)]
+
+
+def _evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Mapping[str, int], mode: Mode,
+              use_direct: bool) -> list[Array]:
     if mode not in ("real", "as_written"):
         raise MeaningError(f"mode {mode!r}: 'real' or 'as_written'")
     algebra = AsWritten() if mode == "as_written" else Real()
@@ -115,7 +125,7 @@ def _apply(node: Node, operands: list[Array], types: tuple[TensorType, ...], bin
                      for o, t in zip(outputs, types, strict=True))
     definition = node.op.define([x.type for x in node.inputs], node.attrs)
     inner = dict(zip(definition.arguments, operands, strict=True))
-    return tuple(evaluate(list(definition.outputs), inner, binding, mode, use_direct))
+    return tuple(_evaluate(list(definition.outputs), inner, binding, mode, use_direct))
 
 
 def solve(graph: Graph, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -133,7 +143,8 @@ def solve(graph: Graph, shapes: Mapping[str, tuple[int, ...]], given: Mapping[st
                 raise MeaningError(f"input {name!r} has shape {shape}, but dim {s} is {found[str(s)]}")
     missing = sorted(set(graph.dims) - set(found))
     if missing:
-        raise MeaningError(f"dim {', '.join(missing)} follows from no input's shape\n  fix: interpret(…, dims={{{missing[0]!r}: …}})")
+        raise MeaningError(f"dim {', '.join(missing)} follows from no input's shape\n"
+                           f"  fix: interpret(…, dims={{{missing[0]!r}: …}})")
     return found
 
 
