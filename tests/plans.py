@@ -69,7 +69,9 @@ def program_of(g: Graph, backends: Sequence[str] = ("numpy",), *, path: Path | N
 def plan_of(g: Graph, backends: Sequence[str] = ("numpy",), *, path: Path | None = None, largest: Mapping[str, int] | None = None,
             atomics: bool = False, program: Program | None = None, **more: Any) -> Plan:
     """The plan of one lowered path, one variant for all sizes."""
-    program = program or program_of(g, backends, path=path, atomics=atomics)
+    if program is None:
+        path = path or paths_of(g, backends, atomics=atomics).cheapest()
+        program = program_of(g, backends, path=path, atomics=atomics)
     sizes = {name: min(d.bounds(s)[1], 64) for name, s in g.dims.items()} | dict(largest or {})
     intervals = [Interval(b.first, b.last, b.nbytes, b.name) for b in (program.buffers[i] for i in arena_buffers(program))]
     made = path or Path(g.structural_key, {}, 0.0, False, None)
@@ -77,7 +79,8 @@ def plan_of(g: Graph, backends: Sequence[str] = ("numpy",), *, path: Path | None
     return Plan(g, 0.0, (variant,), None, sizes, tuple(backends), **more)
 
 
-def compiled_of(g: Graph, parameters: Mapping[str, Any] | None = None, backends: Sequence[str] = ("numpy",), **more: Any) -> CompiledGraph:
+def compiled_of(g: Graph, parameters: Mapping[str, Any] | None = None, backends: Sequence[str] = ("numpy",),
+                **more: Any) -> CompiledGraph:
     return bind(plan_of(g, backends, **more), parameters)
 
 

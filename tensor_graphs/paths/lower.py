@@ -112,7 +112,7 @@ def is_contiguous(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
             continue
         if s == 0:
             return True
-        if not (st == step):
+        if st != step:
             return False
         step = step * s
     return True
@@ -142,7 +142,7 @@ def reshape_strides(shape: Sequence[Dim], strides: Sequence[Dim], new: Sequence[
                     return None
                 b, nj = b * wanted[nj][1], nj + 1
         for k in range(i, oi - 1):                       # the merged old axes must be one run of memory
-            if not (old[k][1] == old[k + 1][1] * old[k + 1][0]):
+            if old[k][1] != old[k + 1][1] * old[k + 1][0]:
                 return None
         step: Dim = old[oi - 1][1]
         for k in range(nj - 1, j - 1, -1):
@@ -256,7 +256,9 @@ class _Lowering:
             bind = self.is_bound(x) and into is None and not has_dims((*x.shape, *x.strides, x.offset))
         out = into if into is not None else self.fresh(t, why, bind)
         kernel = self.copy_kernel
-        call: Call | None = kernel.build_copy(x.shape, out.strides, x.strides, x.dtype.itemsize) if kernel.build_copy is not None else None
+        call: Call | None = None
+        if kernel.build_copy is not None:
+            call = kernel.build_copy(x.shape, out.strides, x.strides, x.dtype.itemsize)
         if call is None:                                # no strided copy of this rank: numpy's does any
             kernel = NUMPY_COPY
             call = kernel.build(Spec(_COPY, {}, (t,), (t,)))
@@ -352,7 +354,9 @@ class _Lowering:
                     continue
                 if not (x.contiguous and x.offset == 0 and x.shape == out.shape and x.dtype == out.dtype):
                     continue
-                if sum(1 for o in ins.ins if p.home(o.buffer) == p.home(x.buffer)) > 1 or not same_dim(b.nbytes, p.buffers[out.buffer].nbytes):
+                if sum(1 for o in ins.ins if p.home(o.buffer) == p.home(x.buffer)) > 1:
+                    continue
+                if not same_dim(b.nbytes, p.buffers[out.buffer].nbytes):
                     continue
                 if b.kind == "state":
                     if ("state", b.name) not in roots:

@@ -165,7 +165,7 @@ class Paths:
         return Path(self.graph.structural_key, {s.key: a.name for s, a in chosen.items()},
                     sum(p.seconds * n for p, n in paid), all(p.measured for p, _ in paid),
                     None if any(e is None for e in errors) else max((e for e in errors if e is not None), default=0.0),
-                    {s.key: s.title() for s in chosen}, dict((s.key, calls[s]) for s in chosen))
+                    {s.key: s.title() for s in chosen}, {s.key: calls[s] for s in chosen})
 
     def cheapest(self) -> Path:
         """The best path. Raises NoPathError naming the ops that nothing computes."""
@@ -237,9 +237,14 @@ class Paths:
 
 def expanded_roots(graph: Graph, path: Path) -> list[Node]:
     """The graph's roots with every composite for which the path says "expand" replaced by its definition."""
+    return expanded(graph.roots, path)
+
+
+def expanded(nodes: Sequence[Node], path: Path) -> list[Node]:
+    """Nodes of a graph as they are after the path's expansions."""
 
     def keep(node: Node) -> bool:
         return path.choices.get(signature_of(node).key) != EXPAND
 
-    return expand_all(graph.roots, keep)
+    return expand_all(nodes, keep)
 

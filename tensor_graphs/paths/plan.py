@@ -12,7 +12,6 @@ from typing import Any
 
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.language import dims as d
-
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.memory import ArenaLayout, aligned
@@ -153,6 +152,4 @@ def human(nbytes: float) -> str:
 def midpoint(symbol: Any) -> int:
     """A typical size of a dim for pricing: the geometric middle, at most 256."""
     lo, hi = d.bounds(symbol)
-    return max(lo, min(hi, 256, int(round((max(lo, 1) * hi) ** 0.5))))
-
-
+    return max(lo, min(hi, 256, round((max(lo, 1) * hi) ** 0.5)))

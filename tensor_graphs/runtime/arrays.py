@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.dtypes import dtype_of
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.runtime.errors import RunError
 
@@ -16,36 +15,63 @@ from tensor_graphs.runtime.errors import RunError
 def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.ndarray:
     """value as a C-contiguous array of dtype t.dtype and rank t.rank; a copy only where layout asks for one.
 
-    Lists and Python numbers are converted; arrays must have the dtype already (nothing is promoted). bf16 tensors of libraries
-    that speak DLPack are read by their bits. Raises RunError.
+    Lists and Python numbers that fit are converted; arrays must have the dtype already (nothing is promoted). bf16 tensors of
+    libraries that speak DLPack are read by their bits. Raises RunError.
     """
     if isinstance(value, np.ndarray):
         array = value
     elif hasattr(value, "__dlpack__"):
         array = _from_dlpack(name, value, what)
-    elif isinstance(value, (int, float, bool, list, tuple, np.generic)):
-        array = np.asarray(value, dtype=value.dtype if isinstance(value, np.generic) else None)
-        if not isinstance(value, np.generic):
-            kinds = {"b": ("bool",), "i": ("int", "uint", "float"), "u": ("int", "uint", "float"), "f": ("float",)}
-            if t.dtype.kind not in kinds.get(array.dtype.kind, ()) and array.size:
-                raise RunError(f"{what} {name!r} is {t}, the list holds {array.dtype.name}")
-            array = array.astype(t.dtype.numpy)
+    elif isinstance(value, np.generic):
+        array = np.asarray(value)
+    elif isinstance(value, (int, float, bool, list, tuple)):
+        array = _from_list(name, value, t, what)
     else:
         raise RunError(f"{what} {name!r} is a {type(value).__name__}; numpy arrays, DLPack tensors and lists are accepted")
     if array.dtype != t.dtype.numpy:
-        known = array.dtype.name
+        known = array.dtype.name if array.dtype.isnative else f"big-endian {array.dtype.name}"
         raise RunError(f"{what} {name!r} is {t}, the array holds {known}\n  fix: array.astype({t.dtype.numpy.name!r})")
     if array.ndim != t.rank:
         raise RunError(f"{what} {name!r} is {t}, the array has shape {array.shape}: {array.ndim} axes instead of {t.rank}")
-    return np.ascontiguousarray(array).reshape(array.shape)
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def as_output(name: str, value: Any, t: TensorType) -> np.ndarray:
+    """A view of the memory that is to receive output `name`, of the concrete type t: an array, or a DLPack tensor on the CPU.
+
+    Raises RunError when it has another type, is read-only or not C-contiguous.
+    """
+    array = value if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__") else _from_dlpack(name, value, "out")
+    if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != t.dtype.numpy:
+        raise RunError(f"out[{name!r}] must be {t}")
+    if not array.flags.c_contiguous or not array.flags.writeable:
+        raise RunError(f"out[{name!r}] must be writeable and C-contiguous")
+    return array
+
+
+def _from_list(name: str, value: Any, t: TensorType, what: str) -> np.ndarray:
+    """Python numbers in nested lists, converted where nothing is lost but float digits."""
+    try:
+        array = np.asarray(value)
+    except ValueError as e:
+        raise RunError(f"{what} {name!r} is {t}, the list is ragged: {e}") from e
+    kinds = {"b": ("bool",), "i": ("int", "uint", "float"), "u": ("int", "uint", "float"), "f": ("float",)}
+    if array.size and t.dtype.kind not in kinds.get(array.dtype.kind, ()):
+        raise RunError(f"{what} {name!r} is {t}, the list holds {array.dtype.name}")
+    if array.size and t.dtype.kind in ("int", "uint"):
+        info = np.iinfo(t.dtype.numpy)
+        if int(array.min()) < info.min or int(array.max()) > info.max:
+            raise RunError(f"{what} {name!r} is {t}, the list holds numbers outside of {info.min}..{info.max}")
+    return array.astype(t.dtype.numpy)
 
 
 def _from_dlpack(name: str, value: Any, what: str) -> np.ndarray:
-    if str(getattr(value, "dtype", "")).endswith("bfloat16"):
-        import ml_dtypes
-
-        return np.from_dlpack(value.contiguous().view(_int16_of(value))).view(ml_dtypes.bfloat16)
     try:
+        if str(getattr(value, "dtype", "")).endswith("bfloat16"):
+            import ml_dtypes
+
+            value = value.detach() if hasattr(value, "detach") else value
+            return np.from_dlpack(value.view(_int16_of(value))).view(ml_dtypes.bfloat16)
         return np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError) as e:
         raise RunError(f"{what} {name!r} cannot be read through DLPack: {e}") from e

@@ -17,11 +17,13 @@ import numpy as np
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.node import Node, TensorType
+from tensor_graphs.paths.lower import Instruction, Operand
+from tensor_graphs.paths.path import expanded
 from tensor_graphs.paths.plan import MemoryUse, Plan
-from tensor_graphs.runtime.arrays import as_array, solve_dims
+from tensor_graphs.runtime.arrays import as_array, as_output, solve_dims
 from tensor_graphs.runtime.errors import RunError
-from tensor_graphs.runtime.executor import FIRST, Executor, Frame, bytes_of
+from tensor_graphs.runtime.executor import Executor, Frame, bytes_of
 from tensor_graphs.runtime.session import Session
 
 
@@ -51,6 +53,7 @@ class CompiledGraph:
         self._reused: dict[tuple[int, ...], dict[str, np.ndarray]] = {}
         self._input_types = {n: node.type for n, node in self.graph.inputs.items()}
         self._output_types = {n: node.type for n, node in self.graph.outputs.items()}
+        self._state_types = {n: node.type for n, node in self.graph.states.items()}
 
     def _checked(self, name: str, value: Any) -> np.ndarray:
         t = self.graph.parameters[name].type
@@ -70,8 +73,8 @@ class CompiledGraph:
         """Compute the outputs, and move the session's states on.
 
         inputs: an array per graph input. dims: sizes that follow from no input. out: arrays that receive outputs (right type,
-        C-contiguous); the others are new arrays, or (plan.reuse_outputs) the ones of the last run at these sizes.
-        Raises RunError before anything runs.
+        C-contiguous, DLPack tensors on the CPU too); the others are new arrays, or (plan.reuse_outputs) the ones of the last run
+        at these sizes. An input that shares memory with an output or a state is copied first. Raises RunError before anything runs.
         """
         return self._run(inputs or {}, dims or {}, session, out)
 
@@ -87,6 +90,7 @@ class CompiledGraph:
         executor = self.executors[index]
         sizes = tuple(binding[n] for n in self.dims)
         results = self._outputs(sizes, binding, out)
+        self._keep_apart(arrays, results, session, out)
         bases: dict[int, np.ndarray] = {}
         for name, base in executor.input_bases.items():
             bases[base] = bytes_of(arrays[name])
@@ -97,7 +101,7 @@ class CompiledGraph:
             if session is None:
                 executor.run(frame, sizes, bases, **options)
             else:
-                if executor.state_bases and session.types.keys() != self.graph.states.keys():
+                if session.types != self._state_types:
                     session.check(self.graph)
                 with session.lock:
                     for name, base in executor.state_bases.items():
@@ -107,6 +111,23 @@ class CompiledGraph:
             with self._lock:
                 self._frames[index].append(frame)
         return results
+
+    def _keep_apart(self, arrays: dict[str, np.ndarray], results: Mapping[str, np.ndarray], session: Session | None,
+                    out: Mapping[str, np.ndarray] | None) -> None:
+        """Copy inputs that this run may write over (a kernel reads them after it wrote elsewhere); refuse outputs that overlap."""
+        written = [results[n] for n in out] if out else list(results.values()) if self.plan.reuse_outputs else []
+        if out:
+            for i, (name, a) in enumerate(zip(out, written, strict=True)):
+                for other, b in zip(list(out)[:i], written, strict=False):
+                    if np.may_share_memory(a, b):
+                        raise RunError(f"out[{name!r}] and out[{other!r}] share memory")
+                if session is not None and session.holds(a):
+                    raise RunError(f"out[{name!r}] shares memory with a state of the session")
+        for name, array in arrays.items():
+            # an array that owns its memory cannot be a view of a state: those are only handed out as views
+            if any(np.may_share_memory(array, w) for w in written) or (
+                    session is not None and not array.flags.owndata and session.holds(array)):
+                arrays[name] = array.copy()
 
     def _variant(self, binding: Mapping[str, int]) -> int:
         plan = self.plan
@@ -136,15 +157,12 @@ class CompiledGraph:
                     self._reused.clear()
                 found = self._reused[sizes] = self._new_outputs(binding, {})
             return dict(found)
+        arrays: dict[str, np.ndarray] = {}
         for name, array in (given or {}).items():
             if name not in self._output_types:
                 raise RunError(f"the graph has no output {name!r}; it has {', '.join(self._output_types)}")
-            t = self._output_types[name].at(binding)
-            if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != t.dtype.numpy:
-                raise RunError(f"out[{name!r}] must be {t}")
-            if not array.flags.c_contiguous or not array.flags.writeable:
-                raise RunError(f"out[{name!r}] must be writeable and C-contiguous")
-        return self._new_outputs(binding, given or {})
+            arrays[name] = as_output(name, array, self._output_types[name].at(binding))
+        return self._new_outputs(binding, arrays)
 
     def _new_outputs(self, binding: Mapping[str, int], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         out = {}
@@ -206,33 +224,39 @@ class CompiledGraph:
         return seen
 
     def tap(self, names: str | Node | list[str | Node], inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
-            session: Session | None = None) -> dict[str, np.ndarray]:
-        """Values inside the graph, by instruction name (`rms_norm.3`, see `explain`) or by node. Moves the session on, like a run.
+            session: Session | None = None) -> dict[str | Node, np.ndarray]:
+        """Values inside the graph, by what was asked: an instruction's name (`rms_norm.3`, see `explain`; `rope_table.0/1` is its
+        second output) or a node. Moves the session on, like a run.
 
-        Raises RunError for a node whose value no instruction of this plan makes (it is inside a kernel, or a mere view).
+        Raises RunError for a node whose value no instruction of a run makes: it is inside a kernel, a leaf, or of bind time.
         """
         wanted = names if isinstance(names, list) else [names]
         binding = solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
-        program = self.executors[self._variant(binding)].program
+        index = self._variant(binding)
+        program, path = self.executors[index].program, self.plan.variants[index].path
+        made = {ins.label: ins for ins in program.instructions}
+        known = ", ".join(list(made)[:8]) + (", …" if len(made) > 8 else "")
         by_buffer = {o.buffer: (ins.label, i) for ins in program.instructions for i, o in enumerate(ins.outs)}
-        labels: dict[str, tuple[str, int]] = {}
+        taps: dict[str | Node, tuple[str, int, Operand]] = {}
         for w in wanted:
             if isinstance(w, Node):
-                operand = program.values.get(w)
+                operand = program.values.get(expanded([w], path)[0])
                 if operand is None or operand.buffer not in by_buffer:
-                    raise RunError(f"no instruction makes the value of {w!r} alone; taps are {', '.join(i.label for i in program.instructions[:8])}, …")
-                labels[repr(w)] = by_buffer[operand.buffer]
+                    raise RunError(f"no instruction of a run makes the value of {w!r}; there are {known}")
+                taps[w] = (*by_buffer[operand.buffer], operand)
             else:
-                label, _, index = w.partition("/")
-                if not any(i.label == label for i in program.instructions):
-                    raise RunError(f"no instruction is named {w!r}; there are {', '.join(i.label for i in program.instructions[:8])}, …")
-                labels[w] = (label, int(index or 0))
-        found: dict[str, np.ndarray] = {}
+                label, _, number = w.partition("/")
+                outs = made[label].outs if label in made else ()
+                if not (number or "0").isdecimal() or not int(number or 0) < len(outs):
+                    raise RunError(f"no instruction is named {w!r}; there are {known}" if not outs else
+                                   f"{label} has {len(outs)} output{'s' if len(outs) > 1 else ''}, {w!r} asks for another")
+                taps[w] = (label, int(number or 0), outs[int(number or 0)])
+        found: dict[str | Node, np.ndarray] = {}
 
-        def keep(ins: Any, arrays: list[np.ndarray]) -> None:
-            for key, (label, i) in labels.items():
+        def keep(ins: Instruction, arrays: list[np.ndarray]) -> None:
+            for asked, (label, i, operand) in taps.items():
                 if ins.label == label:
-                    found[key] = arrays[i].copy()
+                    found[asked] = _window(operand, np.ascontiguousarray(arrays[i]), binding)
 
         self._run(inputs, dims or {}, session, None, after=keep)
         return found
@@ -243,7 +267,7 @@ class CompiledGraph:
         found: list[str] = []
 
         def look(ins: Any, arrays: list[np.ndarray]) -> None:
-            if not found and any(a.dtype.kind in "fV" and bool(np.isnan(a.astype(np.float64)).any()) for a in arrays):
+            if not found and any(a.dtype.kind in "fV" and a.size and bool(np.isnan(a.astype(np.float64)).any()) for a in arrays):
                 found.append(f"{ins.label} ({ins.kernel}), written at {ins.written_at}")
 
         self._run(inputs, dims or {}, session, None, after=look)
@@ -270,6 +294,16 @@ class CompiledGraph:
             self.run(inputs, dims=dims, session=session)
             samples.append(time.perf_counter() - start)
         return statistics.median(samples[1:])
+
+
+def _window(operand: Operand, whole: np.ndarray, binding: Mapping[str, int]) -> np.ndarray:
+    """A copy of what an operand reads of the contiguous value that fills its buffer."""
+    t = TensorType(operand.shape, operand.dtype).at(binding)
+    if 0 in t.shape:
+        return np.empty(t.shape, dtype=t.dtype.numpy)
+    offset = int(d.evaluate(operand.offset, binding))
+    strides = tuple(int(d.evaluate(s, binding)) * t.dtype.itemsize for s in operand.strides)
+    return np.ndarray(t.shape, dtype=t.dtype.numpy, buffer=bytes_of(whole), offset=offset, strides=strides).copy()
 
 
 def _is_lazy(parameters: Mapping[str, Any]) -> bool:

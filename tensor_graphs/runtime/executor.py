@@ -118,10 +118,9 @@ class Executor:
         for interval in self.layout.intervals:
             layout_dims.update(str(s) for s in d.symbols(interval.nbytes))
         self._layout_dims = tuple(i for i, n in enumerate(self.dims) if n in layout_dims)
-        self.input_bases = {b.name: FIRST + i for i, b in enumerate(self.program.buffers) if b.kind == "input"}
-        self.output_bases = {b.name: FIRST + i for i, b in enumerate(self.program.buffers) if b.kind == "output" and b.alias is None}
-        self.state_bases = {b.name: FIRST + i for i, b in enumerate(self.program.buffers) if b.kind == "state"}
-        self.parameter_bases = {b.name: FIRST + i for i, b in enumerate(self.program.buffers) if b.kind == "parameter"}
+        self.input_bases, self.output_bases, self.state_bases, self.parameter_bases = (
+            {b.name: FIRST + i for i, b in enumerate(self.program.buffers) if b.kind == kind and b.alias is None}
+            for kind in ("input", "output", "state", "parameter"))
         self.fixed: dict[int, np.ndarray] = {}
         self._bind_constants()
 

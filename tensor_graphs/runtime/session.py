@@ -24,11 +24,12 @@ class Session:
 
     def reset(self) -> None:
         """Every state back to zero, in place when there is memory already."""
-        for name, t in self.types.items():
-            shape = tuple(int(s) for s in t.shape)
-            if name not in self.arrays:
-                self.arrays[name] = np.empty(shape, dtype=t.dtype.numpy)
-            self.arrays[name].fill(0)                   # touches the pages now: the memory plan holds from the first run on
+        with self.lock:
+            for name, t in self.types.items():
+                shape = tuple(int(s) for s in t.shape)
+                if name not in self.arrays:
+                    self.arrays[name] = np.empty(shape, dtype=t.dtype.numpy)
+                self.arrays[name].fill(0)               # touches the pages now: the memory plan holds from the first run on
 
     def __getitem__(self, name: str) -> np.ndarray:
         """A read-only view of a state's current value."""
@@ -37,11 +38,7 @@ class Session:
         return view
 
     def __setitem__(self, name: str, value: Any) -> None:
-        target = self._state(name)
-        array = as_array(name, value, self.types[name], "state")
-        if array.shape != target.shape:
-            raise RunError(f"state {name!r} is {self.types[name]}, the array has shape {array.shape}")
-        target[...] = array
+        self.restore({name: value})
 
     def _state(self, name: str) -> np.ndarray:
         if name not in self.arrays:
@@ -49,12 +46,26 @@ class Session:
         return self.arrays[name]
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """A copy of every state."""
-        return {n: a.copy() for n, a in self.arrays.items()}
+        """A copy of every state, as it is between two runs."""
+        with self.lock:
+            return {n: a.copy() for n, a in self.arrays.items()}
 
-    def restore(self, states: Mapping[str, np.ndarray]) -> None:
-        for n, a in states.items():
-            self[n] = a
+    def restore(self, states: Mapping[str, Any]) -> None:
+        """Set these states (all of them or, on a RunError, none); the others stay."""
+        arrays: dict[str, np.ndarray] = {}
+        for name, value in states.items():
+            target = self._state(name)
+            array = as_array(name, value, self.types[name], "state")
+            if array.shape != target.shape:
+                raise RunError(f"state {name!r} is {self.types[name]}, the array has shape {array.shape}")
+            arrays[name] = array.copy() if self.holds(array) else array
+        with self.lock:
+            for name, array in arrays.items():
+                self.arrays[name][...] = array
+
+    def holds(self, array: np.ndarray) -> bool:
+        """Whether an array is (a view of) the memory of a state."""
+        return any(np.may_share_memory(array, a) for a in self.arrays.values())
 
     def check(self, graph: Graph) -> None:
         """Raise RunError unless the graph's states are this session's."""

@@ -1,4 +1,4 @@
-"""paths/lower.py: views cost nothing, in-place writes are safe, a program is no longer than it must be, waits order every hazard."""
+"""paths/lower.py: views cost nothing, in-place writes are safe, programs are short, waits order every hazard."""
 
 from __future__ import annotations
 
@@ -356,7 +356,8 @@ def test_a_minilm_pass_is_one_kernel_per_op() -> None:
 def apart(program: Program) -> Plan:
     """A plan in which no two buffers share bytes, so that only `waits` forbid an order."""
     plan = plan_of(program.graph, program=program)
-    intervals = [Interval(0, len(program.instructions), b.nbytes, b.name) for b in (program.buffers[i] for i in arena_buffers(program))]
+    end = len(program.instructions)
+    intervals = [Interval(0, end, program.buffers[i].nbytes) for i in arena_buffers(program)]
     return replace(plan, variants=(replace(plan.variants[0], layout=place(intervals, plan.largest)),))
 
 

@@ -109,14 +109,15 @@ def test_programs_like_models_waste_less_than_a_quarter(seed: int) -> None:
 GEMMA = Gemma3Spec(vocabulary=2048, hidden=640, ffn=2048, heads=4, kv_heads=1, head_dim=256,
                    layers=("sliding",) * 5 + ("full",), window=512, eps=1e-6, scale=256 ** -0.5,
                    sliding_rope=Rope(1e4), full_rope=Rope(1e6))
-MINILM = BertSpec(vocabulary=1000, hidden=384, ffn=1536, layers=6, heads=12, positions=1024, token_types=2, eps=1e-12, normalise=True)
+MINILM = BertSpec(vocabulary=1000, hidden=384, ffn=1536, layers=6, heads=12, positions=1024, token_types=2,
+                  eps=1e-12, normalise=True)
 
 
 @pytest.mark.parametrize("name", ["gemma", "minilm"])
 @pytest.mark.parametrize("backends", [("numpy",), ("c", "numpy")], ids="+".join)
 def test_the_arena_of_a_model_stays_near_its_largest_live_set_at_every_length(name: str, backends: tuple[str, ...]) -> None:
     g = gemma3_graph(GEMMA, max_positions=1024) if name == "gemma" else bert_graph(MINILM)
-    plan = plan_of(g, backends, largest={n: 600 for n in g.dims})
+    plan = plan_of(g, backends, largest=dict.fromkeys(g.dims, 600))
     layout = plan.variants[0].layout
     for n in (1, 128, 600):
         at = plan.binding(dict.fromkeys(g.dims, n))

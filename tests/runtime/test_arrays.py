@@ -1,0 +1,116 @@
+"""runtime/arrays.py: what a caller may hand in, and what is said about the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import tensor_graphs as tg
+from tensor_graphs.language.dtypes import DTYPES
+from tensor_graphs.language.node import TensorType
+from tensor_graphs.runtime.arrays import as_array, solve_dims
+from tensor_graphs.runtime.errors import RunError
+
+TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64, "i8": torch.int8, "i16": torch.int16,
+         "i32": torch.int32, "i64": torch.int64, "u8": torch.uint8, "bool": torch.bool}
+
+
+def of(*shape: Any, dtype: str = "f32") -> TensorType:
+    return TensorType(shape, DTYPES[dtype])
+
+
+def said(act: Callable[[], object]) -> str:
+    with pytest.raises(RunError) as caught:
+        act()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_tensors_of_every_dtype_are_read_without_a_copy(name: str) -> None:
+    tensor = torch.tensor([[1, 0, 3], [0, 5, 1]]).to(TORCH[name])
+    array = as_array("x", tensor, of(2, 3, dtype=name))
+    assert array.dtype == DTYPES[name].numpy and array.ctypes.data == tensor.data_ptr()
+    np.testing.assert_array_equal(array.astype(np.float64), tensor.to(torch.float64).numpy())
+    turned = as_array("x", tensor.T, of(3, 2, dtype=name))
+    assert turned.flags.c_contiguous
+    np.testing.assert_array_equal(turned.astype(np.float64), tensor.T.to(torch.float64).numpy())
+
+
+def test_a_contiguous_array_is_taken_as_it_is() -> None:
+    x = np.ones((2, 3), np.float32)
+    assert as_array("x", x, of(2, 3)) is x
+    assert as_array("x", np.float32(3), of()).shape == ()
+
+
+def test_lists_and_numbers_are_converted() -> None:
+    assert as_array("x", [[1, 2], [3, 4]], of(2, 2)).dtype == np.float32
+    assert as_array("x", 3, of()).shape == ()
+    assert as_array("x", [True, False], of(2, dtype="bool")).dtype == np.bool_
+    assert as_array("x", (1, 2), of(2, dtype="bf16")).dtype == ml_dtypes.bfloat16
+    assert as_array("x", [], of(0, dtype="i32")).dtype == np.int32
+    assert as_array("x", [255], of(1, dtype="u8")).tolist() == [255]
+    assert as_array("x", [2**64 - 1], of(1, dtype="u64")).tolist() == [2**64 - 1]
+
+
+def test_lists_that_would_lose_something_are_refused() -> None:
+    assert said(lambda: as_array("x", [1.5], of(1, dtype="i32"))) == "input 'x' is i32[1], the list holds float64"
+    assert said(lambda: as_array("x", [1], of(1, dtype="bool"))) == "input 'x' is bool[1], the list holds int64"
+    assert said(lambda: as_array("x", [True], of(1))) == "input 'x' is f32[1], the list holds bool"
+    assert said(lambda: as_array("x", [256], of(1, dtype="u8"))) == "input 'x' is u8[1], the list holds numbers outside of 0..255"
+    assert said(lambda: as_array("x", [-1], of(1, dtype="u64"))) == (
+        "input 'x' is u64[1], the list holds numbers outside of 0..18446744073709551615")
+    assert said(lambda: as_array("x", ["a"], of(1))) == "input 'x' is f32[1], the list holds str32"
+    assert said(lambda: as_array("x", [2**70], of(1, dtype="i64"))) == "input 'x' is i64[1], the list holds object"
+    assert said(lambda: as_array("x", [[1], [1, 2]], of(2, 2))).startswith("input 'x' is f32[2, 2], the list is ragged: ")
+
+
+def test_arrays_must_have_the_dtype_and_the_rank() -> None:
+    assert said(lambda: as_array("x", np.zeros(3), of(3))) == (
+        "input 'x' is f32[3], the array holds float64\n  fix: array.astype('float32')")
+    assert said(lambda: as_array("w", np.zeros(3, ">f4"), of(3), "parameter")) == (
+        "parameter 'w' is f32[3], the array holds big-endian float32\n  fix: array.astype('float32')")
+    assert said(lambda: as_array("x", np.zeros((3, 1), np.float32), of(3))) == (
+        "input 'x' is f32[3], the array has shape (3, 1): 2 axes instead of 1")
+    assert said(lambda: as_array("x", np.float64(1), of())) == (
+        "input 'x' is f32[], the array holds float64\n  fix: array.astype('float32')")
+
+
+def test_other_things_are_refused() -> None:
+    assert said(lambda: as_array("x", "abc", of(3))) == "input 'x' is a str; numpy arrays, DLPack tensors and lists are accepted"
+    assert said(lambda: as_array("x", None, of(3))) == "input 'x' is a NoneType; numpy arrays, DLPack tensors and lists are accepted"
+    for dtype in (torch.float32, torch.bfloat16):
+        text = said(lambda dtype=dtype: as_array("x", torch.zeros(3, device="meta", dtype=dtype), of(3)))
+        assert text.startswith("input 'x' cannot be read through DLPack: ")
+    assert "cannot be read through DLPack" in said(lambda: as_array("x", torch.zeros(3, requires_grad=True), of(3)))
+
+
+N, M = tg.dim("n", 1, 8), tg.dim("m", 0, 4)
+DIMS = {"n": N, "m": M}
+
+
+def test_dims_follow_from_the_shapes() -> None:
+    types = {"x": of(N, M), "y": of(2 * N, 3)}
+    assert solve_dims(types, {"x": (3, 0), "y": (6, 3)}, DIMS, {}) == {"n": 3, "m": 0}
+    assert solve_dims({"y": of(2 * N)}, {"y": (6,)}, {"n": N}, {"n": 3}) == {"n": 3}
+
+
+def test_dims_that_do_not_fit_are_named() -> None:
+    types = {"x": of(N, M), "y": of(2 * N, 3)}
+    assert said(lambda: solve_dims(types, {"x": (3, 1), "y": (5, 3)}, DIMS, {})) == (
+        "input 'y' is f32[2*n, 3]: axis 0 must be 6, the array has shape (5, 3)")
+    assert said(lambda: solve_dims(types, {"x": (3, 1), "y": (6, 4)}, DIMS, {})) == (
+        "input 'y' is f32[2*n, 3]: axis 1 must be 3, the array has shape (6, 4)")
+    assert said(lambda: solve_dims(types, {"x": (3, 1), "y": (6, 3)}, DIMS, {"n": 4})) == (
+        "input 'x' has size 3 at axis 0, dim n is 4 already")
+    assert said(lambda: solve_dims({"a": of(N), "b": of(N)}, {"a": (3,), "b": (4,)}, {"n": N}, {})) == (
+        "input 'b' has size 4 at axis 0, dim n is 3 already")
+    assert said(lambda: solve_dims(types, {"x": (9, 1), "y": (18, 3)}, DIMS, {})) == "dim n = 9 is outside of 1..8"
+    assert said(lambda: solve_dims({"y": of(2 * N)}, {"y": (6,)}, {"n": N}, {})) == (
+        "dim n follows from no input\n  fix: run(…, dims={'n': …})")
+    assert said(lambda: solve_dims({}, {}, DIMS, {"n": 1, "m": 1, "k": 1})) == "the graph has no dim named k; it has n, m"
+    assert said(lambda: solve_dims({}, {}, {}, {"k": 1})) == "the graph has no dim named k; it has none"

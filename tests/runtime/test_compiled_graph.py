@@ -1,0 +1,482 @@
+"""runtime/compiled_graph.py: a run gives what the oracle gives, whoever holds which memory; and one can look inside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+import torch
+
+import tensor_graphs as tg
+from tensor_graphs.kernels.kernel import HostCall
+from tensor_graphs.language import atomic
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.paths.plan import PlanError
+from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+from tensor_graphs.runtime.errors import RunError
+from tensor_graphs.runtime.executor import _HostStep
+from tests.plans import compiled_of, paths_of, plan_of, poison, program_of
+
+BACKENDS = [("numpy",), ("torch", "numpy"), ("c", "numpy")]
+N = tg.dim("n", 0, 64)
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def block() -> tg.Graph:
+    """A feed-forward block on n rows: several kernels, in-place writes, a reduction."""
+    x = tg.input("x", (N, 8))
+    w, v = tg.parameter("w", (12, 8)), tg.parameter("v", (8, 12))
+    h = tg.linear(tg.rms_norm(x), w)
+    return tg.graph({"y": x + tg.linear(tg.gelu(h, approximate="tanh"), v), "total": tg.sum(h, 0)})
+
+
+WEIGHTS = {"w": numbers(12, 8, seed=1), "v": numbers(8, 12, seed=2)}
+
+
+def counter() -> tg.Graph:
+    """A state that adds up its inputs."""
+    s, x = tg.state("s", (3,)), tg.input("x", (3,))
+    return tg.graph({"y": s.read() + x}, {s: s.read() + x})
+
+
+def said(act: Callable[[], object], error: type[Exception] = RunError) -> str:
+    with pytest.raises(error) as caught:
+        act()
+    assert type(caught.value) is error
+    return str(caught.value)
+
+
+# ---- right results -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backends", BACKENDS, ids="+".join)
+def test_results_do_not_depend_on_what_the_arena_held_before(backends: tuple[str, ...]) -> None:
+    g = block()
+    compiled = compiled_of(g, WEIGHTS, backends)
+    for n in (5, 1, 64, 5, 0, 2):
+        x = numbers(n, 8, seed=n)
+        expected = interpret(g, {"x": x}, WEIGHTS).outputs
+        for byte in (0xFF, 0x00, 0x7F):
+            poison(compiled, byte)
+            out = compiled.run({"x": x})
+            np.testing.assert_allclose(out["y"], expected["y"], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(out["total"], expected["total"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backends", BACKENDS, ids="+".join)
+def test_zero_sizes_run(backends: tuple[str, ...]) -> None:
+    x = tg.input("x", (N, 4))
+    g = tg.graph({"sum": tg.sum(x, 0), "max": tg.max(x, 0), "same": tg.sin(x), "soft": tg.softmax(x), "both": tg.concat(x, x, axis=0)})
+    out = compiled_of(g, backends=backends).run({"x": np.zeros((0, 4), np.float32)})
+    np.testing.assert_array_equal(out["sum"], np.zeros(4))
+    np.testing.assert_array_equal(out["max"], np.full(4, -np.inf))
+    assert out["same"].shape == (0, 4) and out["soft"].shape == (0, 4) and out["both"].shape == (0, 4)
+
+
+def test_one_compiled_graph_serves_four_threads() -> None:
+    for backends in BACKENDS:
+        compiled = compiled_of(block(), WEIGHTS, backends)
+        wrong: list[str] = []
+
+        def work(seed: int, compiled: CompiledGraph = compiled, wrong: list[str] = wrong) -> None:
+            for k in range(15):
+                x = numbers(1 + (seed * 7 + k) % 9, 8, seed=100 * seed + k)
+                expected = interpret(compiled.graph, {"x": x}, WEIGHTS).outputs["y"]
+                if not np.allclose(compiled.run({"x": x})["y"], expected, rtol=1e-4, atol=1e-5):
+                    wrong.append(f"thread {seed}, run {k}")
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert not wrong
+
+
+@pytest.mark.parametrize("backends", [("numpy",), ("c", "numpy")], ids="+".join)
+def test_a_child_process_runs_after_a_fork(backends: tuple[str, ...]) -> None:
+    compiled = compiled_of(block(), WEIGHTS, backends)
+    x = numbers(64, 8)
+    before = compiled.run({"x": x})["y"]
+    child = os.fork()
+    if child == 0:                                      # pragma: no cover: another process
+        same = np.array_equal(compiled.run({"x": x})["y"], before)
+        os._exit(0 if same else 1)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            assert os.waitstatus_to_exitcode(status) == 0
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("the child hangs")
+    np.testing.assert_array_equal(compiled.run({"x": x})["y"], before)
+
+
+# ---- outputs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backends", BACKENDS, ids="+".join)
+def test_given_arrays_receive_the_outputs(backends: tuple[str, ...]) -> None:
+    compiled = compiled_of(block(), WEIGHTS, backends)
+    x, y = numbers(5, 8), np.full((5, 8), np.nan, np.float32)
+    expected = compiled.run({"x": x})
+    out = compiled.run({"x": x}, out={"y": y})
+    assert out["y"] is y
+    np.testing.assert_array_equal(y, expected["y"])
+    np.testing.assert_array_equal(out["total"], expected["total"])
+
+
+def test_given_torch_tensors_receive_the_outputs_bf16_too() -> None:
+    x = tg.input("x", (3,))
+    compiled = compiled_of(tg.graph({"a": x * 2.0, "b": (x * 2.0).cast(tg.bf16)}))
+    a, b = torch.zeros(3), torch.zeros(3, dtype=torch.bfloat16)
+    compiled.run({"x": [1.0, 2.0, 3.5]}, out={"a": a, "b": b})
+    assert a.tolist() == [2, 4, 7] and b.tolist() == [2, 4, 7]
+
+
+def test_outputs_are_new_arrays_unless_they_may_be_reused() -> None:
+    g = block()
+    fresh, reused = compiled_of(g, WEIGHTS), compiled_of(g, WEIGHTS, reuse_outputs=True)
+    first, second = (fresh.run({"x": numbers(5, 8, seed=s)})["y"] for s in (1, 2))
+    assert not np.shares_memory(first, second)
+    again = [reused.run({"x": numbers(5, 8, seed=s)})["y"] for s in (1, 2)]
+    assert again[0] is again[1]
+    np.testing.assert_array_equal(again[0], second)
+    other = reused.run({"x": numbers(4, 8)})["y"]
+    assert other.shape == (4, 8) and not np.shares_memory(other, again[0])
+    given = np.empty((5, 8), np.float32)
+    assert reused.run({"x": numbers(5, 8)}, out={"y": given})["y"] is given
+
+
+def test_torch_reads_results_without_a_copy() -> None:
+    out = compiled_of(block(), WEIGHTS).run({"x": numbers(5, 8)})
+    assert torch.from_dlpack(out["y"]).data_ptr() == out["y"].ctypes.data
+
+
+TWICE = tg.input("x", (6,))
+READS_AFTER_IT_WROTE = tg.graph({"a": tg.sin(TWICE), "b": tg.exp2(TWICE), "c": TWICE[::-1]})
+
+
+@pytest.mark.parametrize("backends", BACKENDS, ids="+".join)
+def test_an_input_that_is_an_output_is_read_before_it_is_written(backends: tuple[str, ...]) -> None:
+    x = numbers(6)
+    expected = interpret(READS_AFTER_IT_WROTE, {"x": x}).outputs
+    compiled = compiled_of(READS_AFTER_IT_WROTE, backends=backends)
+    for name in ("a", "b", "c"):
+        memory = x.copy()
+        out = compiled.run({"x": memory}, out={name: memory})
+        for n, e in expected.items():
+            np.testing.assert_allclose(out[n], e, rtol=1e-6)
+    reused = compiled_of(READS_AFTER_IT_WROTE, backends=backends, reuse_outputs=True)
+    a = reused.run({"x": x})["a"]
+    expected = interpret(READS_AFTER_IT_WROTE, {"x": a.copy()}).outputs
+    out = reused.run({"x": a})
+    for n, e in expected.items():
+        np.testing.assert_allclose(out[n], e, rtol=1e-6)
+
+
+@pytest.mark.parametrize("backends", BACKENDS, ids="+".join)
+def test_an_input_that_is_a_state_is_read_before_it_is_written(backends: tuple[str, ...]) -> None:
+    s, x = tg.state("s", (4, 2)), tg.input("x", (4, 2))
+    written = s.write(tg.constant(np.ones((2, 2))), at=1)
+    g = tg.graph({"a": tg.sum(written) * x}, {s: written})
+    compiled = compiled_of(g, backends=backends)
+    session = compiled.session()
+    session["s"] = numbers(4, 2)
+    expected = interpret(g, {"x": numbers(4, 2)}, {}, {"s": numbers(4, 2)}).outputs["a"]
+    np.testing.assert_allclose(compiled.run({"x": session["s"]}, session=session)["a"], expected, rtol=1e-5)
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------
+
+
+def test_inputs_must_be_the_graphs() -> None:
+    compiled = compiled_of(block(), WEIGHTS)
+    assert said(lambda: compiled.run()) == "the graph takes the inputs x: f32[n, 8]; missing: x"
+    assert said(lambda: compiled.run({"x": numbers(2, 8), "z": 1})) == "the graph takes the inputs x: f32[n, 8]; unknown: z"
+    none = compiled_of(tg.graph(tg.constant(1.0)))
+    assert said(lambda: none.run({"a": 1})) == "the graph takes the inputs none; unknown: a"
+
+
+def test_outputs_given_must_fit() -> None:
+    compiled = compiled_of(block(), WEIGHTS)
+    x = numbers(2, 8)
+    assert said(lambda: compiled.run({"x": x}, out={"z": x})) == "the graph has no output 'z'; it has y, total"
+    for wrong in (np.empty((3, 8), np.float32), np.empty((2, 8)), [1.0], torch.zeros(2, 8, dtype=torch.float64)):
+        assert said(lambda wrong=wrong: compiled.run({"x": x}, out={"y": wrong})) == "out['y'] must be f32[2, 8]"
+    locked = np.empty((2, 8), np.float32)
+    locked.flags.writeable = False
+    for wrong in (locked, np.empty((8, 2), np.float32).T):
+        assert said(lambda wrong=wrong: compiled.run({"x": x}, out={"y": wrong})) == "out['y'] must be writeable and C-contiguous"
+
+
+def test_outputs_given_may_not_overlap() -> None:
+    x = tg.input("x", (4,))
+    s = tg.state("s", (4,))
+    compiled = compiled_of(tg.graph({"a": tg.sin(x), "b": tg.exp2(x)}, {s: x + s.read()}))
+    memory, session = np.zeros(6, np.float32), compiled.session()
+    assert said(lambda: compiled.run({"x": numbers(4)}, session=session, out={"a": memory[:4], "b": memory[2:]})) == (
+        "out['b'] and out['a'] share memory")
+    assert said(lambda: compiled.run({"x": numbers(4)}, session=session, out={"a": session.arrays["s"]})) == (
+        "out['a'] shares memory with a state of the session")
+    assert not session["s"].any()
+
+
+def test_parameters_must_be_the_graphs() -> None:
+    plan = plan_of(block())
+    assert said(lambda: bind(plan, {"w": WEIGHTS["w"]})) == "parameter 'v' (f32[8, 12]) is not given"
+    assert said(lambda: bind(plan, {**WEIGHTS, "z": 1, "y": 2})) == "the graph has no parameter named y, z"
+    assert said(lambda: bind(plan, {**WEIGHTS, "v": numbers(12, 8)})) == "parameter 'v' is f32[8, 12], the array has shape (12, 8)"
+    assert said(lambda: bind(plan, {**WEIGHTS, "v": numbers(8, 12).astype(np.float64)})) == (
+        "parameter 'v' is f32[8, 12], the array holds float64\n  fix: array.astype('float32')")
+    compiled = bind(plan, WEIGHTS)
+    assert said(lambda: compiled.rebind("z", 1)) == "the graph has no parameter named 'z'; it has w, v"
+    assert said(lambda: compiled.rebind("v", numbers(3))) == (
+        "parameter 'v' is f32[8, 12], the array has shape (3,): 1 axes instead of 2")
+
+
+def test_a_mapping_that_loads_on_access_may_hold_more() -> None:
+    lazy = MappingProxyType({**WEIGHTS, "another": numbers(1)})
+    np.testing.assert_array_equal(bind(plan_of(block()), lazy).run({"x": numbers(2, 8)})["y"],
+                                  compiled_of(block(), WEIGHTS).run({"x": numbers(2, 8)})["y"])
+
+
+def test_a_graph_with_states_asks_for_a_session() -> None:
+    compiled = compiled_of(counter())
+    assert said(lambda: compiled.run({"x": numbers(3)})) == "the graph has states: run(…, session=compiled.session())"
+
+
+def test_a_session_of_another_graph_is_refused() -> None:
+    s, x = tg.state("s", (2,)), tg.input("x", (2,))
+    other = compiled_of(tg.graph({"y": x}, {s: s.read() + x})).session()
+    compiled = compiled_of(counter())
+    assert said(lambda: compiled.run({"x": numbers(3)}, session=other)) == (
+        "the session has no state 's' of f32[3]; make one with compiled.session()")
+    stateless = compiled_of(block(), WEIGHTS).session()
+    assert "the session has no state 's'" in said(lambda: compiled.run({"x": numbers(3)}, session=stateless))
+
+
+def test_a_session_with_more_states_may_be_shared() -> None:
+    s, t, x = tg.state("s", (3,)), tg.state("t", (3,)), tg.input("x", (3,))
+    session = compiled_of(tg.graph({}, {s: s.read() + x, t: t.read() + x})).session()
+    compiled_of(counter()).run({"x": [1.0, 2.0, 3.0]}, session=session)
+    assert session["s"].tolist() == [1, 2, 3] and session["t"].tolist() == [0, 0, 0]
+
+
+def test_too_little_memory_is_refused_before_anything_runs() -> None:
+    compiled = compiled_of(block(), WEIGHTS, capacity=3000)
+    compiled.run({"x": numbers(2, 8)})
+    assert "device cpu may use 3.0 kB, the plan needs" in said(lambda: compiled.run({"x": numbers(40, 8)}), PlanError)
+
+
+# ---- parameters ----------------------------------------------------------------------------------------------------
+
+
+def test_rebinding_evaluates_what_depends_on_it_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, a, b = tg.input("x", (3,)), tg.parameter("a", (3,)), tg.parameter("b", (3,))
+    both = tg.sqrt(tg.exp2(a) + tg.floor(b))
+    g = tg.graph({"y": x * both, "z": x + tg.reciprocal(tg.constant([1.0, 2.0, 4.0]))})
+    compiled = compiled_of(g, {"a": [0.0, 1.0, 2.0], "b": [3.0, 4.0, 5.0]})
+    asked: list[str] = []
+    for _, step in compiled.executors[0].bind_segments:
+        assert isinstance(step, _HostStep)
+        run = step.call.run
+        step.call = HostCall(lambda outs, ins, attrs, run=run: (asked.append(run.__name__), run(outs, ins, attrs))[1])
+    compiled.rebind("a", [2.0, 2.0, 2.0])
+    assert asked == ["exp2", "add", "sqrt"]
+    asked.clear()
+    compiled.rebind("b", [5.0, 12.0, 0.0])
+    assert asked == ["floor", "add", "sqrt"]
+    out = compiled.run({"x": [1.0, 1.0, 1.0]})
+    np.testing.assert_allclose(out["y"], np.sqrt([9, 16, 4]))
+    np.testing.assert_allclose(out["z"], [2, 1.5, 1.25])
+
+
+@pytest.mark.parametrize("backends", BACKENDS, ids="+".join)
+def test_a_rebound_parameter_counts_from_the_next_run_on(backends: tuple[str, ...]) -> None:
+    g = block()
+    compiled = compiled_of(g, WEIGHTS, backends)
+    x = numbers(5, 8)
+    compiled.run({"x": x})
+    for seed in (7, 8):
+        weights = {**WEIGHTS, "w": numbers(12, 8, seed=seed)}
+        compiled.rebind("w", weights["w"])
+        np.testing.assert_allclose(compiled.run({"x": x})["y"], interpret(g, {"x": x}, weights).outputs["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_rows_written_into_a_parameter_at_bind_time_follow_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, a, b = tg.input("x", (4,)), tg.parameter("a", (4,)), tg.parameter("b", (2,))
+    g = tg.graph(x + tg.write_rows(a, b, start=1))
+    for backends in BACKENDS:
+        compiled = compiled_of(g, {"a": [0.0, 1.0, 2.0, 3.0], "b": [8.0, 9.0]}, backends)
+        assert compiled.run({"x": [0.0] * 4})["out"].tolist() == [0, 8, 9, 3]
+        compiled.rebind("b", [5.0, 6.0])
+        assert compiled.run({"x": [0.0] * 4})["out"].tolist() == [0, 5, 6, 3]
+        compiled.rebind("a", [7.0, 7.0, 7.0, 7.0])
+        assert compiled.run({"x": [0.0] * 4})["out"].tolist() == [7, 5, 6, 7]
+
+
+# ---- looking inside ------------------------------------------------------------------------------------------------
+
+
+def chain() -> tuple[tg.Graph, tg.Node, tg.Node]:
+    x = tg.input("x", (4, 2))
+    a = tg.sqrt(x)
+    b = tg.sin(a)
+    return tg.graph({"y": tg.sum(b, 0), "z": a.T[::-1]}), a, b
+
+
+def test_values_are_tapped_by_name_and_by_node() -> None:
+    g, a, b = chain()
+    x = np.abs(numbers(4, 2))
+    compiled = compiled_of(g)
+    found = compiled.tap(["sqrt.0", a, b, a.T[::-1], "sum.0"], {"x": x})
+    np.testing.assert_allclose(found["sqrt.0"], np.sqrt(x))
+    np.testing.assert_allclose(found[a], np.sqrt(x))
+    np.testing.assert_allclose(found[b], np.sin(np.sqrt(x)), rtol=1e-6)
+    np.testing.assert_allclose(found[a.T[::-1]], np.sqrt(x).T[::-1])
+    np.testing.assert_allclose(found["sum.0"], np.sin(np.sqrt(x)).sum(0), rtol=1e-6)
+    assert list(compiled.tap("sin.0", {"x": x})) == ["sin.0"]
+
+
+def test_a_node_is_tapped_behind_an_expanded_composite() -> None:
+    x = tg.input("x", (4,))
+    s = tg.sigmoid(x)
+    y = tg.sin(s)
+    g = tg.graph(y * 2.0)
+    path = paths_of(g, ("numpy",), atomics=True).cheapest()
+    compiled = bind(plan_of(g, path=path, program=program_of(g, path=path, atomics=True)))
+    found = compiled.tap([y, s], {"x": numbers(4)})
+    np.testing.assert_allclose(found[s], 1 / (1 + np.exp(-numbers(4))), rtol=1e-5)
+    np.testing.assert_allclose(found[y], np.sin(found[s]), rtol=1e-6)
+
+
+def test_the_second_output_of_an_instruction_is_tapped() -> None:
+    cos, sin = tg.rope_table(tg.input("p", (3,), tg.i32), head_dim=4, theta=10.0)
+    compiled = compiled_of(tg.graph({"a": tg.sum(cos), "b": tg.sum(sin)}))
+    found = compiled.tap(["rope_table.0", "rope_table.0/1"], {"p": [0, 1, 2]})
+    np.testing.assert_allclose(found["rope_table.0"] ** 2 + found["rope_table.0/1"] ** 2, np.ones((3, 2)), rtol=1e-6)
+    assert said(lambda: compiled.tap("rope_table.0/2", {"p": [0, 1, 2]})) == (
+        "rope_table.0 has 2 outputs, 'rope_table.0/2' asks for another")
+
+
+def test_what_cannot_be_tapped_is_named() -> None:
+    g, _, _ = chain()
+    compiled = compiled_of(g)
+    x = np.abs(numbers(4, 2))
+    assert said(lambda: compiled.tap("cos.0", {"x": x})) == "no instruction is named 'cos.0'; there are sqrt.0, sin.0, sum.0, store.0"
+    assert "no instruction is named 'sin.1'" in said(lambda: compiled.tap("sin.1", {"x": x}))
+    assert "asks for another" in said(lambda: compiled.tap("sin.0/first", {"x": x}))
+    other = tg.exp2(tg.input("x", (4, 2)))
+    text = said(lambda: compiled.tap(other, {"x": x}))
+    assert text.startswith("no instruction of a run makes the value of <exp2 f32[4, 2]") and text.endswith("there are sqrt.0, sin.0, sum.0, store.0")
+
+
+def test_a_trace_holds_every_step_in_order() -> None:
+    g, _, _ = chain()
+    x = np.abs(numbers(4, 2))
+    compiled = compiled_of(g)
+    steps = compiled.trace({"x": x})
+    assert [label for label, _, _ in steps] == ["sqrt.0", "sin.0", "sum.0", "store.0"]
+    assert all(where.startswith("test_compiled_graph.py:") for _, where, _ in steps[:3])
+    np.testing.assert_allclose(steps[0][2][0], np.sqrt(x))
+    np.testing.assert_allclose(steps[1][2][0], np.sin(np.sqrt(x)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("backends", BACKENDS, ids="+".join)
+@pytest.mark.parametrize("dtype", [tg.f32, tg.f64, tg.bf16, tg.f16], ids=str)
+def test_the_first_nan_is_named_with_its_line(backends: tuple[str, ...], dtype: tg.DType) -> None:
+    x = tg.input("x", (3,), dtype)
+    a = tg.exp2(x)
+    root = tg.sqrt(a + x)
+    g = tg.graph({"n": tg.sum(tg.where(root < 0.0, a, a)), "y": tg.sin(root)})
+    compiled = compiled_of(g, backends=backends)
+    assert compiled.first_nan({"x": np.ones(3).astype(dtype.numpy)}) is None
+    text = compiled.first_nan({"x": np.array([1, -9, 1]).astype(dtype.numpy)})
+    assert text is not None and text.startswith("sqrt.0 (") and f"written at {root.location}" in text
+
+
+@pytest.mark.parametrize("backends", BACKENDS, ids="+".join)
+def test_no_op_runs_nothing_and_is_undone(backends: tuple[str, ...]) -> None:
+    compiled = compiled_of(block(), WEIGHTS, backends)
+    x, out = numbers(5, 8), np.full((5, 8), 7, np.float32)
+    expected = compiled.run({"x": x})["y"]
+    with pytest.raises(ZeroDivisionError), compiled.no_op():
+        with compiled.no_op():
+            compiled.run({"x": x}, out={"y": out})
+        compiled.run({"x": x}, out={"y": out})
+        assert (out == 7).all()
+        raise ZeroDivisionError
+    np.testing.assert_array_equal(compiled.run({"x": x})["y"], expected)
+
+
+@pytest.mark.parametrize("backends", BACKENDS, ids="+".join)
+def test_a_profile_has_a_time_for_every_step(backends: tuple[str, ...]) -> None:
+    compiled = compiled_of(block(), WEIGHTS, backends)
+    rows = compiled.profile({"x": numbers(40, 8)}, repeats=3)
+    assert [r[0] for r in rows] == [i.label for i in compiled.executors[0].program.instructions]
+    assert all(seconds > 0 for _, _, seconds in rows)
+    assert 0 < compiled.time({"x": numbers(40, 8)}, repeats=3) < 5
+
+
+def test_memory_is_a_function_of_the_dims() -> None:
+    compiled = compiled_of(block(), WEIGHTS)
+    small, large = compiled.memory(n=1), compiled.memory(n=64)
+    assert small.arena < large.arena and small.parameters == large.parameters == 2 * 12 * 8 * 4
+    assert compiled.memory() == large and large.total == large.allocated + large.parameters
+    frame = compiled._take(0)
+    compiled._frames[0].append(frame)
+    compiled.run({"x": numbers(64, 8)})
+    assert frame.arena.nbytes == large.arena
+
+
+def test_an_arena_that_is_far_too_large_is_given_back() -> None:
+    compiled = compiled_of(block(), WEIGHTS)
+    compiled.run({"x": numbers(64, 8)})
+    compiled.run({"x": numbers(2, 8)})
+    assert compiled._frames[0][0].arena.nbytes == compiled.memory(n=2).arena
+
+
+@pytest.mark.parametrize("backends", BACKENDS, ids="+".join)
+def test_attributes_that_hold_dims_follow_the_run(backends: tuple[str, ...]) -> None:
+    p = tg.dim("p", 0, 8)
+    s, x = tg.state("s", (8, 2)), tg.input("x", (N, 2))
+    g = tg.graph({"n": tg.constant(3 * N + p), "mean": tg.mean(x, axes=0)}, {s: s.write(x, at=p)})
+    compiled = compiled_of(g, backends=backends)
+    session = compiled.session()
+    for n, at in ((2, 0), (1, 5), (3, 1), (3, 6)):
+        before = session.snapshot()
+        out = compiled.run({"x": numbers(n, 2)}, dims={"p": at}, session=session)
+        assert out["n"] == 3 * n + at and out["n"].dtype == np.int32
+        np.testing.assert_allclose(out["mean"], numbers(n, 2).mean(0), rtol=1e-5)
+        want = before["s"].copy()
+        want[at:at + n] = numbers(n, 2)[:8 - at]
+        np.testing.assert_array_equal(session["s"], want)
+
+
+def test_only_the_frames_of_the_last_variant_keep_a_large_arena() -> None:
+    """One arena in all between runs: a prefill's is given back when decoding starts."""
+    x = tg.input("x", (N, 8192))
+    g = tg.graph(tg.sum(tg.sin(atomic.sqrt(x)) + x, 1))
+    plan = plan_of(g)
+    small, large = (replace(plan.variants[0], low=low, high=high) for low, high in ((0, 8), (9, 64)))
+    compiled = bind(replace(plan, variants=(small, large), table_dim="n"))
+    compiled.run({"x": np.ones((64, 8192), np.float32)})
+    assert compiled._frames[1][0].arena.nbytes > 1 << 20
+    compiled.run({"x": np.ones((2, 8192), np.float32)})
+    assert compiled._frames[1][0].arena.nbytes == 0
+    np.testing.assert_allclose(compiled.run({"x": np.ones((64, 8192), np.float32)})["out"], 8192 * (np.sin(1.0) + 1), rtol=1e-5)
