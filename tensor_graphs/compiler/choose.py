@@ -7,7 +7,6 @@ its error is within the tolerance. Without a verdict it is a candidate: the comp
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,8 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.path import Paths, Price
 from tensor_graphs.paths.plan import midpoint
-from tensor_graphs.profiling.judge import VERIFIER, environment_of, same_math_limit, timed_workload, verify_workload
+from tensor_graphs.profiling.calibration import known_rates
+from tensor_graphs.profiling.judge import VERIFIER, environment_of, out_of_reach, same_math_limit, timed_workload, verify_workload
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.queries import KnownTime
@@ -30,63 +30,87 @@ log = logging.getLogger(__name__)
 DEFAULT_TOLERANCE = 1e-3
 
 
+GUESS_MARGIN = 2.0
+"""a guess is priced so many times higher when a path is chosen to be used: a roofline is a lower bound, and a row beats a hope"""
+
+
 @dataclass
 class PriceBook:
-    """What the database knows about kernels in this machine's environments, and guesses for the rest."""
+    """What the database knows about kernels in this machine's environments, and guesses for the rest.
+
+    threads: rows of so many threads count (None: of the default number). margin: factor on guesses; 1 where the next measurement is
+    sought, GUESS_MARGIN where a plan is chosen.
+    """
 
     database: Database
     backends: tuple[str, ...]
     tolerance: float
+    threads: int | None = None
+    margin: float = 1.0
     known: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     device: DeviceRates = field(default_factory=DeviceRates)
-    refused: dict[tuple[str, str], str] = field(default_factory=dict)
-    best_error: dict[str, float] = field(default_factory=dict)
 
     def load(self) -> PriceBook:
-        """Read everything measured in these environments: one query per backend."""
+        """Read everything measured in these environments: one query per backend, and one for its device's constants."""
         for backend in self.backends:
             if why_missing(backend) is None:
-                self.known[backend] = queries.latest_traces(self.database, environment_of(backend), "cold", verifier=VERIFIER)
-        constants = queries.constants(self.database, environment_of(self.backends[0])) if self.backends else {}
-        if "read_bandwidth" in constants:
-            self.device = DeviceRates(constants["read_bandwidth"].value,
-                                      constants["flops_f32"].value if "flops_f32" in constants else DeviceRates().flops)
+                environment = environment_of(backend, self.threads)
+                self.known[backend] = queries.latest_traces(self.database, environment, "cold", verifier=VERIFIER)
+        self.device = known_rates(self.database, self.backends, self.threads) or DeviceRates()
         return self
 
     def verdict(self, kernel: Kernel, signature: Signature) -> KnownTime | None:
+        """What is known of this kernel on this signature at all sizes; None: it was never compared."""
         return self.known.get(kernel.backend, {}).get((kernel.identity, verify_workload(signature).key))
 
     def time(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> KnownTime | None:
+        """What is known of it at these sizes."""
         return self.known.get(kernel.backend, {}).get((kernel.identity, timed_workload(signature, binding).key))
 
-    def why_not(self, kernel: Kernel, signature: Signature) -> str | None:
-        """None when the verdict on file lets this kernel be used within the tolerance; "unverified" when there is none."""
-        v = self.verdict(kernel, signature)
-        if v is None:
-            return "unverified"
-        if not v.passed or v.refuted or v.status not in ("PASSED", "INCORRECT_NUMERICAL"):
-            return f"{v.status} when compared with the oracle"
-        error = v.worst_relative_error
-        if error is None or not error <= same_math_limit(signature):
-            return f"{v.status}: error {error}"
-        self.best_error[signature.key] = min(error, self.best_error.get(signature.key, math.inf))
-        if not error <= self.tolerance:
+    def error(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float | None:
+        """The worst error ever seen, over all sizes compared and at these sizes; None when it was never compared."""
+        rows = (self.verdict(kernel, signature), self.time(kernel, signature, binding))
+        errors = [r.worst_relative_error for r in rows if r is not None and r.worst_relative_error is not None]
+        return max(errors, default=None)
+
+    def why_not(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
+        """None when the rows let this kernel be used here within the tolerance; "unverified" when it was never compared."""
+        reason = self.why_wrong(kernel, signature, binding)
+        if reason is not None:
+            return reason
+        error = self.error(kernel, signature, binding)
+        if error is None or not error <= self.tolerance:
             return f"its error {error:.2g} is beyond the tolerance {self.tolerance:.2g}"
+        return None
+
+    def why_wrong(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
+        """As `why_not`, whatever the tolerance."""
+        v, row = self.verdict(kernel, signature), self.time(kernel, signature, binding)
+        if v is None:
+            unreachable = out_of_reach(kernel)
+            return "unverified" if unreachable is None else unreachable
+        for found, where in ((v, "when compared with the oracle"), (row, "at these sizes")):
+            if found is None:
+                continue
+            if not found.passed or found.refuted or found.status not in ("PASSED", "INCORRECT_NUMERICAL"):
+                return f"{found.status} {where}"
+            error = found.worst_relative_error
+            if error is None or not error <= same_math_limit(signature):
+                return f"{found.status} {where}: error {error}"
         return None
 
     def price(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int], optimistic: bool = False) -> Price | None:
         """A price, or None when the kernel may not be used. optimistic: unverified kernels count as usable."""
-        reason = self.why_not(kernel, signature)
+        reason = self.why_not(kernel, signature, binding)
         if reason is not None and not (optimistic and reason == "unverified"):
-            self.refused[kernel.name, signature.key] = reason
             return None
-        verdict = self.verdict(kernel, signature)
-        error = verdict.worst_relative_error if verdict is not None else None
+        error = self.error(kernel, signature, binding)
         row = self.time(kernel, signature, binding)
-        if row is not None and row.median_ms is not None and row.passed and not row.refuted:
+        if row is not None and row.median_ms is not None:
             return Price(row.median_ms * 1e-3, True, error, f"trace {row.trace_id}")
         at = {n: int(binding[n]) for n in signature.dim_names}
-        return Price(guess_seconds(signature, at, kernel.backend, self.device), False, error, "guess (roofline)")
+        seconds = guess_seconds(signature, at, kernel.backend, self.device) * self.margin
+        return Price(seconds, False, error, "guess (roofline)" if self.margin == 1 else f"guess (roofline × {self.margin:g})")
 
 
 def resolve_backends(backends: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -116,7 +140,7 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
                all_kernels_count: bool = True) -> Iterator[GraphPath]:
     """Every path of a graph, cheapest first, lazily. Kernels without a verdict are listed too (error None) unless told not to."""
     here, _ = resolve_backends(backends)
-    book = PriceBook(as_database(database), here, tolerance).load()
+    book = PriceBook(as_database(database), here, tolerance, margin=GUESS_MARGIN).load()
     binding = typical_sizes(graph, at)
     paths = Paths(graph, by_op(all_kernels(here)), lambda k, s: book.price(k, s, binding, all_kernels_count))
     return iter(paths)

@@ -10,13 +10,16 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
-from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, PriceBook, as_database, resolve_backends
+from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, GUESS_MARGIN, PriceBook, as_database, resolve_backends
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import all_kernels, by_op, copy_kernel
+from tensor_graphs.kernels.registry import all_kernels, by_op, copy_kernel, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.lower import PlanError, arena_buffers, lower
@@ -25,12 +28,22 @@ from tensor_graphs.paths.path import Alternative, NoPathError, Paths, expanded_r
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, midpoint
 from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import ProfileRequest
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Choice(Evidence):
+    """Why one signature is computed the way it is, and the rows that say so: of its time, and of its comparison with the oracle."""
+
+    trace: int | None = None
+    measured_at: datetime | None = None
+    verdict_trace: int | None = None
 
 
 def compile_graph(graph: Graph, *, tolerance: float = DEFAULT_TOLERANCE, backends: Sequence[str] | None = None,
@@ -42,7 +55,7 @@ def compile_graph(graph: Graph, *, tolerance: float = DEFAULT_TOLERANCE, backend
     tolerance: largest relative error of any kernel against the float64 oracle. at: typical sizes of dims for pricing. largest: sizes
     up to which the graph will be used (default: the dims' upper bounds); memory is laid out and checked for them. memory_limit:
     bytes the device may use in all. path: run this one instead of choosing. reuse_outputs: a run may overwrite the outputs of the
-    one before. Raises NoPathError (no path, or none within the tolerance) and PlanError (too little memory).
+    one before. threads: rows of so many threads count, and what is verified uses them. Raises NoPathError (no path, or none within the tolerance) and PlanError (too little memory).
     """
     if not tolerance >= 0:
         raise PlanError(f"a tolerance of {tolerance}: a relative error ≥ 0 is needed")
@@ -52,8 +65,9 @@ def compile_graph(graph: Graph, *, tolerance: float = DEFAULT_TOLERANCE, backend
         raise NoPathError("no backend is available\n  " + "\n  ".join(notes))
     store = as_database(database)
     sizes = _largest(graph, largest)
+    _known_dims(graph, at)
     table_dim = _table_dim(graph)
-    book = PriceBook(store, here, tolerance).load()
+    book = PriceBook(store, here, tolerance, threads, GUESS_MARGIN).load()
     table = by_op(all_kernels(here))
     chooser = _Chooser(graph, book, table, threads, progress or (lambda text: None))
     with chooser:
@@ -85,10 +99,14 @@ def price_points(graph: Graph, at: Mapping[str, int] | None = None, largest: Map
     return [binding for _, _, binding in _points(graph, _table_dim(graph), _largest(graph, largest), at)]
 
 
-def _largest(graph: Graph, given: Mapping[str, int] | None) -> dict[str, int]:
+def _known_dims(graph: Graph, given: Mapping[str, int] | None) -> None:
     unknown = sorted(set(given or {}) - set(graph.dims))
     if unknown:
         raise PlanError(f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(graph.dims) or 'none'}")
+
+
+def _largest(graph: Graph, given: Mapping[str, int] | None) -> dict[str, int]:
+    _known_dims(graph, given)
     out = {}
     for name, symbol in graph.dims.items():
         lo, hi = d.bounds(symbol)
@@ -145,7 +163,7 @@ class _Chooser:
 
     def __exit__(self, *_: object) -> None:
         if self.judge is not None:
-            self.judge.worker.close()
+            self.judge.close()
             self.judge = None
 
     def paths(self, binding: Mapping[str, int], optimistic: bool) -> Paths:
@@ -158,16 +176,18 @@ class _Chooser:
             try:
                 path = paths.cheapest()
             except NoPathError as e:
-                raise self._no_path(e) from None
+                raise self._no_path(e, paths, binding) from None
             if not self._verify(paths, path, binding):
                 return path
 
     def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
-        """A path chosen by the caller: verified, then accepted or refused."""
-        paths = self.paths(binding, optimistic=True)
-        if self._verify(paths, path, binding):
-            self.paths(binding, optimistic=False).kernels(path)
-        return path
+        """A path chosen by the caller: verified, then accepted or refused; priced at these sizes."""
+        self._verify(self.paths(binding, optimistic=True), path, binding)
+        paths = self.paths(binding, optimistic=False)
+        chosen = paths.kernels(path)
+        made = paths._assemble({s: chosen[s.key] for s in paths.known() if s.key in chosen})
+        assert made is not None                                     # every signature that the path reaches was picked
+        return paths._path(*made)
 
     def _verify(self, paths: Paths, path: GraphPath, binding: Mapping[str, int]) -> bool:
         """Verify the kernels of a path that have no verdict; True when there were any (prices may have changed)."""
@@ -179,7 +199,7 @@ class _Chooser:
         if not pending:
             return False
         if self.judge is None:
-            self.judge = Judge(self.book.database, threads=self.threads)
+            self.judge = Judge(self.book.database, threads=self.threads, rates=self.book.device)
         for i, (kernel, signature) in enumerate(pending):
             self.progress(f"comparing {kernel.name} with the oracle ({i + 1} of {len(pending)}): {signature.title()}")
             at = {n: int(binding[n]) for n in signature.dim_names}
@@ -193,16 +213,31 @@ class _Chooser:
                 self.signatures[s.key] = s
         return self.signatures[key]
 
-    def _no_path(self, error: NoPathError) -> NoPathError:
-        reasons = sorted({f"{kernel}: {why}" for (kernel, _), why in self.book.refused.items()})
-        text = str(error)
-        if reasons:
-            text += "\n  refused: " + "\n           ".join(reasons[:8])
-        if any("beyond the tolerance" in r for r in reasons):
-            worst = max(self.book.best_error.values(), default=float("inf"))
-            text = (f"no path is within the tolerance {self.book.tolerance:.2g}: {text}\n"
-                    f"  fix: a tolerance of {worst:.1e} or more")
-        return NoPathError(text)
+    def _no_path(self, error: NoPathError, paths: Paths, binding: Mapping[str, int]) -> NoPathError:
+        """The same error with what was refused and why; and, when only the tolerance stands in the way, the one that would do."""
+        reached: dict[str, float] = {}
+
+        def best_error(s: Signature) -> float:
+            if s.key not in reached:
+                reached[s.key] = math.inf
+                errors = [self.book.error(k, s, binding) for k in matching(s.spec, self.table)
+                          if self.book.why_wrong(k, s, binding) is None]
+                inner = max((best_error(i) for i, _ in paths.inner(s)), default=0.0) if _may_expand(s) else math.inf
+                reached[s.key] = min([inner, *(e for e in errors if e is not None)])
+            return reached[s.key]
+
+        culprits = [s for s, _ in paths.top if paths.best(s)[1] is None]
+        needed = max(map(best_error, culprits))
+        lines = []
+        for s in culprits[:5]:
+            refused = [f"{k.name}: {why}" for k in matching(s.spec, self.table) if (why := self.book.why_not(k, s, binding)) is not None]
+            best = f"best error {best_error(s):.2g}" if best_error(s) < math.inf else "nothing that computes it is right here"
+            lines.append(f"{s.title()}: {best}" + (f" ({'; '.join(refused[:4])})" if refused else ""))
+        listed = "\n  ".join(lines)
+        if needed == math.inf:
+            return NoPathError(f"{error}\n  {listed}")
+        return NoPathError(f"no path is within the tolerance {self.book.tolerance:.2g}\n  {listed}\n"
+                           f"  fix: a tolerance of {_rounded_up(needed)} or more")
 
     def variant(self, low: int, high: int, binding: Mapping[str, int], largest: Mapping[str, int], path: GraphPath,
                 backends: Sequence[str]) -> Variant:
@@ -226,18 +261,28 @@ class _Chooser:
         def cost(a: Alternative, signature: Signature) -> float:
             return a.price.seconds if a.kernel is not None else sum(n * everything.best(i)[0] for i, n in everything.inner(signature))
 
+        rows: dict[str, int] = {}
+        for key, a in chosen.items():
+            if a.kernel is not None and a.price.measured:
+                row = self.book.time(a.kernel, self._signature(paths, key), binding)
+                assert row is not None
+                rows[key] = row.trace_id
+        ages = {e.trace_id: e.timestamp for e in queries.evidence(self.book.database, *rows.values())} if rows else {}
         for key, a in chosen.items():
             signature = self._signature(paths, key)
             seconds, measured = cost(a, signature), a.price.measured and a.kernel is not None
             others = sorted(((o.name, cost(o, signature), o.price.measured) for o in everything.alternatives(signature)
                              if o.name != a.name and cost(o, signature) < math.inf), key=lambda o: o[1])
-            refused = tuple((k, why) for (k, s), why in self.book.refused.items() if s == key)
-            evidence.append(Evidence(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
-                                     a.price.note if a.kernel is not None else "runs its definition", tuple(others), refused))
+            refused = tuple((k.name, why) for k in matching(signature.spec, self.table)
+                            if (why := self.book.why_not(k, signature, binding)) not in (None, "unverified"))
+            verdict = None if a.kernel is None else self.book.verdict(a.kernel, signature)
+            evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
+                                   a.price.note if a.kernel is not None else "runs its definition", tuple(others), refused,
+                                   rows.get(key), ages.get(rows.get(key, -1)), None if verdict is None else verdict.trace_id))
             if a.kernel is not None and not measured:
                 workload = timed_workload(signature, binding)
                 self.misses[a.kernel.identity, workload.key] = ProfileRequest(
-                    implementation_of(a.kernel), workload, environment_of(a.kernel.backend),
+                    implementation_of(a.kernel), workload, environment_of(a.kernel.backend, self.threads),
                     priority=seconds * path.calls.get(key, 1), reason=f"chosen on a guess for {signature.title()}")
                 self.unmeasured[signature.key] = signature
         return Variant(low, high, path, program, layout, kernels, tuple(evidence), dict(binding))
@@ -251,3 +296,12 @@ class _Chooser:
         self.book.database.enqueue(*self.misses.values())
         return tuple(r.reason for r in self.misses.values())
 
+
+def _may_expand(s: Signature) -> bool:
+    return isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque
+
+
+def _rounded_up(x: float) -> str:
+    """Two digits, never less than x: what is advised must be enough."""
+    text = f"{x:.1e}"
+    return text if float(text) >= x else f"{x * 1.05:.1e}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
+from tensor_graphs.compiler.compile import Choice
 from tensor_graphs.paths.path import EXPAND
-from tensor_graphs.paths.plan import Plan, Variant, human
+from tensor_graphs.paths.plan import Evidence, Plan, Variant, human
 
 
 def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str, Any]:
@@ -26,9 +28,26 @@ def _variant(plan: Plan, v: Variant) -> dict[str, Any]:
         "instructions": len(v.program.instructions), "bind_instructions": len(v.program.bind_instructions),
         "choices": [{
             "what": e.title, "kernel": e.chosen, "calls": e.calls, "us_per_call": e.seconds * 1e6, "measured": e.measured,
-            "error": e.error, "why": e.note, "others": [{"kernel": n, "us_per_call": s * 1e6, "measured": m} for n, s, m in e.others],
+            "error": e.error, "why": e.note, **_rows(e), "others": [{"kernel": n, "us_per_call": s * 1e6, "measured": m} for n, s, m in e.others],
             "refused": [{"kernel": n, "why": w} for n, w in e.refused]} for e in v.evidence],
     }
+
+
+def _rows(e: Evidence) -> dict[str, Any]:
+    """The rows a choice rests on: of its time (with its age now), and of its comparison with the oracle."""
+    if not isinstance(e, Choice):
+        return {"trace": None, "measured_at": None, "age_seconds": None, "verdict_trace": None}
+    return {"trace": e.trace, "measured_at": None if e.measured_at is None else e.measured_at.isoformat(),
+            "age_seconds": None if e.measured_at is None else (datetime.now(UTC) - e.measured_at).total_seconds(),
+            "verdict_trace": e.verdict_trace}
+
+
+def age(seconds: float) -> str:
+    """For people: 3 days, 5 hours, 12 minutes."""
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return "just now" if seconds < 60 else "1 minute"
 
 
 def measured_share(v: Variant) -> float:
@@ -52,8 +71,13 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14) -
         for e in dearest[:rows]:
             error = "" if e.error is None else f" error {e.error:.1e}"
             other = f" | next: {e.others[0][0]} {e.others[0][1] * 1e6:.0f} µs" if e.others else ""
-            out.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<3d} {e.chosen:18s} {'measured' if e.measured else 'guess':8s}{error}"
+            rows_used = _rows(e)
+            old = rows_used["age_seconds"]
+            source = f"measured, trace {rows_used['trace']}, {age(old)}" if e.measured and old is not None else \
+                "measured" if e.measured else "guess"
+            out.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<3d} {e.chosen:18s} {source:8s}{error}"
                        f"  {e.title[:58]}{other}")
+            out += [f"{'':17}refused: {name}: {why}" for name, why in e.refused]
         if len(dearest) > rows:
             rest = sum(e.seconds * e.calls for e in dearest[rows:])
             out.append(f"  {rest * 1e6:9.1f} µs in {len(dearest) - rows} more")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, PriceBook, as_database, resolve_backends
 from tensor_graphs.compiler.compile import price_points
-from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
-from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.paths.path import Paths
+from tensor_graphs.paths.path import NoPathError, Paths
+from tensor_graphs.profiling.calibration import known_rates, measure_device
 from tensor_graphs.profiling.judge import VERIFIER, Judge
-from tensor_graphs.profiling.profile import ProfileReport, Question, answer, unanswered
+from tensor_graphs.profiling.profile import ProfileReport, Question, answer, question_key, unanswered
+from tensor_graphs.profiling.queue import settle_queue
 from tensor_graphs.records.database import Database
 
 OnStep = Callable[[int, int, str], None]
@@ -22,13 +22,14 @@ OnStep = Callable[[int, int, str], None]
 
 
 def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Database, tolerance: float,
-                 at: Mapping[str, int] | None, largest: Mapping[str, int] | None, decompositions: bool = True) -> list[Question]:
+                 at: Mapping[str, int] | None, largest: Mapping[str, int] | None, threads: int | None = None) -> list[Question]:
     """Every kernel that could run a signature of the graph, at the sizes the compiler prices at, weighed by guessed time.
 
-    The signatures are the graph's own, and those inside the definitions that the cheapest path expands.
+    The signatures are the graph's own, and those inside the definitions that the cheapest path expands. What is cheapest by guesses
+    changes as rows arrive: asked again then, the answer may name more. Raises NoPathError when nothing may be used.
     """
     here, _ = resolve_backends(backends)
-    book = PriceBook(database, here, tolerance).load()
+    book = PriceBook(database, here, tolerance, threads).load()
     table = by_op(all_kernels(here))
     out: list[Question] = []
     for binding in price_points(graph, at, largest):
@@ -50,36 +51,48 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
 def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str] | None = None,
                   database: Database | str | Path | None = None, tolerance: float = DEFAULT_TOLERANCE,
                   at: Mapping[str, int] | None = None, largest: Mapping[str, int] | None = None, threads: int | None = None,
-                  on_step: OnStep | None = None) -> ProfileReport:
+                  timeout: float | None = None, on_step: OnStep | None = None) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
-    Interrupting it (Ctrl-C) keeps every row measured so far; the next call goes on from there.
+    Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest one
+    rests on rows only. Interrupting it (Ctrl-C) keeps every row measured so far; the next call goes on from there. timeout: seconds
+    after which a kernel counts as hanging. Raises NoPathError when nothing may be used from the start.
     """
     store = as_database(database)
     started = time.perf_counter()
     report = ProfileReport()
-    asked = questions_of(graph, backends=backends, database=store, tolerance=tolerance, at=at, largest=largest)
-    todo = unanswered(store, asked, VERIFIER)
-    unique = {(q.kernel.identity, q.signature.key, tuple(sorted(q.binding.items()))) for q in asked}
-    report.already_known = len(unique) - len(todo)
-    numpy_table = by_op(all_kernels(("numpy",)))
-
-    def plain(signature: Signature) -> Kernel | None:
-        found = [k for k in matching(signature.spec, numpy_table) if k.name.startswith("numpy.")]
-        return found[0] if found else None
-
+    here, _ = resolve_backends(backends)
+    seen: set[tuple[str, str]] = set()
     done = 0
     try:
-        with Judge(store, threads=threads) as judge:
-            for q, status in answer(judge, todo, budget=budget, baseline=plain):
-                done += 1
-                report.statuses[status] = report.statuses.get(status, 0) + 1
-                report.measured += status == "PASSED"
-                report.failed += status != "PASSED"
-                if on_step is not None:
-                    on_step(done, len(todo), f"{q.kernel.name} {q.signature.title()}")
+        measure_device(store, here, threads=threads)
+        with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
+            while True:
+                try:
+                    asked = questions_of(graph, backends=backends, database=store, tolerance=tolerance, at=at, largest=largest,
+                                         threads=threads)
+                except NoPathError:
+                    if not seen:
+                        raise
+                    break                                           # what was measured leaves nothing to use: no question is left
+                todo = unanswered(store, asked, VERIFIER, threads)
+                new = {question_key(q) for q in asked} - seen
+                seen |= new
+                report.already_known += len(new - {question_key(q) for q in todo})
+                report.left = len(todo)
+                total = done + len(todo)
+                for q, status in answer(judge, todo, budget=budget - (time.perf_counter() - started)):
+                    done += 1
+                    report.left -= 1
+                    report.statuses[status] = report.statuses.get(status, 0) + 1
+                    report.measured += status == "PASSED"
+                    report.failed += status != "PASSED"
+                    if on_step is not None:
+                        on_step(done, total, f"{q.kernel.name} {q.signature.title()}")
+                if not todo or report.left:
+                    break
+        settle_queue(store, here, threads)
     except KeyboardInterrupt:
         report.interrupted = True
-    report.left = len(todo) - done
     report.seconds = time.perf_counter() - started
     return report

@@ -1,14 +1,17 @@
 """inputs: legal, seeded values for the operands of a graph. Counter-based: (seed, input name) fixes every number.
 
-Floats are normal with a few awkward values mixed in (zeros of both signs, tiny, large); integers lie in the range that their use
-allows (row numbers of a table, positions), with some out of range where the op defines that.
+Floats are normal with a few awkward values mixed in (zeros of both signs, tiny, large), and one row of many is small, so that an eps
+shows; integers lie in the range that their use allows (row numbers of a table, positions), with some out of range where the op
+defines that. `check_points` says at which sizes, on which values and in which memory a kernel is compared with the oracle.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -21,6 +24,42 @@ POSITIVE = {"log2", "sqrt", "log", "rsqrt"}
 
 BIG_INPUT = 1 << 22
 """elements: a larger operand (a weight matrix) has the same values whatever the seed, made once; the other operands vary"""
+
+
+Form = Literal["apart", "in_place", "views"]
+"""where operands lie: in memory of their own; an output in its operand's memory; operands as strided windows of other arrays"""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One comparison of a kernel with the oracle: sizes, values, memory.
+
+    like: the values come from `seed`, but the first and last number of each float operand (and all integers) from the seed `like`, and
+    they lie at the addresses at which the worker has just shown those of `like`: a kernel that remembers answers shows.
+    special: NaN and infinities among the floats.
+    """
+
+    sizes: tuple[tuple[str, int], ...]
+    seed: int
+    like: int | None = None
+    form: Form = "apart"
+    special: bool = False
+
+    @property
+    def binding(self) -> dict[str, int]:
+        return dict(self.sizes)
+
+    @property
+    def values(self) -> Point:
+        """The same values at the same sizes, whatever the memory: what the oracle's answer depends on."""
+        return Point(self.sizes, self.seed, self.like, special=self.special)
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{k}={v}" for k, v in self.sizes) or "its only size"
+        notes = [*(["other values at the same addresses"] if self.like is not None else []),
+                 *(["NaN and infinities"] if self.special else []),
+                 *({"in_place": ["in place"], "views": ["strided operands"], "apart": []}[self.form])]
+        return f"{where} ({', '.join(notes)})" if notes else where
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
@@ -99,22 +138,66 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
         if count >= 64:
             at = rng.integers(0, count, 4)
             values[at] = np.array([0.0, -0.0, 1e-30, 8.0], dtype=np.float32)
+        if len(shape) > 1 and shape[0] >= 3 and t.dtype.name != "f16":
+            values.reshape(shape[0], -1)[int(rng.integers(0, shape[0]))] *= np.float32(1e-3)
     if positive:
         values = np.abs(values) + np.float32(1e-3)
     return values.astype(t.dtype.numpy).reshape(shape)
 
 
-def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]]:
-    """The sizes at which a kernel is compared with the oracle: typical, smallest, and odd ones near small blocks.
+def point_inputs(graph: Graph, point: Point) -> dict[str, np.ndarray]:
+    """The arrays of one point; the worker that runs the kernel and the judge that asks the oracle make the same."""
+    found = make_inputs(graph, point.binding, point.seed)
+    if point.like is not None:
+        kept = make_inputs(graph, point.binding, point.like)
+        for name, array in found.items():
+            if _is_float(array) and array.size > 2 and array.flags.writeable:
+                flat, old = array.reshape(-1), kept[name].reshape(-1)
+                flat[0], flat[-1] = old[0], old[-1]
+            else:
+                found[name] = kept[name]
+    if point.special:
+        for name, array in found.items():
+            if _is_float(array) and array.size >= 3 and array.flags.writeable:
+                at = generator(point.seed, f"special {name}").permutation(array.size)[:3]
+                array.reshape(-1)[at] = np.array([np.nan, np.inf, -np.inf], dtype=np.float32).astype(array.dtype)
+                break                                              # in one operand: inf − inf everywhere would hide the rest
+    return found
 
-    A kernel that is wrong at n = 1 only, or in the last row of a block only, must show here.
+
+def _is_float(array: np.ndarray) -> bool:
+    return array.dtype.kind in "fV" or array.dtype.name == "bfloat16"
+
+
+def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]]:
+    """The sizes at which a kernel is compared with the oracle: typical, smallest, and odd ones around small blocks.
+
+    A kernel that is wrong at n = 1 only, or in the last row of a block only, must show here, and so must one that takes one dim for
+    another: where there are several, their sizes differ, in both orders.
     """
-    points: list[dict[str, int]] = [dict(typical)]
-    for choose in (lambda lo, hi, v: lo, lambda lo, hi, v: min(hi, lo + 1), lambda lo, hi, v: min(hi, max(lo, 3)),
-                   lambda lo, hi, v: min(hi, max(lo, 17)), lambda lo, hi, v: min(hi, max(lo, 64))):
-        points.append({n: choose(*d.bounds(s), typical[n]) for n, s in graph.dims.items()})
+    names = sorted(graph.dims)
+
+    def at(base: int, step: int) -> dict[str, int]:
+        out = {}
+        for i, n in enumerate(names):
+            lo, hi = d.bounds(graph.dims[n])
+            out[n] = min(hi, max(lo, base + step * i))
+        return out
+
+    points = [{n: int(typical[n]) for n in names}, at(0, 0), {n: min(d.bounds(graph.dims[n])[1], d.bounds(graph.dims[n])[0] + 1) for n in names},
+              at(3, 2), at(17, 3), at(64, -7)]
     unique: list[dict[str, int]] = []
     for p in points:
         if p not in unique:
             unique.append(p)
     return unique
+
+
+def largest_sizes(graph: Graph) -> list[dict[str, int]]:
+    """Sizes far beyond the small ones, largest first: at the dims' upper bounds, at 1024 and at 257."""
+    out: list[dict[str, int]] = []
+    for cap in (1 << 62, 1024, 257):
+        sizes = {n: min(cap, d.bounds(s)[1]) for n, s in graph.dims.items()}
+        if all(sizes[n] >= d.bounds(s)[0] for n, s in graph.dims.items()) and sizes not in out:
+            out.append(sizes)
+    return out

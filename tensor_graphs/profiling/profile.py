@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.profiling.judge import Judge, environment_of, timed_workload, verify_workload
+from tensor_graphs.profiling.judge import VERIFIER, Judge, environment_of, out_of_reach, timed_workload, verify_workload
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
+from tensor_graphs.records.rows import REFUTING
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class Question:
 
 @dataclass
 class ProfileReport:
-    """What one profiling run did."""
+    """What one profiling run did. statuses: number of questions per status; left: questions that the budget left open."""
 
     measured: int = 0
     already_known: int = 0
@@ -42,28 +43,36 @@ class ProfileReport:
     interrupted: bool = False
 
 
-def unanswered(database: Database, questions: Sequence[Question], verifier: str) -> list[Question]:
-    """The questions that have no time on file here and whose kernel was not refuted, worth most first, each once."""
+def question_key(q: Question) -> tuple[str, str]:
+    """What makes two questions the same: the code, and the workload."""
+    return q.kernel.identity, timed_workload(q.signature, q.binding).key
+
+
+def unanswered(database: Database, questions: Sequence[Question], verifier: str, threads: int | None = None) -> list[Question]:
+    """The questions that have no row here, neither a time nor a failure, and whose kernel was not refuted; worth most first, each once."""
     backends = {q.kernel.backend for q in questions}
-    known = {b: queries.latest_traces(database, environment_of(b), "cold", verifier=verifier) for b in backends}
+    known = {b: queries.latest_traces(database, environment_of(b, threads), "cold", verifier=verifier) for b in backends}
     out: dict[tuple[str, str], Question] = {}
     for q in sorted(questions, key=lambda q: -q.worth):
-        key = (q.kernel.identity, timed_workload(q.signature, q.binding).key)
-        row = known[q.kernel.backend].get(key)
-        if row is None:
-            out.setdefault(key, q)
+        rows = known[q.kernel.backend]
+        verdict = rows.get((q.kernel.identity, verify_workload(q.signature).key))
+        failed = verdict is not None and (verdict.status != "PASSED" or verdict.refuted)
+        if question_key(q) not in rows and not failed and out_of_reach(q.kernel) is None:
+            out.setdefault(question_key(q), q)
     return list(out.values())
 
 
-def answer(judge: Judge, questions: Sequence[Question], *, budget: float, baseline: Callable[[Signature], Kernel | None],
+def answer(judge: Judge, questions: Sequence[Question], *, budget: float,
            seconds_per_kernel: float = 0.25) -> Iterator[tuple[Question, str]]:
-    """Measure question after question until the budget (seconds) is spent; yields each with its status as it is stored.
+    """Measure question after question until the budget (seconds) is spent; yields each with its status as soon as it is stored.
 
-    Every time is stored beside the plain kernel's time of the same run, when there is a plain kernel.
+    Every time is stored beside the plain path's time of the same run, where there is a plain path.
     """
     started = time.perf_counter()
-    plain_times: dict[tuple[str, tuple[tuple[str, int], ...]], tuple[str, float] | None] = {}
-    verified = {k for b in {q.kernel.backend for q in questions} for k in queries.latest_traces(judge.database, environment_of(b))}
+    backends = {q.kernel.backend for q in questions}
+    verified = {k for b in backends
+                for k in queries.latest_traces(judge.database, environment_of(b, judge.threads), verifier=VERIFIER)}
+    refuted: set[tuple[str, str]] = set()
     # questions of one signature in a row: the oracle's answer and the big operands are then made once
     rank: dict[str, int] = {}
     for q in questions:
@@ -71,18 +80,17 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, baseli
     for q in sorted(questions, key=lambda q: rank[q.signature.key]):
         if time.perf_counter() - started > budget:
             return
-        new = (q.kernel.identity, verify_workload(q.signature).key) not in verified
+        pair = (q.kernel.identity, verify_workload(q.signature).key)
+        if pair in refuted:
+            yield q, "REFUTED"
+            continue
+        new = pair not in verified
         verdict = judge.examine(q.kernel, q.signature, q.binding, time_at=q.binding, budget=seconds_per_kernel, verify=new)
-        key = (q.signature.key, tuple(sorted(q.binding.items())))
-        if key not in plain_times and verdict.status == "PASSED":
-            plain = baseline(q.signature)
-            plain_times[key] = None
-            if plain is not None and plain is not q.kernel:
-                other = judge.examine(plain, q.signature, q.binding, time_at=q.binding, budget=seconds_per_kernel / 2, verify=False)
-                if other.status == "PASSED" and other.samples:
-                    plain_times[key] = (plain.name, sorted(other.samples)[len(other.samples) // 2])
-        if new or verdict.status != "PASSED":
+        if new or verdict.status == "INCORRECT_NUMERICAL" or verdict.status in REFUTING:
+            # the verdict over all sizes; a time-out, a crash or an implausible time at one size stays with that size
             judge.record(q.kernel, q.signature, verdict, None)
-            verified.add((q.kernel.identity, verify_workload(q.signature).key))
-        judge.record(q.kernel, q.signature, verdict, q.binding, plain_times.get(key))
+            verified.add(pair)
+            if verdict.status != "PASSED":
+                refuted.add(pair)
+        judge.record(q.kernel, q.signature, verdict, q.binding)
         yield q, verdict.status

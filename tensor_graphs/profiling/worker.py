@@ -1,8 +1,11 @@
 """worker: the process in which candidates run. It is given a job, makes the inputs from the seed, runs the kernel, returns outputs.
 
-It never holds an expected output or the database, and its parent kills it (with all its children) when a job takes too long.
-Protocol: pickled dicts, each behind its length (8 bytes, little-endian), on the standard streams; outputs as files in a folder
-that the parent names. The candidate's own printing goes to standard error.
+It never holds an expected output or the database, and its parent kills it (with all its children) when a job takes too long; when
+the parent goes, it goes too. Protocol: pickled dicts, each behind its length (8 bytes, little-endian), on the standard streams;
+outputs as files in a folder that the parent names. The candidate's own printing goes to standard error, and it reads nothing.
+
+Every array that a candidate gets lies between two zones of known bytes, its outputs are poisoned before each run that counts, and
+its operands are compared afterwards.
 """
 
 from __future__ import annotations
@@ -13,15 +16,34 @@ import importlib.util
 import os
 import pickle
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from tensor_graphs.language.graph import Graph
+    from tensor_graphs.profiling.inputs import Point
+    from tensor_graphs.runtime.compiled_graph import CompiledGraph
+
 LLC_BYTES = 64 << 20
 """inputs are rotated over at least this much memory for cold times: beyond the last-level cache of the machines we know"""
+
+
+GUARD_BYTES = 4096
+"""the zone before and behind each array"""
+
+GUARD = 0xA5
+BIG_BYTES = 4 << 20
+"""operands beyond this are not moved between guards"""
+
+MAIN = "__main__"
+INSIDE = "TENSOR_GRAPHS_WORKER"
+"""set in the worker's environment: a candidate's module may not start another one"""
 
 
 def write_frame(stream: BinaryIO, value: dict[str, Any]) -> None:
@@ -39,19 +61,31 @@ def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
 
 
 def load_module(name: str, file: str | None) -> None:
-    """Import what registers a kernel: by name, or from its file when the name is not importable here."""
-    if name in sys.modules:
+    """Import what registers a kernel: by name, or from its file when the name is not importable here.
+
+    A script that was started by hand is called __main__ there and __tensor_graphs_main__ here, so that what it guards does not run.
+    """
+    alias = "__tensor_graphs_main__" if name == MAIN else name
+    if alias in sys.modules:
         return
+    if name != MAIN:
+        try:
+            importlib.import_module(name)
+            return
+        except ImportError:
+            if file is None:
+                raise
+    if file is None:
+        raise ImportError("the kernel was defined in an interactive session; put it into a file")
+    spec = importlib.util.spec_from_file_location(alias, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[alias] = module
     try:
-        importlib.import_module(name)
-    except ImportError:
-        if file is None:
-            raise
-        spec = importlib.util.spec_from_file_location(name, file)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
         spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[alias]
+        raise
 
 
 def digest(arrays: dict[str, np.ndarray]) -> str:
@@ -67,12 +101,181 @@ def digest(arrays: dict[str, np.ndarray]) -> str:
     return h.hexdigest()
 
 
+class Guarded:
+    """An array between two zones of known bytes."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.nbytes = int(np.prod(shape)) * dtype.itemsize
+        raw = np.empty(self.nbytes + 2 * GUARD_BYTES + 64, dtype=np.uint8)
+        start = GUARD_BYTES + -(raw.ctypes.data + GUARD_BYTES) % 64
+        self.before, self.after = raw[start - GUARD_BYTES:start], raw[start + self.nbytes:start + self.nbytes + GUARD_BYTES]
+        self.before.fill(GUARD)
+        self.after.fill(GUARD)
+        self.bytes = raw[start:start + self.nbytes]
+        self.array = np.ndarray(shape, dtype=dtype, buffer=raw, offset=start)
+
+    def poison(self) -> None:
+        """A pattern that is NaN in every float format (and true for a truth value)."""
+        self.bytes.fill(1 if self.array.dtype.kind == "b" else 0xFF)
+
+    def overrun(self) -> str:
+        """Where bytes outside the array were changed; "" when none were."""
+        if (self.before != GUARD).any():
+            return "before its first element"
+        return "behind its last element" if (self.after != GUARD).any() else ""
+
+
+def guarded(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Guarded]]:
+    """Copies between guards (large arrays as they are), and the guards."""
+    guards = {n: Guarded(a.shape, a.dtype) for n, a in arrays.items() if a.nbytes <= BIG_BYTES}
+    for name, g in guards.items():
+        g.array[...] = arrays[name]
+    return {n: guards[n].array if n in guards else a for n, a in arrays.items()}, guards
+
+
+def execute(compiled: CompiledGraph, inputs: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], binding: Mapping[str, int],
+            seconds: np.ndarray | None = None) -> None:
+    """Run a plan on exactly this memory: unlike `CompiledGraph.run`, an output may lie in an input's memory."""
+    from tensor_graphs.runtime.executor import Frame, bytes_of
+
+    executor = compiled.executors[0]
+    found = getattr(compiled, "_worker_frame", None)
+    if found is None:
+        found = Frame(executor)
+        compiled._worker_frame = found  # type: ignore[attr-defined]
+    bases = {base: bytes_of(inputs[n]) for n, base in executor.input_bases.items()}
+    bases |= {base: bytes_of(out[n]) for n, base in executor.output_bases.items()}
+    executor.run(found, tuple(binding[n] for n in compiled.dims), bases, seconds=seconds)
+
+
+class Bench:
+    """One kernel on one graph: shows it points, keeps what it returned in files, times it."""
+
+    def __init__(self, graph: Graph, kernel: Any, folder: Path, job: int) -> None:
+        from tensor_graphs.profiling.single import single_kernel_plan, views_graph
+        from tensor_graphs.runtime.compiled_graph import bind
+
+        self.graph, self.kernel, self.folder, self.job = graph, kernel, folder, job
+        self.compiled = bind(single_kernel_plan(graph, kernel))
+        self._views: CompiledGraph | None = None
+        self._make_views = lambda: bind(single_kernel_plan(views_graph(graph), kernel))
+        self.replies: list[dict[str, Any]] = []
+        self.last: tuple[Point, dict[str, np.ndarray], dict[str, Guarded]] | None = None
+
+    def outputs(self, binding: Mapping[str, int]) -> dict[str, Guarded]:
+        made = {}
+        for name, node in self.graph.outputs.items():
+            made[name] = Guarded(tuple(int(s) for s in node.type.at(binding).shape), node.dtype.numpy)
+            made[name].poison()
+        return made
+
+    def show(self, point: Point) -> None:
+        """Run the kernel at a point and keep its outputs."""
+        from tensor_graphs.profiling.inputs import point_inputs
+        from tensor_graphs.profiling.single import as_stored
+
+        inputs, binding, compiled = point_inputs(self.graph, point), point.binding, self.compiled
+        if point.form == "views":
+            if self._views is None:
+                self._views = self._make_views()
+            compiled, inputs = self._views, as_stored(self.graph, inputs)
+        if point.like is not None and self.last is not None and self.last[0].sizes == point.sizes:
+            _, memory, guards = self.last                          # the same addresses, other values
+            for name, array in memory.items():
+                if name in guards:
+                    array[...] = inputs[name]
+                else:
+                    memory[name] = inputs[name]
+            inputs = memory
+        else:
+            inputs, guards = guarded(inputs)
+        self.last = (point, inputs, guards) if point.form == "apart" else None
+        out = self.outputs(binding)
+        shared = self.share(inputs, guards, out) if point.form == "in_place" else set()
+        before = digest({n: a for n, a in inputs.items() if n not in shared})
+        execute(compiled, inputs, {n: g.array for n, g in out.items()}, binding)
+        self.keep(inputs, guards, out, before, shared)
+
+    def share(self, inputs: dict[str, np.ndarray], guards: Mapping[str, Guarded], out: dict[str, Guarded]) -> set[str]:
+        """Put an output into the memory of the operand that the kernel says it may share with."""
+        names, outputs = list(inputs), list(out)
+        for o, i in self.kernel.in_place:
+            if i < len(names) and names[i] in guards:
+                x, y = inputs[names[i]], out[outputs[o]].array
+                if x.shape == y.shape and x.dtype == y.dtype:
+                    out[outputs[o]] = guards[names[i]]
+                    return {names[i]}
+        return set()
+
+    def keep(self, inputs: Mapping[str, np.ndarray], guards: Mapping[str, Guarded], out: Mapping[str, Guarded], before: str,
+             shared: set[str]) -> None:
+        files = {}
+        for name, g in out.items():
+            files[name] = str(self.folder / f"{self.job}-{len(self.replies)}-{name}.bin")
+            g.bytes.tofile(files[name])
+        outside = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
+        outside += [f"operand {n}, {where}" for n, g in guards.items() if (where := g.overrun())]
+        self.replies.append({"files": files, "shapes": {n: g.array.shape for n, g in out.items()}, "outside": outside,
+                             "mutated": digest({n: a for n, a in inputs.items() if n not in shared}) != before})
+
+    def time(self, points: tuple[Point, ...], budget: float, baseline: CompiledGraph | None) -> tuple[list[float], list[float]]:
+        """Cold samples [s] of the kernel and, in between, of the plain path; then the points once more, to be compared.
+
+        Operands rotate over more memory than the last-level cache holds. Before each run a number of an operand is changed, so that a
+        remembered answer is of no use; at least 5 samples, at most 50.
+        """
+        from tensor_graphs.profiling.inputs import point_inputs
+
+        binding = points[0].binding
+        exact = [point_inputs(self.graph, p) for p in points]
+        nbytes = sum(a.nbytes for a in exact[0].values()) or 1
+        copies = max(1, min(64, -(-2 * LLC_BYTES // nbytes)))
+        sets = [{n: a if k == 0 and a.nbytes > BIG_BYTES else a.copy() for n, a in exact[0].items()} for k in range(copies)]
+        out = self.outputs(binding)
+        arrays = {n: g.array for n, g in out.items()}
+        steps = len(self.compiled.executors[0].program.instructions)
+        plain_steps = len(baseline.executors[0].program.instructions) if baseline is not None else 0
+        samples: list[float] = []
+        plain: list[float] = []
+        started = time.perf_counter()
+        for k in range(52):
+            inputs = sets[k % copies]
+            stir(inputs, k)
+            seconds = np.zeros(steps)
+            execute(self.compiled, inputs, arrays, binding, seconds)
+            if k >= 2:
+                samples.append(float(seconds.sum()))
+            if baseline is not None and (k < 5 or sum(plain) < budget / 2):
+                seconds = np.zeros(plain_steps)
+                execute(baseline, sets[(k + copies // 2) % copies], arrays, binding, seconds)
+                if k >= 1:
+                    plain.append(float(seconds.sum()))
+            if len(samples) >= 5 and time.perf_counter() - started > budget:
+                break
+        for inputs in exact:
+            for g in out.values():
+                g.poison()
+            before = digest(inputs)
+            execute(self.compiled, inputs, arrays, binding)
+            self.keep(inputs, {}, out, before, set())
+        return samples, plain
+
+
+def stir(inputs: Mapping[str, np.ndarray], k: int) -> None:
+    """Change one number of the first float operand that may be changed: it takes its neighbour's value, or twice its own."""
+    for a in inputs.values():
+        if a.dtype.kind in "fV" and a.size and a.flags.writeable and a.nbytes <= BIG_BYTES:
+            flat = a.reshape(-1)
+            at = k % a.size
+            flat[at] = flat[(at + 1) % a.size] if a.size > 1 else flat[at] * flat.dtype.type(2)
+            return
+
+
 def run_job(job: dict[str, Any]) -> dict[str, Any]:
-    """Run one kernel on one signature at several sizes; write outputs to files; time it at the sizes asked for."""
+    """Run one kernel on one signature at several points; time it at the two points asked for, if any."""
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
-    from tensor_graphs.profiling.inputs import make_inputs
-    from tensor_graphs.profiling.single import single_kernel_plan
+    from tensor_graphs.profiling.single import plain_plan
     from tensor_graphs.runtime.compiled_graph import bind
 
     for name, file in job["modules"]:
@@ -83,57 +286,39 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
         set_threads(job["threads"])
     graph = parse_graph(job["graph"])
     kernel = kernel_named(job["kernel"])
-    folder = Path(job["folder"])
-    compiled = bind(single_kernel_plan(graph, kernel))
-    reply: dict[str, Any] = {"status": "RAN", "points": []}
-    for number, (binding, seed) in enumerate(job["points"]):
-        inputs = make_inputs(graph, binding, seed)
-        before = digest(inputs)
-        shapes = {n: tuple(int(s) for s in node.type.at(binding).shape) for n, node in graph.outputs.items()}
-        out = {n: poisoned(shapes[n], node.dtype.numpy) for n, node in graph.outputs.items()}
-        results = compiled.run(inputs, dims=binding, out=out)
-        files = {}
-        for name, array in results.items():
-            files[name] = str(folder / f"{job['id']}-{number}-{name}.bin")
-            np.ascontiguousarray(array).view(np.uint8).tofile(files[name]) if array.size else Path(files[name]).write_bytes(b"")
-        reply["points"].append({"files": files, "shapes": {n: a.shape for n, a in results.items()},
-                                "mutated": digest(inputs) != before})
-    if job.get("time_at") is not None:
-        reply["samples"] = time_kernel(graph, compiled, job["time_at"], job["seed"], job["budget"])
-    return reply
+    if kernel.identity != job["identity"]:
+        return {"status": "OTHER", "log": f"{kernel.name} is another kernel in the worker: its source is not the same there"}
+    bench = Bench(graph, kernel, Path(job["folder"]), job["id"])
+    for point in job["points"]:
+        bench.show(point)
+    reply: dict[str, Any] = {"status": "RAN"}
+    if job["time"] is not None:
+        plan = plain_plan(graph) if job["baseline"] else None
+        if plan is not None and plan.memory(**job["time"][0].binding).arena > 1 << 30:
+            plan = None
+        reply["samples"], reply["plain"] = bench.time(job["time"], job["budget"], bind(plan) if plan is not None else None)
+    return {**reply, "points": bench.replies}
 
 
-def poisoned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """An array full of a pattern that is NaN in every float format."""
-    return np.full(int(np.prod(shape)) * dtype.itemsize, 0xFF if dtype.kind != "b" else 1, dtype=np.uint8).view(dtype).reshape(shape)
+def leave_with_parent() -> None:
+    """End this process when its parent is gone, even in the middle of a job."""
+    parent = os.getppid()
 
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
 
-def time_kernel(graph: Any, compiled: Any, binding: dict[str, int], seed: int, budget: float) -> list[float]:
-    """Cold samples in seconds: operands rotate over more memory than the last-level cache holds; at least 5, at most 50."""
-    from tensor_graphs.profiling.inputs import make_inputs
-
-    first = make_inputs(graph, binding, seed)
-    nbytes = sum(a.nbytes for a in first.values()) or 1
-    copies = max(1, min(64, -(-2 * LLC_BYTES // nbytes)))
-    sets = [first] + [{n: a.copy() for n, a in first.items()} for _ in range(copies - 1)]
-    out = {n: np.empty(tuple(int(s) for s in node.type.at(binding).shape), dtype=node.dtype.numpy) for n, node in graph.outputs.items()}
-    steps = len(compiled.executors[0].program.instructions)
-    samples: list[float] = []
-    started = time.perf_counter()
-    for k in range(52):
-        seconds = np.zeros(steps)
-        compiled._run(sets[k % copies], binding, None, out, seconds=seconds)
-        if k >= 2:
-            samples.append(float(seconds.sum()))
-        if len(samples) >= 5 and time.perf_counter() - started > budget:
-            break
-    return samples
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def main() -> None:
     """Serve jobs until the input ends."""
-    stdin, stdout = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)                                                   # what a candidate prints must not reach the protocol
+    stdin, stdout = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)                                             # what a candidate reads must not come from the protocol …
+    os.dup2(2, 1)                                                   # … and what it prints must not reach it
+    leave_with_parent()
     write_frame(stdout, {"status": "READY"})
     while True:
         job = read_frame(stdin)
@@ -141,11 +326,8 @@ def main() -> None:
             return
         try:
             reply = run_job(job)
-        except BaseException as e:
+        except BaseException as e:                                  # SystemExit and KeyboardInterrupt of a candidate too
             reply = {"status": "RUNTIME_ERROR", "log": "".join(traceback.format_exception(e))[-8000:]}
-            if isinstance(e, (KeyboardInterrupt, SystemExit)):
-                write_frame(stdout, reply)
-                return
             if type(e).__name__ == "ToolchainError":
                 reply["status"] = "COMPILE_ERROR"
         write_frame(stdout, reply)
