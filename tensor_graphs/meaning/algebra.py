@@ -1,26 +1,36 @@
-"""algebra: what the rows of the op table are evaluated in. `Real`: floats as float64, integers exact in their own dtype.
+"""algebra: the numbers in which the rows of the op table are evaluated, one method per atomic op.
 
-Each method takes the node at concrete sizes (`At`) and the operands' values. `AsWritten` rounds every float result to its dtype.
+`Real`: floats are float64 whatever their dtype says, and a cast between floats changes nothing; integers are exact and
+wrap in their own dtype. `AsWritten`: the same, rounded at every node to the node's dtype (to nearest, ties to even).
+
+A method gets the node at concrete sizes (`At`) and its operands: float64, the integer's own numpy dtype, or bool. It
+never writes to an operand, and may return a view of one. The fixed semantics (language/atomic.py lists them) are these.
+
+How exact a single op is as written: add, mul, reciprocal, sqrt and casts are rounded correctly (a float64 result
+rounded to f32, f16 or bf16 is the correctly rounded one: 53 ≥ 2·24 + 2 bits, Figueroa 1995); exp2, log2 and sin are
+within 1 ulp of float64 before that rounding, so wrong only where that ulp decides a tie; sum and scatter(add) add up in
+float64 and are rounded once, as any kernel may accumulate wider. NaN payloads are not kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node, TensorType
-from tensor_graphs.meaning.errors import InterpreterError
+from tensor_graphs.meaning.errors import InterpreterError, MeaningError
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A node with every dim replaced by its value."""
+    """A node at concrete sizes: attributes and types have ints where the node's own may have expressions of dims."""
 
     node: Node
     attrs: Mapping[str, Any]
@@ -29,99 +39,140 @@ class At:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the only output."""
         return tuple(int(s) for s in self.types[0].shape)
 
     @property
     def dtype(self) -> DType:
+        """The dtype of the only output."""
         return self.types[0].dtype
 
 
 def carrier(dtype: DType) -> np.dtype[Any]:
-    """The numpy dtype in which the oracle holds values of a dtype: float64 for every float, itself for the others."""
+    """The numpy dtype in which values of `dtype` are carried: float64 for floats, their own for the rest."""
     return np.dtype(np.float64) if dtype.kind == "float" else dtype.numpy
 
 
-def round_to(x: Array, dtype: DType) -> Array:
-    """float64 values rounded to nearest even in a narrower float dtype, held in float64 again."""
+def wide(x: Array, dtype: DType) -> Array:
+    """An array of `dtype` (or a wider one) in the dtype that carries it; x itself where that is the same."""
+    if dtype.name == "bf16" and x.dtype == dtype.numpy:     # by way of float32's bits: faster than ml_dtypes' own cast
+        bits = np.ascontiguousarray(x).view(np.uint16).astype(np.uint32)
+        return np.left_shift(bits, 16, out=bits).view(np.float32).astype(np.float64).reshape(x.shape)
+    return x.astype(carrier(dtype), copy=False)
+
+
+def narrow(x: Array, dtype: DType) -> Array:
+    """Floats rounded to the nearest of `dtype`, ties to even, beyond its range ±∞; an array of `dtype.numpy`."""
     with np.errstate(all="ignore"):
-        return x.astype(dtype.numpy).astype(np.float64)
+        if dtype.name != "bf16" or x.dtype.itemsize < 8:
+            return x.astype(dtype.numpy, copy=False)
+        # ml_dtypes rounds float64 to float32 first; a value that lands on a tie there would be rounded twice
+        near = np.asarray(x.astype(np.float32))
+        tie = (near.view(np.uint32) & np.uint32(0xFFFF)) == 0x8000
+        if tie.any():
+            exact, first = x[tie], near[tie]
+            toward = np.where(first > exact, np.float32(-np.inf), np.float32(np.inf))
+            near[tie] = np.where(first.astype(np.float64) == exact, first, np.nextafter(first, toward))
+        return near.astype(dtype.numpy)
+
+
+def _to_odd(x: Array) -> Array:
+    """64-bit integers as float64, rounded to odd where inexact, so that one more rounding gives the nearest value."""
+    exact = x.astype(np.float64)
+    if x.dtype.itemsize < 8:
+        return exact
+    kept = x >> x.dtype.type(11)                            # floors, also for negative numbers
+    sticky = ((x & x.dtype.type(0x7FF)) != 0).astype(x.dtype)
+    return np.where(np.abs(exact) >= 2.0**53, (kept | sticky).astype(np.float64) * 2048.0, exact)
+
+
+def _signed_zero(negative: Array) -> Array:
+    return np.where(negative, -0.0, 0.0)
 
 
 class Real:
-    """Floats are real numbers as well as float64 can hold them; float→float casts change nothing."""
+    """Real numbers, as near as float64 comes; integers exactly. See the module's docstring."""
 
-    rounds = False
+    def constant(self, n: At, value: bool | int | float | Array) -> Array:
+        """A constant's value; an array comes in its own dtype. Raises MeaningError for an integer out of range."""
+        if isinstance(value, np.ndarray):
+            return wide(value, n.dtype)
+        if n.dtype.is_integer and not n.dtype.min <= value <= n.dtype.max:
+            raise MeaningError(f"the constant {n.node.attrs['value']} is {value} at these sizes, which {n.dtype.name} "
+                               f"does not hold", n.node.location, fix="give the constant a wider dtype")
+        return np.asarray(value, dtype=carrier(n.dtype))
 
-    def value(self, x: Array, dtype: DType) -> Array:
-        """An op's result as this algebra keeps it."""
-        return x
+    def finish(self, n: At, value: Array) -> Array:
+        """The value of a node, after its row has computed it."""
+        return value
 
-    def _quiet(self, n: At, f: Callable[..., Any], *xs: Array) -> Array:
-        with np.errstate(all="ignore"):
-            return self.value(np.asarray(f(*xs)), n.dtype)
+    # ---- sources and elementwise -------------------------------------------------------------------------------------
 
     def iota(self, n: At) -> Array:
         axis = n.attrs["axis"]
-        line = np.arange(n.shape[axis]).astype(carrier(n.dtype)).reshape([-1 if i == axis else 1 for i in range(len(n.shape))])
-        return self.value(np.array(np.broadcast_to(line, n.shape)), n.dtype)
+        line = np.arange(n.shape[axis], dtype=np.int64).astype(carrier(n.dtype))        # integers wrap
+        return np.broadcast_to(line.reshape([-1 if i == axis else 1 for i in range(len(n.shape))]), n.shape)
 
     def reciprocal(self, n: At, x: Array) -> Array:
-        return self._quiet(n, lambda v: 1.0 / v, x)
+        return np.asarray(np.reciprocal(x))
 
     def sqrt(self, n: At, x: Array) -> Array:
-        return self._quiet(n, np.sqrt, x)
+        return np.asarray(np.sqrt(x))
 
     def exp2(self, n: At, x: Array) -> Array:
-        return self._quiet(n, np.exp2, x)
+        return np.asarray(np.exp2(x))
 
     def log2(self, n: At, x: Array) -> Array:
-        return self._quiet(n, np.log2, x)
+        return np.asarray(np.log2(x))
 
     def sin(self, n: At, x: Array) -> Array:
-        return self._quiet(n, np.sin, x)
+        return np.asarray(np.sin(x))
 
     def floor(self, n: At, x: Array) -> Array:
-        return self._quiet(n, np.floor, x)
+        return np.asarray(np.floor(x))
 
     def cast(self, n: At, x: Array) -> Array:
-        source, target = n.input_types[0].dtype, n.dtype
-        if target.kind == "float":
-            return self.value(x.astype(np.float64), target)
-        if target.kind == "bool":
-            return np.asarray(x != 0)
-        if source.kind != "float":
-            return x.astype(target.numpy)                          # integers wrap
-        info = np.iinfo(target.numpy)
-        truncated = np.trunc(np.nan_to_num(x, nan=0.0, posinf=np.inf, neginf=-np.inf))
-        high, low = truncated >= float(info.max), truncated <= float(info.min)
-        out = np.zeros(truncated.shape, dtype=target.numpy)
-        inside = ~(high | low)
-        out[inside] = truncated[inside].astype(target.numpy)
-        out[high], out[low] = info.max, info.min
+        old, new = n.input_types[0].dtype, n.dtype
+        if new.kind == "bool":
+            return np.asarray(x != 0)                       # NaN is not 0
+        if new.kind == "float":
+            return x.astype(np.float64, copy=False)
+        if old.kind != "float":
+            return x.astype(new.numpy)                      # wraps
+        out = np.zeros(x.shape, dtype=new.numpy)            # NaN stays 0
+        whole = np.trunc(x)
+        high, low = np.asarray(whole >= float(new.max)), np.asarray(whole <= float(new.min))
+        inside = ~(high | low | np.isnan(whole))
+        out[inside] = whole[inside].astype(new.numpy)
+        out[high], out[low] = new.max, new.min
         return out
 
     def bitcast(self, n: At, x: Array) -> Array:
-        source = n.input_types[0].dtype
-        with np.errstate(all="ignore"):                            # a float has bits only in its own dtype
-            raw = np.ascontiguousarray(x.astype(source.numpy)).view(n.dtype.numpy).reshape(n.shape)
-            return raw.astype(carrier(n.dtype))
+        old, new = n.input_types[0].dtype, n.dtype
+        stored = np.ascontiguousarray(narrow(x, old) if old.kind == "float" else x).reshape(-1)
+        if new.kind == "bool":                              # a byte other than 0 and 1 is no numpy bool
+            return np.asarray(stored.view(np.uint8).reshape(n.shape) != 0)
+        return wide(stored.view(new.numpy).reshape(n.shape), new)
 
     def add(self, n: At, x: Array, y: Array) -> Array:
-        return self._quiet(n, np.add, x, y)
+        return np.asarray(np.add(x, y))
 
     def mul(self, n: At, x: Array, y: Array) -> Array:
-        return self._quiet(n, np.multiply, x, y)
+        return np.asarray(np.multiply(x, y))
 
     def max(self, n: At, x: Array, y: Array) -> Array:
-        larger = self._quiet(n, np.maximum, x, y)                  # propagates NaN
-        if n.dtype.kind != "float":
-            return larger
-        zeros = (x == 0) & (y == 0)                                # numpy leaves the sign of a zero open; here +0 > −0
-        return np.where(zeros, np.where(np.signbit(x) & np.signbit(y), -0.0, 0.0), larger)
+        out = np.asarray(np.maximum(x, y))                  # propagates NaN, but takes either zero
+        if n.dtype.kind == "float":
+            zero = out == 0
+            if np.any(zero):
+                out[zero] = _signed_zero(np.signbit(x[zero]) & np.signbit(y[zero]))
+        return out
 
     def idiv(self, n: At, x: Array, y: Array) -> Array:
-        with np.errstate(all="ignore"):
-            return np.where(y == 0, 0, np.floor_divide(x, np.where(y == 0, 1, y))).astype(n.dtype.numpy)
+        none = y == 0
+        out = np.asarray(np.floor_divide(x, np.where(none, y.dtype.type(1), y)))        # smallest // −1 wraps
+        out[none] = 0
+        return out
 
     def bit_and(self, n: At, x: Array, y: Array) -> Array:
         return np.asarray(x & y)
@@ -135,18 +186,32 @@ class Real:
     def not_equal(self, n: At, x: Array, y: Array) -> Array:
         return np.asarray(x != y)
 
-    def where(self, n: At, c: Array, x: Array, y: Array) -> Array:
-        return np.where(c, x, y)
+    def where(self, n: At, condition: Array, x: Array, y: Array) -> Array:
+        return np.where(condition, x, y)
+
+    # ---- reductions --------------------------------------------------------------------------------------------------
 
     def sum(self, n: At, x: Array) -> Array:
-        return self._quiet(n, lambda v: np.sum(v, axis=n.attrs["axes"], dtype=v.dtype), x)
+        axes = n.attrs["axes"]
+        if n.dtype.kind != "float":
+            return np.asarray(np.sum(x, axis=axes, dtype=x.dtype))      # wraps
+        if x.size == 0:
+            return np.zeros(n.shape)
+        # numpy adds pairwise along the last, contiguous axis only; that is what keeps long sums in float64 exact enough
+        kept = [i for i in range(x.ndim) if i not in axes]
+        return np.asarray(np.sum(np.ascontiguousarray(x.transpose(kept + list(axes))).reshape(*n.shape, -1), axis=-1))
 
     def reduce_max(self, n: At, x: Array) -> Array:
+        axes = n.attrs["axes"]
         if n.dtype.kind != "float":
-            return np.asarray(np.max(x, axis=n.attrs["axes"], initial=np.iinfo(n.dtype.numpy).min)).astype(x.dtype)
-        out = np.asarray(np.max(x, axis=n.attrs["axes"], initial=-np.inf))
-        positive_zero = np.any((x == 0) & ~np.signbit(x), axis=n.attrs["axes"])
-        return np.where((out == 0) & positive_zero, 0.0, np.where(out == 0, -0.0, out))
+            return np.asarray(np.max(x, axis=axes, initial=int(n.dtype.min)))
+        out = np.asarray(np.max(x, axis=axes, initial=-np.inf))
+        zero = out == 0
+        if np.any(zero):
+            out = np.where(zero, _signed_zero(~np.any((x == 0) & ~np.signbit(x), axis=axes)), out)
+        return out
+
+    # ---- movement ----------------------------------------------------------------------------------------------------
 
     def reshape(self, n: At, x: Array) -> Array:
         return x.reshape(n.shape)
@@ -158,56 +223,84 @@ class Real:
         return np.broadcast_to(x, n.shape)
 
     def pad(self, n: At, x: Array) -> Array:
-        out = np.full(n.shape, n.attrs["value"], dtype=carrier(n.dtype))
-        out[tuple(slice(before, before + size) for (before, _), size in zip(n.attrs["padding"], x.shape, strict=True))] = x
-        return self.value(out, n.dtype)
+        padding = n.attrs["padding"]
+        for axis, pair in enumerate(padding):
+            if min(pair) < 0:
+                raise MeaningError(f"pad: axis {axis} is padded by {min(pair)} at these sizes", n.node.location,
+                                   fix="choose sizes at which the amounts are ≥ 0")
+        out = np.full(n.shape, n.attrs["value"], dtype=x.dtype)
+        out[tuple(slice(before, before + size) for size, (before, _) in zip(x.shape, padding, strict=True))] = x
+        return out
 
     def slice(self, n: At, x: Array) -> Array:
-        return x[tuple(slice(a, None if s < 0 and b < 0 else b, s) for a, b, s in n.attrs["bounds"])]
+        for axis, ((start, stop, step), size) in enumerate(zip(n.attrs["bounds"], x.shape, strict=True)):
+            low, high = (start, stop) if step > 0 else (stop + 1, start + 1)
+            if not 0 <= low <= high <= size:
+                raise MeaningError(f"slice: axis {axis} from {start} to {stop} step {step} leaves the axis of size "
+                                   f"{size}", n.node.location,
+                                   fix="choose sizes at which the bounds lie inside of the axis")
+        # numpy reads a stop of −1 as the last element; here it means before the first
+        return x[tuple(slice(start, None if stop < 0 else stop, step) for start, stop, step in n.attrs["bounds"])]
+
+    # ---- indexing ----------------------------------------------------------------------------------------------------
 
     def gather(self, n: At, x: Array, index: Array) -> Array:
         axis = n.attrs["axis"]
-        size = x.shape[axis]
-        if size == 0:
-            return np.zeros(n.shape, dtype=carrier(n.dtype))
-        inside = (index >= 0) & (index < size)
-        taken = np.take(x, np.where(inside, index, 0).astype(np.int64), axis=axis).astype(carrier(n.dtype))
-        keep = inside.reshape((1,) * axis + inside.shape + (1,) * (x.ndim - axis - 1))
-        return np.where(keep, taken, np.zeros((), taken.dtype))
+        inside = np.asarray((index >= 0) & (index < x.shape[axis]))
+        if not inside.any():
+            return np.zeros(n.shape, dtype=x.dtype)
+        out = np.take(x, np.where(inside, index, index.dtype.type(0)).astype(np.intp), axis=axis)
+        if not inside.all():
+            rows = out.reshape(*x.shape[:axis], index.size, *x.shape[axis + 1:])        # a view of out
+            np.moveaxis(rows, axis, 0)[~inside.reshape(-1)] = 0
+        return out
 
     def scatter(self, n: At, base: Array, index: Array, updates: Array) -> Array:
         axis, mode = n.attrs["axis"], n.attrs["mode"]
-        out = base.copy()
         flat = index.reshape(-1)
         inside = np.flatnonzero((flat >= 0) & (flat < base.shape[axis]))
-        at = flat[inside].astype(np.int64)
+        places = flat[inside].astype(np.intp)
+        out = base.copy()
+        rows = np.moveaxis(out, axis, 0)                    # a view: writing to it writes to out
+        new = np.moveaxis(updates.reshape(*base.shape[:axis], flat.size, *base.shape[axis + 1:]), axis, 0)[inside]
         if mode == "set":
-            values, counts = np.unique(at, return_counts=True)
+            values, counts = np.unique(places, return_counts=True)
             if np.any(counts > 1):
-                raise InterpreterError(f"scatter(set) at {n.node.location}: index {int(values[counts > 1][0])} occurs "
-                                       f"{int(counts.max())} times, so the result would hang on an order\n"
-                                       "  fix: unique indices, or mode add or max")
-        to = np.moveaxis(out, axis, 0)
-        flat_updates = updates.reshape((*base.shape[:axis], flat.size, *base.shape[axis + 1:]))
-        source = np.moveaxis(flat_updates, axis, 0)[inside]
-        with np.errstate(all="ignore"):
-            if mode == "set":
-                to[at] = source
-            elif mode == "add":
-                np.add.at(to, at, source)
-            else:
-                np.maximum.at(to, at, source)
-        return self.value(out, n.dtype)
+                first = int(np.argmax(counts > 1))
+                raise InterpreterError(f"scatter(set): the index {values[first]} of axis {axis} occurs {counts[first]} "
+                                       f"times, so the result would hang on an order", n.node.location,
+                                       fix="make the indices distinct, or use mode add or max")
+            rows[places] = new
+        elif mode == "add":
+            np.add.at(rows, places, new)
+        else:
+            np.maximum.at(rows, places, new)
+            zero = out == 0
+            if n.dtype.kind == "float" and np.any(zero):
+                plus = np.asarray((base == 0) & ~np.signbit(base))
+                np.logical_or.at(np.moveaxis(plus, axis, 0), places, (new == 0) & ~np.signbit(new))
+                out = np.where(zero, _signed_zero(~plus), out)
+        return out
+
+
+EXACT = frozenset({"floor", "max", "where", "reduce_max", "reshape", "permute", "expand", "slice", "gather"})
+"""Atomic ops whose results are values of the dtype whenever their operands are: there is nothing to round."""
 
 
 class AsWritten(Real):
-    """Every float result is rounded to the node's dtype: each op is computed in float64 from rounded operands, then rounded once.
+    """Real, rounded at every node to the node's dtype; the values are still carried as float64, which holds them all."""
 
-    For dtypes up to f32 that is the correctly rounded result of add, mul, reciprocal and sqrt (float64 has more than twice the
-    bits); f64 graphs are as in `Real`.
-    """
+    def constant(self, n: At, value: bool | int | float | Array) -> Array:
+        return self._round(super().constant(n, value), n.dtype)
 
-    rounds = True
+    def finish(self, n: At, value: Array) -> Array:
+        return value if n.node.op.name in EXACT else self._round(value, n.dtype)
 
-    def value(self, x: Array, dtype: DType) -> Array:
-        return round_to(x, dtype) if dtype.kind == "float" and dtype.itemsize < 8 else x
+    def cast(self, n: At, x: Array) -> Array:
+        if n.dtype.kind == "float" and n.input_types[0].dtype.is_integer:
+            # f64 and f32 straight from the integer; the narrow ones by way of float64 without rounding twice
+            return x.astype(n.dtype.numpy).astype(np.float64) if n.dtype.itemsize >= 4 else _to_odd(x)
+        return super().cast(n, x)
+
+    def _round(self, value: Array, dtype: DType) -> Array:
+        return wide(narrow(value, dtype), dtype) if dtype.kind == "float" and dtype.itemsize < 8 else value

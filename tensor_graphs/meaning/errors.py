@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language.errors import LanguageError, Location
 
 
-class MeaningError(TensorGraphsError):
-    """Inputs or dims that do not fit the graph."""
+class MeaningError(LanguageError):
+    """Values that do not fit the graph: a missing input, a shape or dtype that is not the declared one, an unknown dim."""
+
+    def __init__(self, message: str, location: Location | None = None, fix: str | None = None) -> None:
+        self.message, self.fix = message, fix
+        super().__init__(message, location, fix)
 
 
 class InterpreterError(MeaningError):
-    """Values for which the fixed semantics define no result (two writes to one place under `set`)."""
+    """Values for which the fixed semantics define no result, such as two writes to one place under `set`."""

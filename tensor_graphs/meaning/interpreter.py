@@ -1,12 +1,20 @@
 """interpreter: the float64 oracle. What a graph computes, without any kernel; the reference of every error.
 
-Composites are evaluated by their direct float64 form where they have one (a test holds it to the definition), else through their
-definition. Weights stay in the caller's dtype and are widened when an op reads them, so a model's oracle needs little more memory
-than its largest weight in float64.
+    interpret(graph, {"x": array}, {"w": array}).outputs["y"]
+
+The value of every node, operands first; algebra.py has the numbers. The walk keeps its own stack, so neither the depth
+of a graph nor that of composites within composites is limited. An array is dropped after its last use, and a large leaf
+(a weight) stays in the caller's dtype and is widened for each op that reads it: a model's oracle needs little more
+memory than its largest weight in float64.
+
+A composite is evaluated by its `direct` where it has one (real mode; a test holds it to the definition), else by its
+definition at these sizes. As written, the definition decides where roundings fall; `direct` then serves only composites
+that merely choose and move values (write_rows, topk, concat, …), where nothing is rounded, and opaque ones.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,156 +24,379 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
-from tensor_graphs.language.composite import CompositeOp, resolve_attributes
+from tensor_graphs.language.composite import CompositeOp, Definition, resolve_attributes
+from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import ArrayValue, Node, TensorType, walk
-from tensor_graphs.meaning.algebra import Array, AsWritten, At, Real, carrier, round_to
+from tensor_graphs.language.node import ArrayValue, Node, walk
+from tensor_graphs.meaning.algebra import EXACT, Array, AsWritten, At, Real, carrier, narrow, wide
 from tensor_graphs.meaning.errors import MeaningError
 
 Mode = Literal["real", "as_written"]
 
-ROW_READERS = frozenset({"embedding", "gather"})
-"""ops that read a few rows of operand 0: it is not widened as a whole"""
+KEPT_WIDE = 16 << 20
+"""Float leaves of up to so many bytes in float64 are widened once; larger ones for each op that reads them."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Values by name: floats as float64, integers and booleans in their own dtype."""
+    """What a graph computes: its outputs and the new values of its states, by name, in the graph's order."""
 
     outputs: dict[str, Array]
     updates: dict[str, Array]
 
 
-def evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Mapping[str, int], mode: Mode = "real",
-             use_direct: bool = True) -> list[Array]:
-    """The values of nodes, given an array for every leaf that is no constant, and a size for every dim.
-
-    mode "real": floats are never rounded. "as_written": every float is rounded to its dtype at every node (composites run through
-    their definitions), and comes back in it. use_direct=False: definitions instead of direct forms. Raises MeaningError for a leaf
-    without a value.
-    """
-    found = _evaluate(nodes, leaf_values, binding, mode, use_direct)
-    if mode == "real":
-        return found
-    with np.errstate(all="ignore"):
-        return [value.astype(node.dtype.numpy) for node, value in zip(nodes, found, strict=True)]
-
-
-def _evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Mapping[str, int], mode: Mode,
-              use_direct: bool) -> list[Array]:
-    if mode not in ("real", "as_written"):
-        raise MeaningError(f"mode {mode!r}: 'real' or 'as_written'")
-    algebra = AsWritten() if mode == "as_written" else Real()
-    order = walk(nodes)
-    last: dict[Node, int] = {}
-    for i, node in enumerate(order):
-        for x in node.inputs:
-            last[x] = i
-    wanted = set(nodes)
-    values: dict[Node, tuple[Any, ...]] = {}
-    for i, node in enumerate(order):
-        types = tuple(t.at(binding) for t in node.types)
-        if node.op.kind == "leaf":
-            values[node] = (_leaf(node, leaf_values, binding, types[0], algebra),)
-        elif node.op is leaves.ITEM:
-            values[node] = (values[node.inputs[0]][node.attrs["index"]],)
-        elif node.op is leaves.COPY_TO:
-            values[node] = values[node.inputs[0]]
-        else:
-            operands = [_operand(node, k, values[x][0], x, algebra) for k, x in enumerate(node.inputs)]
-            values[node] = _apply(node, operands, types, binding, algebra, mode, use_direct)
-        for x in node.inputs:                                     # nothing is kept longer than it is read
-            if last[x] == i and x not in wanted:
-                values.pop(x, None)
-    return [_operand(None, 0, values[n][0], n, algebra) for n in nodes]
-
-
-def _leaf(node: Node, given: Mapping[Node, Any], binding: Mapping[str, int], t: TensorType, algebra: Real) -> Any:
-    if node.op is leaves.CONSTANT:
-        value = node.attrs["value"]
-        if isinstance(value, d.Expr):
-            value = d.evaluate(value, binding)
-        if isinstance(value, ArrayValue):
-            return value.array().astype(carrier(t.dtype))
-        if t.dtype.kind == "float":                               # a literal is a real number; it is rounded only as written
-            return algebra.value(np.asarray(float(value), dtype=np.float64), t.dtype)
-        return np.asarray(value).astype(t.dtype.numpy)
-    if node not in given:
-        raise MeaningError(f"{node.op.name} {node.attrs.get('name', node.attrs.get('index'))!r} ({t}) has no value")
-    array = np.asarray(given[node])
-    if array.shape != t.shape:
-        raise MeaningError(f"{node.op.name} {node.attrs.get('name', '')!r} is {t}, the array has shape {array.shape}")
-    return array
-
-
-def _operand(reader: Node | None, position: int, value: Any, source: Node, algebra: Real) -> Array:
-    """A value as ops take it: leaves are widened when they are read."""
-    array: Array = value
-    if source.op.kind != "leaf":
-        return array
-    if reader is not None and position == 0 and reader.op.name in ROW_READERS and array.size > 1 << 20 and not algebra.rounds:
-        return array
-    dtype = source.dtype
-    widened = array.astype(carrier(dtype), copy=False)
-    return round_to(widened, dtype) if algebra.rounds and dtype.kind == "float" else widened
-
-
-def _apply(node: Node, operands: list[Array], types: tuple[TensorType, ...], binding: Mapping[str, int], algebra: Real, mode: Mode,
-           use_direct: bool) -> tuple[Array, ...]:
-    attrs = resolve_attributes(node.attrs, binding)
-    if isinstance(node.op, AtomicOp):
-        at = At(node, attrs, types, tuple(x.type.at(binding) for x in node.inputs))
-        return (np.asarray(node.op.meaning(algebra, at, *operands)),)
-    assert isinstance(node.op, CompositeOp)
-    if node.op.direct is not None and use_direct and not algebra.rounds:
-        with np.errstate(all="ignore"):
-            found = node.op.direct(node.op.by_role(operands, node.attrs), attrs, types)
-        outputs = found if isinstance(found, tuple) else (found,)
-        return tuple(np.asarray(o).astype(carrier(t.dtype), copy=False).reshape(tuple(t.shape))
-                     for o, t in zip(outputs, types, strict=True))
-    definition = node.op.define([x.type for x in node.inputs], node.attrs)
-    inner = dict(zip(definition.arguments, operands, strict=True))
-    return tuple(_evaluate(list(definition.outputs), inner, binding, mode, use_direct))
-
-
-def solve(graph: Graph, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, int] | None = None) -> dict[str, int]:
-    """A size for every dim of a graph: given ones, and those that the inputs' shapes say. Raises MeaningError."""
-    found = {name: int(v) for name, v in (given or {}).items()}
-    unknown = sorted(set(found) - set(graph.dims))
-    if unknown:
-        raise MeaningError(f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(graph.dims) or 'none'}")
-    for name, node in graph.inputs.items():
-        shape = shapes[name]
-        if len(shape) != node.rank:
-            raise MeaningError(f"input {name!r} is {node.type}, the array has shape {shape}")
-        for size, s in zip(shape, node.shape, strict=True):
-            if isinstance(s, d.Expr) and graph.dims.get(str(s)) == s and found.setdefault(str(s), size) != size:
-                raise MeaningError(f"input {name!r} has shape {shape}, but dim {s} is {found[str(s)]}")
-    missing = sorted(set(graph.dims) - set(found))
-    if missing:
-        raise MeaningError(f"dim {', '.join(missing)} follows from no input's shape\n"
-                           f"  fix: interpret(…, dims={{{missing[0]!r}: …}})")
-    return found
-
-
 def interpret(graph: Graph, inputs: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None,
               states: Mapping[str, Any] | None = None, dims: Mapping[str, int] | None = None, mode: Mode = "real",
               use_direct: bool = True) -> Result:
-    """The outputs and state updates of a graph. States that are not given are zero. Raises MeaningError for what does not fit."""
-    values: dict[Node, Any] = {}
-    for kind, nodes, given in (("input", graph.inputs, inputs or {}), ("parameter", graph.parameters, parameters or {})):
-        for name, node in nodes.items():
-            if name not in given:
-                raise MeaningError(f"{kind} {name!r} ({node.type}) is not given")
-            values[node] = np.asarray(given[name])
-        extra = [name for name in given if name not in nodes] if isinstance(given, dict) else []
-        if extra:
-            raise MeaningError(f"the graph has no {kind} named {extra[0]!r}; it has {', '.join(nodes) or 'none'}")
-    binding = solve(graph, {name: values[node].shape for name, node in graph.inputs.items()}, dims)
-    for name, node in graph.states.items():
-        shape = tuple(int(s) for s in node.type.at(binding).shape)
-        given_state = (states or {}).get(name)
-        values[node] = np.zeros(shape, dtype=carrier(node.dtype)) if given_state is None else np.asarray(given_state)
-    found = evaluate(list(graph.roots), values, binding, mode, use_direct)
+    """The outputs and state updates of a graph.
+
+    inputs, parameters, states: arrays (or what numpy.asarray takes) by name; a state that is not given is zero, as when
+    a session starts; further parameters are ignored. dims: sizes by name; one that is an axis of an input is found
+    there. Floats come back as float64 in real mode, in their own dtype as written; no result shares memory with what
+    was given. Raises MeaningError for what is missing or does not fit, InterpreterError for undefined values.
+    """
+    given: dict[Node, Any] = {}
+    for kind, declared, values in (("input", graph.inputs, inputs or {}), ("parameter", graph.parameters, parameters or {}),
+                                   ("state", graph.states, states or {})):
+        for name, leaf in declared.items():
+            if name in values:
+                given[leaf] = _array(leaf, values[name])
+            elif kind != "state":
+                raise MeaningError(f"the {kind} {name!r}, {leaf.type}, is not given", leaf.location,
+                                   fix=f"given are {_listed(values)}")
+        unknown = [name for name in values if name not in declared and not (kind == "state" and name in graph.updates)]
+        if unknown and kind != "parameter":
+            raise MeaningError(f"the graph has no {kind} named {unknown[0]!r}", fix=f"it has {_listed(declared)}")
+    binding = solve(graph, {name: given[leaf].shape for name, leaf in graph.inputs.items()}, dims)
+    for leaf in graph.states.values():
+        if leaf not in given:
+            given[leaf] = np.zeros(_shape(leaf, binding), dtype=leaf.dtype.numpy)
+    found = evaluate(graph.roots, given, binding, mode, use_direct)
     count = len(graph.outputs)
-    return Result(dict(zip(graph.outputs, found[:count], strict=True)), dict(zip(graph.updates, found[count:], strict=True)))
+    return Result(dict(zip(graph.outputs, found[:count], strict=True)),
+                  dict(zip(graph.updates, found[count:], strict=True)))
+
+
+def evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Mapping[str, int], mode: Mode = "real",
+             use_direct: bool = True) -> list[Array]:
+    """The values of nodes, each with one output.
+
+    leaf_values: an array for every input, parameter, state and argument that they need. binding: the size of each dim.
+    use_direct=False: every composite by its definition, but those that are opaque. Floats come back as float64 in real
+    mode, in their own dtype as written. Raises MeaningError, InterpreterError, DimError.
+    """
+    if mode not in ("real", "as_written"):
+        raise MeaningError(f"the mode is {mode!r}", fix="'real' or 'as_written'")
+    with np.errstate(all="ignore"):
+        found = _Walk(leaf_values, binding, mode, use_direct).run(nodes)
+        return [_own(x, node.dtype, mode) for x, node in zip(found, nodes, strict=True)]
+
+
+def _own(x: Array, dtype: DType, mode: Mode) -> Array:
+    """A fresh array: inside of the walk they are read-only, and some are views of what was given."""
+    if mode == "as_written" and dtype.kind == "float":
+        x = narrow(x, dtype)
+    return np.array(x, order="C")
+
+
+# ---- what is given ---------------------------------------------------------------------------------------------------
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+def _called(leaf: Node) -> str:
+    return f"the {leaf.op.name} {leaf.attrs.get('name', leaf.attrs.get('index'))!r}"
+
+
+def _text(shape: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _shape(node: Node, binding: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(d.evaluate(s, binding) for s in node.shape)
+
+
+def _array(leaf: Node, value: Any) -> Array:
+    """A given value as an array that fits the leaf's dtype: floats of any width for a float, integers that it holds."""
+    dtype = leaf.dtype
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as e:
+        raise MeaningError(f"{_called(leaf)}, {leaf.type}, cannot be read as an array: {e}", leaf.location,
+                           fix="give a numpy array (of a torch tensor in bfloat16: tensor.float().numpy())") from None
+    if array.dtype == dtype.numpy:
+        return array
+    kind = "f" if array.dtype.name == "bfloat16" else array.dtype.kind
+    if array.size == 0 and not hasattr(value, "dtype"):     # an empty list has no dtype of its own
+        return array.astype(dtype.numpy)
+    if dtype.kind == "float" and kind in "fiu" and array.dtype.itemsize <= 8:
+        return array
+    if dtype.is_integer and kind in "iu":
+        if array.size and not dtype.min <= array.min() <= array.max() <= dtype.max:
+            raise MeaningError(f"{_called(leaf)} is {leaf.type}, the given integers range from {array.min()} to "
+                               f"{array.max()}", leaf.location, fix=f"{dtype.name} holds {dtype.min} to {dtype.max}")
+        return array.astype(dtype.numpy)
+    raise MeaningError(f"{_called(leaf)} is {leaf.type}, the given array is of {array.dtype.name}", leaf.location,
+                       fix=f"convert it: array.astype({dtype.numpy.name!r})")
+
+
+def solve(graph: Graph, shapes: Mapping[str, Sequence[int]], given: Mapping[str, int] | None = None) -> dict[str, int]:
+    """A size for every dim of a graph: as given, or the length of an axis of an input that is exactly this dim.
+
+    shapes: those of the inputs, by name. Raises MeaningError for what is missing, contradicts itself, or is out of range.
+    """
+    found = dict(given or {})
+    origin = dict.fromkeys(found, "by `dims`")
+    for name in found:
+        if name not in graph.dims:
+            raise MeaningError(f"the graph has no dim named {name!r}", fix=f"it has {_listed(graph.dims)}")
+    for name, leaf in graph.inputs.items():
+        shape = shapes[name]
+        if len(shape) != leaf.rank:
+            raise MeaningError(f"the input {name!r} is {leaf.type}, the given array is {_text(shape)}", leaf.location,
+                               fix=f"{leaf.rank} axes are needed, there are {len(shape)}")
+        for axis, (dim, size) in enumerate(zip(leaf.shape, shape, strict=True)):
+            symbol = str(dim)
+            if not isinstance(dim, d.Expr) or graph.dims.get(symbol) != dim:
+                continue
+            if found.setdefault(symbol, size) != size:
+                raise MeaningError(f"the dim {symbol!r} is {found[symbol]} {origin[symbol]} and {size} by axis {axis} of "
+                                   f"the input {name!r}", leaf.location, fix="one dim has one size")
+            origin.setdefault(symbol, f"by axis {axis} of the input {name!r}")
+    for symbol, expression in graph.dims.items():
+        if symbol not in found:
+            raise MeaningError(f"the dim {symbol!r} has no size: no input has an axis that is exactly {symbol}",
+                               fix=f"give it: dims={{{symbol!r}: …}}")
+        low, high = d.bounds(expression)
+        size = found[symbol]
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not low <= size <= high:
+            raise MeaningError(f"the dim {symbol!r} is {size!r} {origin[symbol]}, it ranges from {low} to {high}",
+                               fix="give a size in range, or make the dim wider where it is made")
+        found[symbol] = int(size)
+    return found
+
+
+# ---- the walk --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """Nodes in order, and which of them are read for the last time at each position (a root never is)."""
+
+    order: tuple[Node, ...]
+    last_read: tuple[tuple[Node, ...], ...]
+
+    @staticmethod
+    def of(roots: Sequence[Node]) -> _Schedule:
+        order = walk(roots)
+        last = {x: i for i, node in enumerate(order) for x in node.inputs}
+        for root in roots:
+            last.pop(root, None)
+        after: list[list[Node]] = [[] for _ in order]
+        for node, i in last.items():
+            after[i].append(node)
+        return _Schedule(tuple(order), tuple(map(tuple, after)))
+
+
+class _Stored:
+    """A float leaf that is too large to be kept in float64: `array` widens it for one op."""
+
+    __slots__ = ("data", "dtype")
+
+    def __init__(self, data: Array, dtype: DType) -> None:
+        self.data, self.dtype = data, dtype
+
+    def array(self) -> Array:
+        return _frozen(wide(self.data, self.dtype))
+
+
+def _frozen(x: Array) -> Array:
+    """A read-only view, so that no `direct` can write to an operand that others read."""
+    view = np.asarray(x).view()                             # numpy makes scalars of arrays without axes
+    view.flags.writeable = False
+    return view
+
+
+@dataclass
+class _Frame:
+    """A graph being evaluated: the whole one, or the definition of the composite node `caller` of the frame below."""
+
+    roots: Sequence[Node]
+    schedule: _Schedule
+    values: dict[Node, tuple[Array | _Stored, ...]]
+    caller: Node | None = None
+    position: int = 0
+
+    def read(self, node: Node) -> Array:
+        value = self.values[node][0]
+        return value.array() if isinstance(value, _Stored) else value
+
+    def finish(self, node: Node, value: tuple[Array | _Stored, ...]) -> None:
+        """Keep the value of the node at the present position, drop what is not read again, go on."""
+        self.values[node] = value
+        for old in self.schedule.last_read[self.position]:
+            del self.values[old]
+        self.position += 1
+
+
+class _Walk:
+    """One evaluation: the leaves, the sizes and the algebra that all frames share."""
+
+    def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], mode: Mode, use_direct: bool) -> None:
+        self.leaf_values, self.binding, self.use_direct = leaf_values, binding, use_direct
+        self.as_written = mode == "as_written"
+        self.algebra = AsWritten() if self.as_written else Real()
+
+    def run(self, roots: Sequence[Node]) -> list[Array]:
+        for root in roots:
+            if len(root.types) != 1:
+                raise MeaningError(f"{root.op.name} has {len(root.types)} outputs", root.location,
+                                   fix="evaluate its items: item(node, index)")
+        frames = [_Frame(roots, _Schedule.of(roots), {})]
+        while True:
+            frame = frames[-1]
+            if frame.position < len(frame.schedule.order):
+                try:
+                    inner = self.step(frame, frame.schedule.order[frame.position])
+                except MeaningError as e:
+                    callers = [f.caller for f in frames if f.caller is not None]
+                    if not callers:
+                        raise
+                    within = ", in ".join(c.op.name for c in reversed(callers))
+                    raise type(e)(f"in {within}: {e.message}", callers[0].location, e.fix) from None
+                if inner is not None:
+                    frames.append(inner)
+                continue
+            found = [frame.read(root) for root in frame.roots]
+            frames.pop()
+            if frame.caller is None:
+                return found
+            frames[-1].finish(frame.caller, tuple(found))
+
+    def step(self, frame: _Frame, node: Node) -> _Frame | None:
+        """Evaluate one node; when its definition has to be evaluated first, a frame for that comes back instead."""
+        op = node.op
+        if node in frame.values:                            # an argument of a definition
+            frame.finish(node, frame.values[node])
+        elif op is leaves.ITEM:
+            frame.finish(node, (frame.values[node.inputs[0]][node.attrs["index"]],))
+        elif op is leaves.COPY_TO:
+            frame.finish(node, frame.values[node.inputs[0]])
+        elif isinstance(op, leaves.Leaf):
+            frame.finish(node, (self.leaf(node),))
+        elif isinstance(op, AtomicOp):
+            at = self.at(node)
+            value: Array = self.algebra.finish(at, op.meaning(self.algebra, at, *map(frame.read, node.inputs)))
+            assert value.shape == at.shape and value.dtype == carrier(at.dtype), (node, value.shape, value.dtype)
+            frame.finish(node, (_frozen(value),))
+        elif isinstance(op, CompositeOp):
+            definition = op.define([i.type for i in node.inputs], node.attrs)
+            if op.direct is not None and (
+                    op.opaque or (self.use_direct and (not self.as_written or chooses(definition)))):
+                frame.finish(node, self.direct(op, node, [frame.read(i) for i in node.inputs]))
+            else:
+                given = {a: frame.values[i] for a, i in zip(definition.arguments, node.inputs, strict=True)}
+                return _Frame(definition.outputs, _schedule(definition), given, node)
+        else:
+            raise MeaningError(f"the oracle has no meaning for {op.name!r}", node.location)
+        return None
+
+    def at(self, node: Node) -> At:
+        return At(node, resolve_attributes(node.attrs, self.binding), tuple(t.at(self.binding) for t in node.types),
+                  tuple(i.type.at(self.binding) for i in node.inputs))
+
+    def leaf(self, node: Node) -> Array | _Stored:
+        if node.op is leaves.CONSTANT:
+            at = self.at(node)
+            value = at.attrs["value"]
+            return _frozen(self.algebra.constant(at, value.array() if isinstance(value, ArrayValue) else value))
+        if node not in self.leaf_values:
+            raise MeaningError(f"{_called(node)}, {node.type}, is not given", node.location)
+        data, dtype, shape = _array(node, self.leaf_values[node]), node.dtype, _shape(node, self.binding)
+        if data.shape != shape:
+            sizes = ", ".join(f"{name} = {size}" for name, size in self.binding.items())
+            raise MeaningError(f"{_called(node)} is {node.type}{f', at {sizes} {_text(shape)}' if sizes else ''}; "
+                               f"the given array is {_text(data.shape)}", node.location)
+        if dtype.kind == "float":
+            if self.as_written:
+                data = narrow(data, dtype)
+            if data.dtype != np.float64 and data.size * 8 > KEPT_WIDE:
+                return _Stored(data, dtype)
+        return _frozen(wide(data, dtype))
+
+    def direct(self, op: CompositeOp, node: Node, values: list[Array]) -> tuple[Array, ...]:
+        """The outputs by the composite's own evaluation, held to the shapes and kinds of its definition."""
+        at = self.at(node)
+        assert op.direct is not None
+        try:
+            made = op.direct(op.by_role(values, node.attrs), at.attrs, at.types)
+        except Exception as e:
+            e.add_note(f"in the direct evaluation of {op.name}, written at {node.location}")
+            raise
+        outputs = made if isinstance(made, tuple) else (made,)
+        if len(outputs) != len(at.types):
+            raise MeaningError(f"the direct evaluation of {op.name} gives {len(outputs)} outputs, its definition "
+                               f"{len(at.types)}", node.location)
+        found = []
+        for output, type in zip(outputs, at.types, strict=True):
+            array, kind = np.asarray(output), type.dtype.kind
+            if array.shape != type.shape or array.dtype.kind not in {"float": "fiu", "bool": "b"}.get(kind, "iu"):
+                raise MeaningError(f"the direct evaluation of {op.name} gives {array.dtype.name}{_text(array.shape)}, "
+                                   f"its definition {type}", node.location)
+            array = array.astype(carrier(type.dtype), copy=False)
+            if self.as_written and kind == "float":
+                array = wide(narrow(array, type.dtype), type.dtype)
+            found.append(_frozen(array))
+        return tuple(found)
+
+
+# ---- what is known of a definition, once -----------------------------------------------------------------------------
+
+_schedules: weakref.WeakKeyDictionary[Definition, _Schedule] = weakref.WeakKeyDictionary()
+_choosing: weakref.WeakKeyDictionary[Definition, bool] = weakref.WeakKeyDictionary()
+
+
+def _schedule(definition: Definition) -> _Schedule:
+    found = _schedules.get(definition)
+    if found is None:
+        found = _schedules[definition] = _Schedule.of(definition.outputs)
+    return found
+
+
+def chooses(definition: Definition) -> bool:
+    """Whether a definition, with all those inside of it, only chooses and moves floats, so that nothing is rounded."""
+    known = _choosing.get(definition)
+    if known is not None:
+        return known
+    todo, seen, found = [definition], {definition}, True
+    while todo and found:
+        for node in walk(todo.pop().outputs):
+            if not isinstance(node.op, CompositeOp):
+                found = found and _exact(node)
+                continue
+            inner = node.op.define([i.type for i in node.inputs], node.attrs)
+            if inner not in seen:
+                seen.add(inner)
+                todo.append(inner)
+    _choosing[definition] = found
+    return found
+
+
+def _exact(node: Node) -> bool:
+    """Whether an op gives, for operands that are values of their dtypes, a value of its own dtype without rounding."""
+    name, dtype = node.op.name, node.types[0].dtype
+    if dtype.kind != "float" or node.op.kind == "structural" or name in EXACT:
+        return True
+    if name in ("constant", "pad"):
+        value = node.attrs["value"]
+        if isinstance(value, float):
+            return bool(np.isnan(value) or narrow(np.asarray(value), dtype).astype(np.float64) == value)
+        return isinstance(value, ArrayValue)
+    if name == "cast":
+        old = node.inputs[0].dtype
+        return old.kind == "bool" or (old.kind == "float" and old.itemsize < dtype.itemsize)
+    if name == "scatter":
+        return bool(node.attrs["mode"] != "add")
+    return node.op.kind == "leaf"
