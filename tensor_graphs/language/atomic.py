@@ -6,7 +6,8 @@ interpretations evaluate the same row; `n` is the node at concrete dims. The fix
 
 integers wrap · idiv floors, ÷0 gives 0 · max propagates NaN, and +0 > −0 · an empty reduce_max is −inf (integers: the minimum) ·
 cast float→int truncates and saturates, NaN→0 · bitcast may change the width: the last axis scales, little-endian ·
-gather out of range reads 0 · scatter drops out of range, duplicates under `set` are an error in the interpreter · sum keeps its dtype.
+gather out of range reads 0 · scatter drops out of range, duplicates under `set` are an error in the interpreter ·
+sum keeps its dtype.
 """
 
 from __future__ import annotations

@@ -205,7 +205,8 @@ def expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool] = lambda no
 
     def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
         if node.op is leaves.ITEM and node.inputs[0] in cache:
-            return cache[node.inputs[0]][node.attrs["index"]]
+            index: int = node.attrs["index"]
+            return cache[node.inputs[0]][index]
         if isinstance(node.op, CompositeOp) and not node.op.opaque and not keep(node):
             definition = node.op.define([i.type for i in node.inputs], node.attrs)
             inner = expand_all(instantiate(definition, new), keep)

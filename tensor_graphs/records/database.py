@@ -463,7 +463,7 @@ class Database:
             by_status = connection.execute(
                 sa.select(trace.status, sa.func.count()).group_by(trace.status).order_by(trace.status)
             )
-            traces = {status: count for status, count in by_status}
+            traces: dict[str, int] = {str(row[0]): int(row[1]) for row in by_status}
             oldest, newest = connection.execute(
                 sa.select(sa.func.min(trace.timestamp), sa.func.max(trace.timestamp))
             ).one()

@@ -274,9 +274,8 @@ def verified(
         count = count.where(trace.verifier == verifier)
     with database.reading() as connection:
         known = _verdicts(connection, tuple(conditions), None, verifier, trusted_only=False)
-        statuses = {
-            status: number for status, number in connection.execute(count.where(*conditions).group_by(trace.status))
-        }
+        counted = connection.execute(count.where(*conditions).group_by(trace.status))
+        statuses = {str(row[0]): int(row[1]) for row in counted}
     verdict = next(iter(known.values()), None)
     if verdict is None:
         return Verification(statuses, None, None, refuted=False)

@@ -209,8 +209,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "bidirectional": ({"use_bidirectional_attention": True}, "use_bidirectional_attention = true is not supported"),
     "quantised": ({"quantization_config": {"bits": 4}}, r'quantization_config = {"bits": 4} is not supported'),
     "partial rope": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5 is not supported"),
-    "activation": ({"hidden_activation": "quick_gelu"}, "hidden_activation is 'quick_gelu', which is not supp.*\n.*\n"
-                                                        "  fix: supported: gelu_pytorch_tanh, gelu, silu"),
+    "activation": ({"hidden_activation": "quick_gelu"}, (
+        "hidden_activation is 'quick_gelu', which is not supp.*\n.*\n"
+        "  fix: supported: gelu_pytorch_tanh, gelu, silu")),
     "two activations": ({"hidden_act": "gelu"}, 'hidden_act = "gelu" is not supported: hidden_activation says gelu_py'),
     "yarn": ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_scaling: rope_type is 'yarn', which is not"),
     "dynamic": ({"rope_parameters": {FULL: {"rope_type": "dynamic"}}},

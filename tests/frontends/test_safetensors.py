@@ -122,7 +122,7 @@ def test_a_tensor_that_is_not_aligned_is_copied_and_noted(shift: int, tmp_path: 
 
 def test_missing_names_suggest_those_spelt_alike(tmp_path: Path) -> None:
     names = ["model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight", "model.norm.weight"]
-    write_weights(tmp_path / "w.safetensors", {n: (f32, (1,)) for n in names}, lambda _: np.zeros(1, np.float32))
+    write_weights(tmp_path / "w.safetensors", dict.fromkeys(names, (f32, (1,))), lambda _: np.zeros(1, np.float32))
     read = open_weights(tmp_path)
     with pytest.raises(WeightsError, match=r"no tensor 'norm.weight'\n.*\n  fix: did you mean model.norm.weight\?"):
         read.array("norm.weight")

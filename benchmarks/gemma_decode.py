@@ -1,0 +1,158 @@
+"""Decode speed of Gemma-3-270M beside transformers eager: same folder, same process, interleaved step by step, medians.
+
+    python benchmarks/gemma_decode.py --dtypes float32,bfloat16 --steps 60 --threads 2 --json decode.json
+
+Printed per dtype: milliseconds per step of both (median, quartiles), the ratio, the bytes of weights over the read bandwidth
+measured in the same run (the limit), how much of that bandwidth our step reaches, and the price of the walk itself: a step in which every
+kernel does nothing, over the real step. Steps alternate ours, theirs, ours, theirs, so that a noisy neighbour slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.peers.transformers_decode import TransformersDecoder
+from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.compiler.explain import explain
+from tensor_graphs.devices.environment import fingerprint
+from tensor_graphs.frontends.huggingface import load_model
+from tensor_graphs.frontends.huggingface_folder import GEMMA3_270M, write_gemma3_folder
+from tensor_graphs.kernels.registry import native_library
+from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+from tensor_graphs.runtime.threads import set_threads
+
+PROMPT = 32
+
+
+def read_bandwidth(seconds: float = 1.0) -> float:
+    """byte/s that the pool's threads read from memory, streaming over 512 MB; the best of several passes."""
+    library = native_library()
+    data = np.ones(512 << 20, dtype=np.uint8)
+    out = np.zeros(1, dtype=np.uint32)
+    best = 0.0
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        library.call("tg_read_stream", [out.ctypes.data, data.ctypes.data], [data.nbytes])
+        best = max(best, data.nbytes / (time.perf_counter() - start))
+    return best
+
+
+class OurDecoder:
+    """The same interface as the peer's: prefill, then steps."""
+
+    def __init__(self, folder: Path, dtype: str, database: str | None) -> None:
+        self.model = load_model(folder, dtype=dtype)
+        self.plan = compile_graph(self.model.graph, database=database, at={"n": 1, "m": 1, "p": 64}, reuse_outputs=True,
+                                  largest={"n": 128, "m": 1, "p": 1024})
+        self.compiled: CompiledGraph = bind(self.plan, self.model.weights)
+        self.session = self.compiled.session()
+        self.past = 0
+        self.last = 0
+
+    def prefill(self, ids: list[int]) -> int:
+        logits = self.compiled.run({"ids": np.array(ids, dtype=np.int32)}, dims={"p": 0, "m": 1}, session=self.session)["logits"]
+        self.past = len(ids)
+        self.last = int(logits[0].argmax())
+        return self.last
+
+    def step(self) -> int:
+        logits = self.compiled.run({"ids": np.array([self.last], dtype=np.int32)}, dims={"p": self.past, "m": 1},
+                                   session=self.session)["logits"]
+        self.past += 1
+        self.last = int(logits[0].argmax())
+        return self.last
+
+    def no_op_seconds(self, repeats: int = 200) -> float:
+        """Median time of `run` in which every kernel does nothing (argmax not included)."""
+        ids = np.array([self.last], dtype=np.int32)
+        samples = []
+        with self.compiled.no_op():
+            for i in range(repeats):
+                start = time.perf_counter()
+                self.compiled.run({"ids": ids}, dims={"p": self.past + i, "m": 1}, session=self.session)
+                samples.append(time.perf_counter() - start)
+        return float(np.median(samples))
+
+    def run_seconds(self, repeats: int = 20) -> float:
+        """Median time of the real `run` alone."""
+        ids = np.array([self.last], dtype=np.int32)
+        samples = []
+        for i in range(repeats):
+            start = time.perf_counter()
+            self.compiled.run({"ids": ids}, dims={"p": self.past + i, "m": 1}, session=self.session)
+            samples.append(time.perf_counter() - start)
+        return float(np.median(samples))
+
+
+def quartiles(samples: list[float]) -> list[float]:
+    return [float(q) * 1e3 for q in np.quantile(samples, [0.25, 0.5, 0.75])]
+
+
+def compare(folder: Path, dtype: str, steps: int, threads: int, database: str | None) -> dict[str, Any]:
+    ours = OurDecoder(folder, dtype, database)
+    theirs = TransformersDecoder(folder, dtype, threads)
+    set_threads(threads)
+    prompt = [2, *np.random.default_rng(0).integers(5, 262000, PROMPT - 1).tolist()]
+    ours.prefill(prompt)
+    theirs.prefill(prompt)
+    for _ in range(3):
+        ours.step()
+        theirs.step()
+    a: list[float] = []
+    b: list[float] = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        ours.step()
+        middle = time.perf_counter()
+        theirs.step()
+        a.append(middle - start)
+        b.append(time.perf_counter() - middle)
+    bandwidth = read_bandwidth()
+    weight_bytes = sum(int(np.prod(n.shape)) * n.dtype.itemsize for n in ours.model.graph.parameters.values())  # type: ignore[arg-type]
+    no_op, real = ours.no_op_seconds(), ours.run_seconds()
+    return {
+        "dtype": dtype, "threads": threads, "ours_ms": quartiles(a), "transformers_ms": quartiles(b),
+        "ratio": float(np.median(b) / np.median(a)), "paired_ratio": float(np.median(np.array(b) / np.array(a))),
+        "read_bandwidth_GBps": bandwidth / 1e9, "limit_ms": weight_bytes / bandwidth * 1e3,
+        "share_of_bandwidth": weight_bytes / bandwidth / float(np.median(a)), "no_op_ms": no_op * 1e3,
+        "no_op_share": no_op / real, "explain": explain(ours.plan, {"n": 1, "m": 1, "p": 64}, rows=8),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtypes", default="float32,bfloat16")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--folder", default=None, help="a model folder (default: one with random weights of seed 0 is made)")
+    parser.add_argument("--database", default=None)
+    parser.add_argument("--json", default=None)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(args.folder) if args.folder else Path(scratch) / "model"
+        if not args.folder:
+            write_gemma3_folder(folder, GEMMA3_270M, 0)
+        rows = [compare(folder, dtype, args.steps, args.threads, args.database) for dtype in args.dtypes.split(",")]
+    print(f"{'dtype':10s} {'ours ms':>9s} {'eager ms':>9s} {'ratio':>6s} {'paired':>7s} {'limit ms':>9s} {'of GB/s':>8s} "
+          f"{'share':>6s} {'no-op':>6s}")
+    for r in rows:
+        print(f"{r['dtype']:10s} {r['ours_ms'][1]:9.2f} {r['transformers_ms'][1]:9.2f} {r['ratio']:6.2f} {r['paired_ratio']:7.2f} "
+              f"{r['limit_ms']:9.2f} {r['read_bandwidth_GBps']:8.1f} {r['share_of_bandwidth']:6.1%} {r['no_op_share']:6.2%}")
+    if args.json:
+        environment = fingerprint("c")
+        Path(args.json).write_text(json.dumps({"environment": str(environment), "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
