@@ -92,11 +92,12 @@ def solve_dims(types: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, 
     if unknown:
         raise RunError(f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(dims) or 'none'}")
     found = {n: int(v) for n, v in given.items()}
+    by_dim = {s: n for n, s in dims.items()}
     for name, t in types.items():
         for axis, s in enumerate(t.shape):
-            if isinstance(s, d.Expr) and str(s) in dims and dims[str(s)] == s:
+            if isinstance(s, d.Expr) and s in by_dim:
                 size = shapes[name][axis]
-                before = found.setdefault(str(s), size)
+                before = found.setdefault(by_dim[s], size)
                 if before != size:
                     raise RunError(f"input {name!r} has size {size} at axis {axis}, dim {s} is {before} already")
     missing = sorted(set(dims) - set(found))

@@ -105,7 +105,7 @@ class CompiledGraph:
                     session.check(self.graph)
                 with session.lock:
                     for name, base in executor.state_bases.items():
-                        bases[base] = bytes_of(session.arrays[name])
+                        bases[base] = session.memory[name]
                     executor.run(frame, sizes, bases, **options)
         finally:
             with self._lock:

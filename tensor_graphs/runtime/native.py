@@ -13,9 +13,8 @@ _RUN_PROFILED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, 
 
 
 def pointer(array: np.ndarray) -> int:
-    """The address of an array's first byte."""
-    found: int = array.__array_interface__["data"][0]
-    return found
+    """The address of an array's first byte (`__array_interface__` would spell out a structured dtype: 90 µs)."""
+    return array.ctypes.data
 
 
 class NativeRunner:

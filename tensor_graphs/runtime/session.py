@@ -11,6 +11,7 @@ import numpy as np
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.runtime.arrays import as_array
 from tensor_graphs.runtime.errors import RunError
+from tensor_graphs.runtime.executor import bytes_of
 
 
 class Session:
@@ -20,6 +21,7 @@ class Session:
         self.types = {name: node.type for name, node in graph.states.items()}
         self.lock = threading.Lock()
         self.arrays: dict[str, np.ndarray] = {}
+        self.memory: dict[str, np.ndarray] = {}            # the same memory as flat bytes, what a run puts into its table
         self.reset()
 
     def reset(self) -> None:
@@ -29,6 +31,7 @@ class Session:
                 shape = tuple(int(s) for s in t.shape)
                 if name not in self.arrays:
                     self.arrays[name] = np.empty(shape, dtype=t.dtype.numpy)
+                    self.memory[name] = bytes_of(self.arrays[name])
                 self.arrays[name].fill(0)               # touches the pages now: the memory plan holds from the first run on
 
     def __getitem__(self, name: str) -> np.ndarray:
