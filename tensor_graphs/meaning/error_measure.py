@@ -1,29 +1,38 @@
 """error_measure: how far a result is from the reference, in one number per element that means the same for every op.
 
-Positions and signs of non-finite values must match (a value beyond the output dtype's range may be infinite); then, per row of the
-error axis, |out − ref| / max(|ref|, rms(row), floor). Integers and booleans must be equal. A pass is written `error <= tolerance`,
-so that NaN fails.
+Positions and signs of non-finite values must match (a value beyond the output dtype's range may be infinite); then, per
+row of the error axis, |out − ref| / max(|ref|, rms(row), floor), where the floor is the dtype's smallest normal number
+and 0/0 is 0. Integers and booleans must be equal; indices are judged by the value at the chosen index. A pass is written
+`error <= tolerance`, so that NaN fails.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tensor_graphs.language.dtypes import DType
 
-Array = np.ndarray[Any, np.dtype[Any]]
-BLOCK_ELEMENTS = 1 << 22
-"""rows are compared in blocks of about this many elements, so that logits of 600 × 262144 fit in little memory"""
+Array = npt.NDArray[Any]
+
+BLOCK_ELEMENTS = 1 << 17
+"""Rows are compared in blocks of about this many elements (1 MB in float64), so that logits of 600 × 262144 take little
+memory beside themselves. A single row is never split."""
+
+_HUGE = 2.0**1000
+_SHRINK = 2.0**-64
 
 
 @dataclass(frozen=True)
 class ErrorReport:
     """max_relative_error: the largest; p999: its 99.9th percentile; norm_error: ‖out − ref‖ / ‖ref‖; max_absolute_error.
 
-    mismatch: None, or what differs in a way no number says (shape, NaN positions, integers); max_relative_error is then inf.
+    mismatch: None, or what differs in a way no number says (shape, NaN positions, integers), with the first place; the
+    three relative numbers are then infinite.
     """
 
     max_relative_error: float
@@ -37,74 +46,112 @@ class ErrorReport:
 
 
 def measure(out: Any, ref: Any, dtype: DType, axis: int = -1) -> ErrorReport:
-    """Compare a result of dtype `dtype` with the oracle's value (float64, or integers). Rows run along `axis`."""
+    """Compare a result with the oracle's value.
+
+    out: an array of `dtype`, or float64. ref: float64 for a float dtype, else integers or booleans. Rows run along
+    `axis`. p999 is the smallest of the largest 0.1 % of the relative errors.
+    """
     out, ref = np.asarray(out), np.asarray(ref)
     if out.shape != ref.shape:
-        return _failed(f"shape {out.shape} instead of {ref.shape}")
-    if dtype.kind != "float":
-        different = int(np.count_nonzero(out != ref))
-        return ErrorReport(0.0, 0.0, 0.0, 0.0) if different == 0 else _failed(f"{different} of {ref.size} values differ")
+        return _failed(f"the shape is {list(out.shape)} instead of {list(ref.shape)}")
     if ref.size == 0:
         return ErrorReport(0.0, 0.0, 0.0, 0.0)
     if ref.ndim == 0:
         out, ref = out.reshape(1), ref.reshape(1)
+    if dtype.kind != "float":
+        return _measure_exactly(out, ref)
     out, ref = np.moveaxis(out, axis, -1), np.moveaxis(ref, axis, -1)
-    width = ref.shape[-1]
-    out, ref = out.reshape(-1, width), ref.reshape(-1, width)
-    keep = max(1, int(np.ceil(ref.size * 0.001)))                  # the largest 0.1 % hold the percentile
-    tail = np.empty(0)
-    squared_error = squared_ref = worst_absolute = 0.0
-    scale = _norm_scale(ref)
+    shape, width = ref.shape, ref.shape[-1]
+    out, ref = out.reshape(-1, width), ref.reshape(-1, width)       # views, when the axis is the last one
+    keep = math.ceil(ref.size / 1000)
+    tail: Array = np.empty(0)                                       # the largest 0.1 % so far
+    threshold = -1.0                                                # what is not above it is not in the tail
+    error_norm = ref_norm = worst = 0.0
+    norm_scale = 1.0
     step = max(1, BLOCK_ELEMENTS // width)
-    for start in range(0, len(ref), step):
-        block = _block(out[start:start + step].astype(np.float64), ref[start:start + step].astype(np.float64), dtype)
-        if isinstance(block, str):
-            return _failed(block)
-        relative, difference, finite_ref = block
-        tail = np.concatenate([tail, relative.reshape(-1)])
-        if tail.size > keep:
-            tail = np.partition(tail, tail.size - keep)[-keep:]
-        worst_absolute = max(worst_absolute, float(difference.max()))
-        squared_error += float(np.sum((difference / scale) ** 2))
-        squared_ref += float(np.sum((finite_ref / scale) ** 2))
-    norm = np.sqrt(squared_error / squared_ref) if squared_ref > 0 else (0.0 if squared_error == 0 else np.inf)
-    return ErrorReport(float(tail.max()), float(tail.min()), float(norm), worst_absolute)
-
-
-def _failed(why: str) -> ErrorReport:
-    return ErrorReport(float("inf"), float("inf"), float("inf"), float("inf"), why)
-
-
-def _norm_scale(ref: Array) -> float:
-    finite = np.abs(ref[np.isfinite(ref)]) if not np.all(np.isfinite(ref)) else np.abs(ref)
-    top = float(finite.max()) if finite.size else 0.0
-    return top if top > 0 else 1.0
-
-
-def _block(out: Array, ref: Array, dtype: DType) -> tuple[Array, Array, Array] | str:
-    """(relative errors, absolute differences, finite part of ref) of some rows, or what does not match."""
-    limits = np.finfo(np.float64) if dtype.itemsize == 8 else None
-    largest = float(limits.max) if limits is not None else float(dtype.max)
-    floor = float(limits.tiny) if limits is not None else float(dtype.smallest_normal)
     with np.errstate(all="ignore"):
-        nan = np.isnan(ref)
-        if not np.array_equal(nan, np.isnan(out)):
-            many, few = int(np.count_nonzero(np.isnan(out) & ~nan)), int(np.count_nonzero(nan & ~np.isnan(out)))
-            return f"NaN at {many} places too many, {few} too few"
-        # beyond the range, infinity is the right answer; just above it, the largest number is too
-        beyond = np.abs(ref) > largest
-        excused = beyond & np.isinf(out) & (np.sign(out) == np.sign(ref))
-        infinite = np.isinf(ref) | np.isinf(out)
-        wrong = infinite & (out != ref) & ~excused
-        if np.any(wrong):
-            return f"{int(np.count_nonzero(wrong))} infinite values differ in place or sign"
-        finite = ~(nan | infinite)
-        if not finite.all():
-            out, ref = np.where(finite, out, 0.0), np.where(finite, ref, 0.0)
-        difference = np.abs(out - ref)
-        top = np.max(np.abs(ref), axis=-1, keepdims=True)
-        unit = np.where(top > 0, top, 1.0)                         # squares of 1e200 would overflow
-        count = np.maximum(np.count_nonzero(finite, axis=-1, keepdims=True), 1)
-        rms = unit * np.sqrt(np.sum((ref / unit) ** 2, axis=-1, keepdims=True) / count)
-        below = np.maximum(np.maximum(np.abs(ref), rms), floor)
-        return np.where(difference == 0, 0.0, difference / below), difference, ref
+        for start in range(0, len(ref), step):
+            a, b = (x[start:start + step].astype(np.float64) for x in (out, ref))
+            finite = np.isfinite(a) & np.isfinite(b)
+            if not finite.all():
+                place = _misplaced(a, b, dtype)
+                if place is not None:
+                    row = start + place[0]
+                    where = [int(i) for i in np.unravel_index(row, shape[:-1])]
+                    where.insert(axis % len(shape), place[1])
+                    return _failed(f"{a[place]!s} instead of {b[place]!s} at {where}")
+                a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+            scale = _SHRINK if max(np.abs(a).max(), np.abs(b).max()) > _HUGE else 1.0
+            if scale != 1.0:                                        # neither a difference nor a square may overflow
+                a, b = a * scale, b * scale
+            difference = np.abs(np.subtract(a, b, out=a), out=a)
+            size = np.abs(b, out=b)
+            count = np.count_nonzero(finite, axis=-1, keepdims=True)
+            tops = size.max(axis=-1, keepdims=True)
+            unit = np.where(tops > 0, tops, 1.0)
+            squares = np.sum(np.square(size / unit), axis=-1, keepdims=True)
+            rms = unit * np.sqrt(squares / np.maximum(count, 1))
+            if scale < norm_scale:
+                error_norm, ref_norm, norm_scale = error_norm * scale, ref_norm * scale, scale
+            worst = max(worst, float(difference.max()) / scale)
+            error_norm = math.hypot(error_norm, _norm(difference) * (norm_scale / scale))
+            ref_norm = math.hypot(ref_norm, _norm(unit * np.sqrt(squares)) * (norm_scale / scale))
+            below = np.maximum(np.maximum(size, rms, out=size), dtype.smallest_normal * scale, out=size)
+            relative = np.where(difference == 0, 0.0, np.divide(difference, below, out=below))
+            tail = np.concatenate([tail, relative[relative > threshold]])
+            if tail.size > keep:
+                tail = np.partition(tail, tail.size - keep)[-keep:]
+                threshold = float(tail.min())
+    norm = error_norm / ref_norm if ref_norm > 0 else (0.0 if error_norm == 0 else math.inf)
+    return ErrorReport(float(tail.max()), float(tail.min()), norm, worst)
+
+
+def measure_indices(out: Any, ref: Any, values: Any, dtype: DType, axis: int = -1) -> ErrorReport:
+    """Compare chosen indices (argmax, the indices of topk) by the oracle's value at each: equal values are equal choices.
+
+    out, ref: integers, of the shape of `values` without `axis`, or with another size there. values: what is chosen
+    from, float64 or integers; dtype: theirs. An index out of range is a mismatch.
+    """
+    out, ref, values = np.asarray(out), np.asarray(ref), np.asarray(values)
+    if out.shape != ref.shape:
+        return _failed(f"the shape is {list(out.shape)} instead of {list(ref.shape)}")
+    outside = (out < 0) | (out >= values.shape[axis])
+    if np.any(outside):
+        return _failed(f"the index {out[outside].flat[0]} is outside of an axis of size {values.shape[axis]}")
+    chosen = []
+    for index in (out, ref):
+        full = index if index.ndim == values.ndim else np.expand_dims(index, axis)
+        chosen.append(np.take_along_axis(values, full.astype(np.intp), axis=axis))
+    return measure(chosen[0], chosen[1], dtype, axis)
+
+
+def _failed(why: str, worst: float = math.inf) -> ErrorReport:
+    return ErrorReport(math.inf, math.inf, math.inf, worst, why)
+
+
+def _measure_exactly(out: Array, ref: Array) -> ErrorReport:
+    different = np.asarray(out != ref)
+    count = int(np.count_nonzero(different))
+    if count == 0:
+        return ErrorReport(0.0, 0.0, 0.0, 0.0)
+    first = tuple(int(i) for i in np.unravel_index(int(np.argmax(different)), different.shape))
+    worst = float(np.max(np.abs(out[different].astype(np.float64) - ref[different].astype(np.float64))))
+    return _failed(f"{count} of {ref.size} values differ, the first at {list(first)}: {out[first]} instead of {ref[first]}",
+                   worst)
+
+
+def _misplaced(out: Array, ref: Array, dtype: DType) -> tuple[int, int] | None:
+    """The first (row, column) at which a NaN or an infinity of one is not answered by the other."""
+    same = (np.isfinite(out) & np.isfinite(ref)) | (np.isnan(out) & np.isnan(ref)) | (out == ref)
+    beyond = (np.abs(ref) > dtype.max) & np.isinf(out) & (np.signbit(out) == np.signbit(ref))
+    wrong = ~(same | beyond)
+    if not wrong.any():
+        return None
+    row, column = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+    return int(row), int(column)
+
+
+def _norm(x: Array) -> float:
+    """The Euclidean norm of values ≥ 0, without overflow."""
+    top = float(x.max())
+    return top * math.sqrt(float(np.sum(np.square(x / top)))) if 0 < top < math.inf else top
