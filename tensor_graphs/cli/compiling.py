@@ -1,4 +1,4 @@
-"""compiling: what `run`, `embed` and `demo` share: a model loaded, compiled and bound, with progress on standard error."""
+"""compiling: what `run`, `embed` and `demo` share: a model compiled and bound, with progress on standard error."""
 
 from __future__ import annotations
 
@@ -24,8 +24,18 @@ class Ready:
     compile_seconds: float
 
 
-def ready(model: LoadedModel, *, tolerance: float, backends: str, database: str | None, threads: int | None,
-          at: Mapping[str, int], largest: Mapping[str, int], quiet: bool, memory_limit: int | None = None) -> Ready:
+def ready(
+    model: LoadedModel,
+    *,
+    tolerance: float,
+    backends: str,
+    database: str | None,
+    threads: int | None,
+    at: Mapping[str, int],
+    largest: Mapping[str, int],
+    quiet: bool,
+    memory_limit: int | None = None,
+) -> Ready:
     """Compile and bind a loaded model."""
     import time
 
@@ -39,8 +49,18 @@ def ready(model: LoadedModel, *, tolerance: float, backends: str, database: str 
     if threads is not None:
         set_threads(threads)
     with options.status("compiling", quiet) as update:
-        plan = compile_graph(model.graph, tolerance=tolerance, backends=names, database=store, at=at, largest=largest,
-                             reuse_outputs=True, threads=threads, progress=update, memory_limit=memory_limit)
+        plan = compile_graph(
+            model.graph,
+            tolerance=tolerance,
+            backends=names,
+            database=store,
+            at=at,
+            largest=largest,
+            reuse_outputs=True,
+            threads=threads,
+            progress=update,
+            memory_limit=memory_limit,
+        )
     seconds = time.perf_counter() - started
     with options.status("binding weights", quiet):
         compiled = bind(plan, model.weights)

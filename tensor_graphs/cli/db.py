@@ -57,27 +57,36 @@ def vacuum(db: options.DatabaseAt = None, json: options.Json = False) -> None:
 
 def best(
     op: Annotated[str | None, typer.Argument(help="Only graphs of this name.")] = None,
-    tolerance: options.Tolerance = 1e-3, db: options.DatabaseAt = None, json: options.Json = False,
+    tolerance: options.Tolerance = 1e-3,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
 ) -> None:
     """The fastest implementation within the tolerance, per graph, workload and environment."""
     from tensor_graphs.records import queries
 
     store = options.database(db)
-    rows = [row for _, environment in queries.environments(store)
-            for row in queries.fastest(store, environment, tolerance) if op is None or row.graph_name == op]
+    rows = [
+        row
+        for _, environment in queries.environments(store)
+        for row in queries.fastest(store, environment, tolerance)
+        if op is None or row.graph_name == op
+    ]
     if json:
         options.print_json([dataclasses.asdict(r) for r in rows])
         return
     for r in rows:
         axes = ", ".join(f"{k}={v}" for k, v in r.axes.items())
         gain = "" if r.speedup_factor is None else f" {r.speedup_factor:6.1f} × plain"
-        print(f"{(r.median_ms or 0) * 1e3:12.1f} µs{gain}  error {r.worst_relative_error:.1e}  {r.implementation_name:20s} "
-              f"{r.graph_name} {r.graph_key[:8]} at {axes}  [{r.hardware_name}]")
+        print(
+            f"{(r.median_ms or 0) * 1e3:12.1f} µs{gain}  error {r.worst_relative_error:.1e}  "
+            f"{r.implementation_name:20s} {r.graph_name} {r.graph_key[:8]} at {axes}  [{r.hardware_name}]"
+        )
 
 
 def trust(
     signature: Annotated[str, typer.Argument(help="The implementation's signature (see `tg db best --json`).")],
-    db: options.DatabaseAt = None, json: options.Json = False,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
 ) -> None:
     """Let the imported sources of one implementation be compiled and run."""
     count = options.database(db).trust(signature)

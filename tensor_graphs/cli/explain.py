@@ -15,12 +15,19 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    source: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")],
-    at: options.At = None, dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32",
-    tolerance: options.Tolerance = 1e-3, backends: options.Backends = "c,numpy", threads: options.Threads = None,
-    max_positions: options.MaxPositions = None, rows: Annotated[int, typer.Option(min=1, help="Choices shown per variant.")] = 14,
+    source: Annotated[
+        str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")
+    ],
+    at: options.At = None,
+    dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32",
+    tolerance: options.Tolerance = 1e-3,
+    backends: options.Backends = "c,numpy",
+    threads: options.Threads = None,
+    max_positions: options.MaxPositions = None,
+    rows: Annotated[int, typer.Option(min=1, help="Choices shown per variant.")] = 14,
     memory_limit: Annotated[int | None, typer.Option(help="Bytes the device may use in all.")] = None,
-    db: options.DatabaseAt = None, json: options.Json = False,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
 ) -> None:
     """Compile a graph and say which kernels were chosen, on which rows or guesses, and what else there was."""
     from tensor_graphs.compiler.compile import compile_graph
@@ -28,10 +35,19 @@ def explain(
     from tensor_graphs.compiler.explain import explain_data
 
     graph = graph_of(source, dtype, max_positions)
+    sizes = options.sizes(at, graph)
     with options.status("compiling", json) as update:
-        plan = compile_graph(graph, tolerance=tolerance, backends=options.backends(backends), database=options.database(db),
-                             at=typical(graph, at), threads=threads, progress=update, memory_limit=memory_limit)
+        plan = compile_graph(
+            graph,
+            tolerance=tolerance,
+            backends=options.backends(backends),
+            database=options.database(db),
+            at=typical(graph, at),
+            threads=threads,
+            progress=update,
+            memory_limit=memory_limit,
+        )
     if json:
-        options.print_json(explain_data(plan, options.sizes(at)))
+        options.print_json(explain_data(plan, sizes))
     else:
-        print(explain_text(plan, options.sizes(at), rows))
+        print(explain_text(plan, sizes, rows))

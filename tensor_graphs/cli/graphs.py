@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensor_graphs.cli import options
+from tensor_graphs.language.dims import bounds
 from tensor_graphs.language.graph import Graph
 
 
@@ -19,7 +20,7 @@ def graph_of(source: str, dtype: str, max_positions: int | None) -> Graph:
 
 def typical(graph: Graph, at: str | None) -> dict[str, int]:
     """--at, or for a decoder (dims n, m, p) one new token behind 256."""
-    given = options.sizes(at)
+    given = options.sizes(at, graph)
     if set(graph.dims) == {"n", "m", "p"}:
-        return {"n": 1, "m": 1, "p": 256, **given}
+        return {"n": 1, "m": 1, "p": min(256, bounds(graph.dims["p"])[1]), **given}
     return given

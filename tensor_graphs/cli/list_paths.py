@@ -17,18 +17,35 @@ def register(app: typer.Typer) -> None:
 def list_paths(
     file: Annotated[str, typer.Argument(help="A .tg file.")],
     limit: Annotated[int, typer.Option(min=1, help="At most this many paths.")] = 50,
-    at: options.At = None, tolerance: options.Tolerance = 1e-3, backends: options.Backends = "c,numpy,torch",
-    db: options.DatabaseAt = None, json: options.Json = False,
+    at: options.At = None,
+    tolerance: options.Tolerance = 1e-3,
+    backends: options.Backends = "c,numpy,torch",
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
 ) -> None:
     """List the paths of a graph: price, whether it is measured, the largest kernel error on file, and the steps."""
     from tensor_graphs.compiler.choose import list_paths as enumerate_paths
 
     graph = options.read_graph(file)
-    found = list(islice(enumerate_paths(graph, backends=options.backends(backends), tolerance=tolerance,
-                                        database=options.database(db), at=options.sizes(at)), limit))
+    found = list(
+        islice(
+            enumerate_paths(
+                graph,
+                backends=options.backends(backends),
+                tolerance=tolerance,
+                database=options.database(db),
+                at=options.sizes(at, graph),
+            ),
+            limit,
+        )
+    )
     if json:
-        options.print_json([{"id": p.id, "price_us": p.seconds * 1e6, "measured": p.measured, "error": p.error, "steps": p.steps()}
-                            for p in found])
+        options.print_json(
+            [
+                {"id": p.id, "price_us": p.seconds * 1e6, "measured": p.measured, "error": p.error, "steps": p.steps()}
+                for p in found
+            ]
+        )
         return
     for p in found:
         error = "error unknown" if p.error is None else f"error {p.error:.1e}"

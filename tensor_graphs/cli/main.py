@@ -1,58 +1,122 @@
-"""main: the verbs of `tg`, and how an error reaches a person: one screen, no traceback, exit code 1 (2 for wrong usage)."""
+"""main: the verbs of `tg`, and how an error reaches a person.
+
+On one screen, on standard error, without a traceback; exit code 1, or 2 for wrong usage, or 130 for Ctrl-C. An error
+that is nobody's mistake but ours keeps its traceback.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.metadata
+import io
+import logging
 import os
 import signal
 import sys
+from typing import Annotated, NoReturn
 
 import typer
 
 from tensor_graphs.errors import TensorGraphsError
 
-app = typer.Typer(name="tg", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-                  help="Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained.")
+MOST_LINES = 40
+"""of an error: it stays on one screen"""
+
+app = typer.Typer(
+    name="tg",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained.",
+)
 
 VERBS = ("run", "embed", "demo", "list_paths", "profile", "explain", "show", "db", "devices")
+
+
+def _version(asked: bool) -> None:
+    if not asked:
+        return
+    try:
+        print(f"tg {importlib.metadata.version('tensor_graphs')}")
+    except importlib.metadata.PackageNotFoundError:
+        print("tg (run from its sources, not installed)")
+    raise typer.Exit()
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose",
+            "-v",
+            count=True,
+            show_default=False,
+            help="Tell each phase on standard error; -vv tells each candidate.",
+        ),
+    ] = 0,
+) -> None:
+    """Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained."""
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("tensor_graphs").setLevel(level)
+
 
 for _verb in VERBS:
     importlib.import_module(f"tensor_graphs.cli.{_verb}").register(app)
 
 
 def main() -> None:
-    """The entry point of the command."""
+    """The entry point of the command: never returns, exits with a status."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that has no µ shows a question mark
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
-        app(standalone_mode=False)
+        code = app(prog_name="tg", standalone_mode=False)
+        sys.stdout.flush()
     except TensorGraphsError as e:
         _fail(str(e), 1)
     except typer.Exit as e:
-        sys.exit(e.exit_code)
-    except typer.Abort:
-        _fail("stopped", 130)
-    except KeyboardInterrupt:
+        _leave(e.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
         _fail("stopped", 128 + signal.SIGINT)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    except BrokenPipeError:  # the reader has seen enough: `| head -1`
+        _leave(1)
     except MemoryError:
-        _fail("not enough memory on this machine\n  fix: smaller sizes, a shorter cache, or --dtype bfloat16", 1)
+        _fail(
+            "not enough memory on this machine\n"
+            "  fix: smaller sizes, a shorter cache (--max-positions), or --dtype bfloat16",
+            1,
+        )
     except OSError as e:
         _fail(f"{e.strerror or e}{f': {e.filename}' if e.filename else ''}", 1)
     except Exception as e:
-        if type(e).__module__.startswith("click"):
-            show = getattr(e, "show", None)
-            if show is not None:
-                show()
-                sys.exit(getattr(e, "exit_code", 2))
-        raise
+        if not hasattr(e, "show") or not hasattr(e, "exit_code"):  # else wrong usage, as the parser of options sees it
+            raise
+        e.show()
+        _leave(e.exit_code)
+    _leave(code if isinstance(code, int) else 0)
 
 
-def _fail(text: str, code: int) -> None:
+def _fail(text: str, code: int) -> NoReturn:
     lines = text.splitlines()
-    if len(lines) > 40:
-        lines = [*lines[:38], f"… {len(lines) - 38} more lines"]
-    print("error: " + "\n".join(lines), file=sys.stderr)
+    if len(lines) > MOST_LINES:
+        lines = [*lines[: MOST_LINES - 2], f"… {len(lines) - MOST_LINES + 2} more lines"]
+    with contextlib.suppress(OSError):
+        print("error: " + "\n".join(lines), file=sys.stderr)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit. What standard output cannot take any more (closed, full) is dropped, or Python would complain again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 

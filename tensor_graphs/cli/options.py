@@ -1,8 +1,9 @@
-"""options: what several verbs share: reading the environment, opening the database, parsing sizes, printing documents."""
+"""options: what verbs share: reading the environment, opening the database, parsing sizes, printing documents."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -21,17 +22,29 @@ if TYPE_CHECKING:
     from tensor_graphs.records.database import Database
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else there.")]
-DatabaseAt = Annotated[str | None, typer.Option("--db", help="Path or URL of the database (default: TENSOR_GRAPHS_DB, else the "
-                                                             "user's data folder).")]
-Tolerance = Annotated[float, typer.Option(help="Largest relative error of any kernel against the float64 oracle.")]
-Backends = Annotated[str, typer.Option(help="Comma-separated backends a plan may use: c, numpy, torch.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads (default: what this process may use).")]
-At = Annotated[str | None, typer.Option("--at", help="Sizes of dims to price at, like n=1,p=256.")]
-MaxPositions = Annotated[int | None, typer.Option(min=1, help="Positions that the KV cache holds.")]
+DatabaseAt = Annotated[
+    str | None,
+    typer.Option("--db", help="Path or URL of the database (default: TENSOR_GRAPHS_DB, else the user's data folder)."),
+]
 
 
 class UsageError(TensorGraphsError):
     """The command line was used wrongly."""
+
+
+def _tolerance(value: float) -> float:
+    if not 0 <= value < math.inf:
+        raise UsageError(f"--tolerance {value:g}: a relative error is a number ≥ 0\n  fix: --tolerance 1e-3")
+    return value
+
+
+Tolerance = Annotated[
+    float, typer.Option(callback=_tolerance, help="Largest relative error of any kernel against the float64 oracle.")
+]
+Backends = Annotated[str, typer.Option(help="Comma-separated backends a plan may use: c, numpy, torch.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads (default: what this process may use).")]
+At = Annotated[str | None, typer.Option("--at", help="Sizes of dims to price at, like n=1,p=256.")]
+MaxPositions = Annotated[int | None, typer.Option(min=1, help="Positions that the KV cache holds.")]
 
 
 def backends(text: str) -> tuple[str, ...]:
@@ -52,14 +65,25 @@ def database(target: str | None) -> Database:
     return open_database(target or os.environ.get("TENSOR_GRAPHS_DB") or None)
 
 
-def sizes(text: str | None) -> dict[str, int]:
-    """`n=1,p=64` as a dict. Raises UsageError."""
+def sizes(text: str | None, graph: Graph) -> dict[str, int]:
+    """`n=1,p=64` as a dict: sizes of dims that the graph has, within their bounds. Raises UsageError."""
+    from tensor_graphs.language.dims import bounds
+
     out: dict[str, int] = {}
-    for part in filter(None, (text or "").split(",")):
-        name, sign, value = part.partition("=")
-        if not sign or not value.strip().lstrip("-").isdigit():
-            raise UsageError(f"--at: {part!r} is not like n=1")
-        out[name.strip()] = int(value)
+    for part in [] if text is None else text.split(","):
+        name, sign, value = (piece.strip() for piece in part.partition("="))
+        if not sign or not value.isdecimal():
+            raise UsageError(
+                f"--at: {part!r} is not a size like n=1\n  fix: the dims are {', '.join(graph.dims) or '(none)'}"
+            )
+        if name not in graph.dims:
+            raise UsageError(
+                f"--at: the graph has no dim named {name!r}\n  fix: its dims are {', '.join(graph.dims) or '(none)'}"
+            )
+        low, high = bounds(graph.dims[name])
+        if not low <= int(value) <= high:
+            raise UsageError(f"--at: {name} = {value} is outside of its range, {low} to {high}")
+        out[name] = int(value)
     return out
 
 
@@ -92,10 +116,10 @@ def console() -> Console:
 
 @contextmanager
 def status(text: str, quiet: bool) -> Iterator[Any]:
-    """A line on standard error that says what is going on; silent off a terminal or when quiet. Yields `update(text)`."""
+    """A line on standard error that says what goes on; silent off a terminal or when quiet. Yields `update(text)`."""
     shown = console()
     if quiet or not shown.is_terminal:
         yield lambda text: None
         return
     with shown.status(text) as s:
-        yield lambda t: s.update(t[:shown.width - 4])
+        yield lambda t: s.update(t[: shown.width - 4])

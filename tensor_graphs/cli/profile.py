@@ -15,11 +15,18 @@ def register(app: typer.Typer) -> None:
 
 
 def profile(
-    source: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")],
+    source: Annotated[
+        str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")
+    ],
     budget: Annotated[float, typer.Option(min=0.1, help="Seconds to spend.")] = 60.0,
-    at: options.At = None, dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32",
-    tolerance: options.Tolerance = 1e-3, backends: options.Backends = "c,numpy", threads: options.Threads = None,
-    max_positions: options.MaxPositions = None, db: options.DatabaseAt = None, json: options.Json = False,
+    at: options.At = None,
+    dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32",
+    tolerance: options.Tolerance = 1e-3,
+    backends: options.Backends = "c,numpy",
+    threads: options.Threads = None,
+    max_positions: options.MaxPositions = None,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
 ) -> None:
     """Measure kernels for a graph and store every row. Ctrl-C is safe; the next call goes on from there."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -28,18 +35,43 @@ def profile(
 
     graph = graph_of(source, dtype, max_positions)
     store = options.database(db)
-    with Progress(TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"),
-                  console=options.console(), disable=json or not options.console().is_terminal) as bar:
+    with Progress(
+        TextColumn("profiling"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=options.console(),
+        disable=json or not options.console().is_terminal,
+    ) as bar:
         task = bar.add_task("", total=None)
-        report = profile_graph(graph, budget=budget, backends=options.backends(backends), database=store, tolerance=tolerance,
-                               at=typical(graph, at), threads=threads,
-                               on_step=lambda done, total, what: bar.update(task, completed=done, total=total, description=what[:60]))
+        report = profile_graph(
+            graph,
+            budget=budget,
+            backends=options.backends(backends),
+            database=store,
+            tolerance=tolerance,
+            at=typical(graph, at),
+            threads=threads,
+            on_step=lambda done, total, what: bar.update(task, completed=done, total=total, description=what[:60]),
+        )
     if json:
-        options.print_json({"measured": report.measured, "already_known": report.already_known, "failed": report.failed,
-                            "left": report.left, "seconds": report.seconds, "statuses": report.statuses,
-                            "interrupted": report.interrupted, "database": store.location})
+        options.print_json(
+            {
+                "measured": report.measured,
+                "already_known": report.already_known,
+                "failed": report.failed,
+                "left": report.left,
+                "seconds": report.seconds,
+                "statuses": report.statuses,
+                "interrupted": report.interrupted,
+                "database": store.location,
+            }
+        )
     else:
-        print(f"{report.measured} measured, {report.already_known} known already, {report.failed} failed, {report.left} left "
-              f"in {report.seconds:.1f} s · {store.location}")
+        print(
+            f"{report.measured} measured, {report.already_known} known already, {report.failed} failed, "
+            f"{report.left} left in {report.seconds:.1f} s · {store.location}"
+        )
     if report.interrupted:
         raise typer.Exit(130)

@@ -16,7 +16,9 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    model: Annotated[str, typer.Argument(help="A model folder (config.json, *.safetensors), or a built-in shape: gemma-3-270m.")],
+    model: Annotated[
+        str, typer.Argument(help="A model folder (config.json, *.safetensors), or a built-in shape: gemma-3-270m.")
+    ],
     prompt: Annotated[str | None, typer.Option(help="Text to go on from.")] = None,
     ids: Annotated[str | None, typer.Option(help="Token ids to go on from, like 2,9259,10.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens to generate.")] = 32,
@@ -24,14 +26,21 @@ def run(
     top_k: Annotated[int, typer.Option(help="Draw from the k likeliest; 0 is all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Draw from the smallest set that holds this probability.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
-    dtype: Annotated[str, typer.Option(help="Of the weights: float32 or bfloat16 (activations are float32).")] = "float32",
-    random_weights: Annotated[int | None, typer.Option(help="Draw the weights from this seed instead of reading them.")] = None,
+    dtype: Annotated[
+        str, typer.Option(help="Of the weights: float32 or bfloat16 (activations are float32).")
+    ] = "float32",
+    random_weights: Annotated[
+        int | None, typer.Option(help="Draw the weights from this seed instead of reading them.")
+    ] = None,
     chat: Annotated[bool, typer.Option(help="Use the folder's chat template, when it has one.")] = True,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on behind an end-of-text token.")] = False,
-    tolerance: options.Tolerance = 1e-3, backends: options.Backends = "c,numpy", threads: options.Threads = None,
+    tolerance: options.Tolerance = 1e-3,
+    backends: options.Backends = "c,numpy",
+    threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
     memory_limit: Annotated[int | None, typer.Option(help="Bytes the device may use in all.")] = None,
-    db: options.DatabaseAt = None, json: options.Json = False,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
 ) -> None:
     """Generate tokens with a decoder model, on the fastest path that is accurate enough."""
     from tensor_graphs.frontends.generate import check_room
@@ -42,12 +51,22 @@ def run(
     sampling = Sampling(temperature, top_k, top_p, seed)
     loaded = load_model(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
     if not isinstance(loaded.spec, Gemma3Spec):
-        raise options.UsageError(f"{model} is a {loaded.kind} model, which does not generate text\n  fix: tg embed {model} --text …")
+        raise options.UsageError(
+            f"{model} is a {loaded.kind} model, which does not generate text\n  fix: tg embed {model} --text …"
+        )
     start = prompt_ids(loaded, prompt, ids, chat)
     check_room(start, tokens, loaded.max_positions, loaded.spec.vocabulary)
-    made = ready(loaded, tolerance=tolerance, backends=backends, database=db, threads=threads, at={"n": 1, "m": 1, "p": 256},
-                 largest={"n": len(start), "m": 1, "p": min(len(start) + tokens, loaded.max_positions - 1)}, quiet=json,
-                 memory_limit=memory_limit)
+    made = ready(
+        loaded,
+        tolerance=tolerance,
+        backends=backends,
+        database=db,
+        threads=threads,
+        at={"n": 1, "m": 1, "p": 256},
+        largest={"n": len(start), "m": 1, "p": min(len(start) + tokens, loaded.max_positions - 1)},
+        quiet=json,
+        memory_limit=memory_limit,
+    )
     stop = () if ignore_eos else loaded.generation.eos_token_ids
     result = generate_and_print(made, start, tokens, sampling, stop, quiet=json)
     use = made.plan.memory(n=len(start), m=1)
@@ -55,9 +74,12 @@ def run(
         options.print_json(document(made, start, result))
         return
     shown = options.console()
-    shown.print(f"[dim]{len(result.ids)} tokens · {result.tokens_per_second:.1f} tokens/s · prefill {result.prefill_seconds * 1e3:.1f} ms "
-                f"({len(start)} tokens) · compile {made.compile_seconds:.2f} s · memory {use.allocated / 1e6:.1f} MB beside "
-                f"{use.parameters / 1e6:.0f} MB of weights[/dim]")
+    shown.print(
+        f"[dim]{len(result.ids)} tokens · {result.tokens_per_second:.1f} tokens/s · "
+        f"prefill {result.prefill_seconds * 1e3:.1f} ms ({len(start)} tokens) · "
+        f"compile {made.compile_seconds:.2f} s · memory {use.allocated / 1e6:.1f} MB beside "
+        f"{use.parameters / 1e6:.0f} MB of weights[/dim]"
+    )
 
 
 def prompt_ids(loaded: Any, prompt: str | None, ids: str | None, chat: bool) -> list[int]:
@@ -66,13 +88,15 @@ def prompt_ids(loaded: Any, prompt: str | None, ids: str | None, chat: bool) -> 
         raise options.UsageError("give either --prompt TEXT or --ids 2,9259,…")
     if ids is not None:
         try:
-            return [int(part) for part in ids.split(",") if part.strip()]
+            return [int(part) for part in ids.split(",")]
         except ValueError:
             raise options.UsageError(f"--ids {ids!r} is not a list of whole numbers like 2,9259,10") from None
     if loaded.tokenizer is None:
-        raise options.UsageError(f"{loaded.name} has no tokenizer.json, so --prompt cannot be read\n  fix: --ids 2,9259,… (token ids)")
+        raise options.UsageError(
+            f"{loaded.name} has no tokenizer.json, so --prompt cannot be read\n  fix: --ids 2,9259,… (token ids)"
+        )
     tokenizer = loaded.tokenizer
-    if chat and tokenizer.chat_template is not None:
+    if chat and tokenizer.has_chat_template:
         return list(tokenizer.encode_chat([{"role": "user", "content": prompt}]))
     return list(tokenizer.encode(prompt))
 
@@ -83,8 +107,9 @@ def generate_and_print(made: Ready, start: list[int], tokens: int, sampling: Any
 
     result = Generation()
     decoder = None if quiet or made.model.tokenizer is None else made.model.tokenizer.stream()
-    for number, token in enumerate(stream(made.compiled, made.compiled.session(), start, tokens, sampling=sampling, stop=stop,
-                                          result=result)):
+    for number, token in enumerate(
+        stream(made.compiled, made.compiled.session(), start, tokens, sampling=sampling, stop=stop, result=result)
+    ):
         if quiet:
             continue
         sys.stdout.write(decoder.push(token) if decoder is not None else f"{',' if number else ''}{token}")
@@ -97,8 +122,16 @@ def generate_and_print(made: Ready, start: list[int], tokens: int, sampling: Any
 def document(made: Ready, start: list[int], result: Any) -> dict[str, Any]:
     use = made.plan.memory(n=len(start), m=1)
     text = made.model.tokenizer.decode(result.ids) if made.model.tokenizer is not None else None
-    return {"ids": result.ids, "text": text, "tokens_per_second": result.tokens_per_second,
-            "prefill_ms": result.prefill_seconds * 1e3, "prompt_tokens": len(start), "stopped": result.stopped,
-            "step_ms": [s * 1e3 for s in result.step_seconds], "memory": {use.device: use.total},
-            "memory_detail": {use.device: use.to_json()}, "compile_ms": made.compile_seconds * 1e3,
-            "path": made.plan.variants[0].path.id}
+    return {
+        "ids": result.ids,
+        "text": text,
+        "tokens_per_second": result.tokens_per_second,
+        "prefill_ms": result.prefill_seconds * 1e3,
+        "prompt_tokens": len(start),
+        "stopped": result.stopped,
+        "step_ms": [s * 1e3 for s in result.step_seconds],
+        "memory": {use.device: use.total},
+        "memory_detail": {use.device: use.to_json()},
+        "compile_ms": made.compile_seconds * 1e3,
+        "path": made.plan.variants[0].path.id,
+    }

@@ -15,8 +15,11 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    source: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")],
-    dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32", max_positions: options.MaxPositions = None,
+    source: Annotated[
+        str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")
+    ],
+    dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32",
+    max_positions: options.MaxPositions = None,
     expand: Annotated[bool, typer.Option("--expand", help="Replace every composite by its definition.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -29,12 +32,21 @@ def show(
     graph = graph_of(source, dtype, max_positions)
     if expand:
         roots = expand_all(graph.roots)
-        graph = Graph(dict(zip(graph.outputs, roots, strict=False)), dict(zip(graph.updates, roots[len(graph.outputs):], strict=True)))
+        graph = Graph(
+            dict(zip(graph.outputs, roots, strict=False)),
+            dict(zip(graph.updates, roots[len(graph.outputs) :], strict=True)),
+        )
     if json:
         import json as library
 
-        options.print_json({"structural_key": graph.structural_key, "graph": library.loads(graph_to_json(graph)),
-                            "text": print_graph(graph), "nodes": len(graph.nodes)})
+        options.print_json(
+            {
+                "structural_key": graph.structural_key,
+                "graph": library.loads(graph_to_json(graph)),
+                "text": print_graph(graph),
+                "nodes": len(graph.nodes),
+            }
+        )
     else:
         print(print_graph(graph), end="")
         print(f"# structural key {graph.structural_key}")

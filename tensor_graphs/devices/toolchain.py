@@ -33,6 +33,12 @@ class ToolchainError(TensorGraphsError):
     """The C compiler is missing or failed, or the cache folder cannot be used."""
 
 
+class CacheFolderError(ToolchainError):
+    """The folder for compiled libraries cannot be used, is full, or is not private.
+
+    Unlike a missing compiler, which only costs the native kernels, this is a mistake that its owner wants to hear of."""
+
+
 @dataclass(frozen=True)
 class Compiler:
     """A C compiler that answered: `command` starts it, `version` is the first line it says about itself."""
@@ -146,13 +152,13 @@ def default_cache() -> Path:
 
 
 def private_folder(folder: Path) -> Path:
-    """Makes `folder` (mode 0700) or checks that it is ours; raises ToolchainError if it cannot be had."""
+    """Makes `folder` (mode 0700) or checks that it is ours; raises CacheFolderError if it cannot be had."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise ToolchainError(
-            f"the cache folder {folder} cannot be made: {error.filename or folder} is a file, not a folder.\n"
+        raise CacheFolderError(
+            f"the cache folder {folder} cannot be made: {_file_above(folder)} is a file, not a folder.\n"
             "fix: remove that file, or give another cache folder"
         ) from error
     except OSError as error:
@@ -161,8 +167,12 @@ def private_folder(folder: Path) -> Path:
     return folder
 
 
+def _file_above(folder: Path) -> Path:
+    return next((p for p in (folder, *folder.parents) if p.is_file()), folder)
+
+
 def check_private(path: Path) -> None:
-    """Raises ToolchainError unless `path` (a folder or a library) belongs to this user and nobody else may write to it.
+    """Raises CacheFolderError unless `path` (a folder or a library) belongs to this user and nobody else may write to it.
 
     A folder of ours that others may enter is closed to them instead."""
     try:
@@ -173,21 +183,21 @@ def check_private(path: Path) -> None:
     except OSError as error:
         raise _unusable(path, error) from error
     if facts.st_uid != os.getuid():
-        raise ToolchainError(
+        raise CacheFolderError(
             f"{path} belongs to user {facts.st_uid}, not to you ({os.getuid()}): code in it is not loaded.\n"
             "fix: remove it, or give another cache folder"
         )
     if facts.st_mode & 0o022:
-        raise ToolchainError(
+        raise CacheFolderError(
             f"others may write to {path} (mode {stat.S_IMODE(facts.st_mode):04o}): code in it is not loaded.\n"
             f"fix: chmod go-w {path}, or give another cache folder"
         )
 
 
-def _unusable(path: Path, error: OSError) -> ToolchainError:
+def _unusable(path: Path, error: OSError) -> CacheFolderError:
     if error.errno == errno.ENOSPC:
-        return ToolchainError(f"no space left for {path}.\nfix: free some, or give a cache folder on another disk")
-    return ToolchainError(f"cannot use {path}: {error.strerror or error}.\nfix: give a cache folder that you may write to")
+        return CacheFolderError(f"no space left for {path}.\nfix: free some, or give a cache folder on another disk")
+    return CacheFolderError(f"cannot use {path}: {error.strerror or error}.\nfix: give a cache folder that you may write to")
 
 
 @contextlib.contextmanager
@@ -214,7 +224,7 @@ def _run(command: Sequence[str], what: str) -> None:
     said = result.stderr.strip()
     if "No space left on device" in said:
         fix = "fix: free some, or give another cache folder"
-        raise ToolchainError(f"{what}: no space left on the disk.\n{fix}\n{said[-2000:]}")
+        raise CacheFolderError(f"{what}: no space left on the disk.\n{fix}\n{said[-2000:]}")
     shown = f"$ {' '.join(command)}\n{said[-4000:]}"
     raise ToolchainError(f"{what}: the compiler failed with exit status {result.returncode}.\n{shown}")
 

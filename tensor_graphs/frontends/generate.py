@@ -33,9 +33,10 @@ def check_room(prompt: Sequence[int], tokens: int, max_positions: int, vocabular
     """Raise FrontendError for a prompt that does not fit the cache, or ids outside of the vocabulary."""
     if not prompt:
         raise FrontendError("the prompt is empty", fix="at least one token id is needed to predict the next")
-    if len(prompt) + max(tokens, 1) - 1 > max_positions:
+    needed = len(prompt) + max(tokens, 1) - 1                        # the last token is not put into the cache
+    if needed > max_positions:
         raise FrontendError(f"the prompt has {len(prompt)} tokens and {tokens} more are asked for, the cache holds {max_positions}",
-                            fix=f"--max-positions {len(prompt) + tokens}, a shorter prompt, or fewer --tokens")
+                            fix=f"--max-positions {needed}, a shorter prompt, or fewer --tokens")
     wrong = [i for i in prompt if not 0 <= i < vocabulary]
     if wrong:
         raise FrontendError(f"token id {wrong[0]} is outside of the vocabulary, 0 to {vocabulary - 1}")

@@ -114,7 +114,7 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType = "float32"
     weight_dtype, folder, builtin = _weight_dtype(dtype), Path(source), _builtin(source)
     if builtin is not None and random_seed is None:
         raise FrontendError(f"{source} is a built-in shape without weights",
-                            fix="random_seed=0 draws random ones; published ones are read from a folder")
+                            fix="random_seed=0 (tg run: --random-weights 0) draws some; published ones are read from a folder")
     if builtin is None and random_seed is not None and not folder.exists():
         near = close_to(str(source), BUILTIN)
         raise FrontendError(f"{str(source)!r} is neither a folder nor a built-in shape",

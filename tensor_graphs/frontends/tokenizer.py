@@ -82,6 +82,11 @@ class Tokenizer:
         """A decoder that takes one id at a time."""
         return StreamingDecoder(self, skip_special_tokens=skip_special_tokens)
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `chat` and `encode_chat` can be used."""
+        return self._template is not None
+
     def chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
     ) -> str:

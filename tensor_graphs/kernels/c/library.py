@@ -148,9 +148,13 @@ def load() -> NativeLibrary:
 
 
 def available() -> tuple[bool, str]:
-    """Whether the C kernels can run here, and why (not). Compiles at the first call if there is a compiler."""
+    """Whether the C kernels can run here, and why (not). Compiles at the first call if there is a compiler.
+
+    Raises CacheFolderError: a folder that cannot hold the library is for its owner to mend, not a reason to run slowly."""
     try:
         return True, f"compiled: {load().path.name}"
+    except toolchain.CacheFolderError:
+        raise
     except (toolchain.ToolchainError, OSError) as error:
         return False, str(error)
 

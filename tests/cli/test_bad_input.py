@@ -1,0 +1,302 @@
+"""Whatever a person gets wrong is told on one screen, with what, where and a fix, without a traceback; exit ≠ 0."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tests.cli.command import assert_complains, tg
+
+WEIGHTS = "model.safetensors"
+SOFTMAX = "tg 1\ndim n 1..64\ninput x f32[n, 32]\noutput y = softmax(x)\n"
+
+
+@pytest.fixture
+def copy(gemma: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny Gemma folder, to be broken."""
+    return Path(shutil.copytree(gemma, tmp_path / "model"))
+
+
+@pytest.fixture
+def softmax(tmp_path: Path) -> Path:
+    file = tmp_path / "softmax.tg"
+    file.write_text(SOFTMAX)
+    return file
+
+
+def change_config(folder: Path, **values: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, np.ndarray]], object]) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS)
+
+
+def run(folder: Path, *more: object) -> object:
+    return tg("run", folder, "--ids", "2,9,10", "--tokens", 2, *more)
+
+
+# ---- model folders ----
+
+
+def test_a_truncated_weights_file(copy: Path) -> None:
+    data = (copy / WEIGHTS).read_bytes()
+    (copy / WEIGHTS).write_bytes(data[: len(data) // 2])
+    assert_complains(run(copy), "error: WeightsError", f"file: {copy / WEIGHTS}")
+
+
+def test_a_weights_file_that_ends_in_its_header(copy: Path) -> None:
+    (copy / WEIGHTS).write_bytes((copy / WEIGHTS).read_bytes()[:20])
+    assert_complains(run(copy), "error: WeightsError", f"file: {copy / WEIGHTS}")
+
+
+def test_a_missing_tensor(copy: Path) -> None:
+    change_weights(copy, lambda t: t.pop("model.layers.1.mlp.up_proj.weight"))
+    assert_complains(run(copy), "1 of 28 tensors are missing: model.layers.1.mlp.up_proj.weight", "fix:")
+
+
+def test_a_tensor_of_the_wrong_shape(copy: Path) -> None:
+    change_weights(copy, lambda t: t.update({"model.norm.weight": np.zeros(31, np.float32)}))
+    assert_complains(run(copy), "model.norm.weight has shape [31], and [32] is needed", "fix:")
+
+
+def test_a_tensor_of_a_dtype_that_is_no_weight(copy: Path) -> None:
+    change_weights(copy, lambda t: t.update({"model.norm.weight": np.zeros(32, np.int8)}))
+    assert_complains(run(copy), "model.norm.weight is stored as I8", "fix:")
+
+
+def test_no_weights_at_all(copy: Path) -> None:
+    (copy / WEIGHTS).unlink()
+    assert_complains(run(copy), "safetensors", str(copy))
+
+
+def test_an_unknown_model_type(copy: Path) -> None:
+    change_config(copy, model_type="gemma3_txt")
+    assert_complains(run(copy), "the model type 'gemma3_txt' is not known", "did you mean gemma3_text?", "config.json")
+
+
+def test_a_configuration_that_is_no_json(copy: Path) -> None:
+    (copy / "config.json").write_text('{"model_type": "gemma3_text",\n "hidden_size": }')
+    assert_complains(run(copy), "invalid JSON at line 2, column", f"file: {copy / 'config.json'}")
+
+
+def test_an_unsupported_dtype_in_the_configuration(copy: Path) -> None:
+    change_config(copy, dtype="float8_e4m3fn")
+    assert_complains(run(copy), "float8_e4m3fn", "supported: ", "config.json")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "nonsense"])
+def test_an_unsupported_dtype_on_the_command_line(gemma: Path, dtype: str) -> None:
+    assert_complains(run(gemma, "--dtype", dtype), dtype if dtype != "float64" else "f64", "fix:")
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    assert_complains(run(tmp_path / "nowhere"), "there is no such folder", str(tmp_path / "nowhere"), "fix:")
+
+
+def test_a_file_in_place_of_a_folder(gemma: Path) -> None:
+    assert_complains(run(gemma / "config.json"), "this is a file, and a model folder is needed", "fix:")
+
+
+def test_a_built_in_shape_has_no_weights_of_its_own() -> None:
+    assert_complains(tg("run", "gemma-3-270m", "--ids", "2"), "built-in shape without weights", "--random-weights 0")
+
+
+# ---- prompts ----
+
+
+def test_a_folder_without_a_tokenizer_is_told_of_ids(gemma: Path) -> None:
+    assert_complains(tg("run", gemma, "--prompt", "Hello", "--tokens", 2), "has no tokenizer.json", "--ids 2,9259,…")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--prompt", "Hello", "--ids", "2,9")], ids=["neither", "both"])
+def test_either_a_prompt_or_ids(gemma: Path, arguments: tuple[str, ...]) -> None:
+    assert_complains(tg("run", gemma, "--tokens", 2, *arguments), "give either --prompt TEXT or --ids")
+
+
+@pytest.mark.parametrize("ids", ["2,9259,10", "-1,2"])
+def test_ids_outside_of_the_vocabulary(gemma: Path, ids: str) -> None:
+    wrong = "9259" if "9259" in ids else "-1"
+    assert_complains(
+        tg("run", gemma, f"--ids={ids}", "--tokens", 2), f"token id {wrong} is outside of the vocabulary, 0 to 210"
+    )
+
+
+@pytest.mark.parametrize("ids", ["two,three", "2,,3", ""])
+def test_ids_that_are_no_numbers(gemma: Path, ids: str) -> None:
+    assert_complains(tg("run", gemma, "--ids", ids, "--tokens", 2), f"--ids {ids!r} is not a list of whole numbers")
+
+
+def test_a_prompt_longer_than_the_cache(gemma: Path) -> None:
+    result = tg("run", gemma, "--ids", ",".join(["5"] * 9), "--tokens", 1, "--max-positions", 8)
+    assert_complains(result, "the prompt has 9 tokens", "the cache holds 8", "--max-positions 9")
+
+
+def test_more_tokens_than_the_cache_has_room_for(gemma: Path) -> None:
+    assert_complains(tg("run", gemma, "--ids", "5,6", "--tokens", 8, "--max-positions", 8), "the cache holds 8", "fix:")
+
+
+def test_a_cache_longer_than_the_model_has_positions(gemma: Path) -> None:
+    assert_complains(run(gemma, "--max-positions", 257), "max_positions is 257", "1 to 256")
+
+
+@pytest.mark.parametrize(("option", "value"), [("--temperature", "-1"), ("--top-p", "1.5")])
+def test_sampling_out_of_range(gemma: Path, option: str, value: str) -> None:
+    assert_complains(run(gemma, f"{option}={value}"), option[2:].replace("-", "_"), value, "fix:")
+
+
+def test_a_decoder_does_not_embed_and_an_encoder_does_not_generate(gemma: Path, minilm: Path) -> None:
+    assert_complains(tg("embed", gemma, "--text", "a"), "does not embed", f"tg run {gemma}")
+    assert_complains(tg("run", minilm, "--prompt", "a"), "does not generate text", f"tg embed {minilm}")
+
+
+def test_an_empty_text_is_not_embedded(minilm: Path) -> None:
+    assert_complains(tg("embed", minilm, "--text", "a", "--text", " "), "--text number 2 is empty")
+
+
+# ---- graphs ----
+
+
+def test_a_syntax_error_shows_line_column_and_a_caret(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.tg"
+    file.write_text("tg 1\ninput x f32[4, 5]\noutput y = softmax(x; axis=\n")
+    result = tg("list-paths", file)
+    assert_complains(result, f"{file}:3:28: ", "output y = softmax(x; axis=")
+    assert result.stderr.splitlines()[2] == " " * (4 + 27) + "^"
+
+
+def test_an_unknown_op_suggests_the_nearest_one(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.tg"
+    file.write_text("tg 1\ninput x f32[4, 5]\noutput y = sofmax(x)\n")
+    assert_complains(tg("show", file), f"{file}:3:12: no op is named 'sofmax'", "softmax?")
+
+
+def test_a_shape_mismatch_names_the_line_and_both_sizes(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.tg"
+    file.write_text("tg 1\ninput x f32[4, 5]\ninput w f32[6, 7]\noutput y = dot(x, w)\n")
+    assert_complains(tg("explain", file), f"{file}:4:12: ", "f32[4, 5]", "f32[6, 7]", "two sizes, 5 and 6", "fix:")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "starts with its version"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"tg 9\n", "version 9"),
+        (b"tg 1\ninput x f32[2]\n", "no output"),
+    ],
+)
+def test_a_file_that_is_no_graph(tmp_path: Path, content: bytes, said: str) -> None:
+    file = tmp_path / "wrong.tg"
+    file.write_bytes(content)
+    assert_complains(tg("list-paths", file), said, str(file))
+
+
+def test_a_graph_file_that_is_not_there(tmp_path: Path) -> None:
+    assert_complains(tg("list-paths", tmp_path / "none.tg"), "cannot be read: No such file or directory")
+    assert_complains(tg("list-paths", tmp_path), "is a folder; a .tg file is needed")
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("nonsense", "'nonsense' is not a size like n=1"),
+        ("n=x", "'n=x' is not a size"),
+        ("k=3", "no dim named 'k'"),
+        ("n=65", "n = 65 is outside of its range, 1 to 64"),
+    ],
+)
+def test_sizes_that_are_none(softmax: Path, at: str, said: str) -> None:
+    assert_complains(tg("list-paths", softmax, "--at", at), "--at: ", said)
+
+
+# ---- choices ----
+
+
+@pytest.mark.parametrize("value", ["-0.1", "nan"])
+def test_a_tolerance_that_is_none(softmax: Path, value: str) -> None:
+    assert_complains(tg("list-paths", softmax, f"--tolerance={value}"), f"--tolerance {value}", "≥ 0", "fix:")
+
+
+def test_no_path_within_the_tolerance_says_which_one_there_is(softmax: Path) -> None:
+    assert_complains(
+        tg("explain", softmax, "--tolerance", "1e-12"), "no path is within the tolerance 1e-12", "fix: a tolerance of "
+    )
+
+
+def test_an_unknown_backend(softmax: Path) -> None:
+    assert_complains(tg("explain", softmax, "--backends", "c,cudda"), "'cudda' is no backend", "numpy")
+    assert_complains(tg("explain", softmax, "--backends", ","), "names no backend")
+
+
+def test_too_little_memory_is_refused_before_anything_runs(gemma: Path) -> None:
+    assert_complains(run(gemma, "--memory-limit", 1000), "device cpu may use 1.0 kB", "largest live set", "fix:")
+
+
+# ---- files that cannot be read or written ----
+
+
+def test_a_cache_folder_below_a_regular_file(softmax: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = tg("explain", softmax, env={"XDG_CACHE_HOME": str(tmp_path / "file" / "x")})
+    assert_complains(result, "cache folder", f"{tmp_path / 'file'} is a file, not a folder", "fix:")
+
+
+def test_a_database_below_a_regular_file(softmax: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for arguments, env in (
+        (("--db", str(tmp_path / "file" / "a.db")), {}),
+        ((), {"TENSOR_GRAPHS_DB": str(tmp_path / "file" / "a.db")}),
+        ((), {"XDG_DATA_HOME": str(tmp_path / "file")}),
+    ):
+        assert_complains(tg("explain", softmax, *arguments, env=env), f"{tmp_path / 'file'} is a regular file", "fix:")
+
+
+@pytest.mark.parametrize("content", [b"this is no database", b"SQLite format 3\x00" + b"\xff" * 4096])
+def test_a_corrupt_database(softmax: Path, tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "bad.db"
+    file.write_bytes(content)
+    assert_complains(tg("explain", softmax, "--db", file), str(file), "fix:")
+    assert file.read_bytes() == content
+
+
+def test_a_database_of_another_kind(softmax: Path) -> None:
+    assert_complains(tg("explain", softmax, "--db", "mysql://host/name"), "mysql", "fix:")
+
+
+def test_writes_that_fail(softmax: Path, tmp_path: Path) -> None:
+    """The file system takes no more than 16 kB per file: the database cannot be made."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14))
+
+    assert_complains(
+        tg("explain", softmax, "--db", tmp_path / "new.db", before=limit), str(tmp_path / "new.db"), "fix:"
+    )
+    assert_complains(
+        tg("explain", softmax, "--db", tmp_path / "new.db", "--backends", "mistake"), "'mistake' is no backend"
+    )
+
+
+def test_standard_output_that_is_full(softmax: Path) -> None:
+    with open("/dev/full", "w") as full:
+        result = tg("show", softmax, stdout=full)
+    assert result.returncode == 1 and result.stderr == "error: No space left on device\n"
+
+
+# ---- wrong usage ----
+
+
+@pytest.mark.parametrize("arguments", [("generate",), ("run",), ("run", "x", "--tokens", "0"), ("embed", "x")])
+def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
+    assert_complains(tg(*arguments), "Try 'tg", "Error: ", code=2)

@@ -1,0 +1,187 @@
+"""Each verb answers a person and, with --json, prints exactly one JSON document that says the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+
+from tensor_graphs.cli.main import VERBS
+from tensor_graphs.frontends.huggingface import load_model
+from tensor_graphs.language.text import parse_graph
+from tensor_graphs.meaning.interpreter import interpret
+from tests.cli.command import ROOT, TINY, document, tg
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.tg"))
+
+
+def oracle_tokens(folder: Path, prompt: list[int], tokens: int) -> list[int]:
+    """Greedy tokens by the float64 interpreter."""
+    model = load_model(folder)
+    ids = list(prompt)
+    for _ in range(tokens):
+        n = len(ids)
+        states = {name: np.zeros(node.shape) for name, node in model.graph.states.items()}
+        result = interpret(
+            model.graph, {"ids": np.array(ids, np.int32)}, dict(model.weights), states, {"n": n, "p": 0, "m": 1}
+        )
+        ids.append(int(result.outputs["logits"][-1].argmax()))
+    return ids[len(prompt) :]
+
+
+def test_the_version_and_the_verbs() -> None:
+    assert tg("--version").stdout.startswith("tg ")
+    shown = tg("--help").stdout
+    for verb in VERBS:
+        assert re.search(rf"^│ {verb.replace('_', '-')} ", shown, re.MULTILINE), verb
+
+
+def test_run_generates_the_tokens_of_the_oracle_and_says_what_it_took(gemma: Path) -> None:
+    said = document(tg("run", gemma, "--ids", "2,9,10", "--tokens", 6, "--ignore-eos", "--json"))
+    assert said["ids"] == oracle_tokens(gemma, [2, 9, 10], 6)
+    assert said["tokens_per_second"] == pytest.approx(1e3 / np.median(said["step_ms"]))
+    assert len(said["step_ms"]) == 5 and said["prefill_ms"] > 0
+    detail = said["memory_detail"]["cpu"]
+    assert said["memory"]["cpu"] == detail["total"] > detail["parameters"] > 0
+    assert detail["states"] == 2 * TINY.num_hidden_layers * TINY.max_position_embeddings * TINY.head_dim * 4
+    spoken = tg("run", gemma, "--ids", "2,9,10", "--tokens", 6, "--ignore-eos")
+    assert spoken.stdout == ",".join(map(str, said["ids"])) + "\n"
+    assert "6 tokens" in spoken.stderr and "tokens/s" in spoken.stderr
+
+
+def test_random_weights_and_draws_are_repeatable_and_depend_on_their_seeds(gemma: Path) -> None:
+    def ids(*more: object) -> list[int]:
+        return list(
+            document(tg("run", gemma, "--ids", "2,9,10", "--tokens", 8, "--ignore-eos", "--json", *more))["ids"]
+        )
+
+    stored = ids()
+    assert ids("--random-weights", 0, "--threads", 1) == stored  # the folder was written from seed 0
+    assert ids("--random-weights", 1) != stored
+    drawn = ids("--temperature", 5, "--top-k", 50, "--top-p", 0.9, "--seed", 3)
+    assert drawn == ids("--temperature", 5, "--top-k", 50, "--top-p", 0.9, "--seed", 3) != stored
+
+
+def test_a_folder_with_a_tokenizer_takes_a_prompt_a_chat_template_and_stops_at_the_end_of_text(
+    gemma: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in gemma.iterdir():
+        (folder / file.name).symlink_to(file)
+    words = {f"w{i}": i for i in range(TINY.vocab_size)}
+    splitter = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    splitter.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    splitter.save(str(folder / "tokenizer.json"))
+    expected = oracle_tokens(gemma, [2, 9, 10], 6)
+    said = document(tg("run", folder, "--prompt", "w2 w9 w10", "--tokens", 6, "--json", "--ignore-eos"))
+    assert said["ids"] == expected and said["text"] == " ".join(f"w{i}" for i in expected)
+    assert tg("run", folder, "--prompt", "w2 w9 w10", "--tokens", 6, "--ignore-eos").stdout == said["text"] + "\n"
+
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": "{% for message in messages %}w2 {{ message['content'] }} w10{% endfor %}"})
+    )
+    (folder / "generation_config.json").unlink()
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, expected[2]]}))
+    chat = document(tg("run", folder, "--prompt", "w9", "--tokens", 6, "--json"))
+    assert chat["ids"] == expected[: expected.index(expected[2]) + 1] and chat["stopped"] is True
+    plain = document(tg("run", folder, "--prompt", "w2 w9 w10", "--tokens", 6, "--no-chat", "--json", "--ignore-eos"))
+    assert plain["ids"] == expected and plain["stopped"] is False
+
+
+def test_bf16_weights_take_half_the_memory(gemma: Path) -> None:
+    def parameters(dtype: str) -> int:
+        said = document(tg("run", gemma, "--ids", "2", "--tokens", 2, "--json", "--dtype", dtype))
+        return int(said["memory_detail"]["cpu"]["parameters"])
+
+    assert parameters("bfloat16") < 0.6 * parameters("float32")
+
+
+def test_embed_prints_vectors_or_similarities(minilm: Path) -> None:
+    texts = ["A cat sleeps.", "A kitten naps.", "Matrix products."]
+    arguments = ["embed", minilm, *(part for t in texts for part in ("--text", t))]
+    said = document(tg(*arguments, "--json"))
+    vectors = np.array(said["embeddings"])
+    assert vectors.shape == (3, 384) and said["texts"] == texts and said["memory"]["cpu"] > 80e6
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    similar = vectors @ vectors.T
+    assert similar[0, 1] > 0.5 > similar[0, 2]
+    table = tg(*arguments).stdout.splitlines()
+    assert len(table) == 3 and table[0].endswith("A cat sleeps.") and f"{similar[0, 1]:.3f}" in table[0]
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda f: f.stem)
+def test_show_prints_a_text_that_reads_back_as_the_same_graph(file: Path) -> None:
+    said = document(tg("show", file, "--json"))
+    assert (
+        parse_graph(said["text"]).structural_key
+        == said["structural_key"]
+        == parse_graph(file.read_text()).structural_key
+    )
+    assert tg("show", file).stdout.splitlines()[0] == "tg 1"
+
+
+def test_show_expands_composites_into_the_27_atomic_ops() -> None:
+    from tensor_graphs.language import leaves
+    from tensor_graphs.language.atomic import ATOMIC
+
+    expanded = parse_graph(document(tg("show", ROOT / "examples" / "softmax.tg", "--expand", "--json"))["text"])
+    assert {n.op.name for n in expanded.nodes} - {op.name for op in leaves.NAMED_LEAVES} - {"constant"} <= set(ATOMIC)
+
+
+def test_list_paths_is_sorted_by_price_and_complete_in_its_fields() -> None:
+    file = ROOT / "examples" / "softmax.tg"
+    said = document(tg("list-paths", file, "--at", "n=16", "--backends", "c,numpy", "--limit", 12, "--json"))
+    assert len(said) == 12 and len({path["id"] for path in said}) == 12
+    assert [path["price_us"] for path in said] == sorted(path["price_us"] for path in said)
+    for path in said:
+        assert set(path) >= {"id", "price_us", "measured", "error", "steps"}
+        assert all(step["kernel"] for step in path["steps"])
+    shown = tg("list-paths", file, "--at", "n=16", "--backends", "c,numpy", "--limit", 12).stdout
+    assert said[0]["id"] in shown.splitlines()[0] and "--limit shows more" in shown
+
+
+def test_explain_says_the_same_in_both_forms() -> None:
+    file = ROOT / "examples" / "cached_attention.tg"
+    said = document(tg("explain", file, "--at", "n=1,p=255", "--json"))
+    shown = tg("explain", file, "--at", "n=1,p=255").stdout
+    for variant in said["variants"]:
+        assert variant["path"] in shown
+        for choice in variant["choices"]:
+            assert choice["kernel"] in shown
+    assert (
+        said["memory"]["total"]
+        == said["memory"]["states"] + said["memory"]["arena"] + said["memory"]["outputs"] + said["memory"]["constants"]
+    )
+
+
+def test_devices_names_each_backend_or_why_it_is_missing() -> None:
+    said = document(tg("devices", "--json"))
+    assert said["devices"][0]["cores"] >= 1
+    assert {b["backend"] for b in said["backends"]} >= {"numpy", "c"}
+    for backend in said["backends"]:
+        assert backend["available"] is (backend["why_not"] is None)
+        assert (backend["kernels"] > 0) is backend["available"]
+
+
+def test_db_tells_its_rows_checks_itself_and_names_the_best(tmp_path: Path) -> None:
+    db = ("--db", tmp_path / "own.db", "--json")
+    assert sum(document(tg("db", "stats", *db))["rows"].values()) == 0
+    done = document(
+        tg("profile", ROOT / "examples" / "softmax.tg", "--budget", 60, "--at", "n=4", "--backends", "numpy", *db)
+    )
+    assert done["measured"] >= 3 and done["failed"] == done["left"] == 0 and not done["interrupted"]
+    assert document(tg("db", "stats", *db))["rows"]["benchmark_traces"] >= done["measured"]
+    best = document(tg("db", "best", *db))
+    assert {row["implementation_name"] for row in best} >= {"numpy.softmax"}
+    assert all(row["worst_relative_error"] <= 1e-3 for row in best)
+    assert document(tg("db", "check", *db)) == {"ok": True, "problems": []}
+    assert document(tg("db", "vacuum", *db))["bytes"] >= 0
+    again = document(
+        tg("profile", ROOT / "examples" / "softmax.tg", "--budget", 60, "--at", "n=4", "--backends", "numpy", *db)
+    )
+    assert again["measured"] == 0 and again["already_known"] == done["measured"] + done["already_known"]
