@@ -52,10 +52,10 @@ def compile_graph(graph: Graph, *, tolerance: float = DEFAULT_TOLERANCE, backend
                   reuse_outputs: bool = False, threads: int | None = None, progress: Progress | None = None) -> Plan:
     """Choose the fastest path that is accurate enough, and plan it. `bind` the plan to run it.
 
-    tolerance: largest relative error of any kernel against the float64 oracle. at: typical sizes of dims for pricing. largest: sizes
-    up to which the graph will be used (default: the dims' upper bounds); memory is laid out and checked for them. memory_limit:
-    bytes the device may use in all. path: run this one instead of choosing. reuse_outputs: a run may overwrite the outputs of the
-    one before. threads: rows of so many threads count, and what is verified uses them. Raises NoPathError (no path, or none within the tolerance) and PlanError (too little memory).
+    tolerance: largest relative error of any kernel against the float64 oracle. at: typical sizes of dims for pricing.
+    largest: sizes up to which the graph will be used (default: the dims' upper bounds); memory is laid out and checked for
+    them. memory_limit: bytes the device may use in all. path: run this one instead of choosing. reuse_outputs: a run may
+    overwrite the outputs of the one before. threads: rows of so many threads count, and what is verified uses them. Raises NoPathError (no path, or none within the tolerance) and PlanError (too little memory).
     """
     if not tolerance >= 0:
         raise PlanError(f"a tolerance of {tolerance}: a relative error ≥ 0 is needed")
@@ -94,7 +94,8 @@ def compile_graph(graph: Graph, *, tolerance: float = DEFAULT_TOLERANCE, backend
     return plan
 
 
-def price_points(graph: Graph, at: Mapping[str, int] | None = None, largest: Mapping[str, int] | None = None) -> list[dict[str, int]]:
+def price_points(graph: Graph, at: Mapping[str, int] | None = None,
+                 largest: Mapping[str, int] | None = None) -> list[dict[str, int]]:
     """The sizes at which `compile_graph` asks for prices, one per range of the table dim."""
     return [binding for _, _, binding in _points(graph, _table_dim(graph), _largest(graph, largest), at)]
 
@@ -150,7 +151,7 @@ def _points(graph: Graph, table_dim: str | None, largest: Mapping[str, int],
 class _Chooser:
     """Prices, verifies and lowers for one graph; starts a judge only when something has no verdict."""
 
-    def __init__(self, graph: Graph, book: PriceBook, table: Mapping[str, Sequence[Kernel]], threads: int | None,
+    def __init__(self, graph: Graph, book: PriceBook, table: Mapping[str, list[Kernel]], threads: int | None,
                  progress: Progress) -> None:
         self.graph, self.book, self.table, self.threads, self.progress = graph, book, table, threads, progress
         self.judge: Judge | None = None
@@ -230,7 +231,8 @@ class _Chooser:
         needed = max(map(best_error, culprits))
         lines = []
         for s in culprits[:5]:
-            refused = [f"{k.name}: {why}" for k in matching(s.spec, self.table) if (why := self.book.why_not(k, s, binding)) is not None]
+            refused = [f"{k.name}: {why}" for k in matching(s.spec, self.table)
+                       if (why := self.book.why_not(k, s, binding)) is not None]
             best = f"best error {best_error(s):.2g}" if best_error(s) < math.inf else "nothing that computes it is right here"
             lines.append(f"{s.title()}: {best}" + (f" ({'; '.join(refused[:4])})" if refused else ""))
         listed = "\n  ".join(lines)
@@ -259,7 +261,9 @@ class _Chooser:
         everything = self.paths(binding, optimistic=True)            # what else there is, verified or not
 
         def cost(a: Alternative, signature: Signature) -> float:
-            return a.price.seconds if a.kernel is not None else sum(n * everything.best(i)[0] for i, n in everything.inner(signature))
+            if a.kernel is not None:
+                return a.price.seconds
+            return sum(n * everything.best(i)[0] for i, n in everything.inner(signature))
 
         rows: dict[str, int] = {}
         for key, a in chosen.items():

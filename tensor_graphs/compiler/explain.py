@@ -28,7 +28,8 @@ def _variant(plan: Plan, v: Variant) -> dict[str, Any]:
         "instructions": len(v.program.instructions), "bind_instructions": len(v.program.bind_instructions),
         "choices": [{
             "what": e.title, "kernel": e.chosen, "calls": e.calls, "us_per_call": e.seconds * 1e6, "measured": e.measured,
-            "error": e.error, "why": e.note, **_rows(e), "others": [{"kernel": n, "us_per_call": s * 1e6, "measured": m} for n, s, m in e.others],
+            "error": e.error, "why": e.note, **_rows(e),
+            "others": [{"kernel": n, "us_per_call": s * 1e6, "measured": m} for n, s, m in e.others],
             "refused": [{"kernel": n, "why": w} for n, w in e.refused]} for e in v.evidence],
     }
 

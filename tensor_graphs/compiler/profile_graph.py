@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, PriceBook, as_database, resolve_backends
 from tensor_graphs.compiler.compile import price_points
+from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
+from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.paths.path import NoPathError, Paths
+from tensor_graphs.paths.path import NoPathError, Paths, Price
 from tensor_graphs.profiling.calibration import known_rates, measure_device
 from tensor_graphs.profiling.judge import VERIFIER, Judge
 from tensor_graphs.profiling.profile import ProfileReport, Question, answer, question_key, unanswered
@@ -33,7 +36,7 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
     table = by_op(all_kernels(here))
     out: list[Question] = []
     for binding in price_points(graph, at, largest):
-        paths = Paths(graph, table, lambda k, s, b=binding: book.price(k, s, b, True))
+        paths = Paths(graph, table, partial(_price, book, binding))
         path = paths.cheapest()
         reached = {s.key: s for s in paths.known()}
         for key, calls in path.calls.items():
@@ -46,6 +49,10 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
                     share = price.seconds * calls / max(path.seconds, 1e-9)      # every range of sizes counts alike
                     out.append(Question(kernel, s, sizes, share * (2.0 if chosen else 1.0)))
     return out
+
+
+def _price(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
+    return book.price(kernel, signature, binding, True)
 
 
 def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str] | None = None,

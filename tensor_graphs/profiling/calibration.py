@@ -1,4 +1,4 @@
-"""calibration: what this device's memory and arithmetic deliver, measured once per environment; the cost model's guesses rest on it.
+"""calibration: what this device's memory and arithmetic deliver, measured once per environment; guesses of times rest on it.
 
 Constants (database table device_constants): read_bandwidth [byte/s], flops_f32 [flop/s].
 """

@@ -1,8 +1,8 @@
 """inputs: legal, seeded values for the operands of a graph. Counter-based: (seed, input name) fixes every number.
 
-Floats are normal with a few awkward values mixed in (zeros of both signs, tiny, large), and one row of many is small, so that an eps
-shows; integers lie in the range that their use allows (row numbers of a table, positions), with some out of range where the op
-defines that. `check_points` says at which sizes, on which values and in which memory a kernel is compared with the oracle.
+Floats are normal with a few awkward values mixed in (zeros of both signs, tiny, large), and one row of many is small, so that
+an eps shows; integers lie in the range that their use allows (row numbers of a table, positions), with some out of range where
+the op defines that. A `Point` says at which sizes, on which values and in which memory a kernel is compared with the oracle.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Form = Literal["apart", "in_place", "views"]
 class Point:
     """One comparison of a kernel with the oracle: sizes, values, memory.
 
-    like: the values come from `seed`, but the first and last number of each float operand (and all integers) from the seed `like`, and
-    they lie at the addresses at which the worker has just shown those of `like`: a kernel that remembers answers shows.
+    like: the values come from `seed`, but the first and last number of each float operand (and all integers) from the seed
+    `like`, and they lie at the addresses at which the worker has just shown those of `like`: a kernel that remembers answers shows.
     special: NaN and infinities among the floats.
     """
 
@@ -95,7 +95,7 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int) -> dict[str
     out: dict[str, np.ndarray] = {}
     for name, node in graph.inputs.items():
         t = node.type.at(binding)
-        if t.dtype.kind == "float" and int(np.prod(t.shape)) > BIG_INPUT:  # type: ignore[arg-type]
+        if t.dtype.kind == "float" and int(t.size()) > BIG_INPUT:
             out[name] = _big_input(name, t)
             continue
         rng = generator(seed, name)
@@ -104,10 +104,10 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int) -> dict[str
             out[name] = floats(rng, t, positive=any(u.op.name in POSITIVE for u, _ in read_by))
         elif t.dtype.kind == "bool":
             out[name] = rng.integers(0, 4, t.shape) > 0            # mostly true: a mask of all zeros says little
-        elif any(u.op.name == "write_at_index" and p == 2 or u.op.name == "scatter" and p == 1 and u.attrs["mode"] == "set"
+        elif any((u.op.name == "write_at_index" and p == 2) or (u.op.name == "scatter" and p == 1 and u.attrs["mode"] == "set")
                  for u, p in read_by):
             low, high = integer_range(node, read_by, binding)
-            count = int(np.prod(t.shape))                          # no duplicates: `set` does not define them
+            count = int(t.size())                                  # no duplicates: `set` does not define them
             pool = np.arange(low, max(high, low + count))
             out[name] = rng.permutation(pool)[:count].reshape(t.shape).astype(t.dtype.numpy)
         else:
@@ -126,7 +126,7 @@ def _big_input(name: str, t: TensorType) -> np.ndarray:
 
 def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarray:
     """Normal numbers of spread 1; of more than 2^20 elements, uniform ones made of random bits (ten times as fast)."""
-    shape = tuple(int(s) for s in t.shape)  # type: ignore[arg-type]
+    shape = tuple(int(s) for s in t.shape)
     count = int(np.prod(shape))
     if count > 1 << 20:
         bits = rng.integers(0, 1 << 24, count, dtype=np.uint32)
@@ -184,8 +184,8 @@ def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]
             out[n] = min(hi, max(lo, base + step * i))
         return out
 
-    points = [{n: int(typical[n]) for n in names}, at(0, 0), {n: min(d.bounds(graph.dims[n])[1], d.bounds(graph.dims[n])[0] + 1) for n in names},
-              at(3, 2), at(17, 3), at(64, -7)]
+    second = {n: min(hi, lo + 1) for n in names for lo, hi in [d.bounds(graph.dims[n])]}
+    points = [{n: int(typical[n]) for n in names}, at(0, 0), second, at(3, 2), at(17, 3), at(64, -7)]
     unique: list[dict[str, int]] = []
     for p in points:
         if p not in unique:

@@ -9,9 +9,9 @@ import logging
 import os
 import select
 import signal
+import statistics
 import subprocess
 import sys
-import statistics
 import tempfile
 import threading
 import time
@@ -151,8 +151,8 @@ class WorkerProcess:
 
     def _start(self) -> subprocess.Popen[bytes]:
         if INSIDE in os.environ:
-            raise JudgeError("a worker may not start another worker\n"
-                             "  fix: in the file that defines the kernel, compile and profile under `if __name__ == \"__main__\":` only")
+            raise JudgeError("a worker may not start another worker\n  fix: in the file that defines the kernel, compile and "
+                             "profile under `if __name__ == \"__main__\":` only")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path), INSIDE: "1"}
         self.starts += 1
         with self._said.open("wb") as said:                        # a file: a pipe that nobody reads would block who writes much
@@ -276,7 +276,7 @@ class Judge:
         self.worker.close()
 
     def expected(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
-        """The oracle's outputs, kept for the kernels of one signature (they are asked in a row); None: no sizes that go together."""
+        """The oracle's outputs, kept for the kernels of one signature (they are asked in a row); None: these sizes do not fit."""
         if self._expected_for != signature.key:
             self._expected.clear()
             self._expected_for = signature.key
@@ -291,7 +291,7 @@ class Judge:
         return self._expected[key]
 
     def points(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int]) -> list[Point]:
-        """Where a kernel is compared: sizes small and large, awkward values, answers that could be remembered, shared memory, windows.
+        """Where a kernel is compared: sizes small and large, awkward values, remembered answers, shared memory, windows.
 
         Never none: sizes at which the op has no value are left out, and a signature without any raises JudgeError.
         """
@@ -304,8 +304,8 @@ class Judge:
             affordable.append(far)
         found = [p for i, s in enumerate(affordable) if self.expected(signature, p := Point(_pairs(s), 1000 + i)) is not None]
         if not found:
-            raise JudgeError(f"{signature.title()} has a value at none of {', '.join(map(str, affordable))}, so no kernel can be compared\n"
-                             "  fix: sizes at which its operands fit together")
+            raise JudgeError(f"{signature.title()} has a value at none of {', '.join(map(str, affordable))}, so no kernel can be "
+                             "compared\n  fix: sizes at which its operands fit together")
         base = max(found[:-1] or found, key=lambda p: sum(n for _, n in p.sizes if n <= 32))
         again = found.index(base) + 1
         found.insert(again, Point(base.sizes, 2000, like=base.seed))
@@ -356,8 +356,9 @@ class Judge:
             if time_at is not None:
                 floor = self._floor(signature, time_at)
                 if statistics.median(samples) < floor:
-                    return Verdict("IMPLAUSIBLE", *worst, f"{statistics.median(samples):.2g} s: this work takes {floor:.2g} s at least")
-            return Verdict("PASSED", *worst, "", samples, tuple(reply.get("plain", ())))
+                    return Verdict("IMPLAUSIBLE", worst[0], worst[1], worst[2], worst[3],
+                                   f"{statistics.median(samples):.2g} s: this work takes {floor:.2g} s at least")
+            return Verdict("PASSED", worst[0], worst[1], worst[2], worst[3], "", samples, tuple(reply.get("plain", ())))
 
     def _floor(self, signature: Signature, binding: Mapping[str, int]) -> float:
         """A time [s] that no kernel of this device beats; of arithmetic only where no formula saves any."""

@@ -49,7 +49,7 @@ def question_key(q: Question) -> tuple[str, str]:
 
 
 def unanswered(database: Database, questions: Sequence[Question], verifier: str, threads: int | None = None) -> list[Question]:
-    """The questions that have no row here, neither a time nor a failure, and whose kernel was not refuted; worth most first, each once."""
+    """The questions without any row here, a time or a failure, and whose kernel was not refuted; worth most first, each once."""
     backends = {q.kernel.backend for q in questions}
     known = {b: queries.latest_traces(database, environment_of(b, threads), "cold", verifier=verifier) for b in backends}
     out: dict[tuple[str, str], Question] = {}

@@ -122,10 +122,8 @@ def _serve(database: Database, judge: Judge, item: QueueItem) -> str | None:
     """Measure what one request asks for; the status, or None when its rows were there already."""
     question = question_of(database, item)
     todo = unanswered(database, [question], VERIFIER, judge.threads)
-    status: str | None = None
-    for _, status in answer(judge, todo, budget=float("inf")):
-        pass
-    return status
+    found = [status for _, status in answer(judge, todo, budget=float("inf"))]
+    return found[-1] if found else None
 
 
 def settle_queue(database: Database, backends: Sequence[str], threads: int | None = None) -> int:

@@ -63,7 +63,7 @@ def as_stored(graph: Graph, arrays: Mapping[str, np.ndarray]) -> dict[str, np.nd
 
 
 def plain_plan(graph: Graph) -> Plan | None:
-    """The yardstick: numpy's own kernels, the coarsest that accept each op, definitions where there is none; None if there is no way."""
+    """The yardstick: numpy's own kernels, the coarsest that accept each op, and definitions; None if they do not compute it."""
     table = by_op(load_backend("numpy"))
     found: dict[Node, Kernel] = {}
 

@@ -57,7 +57,7 @@ def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
     if len(head) < 8:
         return None
     data = stream.read(int.from_bytes(head, "little"))
-    return pickle.loads(data)  # type: ignore[no-any-return]
+    return pickle.loads(data)
 
 
 def load_module(name: str, file: str | None) -> None:
@@ -89,7 +89,7 @@ def load_module(name: str, file: str | None) -> None:
 
 
 def digest(arrays: dict[str, np.ndarray]) -> str:
-    """Of the bytes of all arrays; of a large one, of what its 64-bit words xor and add up to (memory speed, and any write shows)."""
+    """Of the bytes of all arrays; of a large one, of what its 64-bit words xor and add up to (memory speed; a write shows)."""
     h = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):
         data = np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8) if arrays[name].size else np.empty(0, np.uint8)
@@ -221,8 +221,8 @@ class Bench:
     def time(self, points: tuple[Point, ...], budget: float, baseline: CompiledGraph | None) -> tuple[list[float], list[float]]:
         """Cold samples [s] of the kernel and, in between, of the plain path; then the points once more, to be compared.
 
-        Operands rotate over more memory than the last-level cache holds. Before each run a number of an operand is changed, so that a
-        remembered answer is of no use; at least 5 samples, at most 50.
+        Operands rotate over more memory than the last-level cache holds. Before each run a number of an operand is changed, so
+        that a remembered answer is of no use; at least 5 samples, at most 50.
         """
         from tensor_graphs.profiling.inputs import point_inputs
 
