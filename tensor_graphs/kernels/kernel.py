@@ -47,7 +47,7 @@ class Spec:
         return self.inputs[at] if isinstance(at, int) else None
 
     def single_node_graph(self) -> Graph:
-        """The graph of this op alone, on inputs named x0, x1, … with outputs y0, …; what `.tg` text, oracle and database key are made of."""
+        """The graph of this op alone: inputs x0, x1, …, outputs y0, … Its text, oracle and database key are this spec's."""
         xs = [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(self.inputs)]
         node = apply(self.op, xs, self.attrs)
         return graph({f"y{i}": leaves.item(node, i) for i in range(len(node.types))})
@@ -78,9 +78,10 @@ class Kernel:
     """Code that computes one op on one backend, into outputs it is given.
 
     accepts(spec): None, or why not.  build(spec): the call.  in_place: pairs (output, input) that may share memory; a kernel
-    that declares one is right whether they do or not.  contiguous: which operands must be C-contiguous.  module: what a
-    separate process imports to know this kernel.  updates: the kernel changes output 0 where it differs from operand 0; when the two
-    share no memory, operand 0 is copied there first.  build_copy(shape, out strides, in strides, itemsize): of the copy kernel.  source: text whose hash (with `toolchain`) is the kernel's identity.
+    that declares one is right whether they do or not.  contiguous: operands must be C-contiguous.  positive_strides: no operand
+    may run backwards.  module: what a separate process imports to know this kernel.  updates: the kernel changes output 0 where
+    it differs from operand 0; when the two share no memory, operand 0 is copied there first.  build_copy(shape, out strides, in
+    strides, itemsize): of the copy kernel.  source: text whose hash (with `toolchain`) is the kernel's identity.
     """
 
     name: str

@@ -16,8 +16,8 @@ from tensor_graphs.language.node import TensorType
 from tensor_graphs.runtime.arrays import as_array, solve_dims
 from tensor_graphs.runtime.errors import RunError
 
-TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64, "i8": torch.int8, "i16": torch.int16,
-         "i32": torch.int32, "i64": torch.int64, "u8": torch.uint8, "bool": torch.bool}
+TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64, "i8": torch.int8,
+         "i16": torch.int16, "i32": torch.int32, "i64": torch.int64, "u8": torch.uint8, "bool": torch.bool}
 
 
 def of(*shape: Any, dtype: str = "f32") -> TensorType:
@@ -81,8 +81,9 @@ def test_arrays_must_have_the_dtype_and_the_rank() -> None:
 
 
 def test_other_things_are_refused() -> None:
-    assert said(lambda: as_array("x", "abc", of(3))) == "input 'x' is a str; numpy arrays, DLPack tensors and lists are accepted"
-    assert said(lambda: as_array("x", None, of(3))) == "input 'x' is a NoneType; numpy arrays, DLPack tensors and lists are accepted"
+    for value, name in (("abc", "str"), (None, "NoneType")):
+        assert said(lambda value=value: as_array("x", value, of(3))) == (
+            f"input 'x' is a {name}; numpy arrays, DLPack tensors and lists are accepted")
     for dtype in (torch.float32, torch.bfloat16):
         text = said(lambda dtype=dtype: as_array("x", torch.zeros(3, device="meta", dtype=dtype), of(3)))
         assert text.startswith("input 'x' cannot be read through DLPack: ")

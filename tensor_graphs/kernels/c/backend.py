@@ -12,6 +12,7 @@ from pathlib import Path
 from tensor_graphs.devices.toolchain import source_identity
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import Kernel, NativeCall, Spec
+from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, i32, i64
 from tensor_graphs.language.node import TensorType
@@ -146,7 +147,7 @@ GATES = {"gelu_tanh": "tg_gelu_tanh_mul", "gelu": "tg_gelu_erf_mul", "silu": "tg
 
 def _gated(spec: Spec) -> NativeCall:
     t = spec.outputs[0]
-    size = t.shape[-1]
+    size = t.shape[-1] if t.rank else 1
     return NativeCall(GATES[spec.attrs["activation"]], (0, 1), (_rows(t), size, size, size))
 
 
@@ -156,7 +157,7 @@ def _attention_refuse(spec: Spec) -> str | None:
         return "a bool mask only"
     if any(t.dtype != f32 for t in (*spec.inputs[:3], *spec.outputs)):
         return "f32 only"
-    return None
+    return None if same_dim(spec.inputs[1].shape[2], spec.inputs[2].shape[2]) else "keys and values of one width only"
 
 
 def _attention(spec: Spec) -> NativeCall:
@@ -217,8 +218,8 @@ ROWS: tuple[Row, ...] = (
         "tg_softmax", (0,), (_rows(spec.inputs[0]), spec.inputs[0].shape[-1])), in_place=((0, 0),)),
     Row("attention", "attention.c", _attention_refuse, _attention),
     Row("embedding", "movement.c", _embedding_refuse, _embedding),
-    Row("write_rows", "movement.c", lambda spec: None if spec.attrs["axis"] == 0 else "axis 0 only", _write_rows,
-        in_place=((0, 0),), updates=True),
+    Row("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,
+        _write_rows, in_place=((0, 0),), updates=True),
     Row("rope_table", "rope.c", _rope_table_refuse, lambda spec: NativeCall(
         "tg_rope_table", (0,), (spec.inputs[0].shape[0], spec.attrs["head_dim"] // 2),
         (float(spec.attrs["theta"]), float(spec.attrs["scaling"])))),

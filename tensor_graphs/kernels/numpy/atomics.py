@@ -144,12 +144,14 @@ def bit_xor(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 @row("less")
 def less(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    np.less(ins[0], ins[1], out=outs[0])
+    with np.errstate(all="ignore"):
+        np.less(ins[0], ins[1], out=outs[0])
 
 
 @row("not_equal")
 def not_equal(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    np.not_equal(ins[0], ins[1], out=outs[0])
+    with np.errstate(all="ignore"):
+        np.not_equal(ins[0], ins[1], out=outs[0])
 
 
 @row("where")
@@ -223,11 +225,14 @@ def gather(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 def scatter(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     base, index, updates = ins
     axis, mode, out = attrs["axis"], attrs["mode"], outs[0]
-    out[...] = base
+    if mode == "add" and is_float(base):              # a half-wide sum of many ones stops at 256
+        out = base.astype(np.float64)
+    else:
+        out[...] = base
     flat = index.reshape(-1)
     inside = np.flatnonzero((flat >= 0) & (flat < base.shape[axis]))
     to = np.moveaxis(out, axis, 0)
-    source = np.moveaxis(updates.reshape(base.shape[:axis] + (flat.size,) + base.shape[axis + 1:]), axis, 0)[inside]
+    source = np.moveaxis(updates.reshape((*base.shape[:axis], flat.size, *base.shape[axis + 1:])), axis, 0)[inside]
     at = flat[inside].astype(np.int64)
     with np.errstate(all="ignore"):
         if mode == "set":
@@ -236,3 +241,5 @@ def scatter(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
             np.add.at(to, at, source)
         else:
             np.maximum.at(to, at, source)
+        if out is not outs[0]:
+            outs[0][...] = out

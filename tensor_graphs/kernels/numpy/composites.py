@@ -161,7 +161,7 @@ def layer_norm(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 def dot(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     a, b = ins
     with np.errstate(all="ignore"):
-        if is_float(a) and outs[0].dtype == a.dtype and a.dtype.itemsize >= 4 and outs[0].flags.c_contiguous and a.ndim > 1 < b.ndim:
+        if is_float(a) and a.dtype.itemsize >= 4 and outs[0].flags.c_contiguous and a.ndim > 1 < b.ndim:
             np.matmul(a, b, out=outs[0])
         else:
             outs[0][...] = np.matmul(wide(a), wide(b))
@@ -183,6 +183,9 @@ ACCEPTS["linear"] = only_floats
 @row("embedding")
 def embedding(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     table, ids = ins
+    if len(table) == 0:
+        outs[0][...] = 0
+        return
     inside = (ids >= 0) & (ids < table.shape[0])
     rows = wide(table[np.where(inside, ids, 0)]).astype(outs[0].dtype) * np.asarray(attrs["scale"], dtype=outs[0].dtype)
     outs[0][...] = np.where(inside[..., None], rows, 0)
@@ -242,7 +245,7 @@ def attention(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 @row("write_rows", in_place=True)
 def write_rows(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     base, value = ins
-    out, axis, start = outs[0], attrs["axis"], attrs["start"]
+    out, axis, start = outs[0], attrs["axis"] % ins[0].ndim, attrs["start"]
     if out.__array_interface__["data"][0] != base.__array_interface__["data"][0]:
         out[...] = base
     low, high = max(start, 0), min(start + value.shape[axis], base.shape[axis])

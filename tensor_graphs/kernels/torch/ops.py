@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,15 +37,24 @@ def row(op: str, accepts: Accepts = anything) -> Callable[[Function], Function]:
     return add
 
 
+class _Memory:
+    """An array's memory offered as writeable: torch warns about read-only arrays, and nothing here writes to an operand."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False), "strides": array.strides}
+
+
 def tensor(array: np.ndarray) -> Any:
     """A torch tensor that shares the array's memory."""
     import torch
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")                 # read-only weights: nothing here writes to an operand
-        if array.dtype == ml_dtypes.bfloat16:
-            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(array)
+    half = array.dtype == ml_dtypes.bfloat16
+    shared = array.view(np.int16) if half else array
+    if not shared.flags.writeable:
+        shared = np.asarray(_Memory(shared))
+    return torch.from_numpy(shared).view(torch.bfloat16) if half else torch.from_numpy(shared)
 
 
 def _elementwise(op: str, name: str, accepts: Accepts = floats) -> None:
@@ -140,7 +148,7 @@ def linear(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping
 def attention(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
     import torch
 
-    q, k, v = (tensor(i).transpose(0, 1) for i in ins[:3])
+    q, k, v = (tensor(i).to(tensor(ins[0]).dtype).transpose(0, 1) for i in ins[:3])
     mask = operand(ins, attrs, ("q", "k", "v", "mask"), "mask")
     n, s = q.shape[1], k.shape[1]
     position = attrs["start"] + torch.arange(n)[:, None]

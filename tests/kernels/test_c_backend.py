@@ -1,0 +1,134 @@
+"""kernels/c/backend.py: what the rows refuse they refuse with a reason, and what once was computed wrongly is computed rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.kernels.c.backend import MAX_COPY_RANK, ROWS, copy_call
+from tensor_graphs.kernels.c.library import symbol_sources
+from tensor_graphs.kernels.kernel import NativeCall, Spec
+from tensor_graphs.kernels.registry import load_backend
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.node import Node
+from tests.kernels.cases import applied
+from tests.plans import check
+
+KERNELS = {k.op: k for k in load_backend("c")}
+
+
+def x(*shape: Any, dtype: DType = tg.f32) -> Node:
+    return tg.input(f"x{'_'.join(map(str, shape))}{dtype.name}", shape, dtype)
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+REFUSED: dict[str, tuple[Callable[[], Node], str]] = {
+    "add of doubles": (lambda: x(3, dtype=tg.f64) + x(3, dtype=tg.f64), "f64 is not among f32"),
+    "softmax of an inner axis": (lambda: tg.softmax(x(3, 4), axis=0), "the last axis only"),
+    "linear with a double weight": (lambda: tg.linear(x(3, 4), x(5, 4, dtype=tg.f64)), "f32 or bf16 weights only"),
+    "linear with a bf16 bias": (lambda: tg.linear(x(3, 4), x(5, 4), x(5, dtype=tg.bf16)), "f32 bias only"),
+    "linear in bf16": (lambda: tg.linear(x(3, 4, dtype=tg.bf16), x(5, 4, dtype=tg.bf16)), "f32 activations only"),
+    "dot of vectors": (lambda: tg.dot(x(4), x(4, 5)), "matrices only"),
+    "dot that broadcasts": (lambda: tg.dot(x(2, 1, 3, 4), x(1, 3, 4, 5)), "equal leading axes, or none on one side"),
+    "norm with a double weight": (lambda: tg.rms_norm(x(3, 4), x(4, dtype=tg.f64)), "f32 or bf16 weights only"),
+    "attention over values of another width": (lambda: tg.attention(x(3, 2, 4), x(5, 2, 4), x(5, 2, 3), scale=1.0),
+                                               "keys and values of one width only"),
+    "attention over bf16 keys": (lambda: tg.attention(x(3, 2, 4), x(5, 2, 4, dtype=tg.bf16), x(5, 2, 4), scale=1.0), "f32 only"),
+    "embedding by bytes": (lambda: tg.embedding(x(9, 4), x(3, dtype=tg.u8)), "i32 or i64 indices only"),
+    "embedding of doubles": (lambda: tg.embedding(x(9, 4, dtype=tg.f64), x(3, dtype=tg.i32)), "f32 or bf16 tables, f32 out"),
+    "rows of an inner axis": (lambda: tg.write_rows(x(3, 4), x(3, 2), start=1, axis=-1), "axis 0 only"),
+    "table of float positions": (lambda: tg.rope_table(x(3), head_dim=4, theta=10.0)[0], "i32 positions of rank 1 only"),
+    "tables of doubles": (lambda: tg.rope_table(x(3, dtype=tg.i32), head_dim=4, theta=10.0, dtype=tg.f64)[0], "f32 tables only"),
+    "argmax of integers": (lambda: tg.argmax(x(3, dtype=tg.i32)), "f32 to i32 or i64 only"),
+    "argmax of an inner axis": (lambda: tg.argmax(x(3, 4), axis=0), "the last axis only"),
+    "rope by bf16 tables": (lambda: tg.rope(x(3, 2, 4), x(3, 2, dtype=tg.bf16), x(3, 2, dtype=tg.bf16)), "bf16 is not among f32"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_row_cannot_do_is_refused_with_a_reason(name: str) -> None:
+    build, reason = REFUSED[name]
+    node = applied(build())
+    assert KERNELS[node.op.name].accepts(Spec.of(node)) == reason
+
+
+def test_every_row_calls_a_symbol_that_its_file_declares() -> None:
+    known = symbol_sources()
+    seen: set[str] = set()
+    for row in ROWS:
+        for node in samples(row.op):
+            spec = Spec.of(applied(node))
+            assert row.refuse(spec) is None
+            call = row.build(spec)
+            assert isinstance(call, NativeCall) and known[call.symbol].name == row.file
+            assert len(call.ints) <= 32 and len(call.floats) <= 8 and len(call.pointers) + len(spec.outputs) <= 16
+            seen.add(call.symbol)
+    assert len(seen) > len(ROWS)                        # some rows choose among symbols
+
+
+def samples(op: str) -> list[Node]:
+    """Applications that the row of an op takes."""
+    a, b = x(3, 4), tg.input("b", (3, 4))
+    own: dict[str, list[Node]] = {
+        "gelu": [tg.gelu(a), tg.gelu(a, approximate="tanh")],
+        "gated": [tg.gated(a, b, activation=n) for n in ("gelu_tanh", "gelu", "silu")],
+        "linear": [tg.linear(a, x(5, 4)), tg.linear(a, x(5, 4, dtype=tg.bf16), x(5))],
+        "dot": [tg.dot(a, x(4, 5)), tg.dot(x(2, 3, 4), x(4, 5)), tg.dot(x(2, 3, 4), x(2, 4, 5)), tg.dot(a, x(2, 4, 5))],
+        "attention": [tg.attention(x(3, 2, 4), x(5, 2, 4), tg.input("v", (5, 2, 4)), scale=1.0)],
+        "embedding": [tg.embedding(x(9, 4), x(3, dtype=t)) for t in (tg.i32, tg.i64)],
+        "write_rows": [tg.write_rows(a, x(2, 4), start=1), tg.write_rows(x(4), x(2), start=1, axis=-1)],
+        "rope_table": [tg.rope_table(x(3, dtype=tg.i32), head_dim=4, theta=10.0)[0]],
+        "rope": [tg.rope(x(3, 2, 4), x(3, 2), tg.input("s", (3, 2)))],
+        "layer_norm": [tg.layer_norm(a), tg.layer_norm(a, x(4), tg.input("bias", (4,)))],
+    }
+    if op in own:
+        return own[op]
+    build = getattr(tg, op, None) or getattr(tg.language.atomic, op)
+    if op in ("add", "sub", "mul", "max", "div"):
+        from tensor_graphs.kernels.registry import op_named
+        from tensor_graphs.language.node import apply
+
+        found = op_named(op)
+        assert found is not None
+        return [apply(found, (a, b))]
+    return [build(a)]
+
+
+def test_a_copy_of_nine_axes_is_left_to_numpy() -> None:
+    assert copy_call((2,) * MAX_COPY_RANK, (1,) * MAX_COPY_RANK, (1,) * MAX_COPY_RANK, 4) is not None
+    assert copy_call((2,) * (MAX_COPY_RANK + 1), (1,) * 9, (1,) * 9, 4) is None
+
+
+# ---- once wrong ------------------------------------------------------------------------------------------------------
+
+
+def test_values_narrower_than_keys() -> None:
+    q, k, v = tg.input("q", (3, 2, 4)), tg.input("k", (5, 2, 4)), tg.input("v", (5, 2, 3))
+    check(tg.graph(tg.attention(q, k, v, scale=0.5)), {"q": numbers(3, 2, 4), "k": numbers(5, 2, 4), "v": numbers(5, 2, 3)},
+          backends=("c", "numpy"))
+
+
+def test_a_gate_of_scalars() -> None:
+    for activation in ("gelu_tanh", "gelu", "silu"):
+        g = tg.graph(tg.gated(tg.input("a", ()), tg.input("b", ()), activation=activation))
+        check(g, {"a": numbers(), "b": numbers(seed=1)}, backends=("c", "numpy"))
+
+
+@pytest.mark.parametrize("backend", ["c", "numpy"])
+def test_rows_written_along_an_axis_counted_from_the_back(backend: str) -> None:
+    base, value = tg.input("base", (3, 6)), tg.input("value", (3, 2))
+    g = tg.graph(tg.write_rows(base, value, start=3, axis=-1))
+    check(g, {"base": numbers(3, 6), "value": numbers(3, 2)}, backends=(backend, "numpy"))
+
+
+@pytest.mark.parametrize("backend", ["c", "numpy"])
+def test_an_embedding_of_no_rows(backend: str) -> None:
+    g = tg.graph(tg.embedding(tg.input("table", (0, 3)), tg.input("ids", (2,), tg.i32)))
+    check(g, {"table": numbers(0, 3), "ids": np.array([0, 5], np.int32)}, backends=(backend, "numpy"))

@@ -1,0 +1,87 @@
+"""Every kernel, at every dtype its op allows, on shapes, attributes and strides of all sorts: as the oracle, or refused."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec
+from tensor_graphs.kernels.registry import load_backend
+from tensor_graphs.language.dtypes import DTYPES, DType
+from tensor_graphs.language.errors import DTypeError
+from tensor_graphs.language.leaves import item
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.paths.lower import VIEW_OPS
+from tensor_graphs.profiling.single import single_kernel_plan
+from tensor_graphs.runtime.compiled_graph import bind
+from tests.kernels.cases import CASES, Draw, applied
+from tests.plans import poison, worst_error
+
+BACKENDS = ("numpy", "torch", "c")
+KERNELS = [k for name in BACKENDS for k in load_backend(name)]
+TRIES = 8
+
+
+def instance(op: str, dtype: DType, seed: int) -> tuple[tg.Graph, dict[str, np.ndarray], Spec] | None:
+    """A graph of one random application with its inputs; None when the op takes no such dtype."""
+    draw = Draw(seed, dtype)
+    try:
+        node = applied(CASES[op](draw))
+    except DTypeError:
+        return None
+    assert node.op.name == op
+    g = tg.graph({f"y{i}": item(node, i) for i in range(len(node.types))})
+    return g, {n: draw.values[n] for n in g.inputs}, Spec.of(node)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+def test_a_kernel_computes_its_op_or_says_why_not(kernel: Kernel, dtype: DType) -> None:
+    ran = 0
+    for seed in range(TRIES):
+        made = instance(kernel.op, dtype, 1000 * seed + len(kernel.op))
+        if made is None:
+            return
+        g, values, spec = made
+        reason = kernel.accepts(spec)
+        if reason is not None:
+            assert len(reason) > 5
+            continue
+        before = {n: v.copy() for n, v in values.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if kernel.op in VIEW_OPS:                  # a plan folds them into strides; the kernel is there for whoever cannot
+                call = kernel.build(spec)
+                assert isinstance(call, HostCall)
+                out = np.empty(spec.outputs[0].shape, spec.outputs[0].dtype.numpy)
+                operand = interpret(tg.graph(applied(g.outputs["y0"]).inputs[0]), values).outputs["out"].astype(dtype.numpy)
+                call.run([out], [operand], spec.attrs)
+                results = {"y0": out}
+            else:
+                compiled = bind(single_kernel_plan(g, kernel))
+                poison(compiled)
+                results = compiled.run(values)
+        ratio, where = worst_error(g, results, {}, interpret(g, values))
+        assert ratio <= 1, f"{kernel.name} on {', '.join(map(str, spec.inputs))} {dict(spec.attrs)}, seed {seed}: {where}"
+        for n, v in values.items():
+            assert v.tobytes() == before[n].tobytes(), f"{kernel.name} wrote to an operand"
+        ran += 1
+    if kernel.backend == "numpy" and kernel.name not in REFUSALS:
+        assert ran == TRIES
+
+
+REFUSALS = {"numpy.gelu", "numpy.gated"}
+"""numpy kernels that leave some attributes to the definition"""
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+def test_every_kernel_takes_f32_or_the_integers_it_is_for(kernel: Kernel) -> None:
+    for name in ("f32", "i32", "bool"):
+        for seed in range(20):
+            made = instance(kernel.op, DTYPES[name], seed)
+            if made is not None and kernel.accepts(made[2]) is None:
+                return
+    pytest.fail(f"{kernel.name} accepts nothing")

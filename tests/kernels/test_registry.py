@@ -1,0 +1,118 @@
+"""kernels/registry.py, kernel.py, signature.py: who is here, who is missing and why, and which questions are the same question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.kernels import registry
+from tensor_graphs.kernels.c import backend as c_backend
+from tensor_graphs.kernels.kernel import Kernel, KernelError, Spec
+from tensor_graphs.kernels.signature import is_composite, signature_of
+from tensor_graphs.language.atomic import ATOMIC
+from tensor_graphs.language.composite import LIBRARY
+from tensor_graphs.language.node import Node
+
+
+@pytest.fixture
+def mine() -> Iterator[Kernel]:
+    def zero(outs: Any, ins: Any, attrs: Any) -> None:
+        outs[0][...] = 0
+
+    made = registry.host_kernel("sin", name="mine.sin")(zero)
+    yield made
+    registry.unregister("mine.sin")
+
+
+def test_every_kernel_is_of_a_known_op_and_has_a_name_of_its_own() -> None:
+    found = registry.all_kernels(tuple(registry.BACKENDS))
+    assert len({k.name for k in found}) == len(found) == len({k.identity for k in found})
+    for k in found:
+        assert (k.op in ATOMIC or k.op in LIBRARY) and k.name == f"{k.backend}.{k.op}" and k.source
+
+
+def test_numpy_computes_every_atomic_op() -> None:
+    assert {k.op for k in registry.load_backend("numpy")} >= set(ATOMIC)
+
+
+def test_a_registered_kernel_is_found_until_it_is_taken_back(mine: Kernel) -> None:
+    assert mine in registry.all_kernels(("numpy",)) and mine not in registry.all_kernels(("c",))
+    assert registry.kernel_named("mine.sin") is mine and repr(mine) == "mine.sin"
+    with pytest.raises(KernelError, match=r"^a kernel named 'mine\.sin' is registered already$"):
+        registry.register(mine)
+    registry.unregister("mine.sin")
+    assert mine not in registry.all_kernels(("numpy",))
+    with pytest.raises(KernelError, match=r"^no kernel is named 'mine\.sin' here$"):
+        registry.kernel_named("mine.sin")
+
+
+def test_a_kernel_of_no_op_is_refused() -> None:
+    with pytest.raises(KernelError, match=r"computes 'sine', which is no op"):
+        registry.host_kernel("sine")(lambda outs, ins, attrs: None)
+
+
+def test_a_backend_without_its_compiler_says_so_and_has_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(c_backend, "available", lambda: "no compiler")
+    registry.reset("c")
+    try:
+        assert registry.load_backend("c") == [] and registry.why_missing("c") == "no compiler"
+        assert registry.copy_kernel(("c", "numpy")).name == "numpy.copy"
+    finally:
+        monkeypatch.undo()
+        registry.reset("c")
+    assert registry.why_missing("c") is None and registry.copy_kernel(("c", "numpy")).name == "c.copy"
+
+
+def test_an_unknown_backend_is_named_with_the_known_ones() -> None:
+    with pytest.raises(KernelError, match=r"^no backend is named 'cobol'; known: c, numpy, torch$"):
+        registry.load_backend("cobol")
+
+
+def test_a_namesake_of_a_library_op_matches_no_kernel() -> None:
+    @tg.composite
+    def silu(x: Node) -> Node:
+        return x * 2.0
+
+    node = silu(tg.input("x", (3,)))
+    assert registry.matching(Spec.of(node), registry.by_op(registry.all_kernels(("numpy",)))) == []
+    assert registry.matching(Spec.of(tg.silu(tg.input("x", (3,)))), registry.by_op(registry.all_kernels(("numpy",))))
+
+
+def test_another_source_or_toolchain_is_another_kernel(mine: Kernel) -> None:
+    from dataclasses import replace
+
+    assert len({mine.identity, replace(mine, source="other").identity, replace(mine, toolchain="other").identity}) == 3
+
+
+N, M = tg.dim("n", 1, 8), tg.dim("m", 1, 8)
+
+
+def test_equal_applications_ask_one_question_whatever_the_names() -> None:
+    a = signature_of(tg.softmax(tg.input("a", (N, 4))))
+    assert a == signature_of(tg.softmax(tg.sin(tg.input("b", (N, 4))))) and a is signature_of(tg.softmax(tg.input("c", (N, 4))))
+    assert a.key == signature_of(tg.softmax(tg.input("a", (M, 4)))).key
+    for other in (tg.softmax(tg.input("a", (N, 5))), tg.softmax(tg.input("a", (N, 4)), axis=0),
+                  tg.softmax(tg.input("a", (N, 4), tg.f64)), tg.log_softmax(tg.input("a", (N, 4))),
+                  tg.softmax(tg.input("a", (tg.dim("n", 1, 9), 4)))):
+        assert signature_of(other).key != a.key
+
+
+def test_axes_name_the_dims_of_a_signature() -> None:
+    s = signature_of(tg.dot(tg.input("a", (N, M)), tg.input("b", (M, 3))))
+    assert s.axes({"n": 2, "m": 5, "k": 9}) == {"d0": 2, "d1": 5} and s.binding({"d0": 2, "d1": 5}) == {"n": 2, "m": 5}
+    assert s.title() == "dot f32[n, m] f32[m, 3]"
+    assert is_composite(s) and not is_composite(signature_of(tg.sin(tg.input("a", (3,)))))
+
+
+def test_a_spec_knows_its_operands_by_role() -> None:
+    x, w, b = tg.input("x", (2, 4)), tg.input("w", (3, 4)), tg.input("b", (3,))
+    full, short = Spec.of(tg.linear(x, w, b)), Spec.of(tg.linear(x, w))
+    assert full.role_index() == {"x": 0, "weight": 1, "bias": 2} and full.role("bias") == b.type
+    assert short.role("bias") is None and Spec.of(tg.sin(x)).role("0") == x.type
+    g = full.single_node_graph()
+    assert list(g.inputs) == ["x0", "x1", "x2"] and list(g.outputs) == ["y0"]
+    assert np.asarray(full.outputs[0].shape).tolist() == [2, 3]
