@@ -55,7 +55,8 @@ def compile_graph(graph: Graph, *, tolerance: float = DEFAULT_TOLERANCE, backend
     tolerance: largest relative error of any kernel against the float64 oracle. at: typical sizes of dims for pricing.
     largest: sizes up to which the graph will be used (default: the dims' upper bounds); memory is laid out and checked for
     them. memory_limit: bytes the device may use in all. path: run this one instead of choosing. reuse_outputs: a run may
-    overwrite the outputs of the one before. threads: rows of so many threads count, and what is verified uses them. Raises NoPathError (no path, or none within the tolerance) and PlanError (too little memory).
+    overwrite the outputs of the one before. threads: rows of so many threads count, and what is verified uses them.
+    Raises NoPathError (no path, or none within the tolerance) and PlanError (too little memory).
     """
     if not tolerance >= 0:
         raise PlanError(f"a tolerance of {tolerance}: a relative error ≥ 0 is needed")

@@ -79,6 +79,10 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14) -
             out.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<3d} {e.chosen:18s} {source:8s}{error}"
                        f"  {e.title[:58]}{other}")
             out += [f"{'':17}refused: {name}: {why}" for name, why in e.refused]
+        for e in v.evidence:
+            if e.chosen == EXPAND and e.refused:
+                out.append(f"{'':13}by its definition: {e.title[:58]}")
+                out += [f"{'':17}refused: {name}: {why}" for name, why in e.refused]
         if len(dearest) > rows:
             rest = sum(e.seconds * e.calls for e in dearest[rows:])
             out.append(f"  {rest * 1e6:9.1f} µs in {len(dearest) - rows} more")
