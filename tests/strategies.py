@@ -62,7 +62,7 @@ class Pool:
         elif kind == "constant" and not shape:
             made = self.scalar(dtype)
         elif kind == "constant":
-            made = tg.constant(array_of([int(s) for s in shape], dtype, self.draw(st.integers(0, 99))))
+            made = tg.constant(array_of([int(s) for s in shape], dtype, self.draw(st.integers(0, 99))), dtype)
         else:
             made = tg.input(name, tuple(shape), dtype)
         self.nodes.append(made)
@@ -244,7 +244,7 @@ COMPOSITE_MAKERS: dict[str, Maker] = {
     "softmax": lambda p: tg.softmax(p.pick((f32, f64), least=1)),
     "rms_norm": lambda p: tg.rms_norm(p.pick(FLOATS, least=1), eps=p.draw(st.sampled_from([1e-6, 1e-5]))),
     "sub": lambda p: _binary_composite(p, "sub"), "min": lambda p: _binary_composite(p, "min"),
-    "neg": lambda p: tg.neg(p.pick(NUMBERS)) if hasattr(tg, "neg") else -p.pick(NUMBERS),
+    "neg": lambda p: -p.pick(NUMBERS),
     "silu": lambda p: tg.silu(p.pick(FLOATS)), "argmax": lambda p: tg.argmax(p.fresh((2, 3), p.dtype(NUMBERS))),
     "cumsum": lambda p: tg.cumsum(p.pick(NUMBERS, least=1)), "linear": _linear, "concat": _concat, "topk": _topk,
     "write_rows": _write_rows,
