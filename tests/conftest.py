@@ -6,10 +6,15 @@ import difflib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tensor_graphs.records.database import Database
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, print_blob=True)
 settings.load_profile("repeatable")
@@ -55,6 +60,15 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         for folder in sorted(Path(config.rootpath, "tests").rglob("snapshots")):
             for file in sorted(f for f in folder.rglob("*") if f.is_file() and f not in _claimed):
                 file.unlink()
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """One benchmark database for the whole run, so that a kernel is compared with the oracle once: pass it to `compile`."""
+    from tensor_graphs.records.database import open_database
+
+    with open_database(tmp_path_factory.mktemp("store") / "store.sqlite") as database:
+        yield database
 
 
 class Snapshot:

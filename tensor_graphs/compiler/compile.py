@@ -178,18 +178,17 @@ class _Chooser:
             try:
                 path = paths.cheapest()
             except NoPathError as e:
-                raise self._no_path(e, paths, binding) from None
+                # what can still be used must be known too, or the advice would only reach as far as the next refusal
+                if not self._compare(self._unverified(paths), binding):
+                    raise self._no_path(e, paths, binding) from None
+                continue
             if not self._verify(paths, path, binding):
                 return path
 
     def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
         """A path chosen by the caller: verified, then accepted or refused; priced at these sizes."""
         self._verify(self.paths(binding, optimistic=True), path, binding)
-        paths = self.paths(binding, optimistic=False)
-        chosen = paths.kernels(path)
-        made = paths._assemble({s: chosen[s.key] for s in paths.known() if s.key in chosen})
-        assert made is not None                                     # every signature that the path reaches was picked
-        return paths._path(*made)
+        return self.paths(binding, optimistic=False).priced(path)
 
     def _verify(self, paths: Paths, path: GraphPath, binding: Mapping[str, int]) -> bool:
         """Verify the kernels of a path that have no verdict; True when there were any (prices may have changed)."""
@@ -198,6 +197,27 @@ class _Chooser:
             signature = self._signature(paths, key)
             if alternative.kernel is not None and self.book.verdict(alternative.kernel, signature) is None:
                 pending.append((alternative.kernel, signature))
+        return self._compare(pending, binding)
+
+    def _unverified(self, paths: Paths) -> list[tuple[Kernel, Signature]]:
+        """The kernels without a verdict on the cheapest ways to compute those ops that have one."""
+        found: dict[str, tuple[Kernel, Signature]] = {}
+        stack = [s for s, _ in paths.top]
+        seen: set[str] = set()
+        while stack:
+            s = stack.pop()
+            way = paths.best(s)[1]
+            if s.key in seen or way is None:
+                continue
+            seen.add(s.key)
+            if way.kernel is None:
+                stack.extend(i for i, _ in paths.inner(s))
+            elif self.book.verdict(way.kernel, s) is None:
+                found[s.key] = way.kernel, s
+        return list(found.values())
+
+    def _compare(self, pending: Sequence[tuple[Kernel, Signature]], binding: Mapping[str, int]) -> bool:
+        """Have these kernels compared with the oracle; True when there were any."""
         if not pending:
             return False
         if self.judge is None:

@@ -3,6 +3,9 @@
 A path is a choice per signature (18 equal layers are one question): the name of a kernel, or "expand" (run the definition, whose
 signatures are chosen in turn). Views and leaves need no choice. Enumeration starts at the cheapest path and swaps one choice at a
 time, cheapest first; it is complete and never repeats a path.
+
+Why the order is right: take any path but the cheapest, and of its signatures that are not computed in the cheapest way one whose
+definition holds no other such. Computing it in the cheapest way gives a path that costs no more, and one swap leads back.
 """
 
 from __future__ import annotations
@@ -74,7 +77,21 @@ class Path:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
+        """What identifies the path; prices belong to a machine and are asked for again (`Paths.priced`)."""
         return {"id": self.id, "graph": self.graph_key, "choices": dict(sorted(self.choices.items()))}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Path:
+        """The path that `to_json` wrote, without a price. Raises NoPathError when it is incomplete or was changed by hand."""
+        try:
+            choices = {str(key): str(name) for key, name in data["choices"].items()}
+            path = Path(str(data["graph"]), choices, 0.0, False, None)
+            known = str(data["id"])
+        except (KeyError, TypeError, AttributeError) as e:
+            raise NoPathError(f"this is no saved path: it needs id, graph and choices ({e!r})") from e
+        if path.id != known:
+            raise NoPathError(f"the saved path says it is {known}, its choices make it {path.id}: it was changed")
+        return path
 
     def steps(self) -> list[dict[str, Any]]:
         """For people and machines: what runs which op, how often."""
@@ -86,7 +103,10 @@ def needs_choice(node: Node) -> bool:
 
 
 class Paths:
-    """The alternatives of a graph's signatures, and the paths made of them."""
+    """The alternatives of a graph's signatures, and the paths made of them.
+
+    Signatures of one key (the same question in other dims of the graph) are one choice, priced in the dims of the first of them.
+    """
 
     def __init__(self, graph: Graph, table: Mapping[str, list[Kernel]], price_of: PriceOf, *, expand: bool = True) -> None:
         self.graph, self.price_of, self.may_expand = graph, price_of, expand
@@ -94,15 +114,16 @@ class Paths:
         self._alternatives: dict[Signature, list[Alternative]] = {}
         self._inner: dict[Signature, list[tuple[Signature, int]]] = {}
         self._best: dict[Signature, tuple[float, Alternative | None]] = {}
+        self._first: dict[str, Signature] = {}
         self.top = self._count(graph.roots)
 
-    @staticmethod
-    def _count(roots: Sequence[Node]) -> list[tuple[Signature, int]]:
+    def _count(self, roots: Sequence[Node]) -> list[tuple[Signature, int]]:
         """Signatures of the nodes that need a choice, with how many nodes have each. Constants-only nodes count too."""
         counts: dict[Signature, int] = {}
         for node in walk(roots):
             if needs_choice(node):
                 s = signature_of(node)
+                s = self._first.setdefault(s.key, s)
                 counts[s] = counts.get(s, 0) + 1
         return list(counts.items())
 
@@ -219,6 +240,8 @@ class Paths:
 
     def kernels(self, path: Path) -> dict[str, Alternative]:
         """signature key -> the alternative a path chose, for every signature it reaches. Raises NoPathError for a stale path."""
+        if path.graph_key != self.graph.structural_key:
+            raise NoPathError(f"the path {path.id} is of another graph: {path.graph_key[:12]}, this is {self.graph.structural_key[:12]}")
         out: dict[str, Alternative] = {}
         stack = [s for s, _ in self.top]
         while stack:
@@ -233,6 +256,13 @@ class Paths:
             if found.kernel is None:
                 stack.extend(i for i, _ in self.inner(s))
         return out
+
+    def priced(self, path: Path) -> Path:
+        """A path (a saved one) with today's prices and titles, and without what it does not reach. Raises NoPathError."""
+        chosen = self.kernels(path)
+        made = self._assemble({s: chosen[s.key] for s in self.known() if s.key in chosen})
+        assert made is not None                         # every signature that the path reaches was picked
+        return self._path(*made)
 
 
 def expanded_roots(graph: Graph, path: Path) -> list[Node]:

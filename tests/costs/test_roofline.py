@@ -1,0 +1,70 @@
+"""costs/roofline.py: bytes and flops are counted as written down by hand, and a guess grows with both."""
+
+from __future__ import annotations
+
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.costs.roofline import BACKEND_RATES, UNKNOWN_RATES, DeviceRates, guess_seconds, work
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.node import Node
+from tests.kernels.cases import CASES, Draw, applied
+
+N = tg.dim("n", 0, 4096)
+
+
+def asked(node: Node) -> Signature:
+    return signature_of(applied(node))
+
+
+def at(signature: Signature, **dims: int) -> tuple[float, float]:
+    return work(signature, tuple(sorted((n, dims[n]) for n in signature.dim_names)))
+
+
+def test_elementwise_reads_its_operands_and_writes_its_output() -> None:
+    x, y = tg.input("x", (N, 8)), tg.input("y", (N, 8))
+    assert at(asked(x + y), n=10) == (3 * 10 * 8 * 4, 80)
+    assert at(asked(x + y), n=0) == (0, 0)
+    assert at(asked(tg.sin(x)), n=1)[0] == 2 * 8 * 4
+
+
+def test_a_reduction_counts_what_it_reads() -> None:
+    assert at(asked(tg.sum(tg.input("x", (N, 8)), 1)), n=10) == (10 * 8 * 4 + 10 * 4, 80)
+
+
+def test_a_linear_map_costs_two_flops_per_weight_and_row() -> None:
+    s = asked(tg.linear(tg.input("x", (N, 64)), tg.input("w", (32, 64), tg.bf16)))
+    traffic, flops = at(s, n=10)
+    assert traffic == 10 * 64 * 4 + 32 * 64 * 2 + 10 * 32 * 4
+    assert 2 * 10 * 32 * 64 <= flops <= 2.2 * 10 * 32 * 64
+
+
+def test_reading_rows_of_a_table_does_not_read_the_table() -> None:
+    ids = tg.input("i", (N,), tg.i32)
+    for node in (tg.embedding(tg.input("t", (100000, 8)), ids), tg.language.atomic.gather(tg.input("t", (100000, 8)), ids)):
+        assert at(asked(node), n=3)[0] == 2 * 3 * 8 * 4 + 3 * 4
+    assert at(asked(tg.write_rows(tg.input("t", (100000, 8)), tg.input("v", (N, 8)), start=0)), n=3)[0] == 2 * 3 * 8 * 4
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_every_op_has_a_finite_guess_on_every_backend(op: str) -> None:
+    for dtype in (tg.f32, tg.i32, tg.bool_):
+        try:
+            s = asked(CASES[op](Draw(3, dtype)))
+        except tg.language.errors.DTypeError:
+            continue
+        for backend in (*BACKEND_RATES, "another"):
+            assert 0 < guess_seconds(s, {}, backend) < 1
+        return
+    pytest.fail(f"no dtype for {op}")
+
+
+def test_a_guess_is_the_slower_of_memory_and_arithmetic_plus_a_call() -> None:
+    s = asked(tg.sin(tg.input("x", (N, 8))))
+    traffic, flops = at(s, n=1000)
+    slow_memory, slow_math = DeviceRates(1e6, 1e15), DeviceRates(1e15, 1e6)
+    for name, rates in (*BACKEND_RATES.items(), ("another", UNKNOWN_RATES)):
+        assert guess_seconds(s, {"n": 1000}, name, slow_memory) == pytest.approx(rates.call_seconds + traffic / (1e6 * rates.bandwidth_share))
+        assert guess_seconds(s, {"n": 1000}, name, slow_math) == pytest.approx(rates.call_seconds + flops / (1e6 * rates.flop_share))
+        guesses = [guess_seconds(s, {"n": n}, name) for n in (0, 1, 100, 4096)]
+        assert guesses == sorted(guesses) and guesses[0] == pytest.approx(rates.call_seconds)

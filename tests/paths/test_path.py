@@ -1,0 +1,279 @@
+"""paths/path.py: every path is listed once, cheapest first, lazily; a path has a name that lasts and can be run again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path as Folder
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import all_kernels, by_op, matching
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, walk
+from tensor_graphs.paths.path import EXPAND, NoPathError, Path, Paths, Price
+from tensor_graphs.records.database import Database
+from tests.plans import check, paths_of, plan_of
+
+ROOT = Folder(__file__).parents[2]
+VIEWS = {"reshape", "permute", "expand", "slice", "item", "copy_to"}
+N = tg.dim("n", 1, 16)
+
+
+def small_graphs() -> dict[str, Graph]:
+    x, y = tg.input("x", (N, 4)), tg.input("y", (N, 4))
+    w = tg.parameter("w", (4, 4))
+    return {
+        "one atomic op": tg.graph(tg.sin(x)),
+        "one composite": tg.graph(tg.sigmoid(x)),
+        "the inner of one is the outer of another": tg.graph({"a": tg.silu(x), "b": tg.sigmoid(x), "c": tg.exp(y)}),
+        "twice the same": tg.graph(tg.sub(tg.tanh(x), tg.tanh(y))),
+        "a reduction": tg.graph(tg.softmax(x)),
+        "views between": tg.graph(tg.mean(x.T[::-1], axes=1)),
+        "a product": tg.graph(tg.linear(x, w)),
+        "a norm": tg.graph(tg.rms_norm(x, tg.parameter("v", (4,)))),
+        "a state": state_graph(x),
+    }
+
+
+def state_graph(x: Node) -> Graph:
+    s = tg.state("s", (16, 4))
+    return tg.graph({"a": tg.sum(x)}, {s: s.write(tg.neg(x), at=2)})
+
+
+GRAPHS = small_graphs()
+TABLE = by_op(all_kernels(("numpy", "torch")))
+
+
+def random_prices(seed: int, refusals: float = 1.0) -> Any:
+    """A price for every kernel and signature; a third of the composites' kernels and most of torch's may not be used."""
+    def price(kernel: Kernel, s: Signature) -> Price | None:
+        rng = np.random.default_rng([seed, zlib.crc32(f"{kernel.name} {s.key}".encode())])
+        seconds = float(rng.choice([1.0, 2.0, 3.0, 5.0, 8.0, 13.0])) * (4.0 if s.spec.op.kind == "composite" else 1.0) * 1e-6
+        often = 0.35 if s.spec.op.kind == "composite" else 0.6 if kernel.backend == "torch" else 0.0
+        return None if rng.random() < often * refusals else Price(seconds)
+
+    return price
+
+
+# ---- brute force: written against the graph, the kernels and the prices alone ------------------------------------------
+
+
+def questions(nodes: Iterable[Node]) -> list[Signature]:
+    """One signature per node that some kernel has to compute, repeated as often as it occurs."""
+    return [signature_of(n) for n in nodes if n.op.kind in ("atomic", "composite") and n.op.name not in VIEWS]
+
+
+def every_path(g: Graph, price: Any) -> dict[frozenset[tuple[str, str]], float]:
+    """choices -> seconds, by trying everything."""
+    ways: dict[str, list[tuple[str, float | None]]] = {}
+    inside: dict[str, list[Signature]] = {}
+
+    def look(s: Signature) -> None:
+        if s.key in ways:
+            return
+        ways[s.key] = [(k.name, p.seconds) for k in matching(s.spec, TABLE) if (p := price(k, s)) is not None]
+        if isinstance(s.spec.op, CompositeOp):
+            inside[s.key] = questions(walk(s.spec.op.define(s.spec.inputs, s.spec.attrs).outputs))
+            ways[s.key].append((EXPAND, None))
+            for i in inside[s.key]:
+                look(i)
+
+    def seconds(s: Signature, chosen: Mapping[str, str]) -> float:
+        if chosen[s.key] == EXPAND:
+            return sum(seconds(i, chosen) for i in inside[s.key])
+        return next(p for name, p in ways[s.key] if name == chosen[s.key] and p is not None)
+
+    found: dict[frozenset[tuple[str, str]], float] = {}
+
+    def extend(todo: list[Signature], chosen: dict[str, str]) -> None:
+        todo = [s for s in todo if s.key not in chosen]
+        if not todo:
+            found[frozenset(chosen.items())] = sum(seconds(s, chosen) for s in questions(g.nodes))
+            return
+        first, *rest = todo
+        for name, _ in ways[first.key]:
+            extend(rest + (inside[first.key] if name == EXPAND else []), {**chosen, first.key: name})
+
+    for s in questions(g.nodes):
+        look(s)
+    extend(questions(g.nodes), {})
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_path_is_listed_once_cheapest_first(name: str, seed: int) -> None:
+    g, price = GRAPHS[name], random_prices(seed)
+    expected = every_path(g, price)
+    listed = list(Paths(g, TABLE, price))
+    assert {frozenset(p.choices.items()): pytest.approx(p.seconds, rel=1e-9) for p in listed} == expected
+    assert len(listed) == len(expected) == len({p.id for p in listed})
+    for a, b in itertools.pairwise(listed):
+        assert a.seconds <= b.seconds * (1 + 1e-9)
+
+
+def test_there_is_something_to_list() -> None:
+    """So that the comparison above compares more than nothing."""
+    counts = {name: len(every_path(g, random_prices(1))) for name, g in GRAPHS.items()}
+    assert sum(c > 4 for c in counts.values()) >= 5 and max(counts.values()) > 50, counts
+
+
+def test_the_first_paths_of_a_model_come_at_once() -> None:
+    """Enumeration is lazy: there are more paths than anybody can list."""
+    from tensor_graphs.models.gemma3 import gemma3_graph
+    from tests.paths.test_memory import GEMMA
+
+    paths = Paths(gemma3_graph(GEMMA, max_positions=64), by_op(all_kernels(("numpy", "torch"))), random_prices(3, 0.0))
+    first = list(itertools.islice(paths, 40))
+    assert len({p.id for p in first}) == 40 and first[0].seconds == paths.cheapest().seconds
+    assert all(a.seconds <= b.seconds * (1 + 1e-9) for a, b in itertools.pairwise(first))
+
+
+def test_the_order_is_the_same_every_time() -> None:
+    g = GRAPHS["the inner of one is the outer of another"]
+    a, b = ([p.id for p in itertools.islice(Paths(g, TABLE, random_prices(5)), 50)] for _ in range(2))
+    assert a == b
+
+
+def test_the_cheapest_path_is_what_is_asked_for() -> None:
+    for name, g in GRAPHS.items():
+        expected = every_path(g, random_prices(7))
+        assert Paths(g, TABLE, random_prices(7)).cheapest().seconds == pytest.approx(min(expected.values())), name
+
+
+def test_one_question_in_two_dims_is_one_choice() -> None:
+    m = tg.dim("m", 1, 16)
+    g = tg.graph({"a": tg.sigmoid(tg.input("x", (N, 4))), "b": tg.sigmoid(tg.input("y", (m, 4)))})
+    price = random_prices(2)
+    listed = list(Paths(g, TABLE, price))
+    assert len(listed) == len({p.id for p in listed}) == len(list(Paths(GRAPHS["one composite"], TABLE, price)))
+    assert listed[0].seconds == pytest.approx(2 * Paths(GRAPHS["one composite"], TABLE, price).cheapest().seconds)
+    values = {"x": np.ones((3, 4), np.float32), "y": np.full((5, 4), 0.5, np.float32)}
+    for p in listed[:4]:
+        check(g, values, path=p, backends=("numpy", "torch"))
+
+
+# ---- prices --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_path_is_measured_when_all_of_it_is_and_its_error_is_the_worst() -> None:
+    x = tg.input("x", (3,))
+    g = tg.graph(tg.sin(x) + tg.exp2(x))
+    rows = {"sin": Price(1e-6, True, 1e-7), "exp2": Price(2e-6, True, 3e-7), "add": Price(4e-6, True, 0.0)}
+    for guessed in (None, "exp2"):
+        known = rows | ({guessed: Price(2e-6, False, None)} if guessed else {})
+        path = Paths(g, by_op(all_kernels(("numpy",))), lambda k, s, known=known: known[k.op]).cheapest()
+        assert path.seconds == pytest.approx(7e-6) and path.measured is (guessed is None)
+        assert path.error == (None if guessed else 3e-7)
+        assert {(s["op"].split()[0], s["kernel"], s["calls"]) for s in path.steps()} == {
+            ("sin", "numpy.sin", 1), ("exp2", "numpy.exp2", 1), ("add", "numpy.add", 1)}
+
+
+def test_an_op_that_occurs_inside_counts_as_often_as_it_runs() -> None:
+    x = tg.input("x", (N, 4))
+    g = tg.graph(tg.silu(x) + tg.silu(tg.silu(tg.sin(x))))
+    paths = paths_of(g, ("numpy",), atomics=True)
+    path = paths.cheapest()
+    silu = signature_of(tg.silu(x))
+    assert path.calls[silu.key] == 3
+    inner = [s for s, _ in paths.inner(silu)]
+    assert all(path.calls[s.key] % 3 == 0 for s in inner if s.key not in {t.key for t, _ in paths.top})
+
+
+# ---- nothing computes it -------------------------------------------------------------------------------------------------
+
+
+def test_what_nothing_computes_is_named_with_where_it_hides() -> None:
+    g = GRAPHS["a reduction"]
+    paths = Paths(g, TABLE, lambda k, s: None if s.spec.op.name in ("softmax", "reduce_max") else Price(1e-6))
+    assert list(paths) == []
+    with pytest.raises(NoPathError) as caught:
+        paths.cheapest()
+    assert str(caught.value) == "no kernel that may be used computes softmax → reduce_max f32[n, 4]"
+
+
+def test_an_opaque_composite_is_never_expanded() -> None:
+    @tg.composite(opaque=True)
+    def secret(x: Node) -> Node:
+        return tg.sin(x)
+
+    g = tg.graph(secret(tg.input("x", (3,))))
+    with pytest.raises(NoPathError, match=r"^no kernel that may be used computes secret f32\[3\]$"):
+        paths_of(g, ("numpy",)).cheapest()
+
+
+# ---- names, files, replay ------------------------------------------------------------------------------------------------
+
+
+def test_a_path_goes_to_json_and_back() -> None:
+    for path in itertools.islice(Paths(GRAPHS["a norm"], TABLE, random_prices(1)), 5):
+        text = json.dumps(path.to_json())
+        back = Path.from_json(json.loads(text))
+        assert back.id == path.id and back.choices == path.choices and back.graph_key == path.graph_key
+        assert Paths(GRAPHS["a norm"], TABLE, random_prices(1)).priced(back) == path
+
+
+def test_a_saved_path_that_was_changed_is_refused() -> None:
+    data = paths_of(GRAPHS["a norm"], ("numpy",)).cheapest().to_json()
+    key = next(iter(data["choices"]))
+    with pytest.raises(NoPathError, match=r"^the saved path says it is [0-9a-f]{16}, its choices make it [0-9a-f]{16}: it was changed$"):
+        Path.from_json({**data, "choices": {**data["choices"], key: "numpy.other"}})
+    for broken in ({}, {"id": "x", "graph": "y"}, {**data, "choices": ["a"]}):
+        with pytest.raises(NoPathError, match=r"^this is no saved path: it needs id, graph and choices"):
+            Path.from_json(broken)
+
+
+def test_a_path_of_another_graph_or_of_missing_kernels_is_refused() -> None:
+    path = paths_of(GRAPHS["a norm"], ("torch",)).cheapest()
+    with pytest.raises(NoPathError, match=rf"^the path {path.id} is of another graph: "):
+        paths_of(GRAPHS["a product"], ("torch",)).kernels(path)
+    with pytest.raises(NoPathError, match=r"^the path chooses 'torch\.rms_norm' for rms_norm f32\[n, 4\] f32\[4\], which is not available"):
+        paths_of(GRAPHS["a norm"], ("numpy",)).kernels(path)
+
+
+def test_an_id_is_the_same_in_every_process() -> None:
+    code = ("import tensor_graphs as tg\nfrom tests.plans import paths_of\n"
+            "x = tg.input('other_name', (tg.dim('rows', 1, 16), 4))\n"
+            "print(paths_of(tg.graph(tg.softmax(x)), ('numpy',)).cheapest().id)")
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120, cwd=ROOT)
+    assert out.stdout.strip() == paths_of(GRAPHS["a reduction"], ("numpy",)).cheapest().id
+
+
+def kernels_of(g: Graph, path: Path, backends: Sequence[str]) -> str:
+    """The kernels that a plan of this path runs."""
+    return " ".join(i.kernel for i in plan_of(g, backends, path=path).variants[0].program.instructions)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_listed_path_runs_and_gives_the_oracles_values(name: str) -> None:
+    g = GRAPHS[name]
+    values = {n: np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32) for n in g.inputs}
+    weights = {n: np.random.default_rng(2).standard_normal(w.shape).astype(np.float32) for n, w in g.parameters.items()}
+    ran: set[str] = set()
+    for path in itertools.islice(Paths(g, TABLE, random_prices(11)), 12):
+        check(g, values, weights, path=path, backends=("numpy", "torch"))
+        ran.add(kernels_of(g, path, ("numpy", "torch")))
+    assert len(ran) >= min(2, len(every_path(g, random_prices(11))))
+
+
+def test_a_saved_path_is_what_compile_runs(store: Database) -> None:
+    g = tg.graph(tg.neg(tg.input("x", (3, 4))))
+    chosen = next(p for p in paths_of(g, ("numpy",)) if EXPAND in p.choices.values())
+    plan = compile_graph(g, backends=("numpy",), database=store, path=Path.from_json(json.loads(json.dumps(chosen.to_json()))))
+    assert plan.variants[0].path.choices == chosen.choices and plan.variants[0].path.id == chosen.id
+    assert math.isfinite(plan.variants[0].path.seconds) and plan.variants[0].path.seconds > 0
+    assert [i.kernel for i in plan.variants[0].program.instructions] == [
+        i.kernel for i in plan_of(g, path=chosen).variants[0].program.instructions]
