@@ -37,6 +37,11 @@ class Definition:
     digest: str
 
 
+def definition_digest(outputs: Sequence[Node]) -> str:
+    """What identifies a definition: the digests of its outputs, over placeholders."""
+    return hashlib.sha256("|".join(o.digest for o in outputs).encode()).hexdigest()
+
+
 class CompositeOp:
     """A named op with a definition. Call it with operands and attributes to make a node.
 
@@ -130,8 +135,7 @@ class CompositeOp:
         for o in outputs:
             if not isinstance(o, Node):
                 raise LanguageError(f"the definition of {self.name} returned {o!r}, a tensor is needed")
-        digest = hashlib.sha256("|".join(o.digest for o in outputs).encode()).hexdigest()
-        definition = Definition(arguments, outputs, digest)
+        definition = Definition(arguments, outputs, definition_digest(outputs))
         self._definitions[key] = definition
         return definition
 

@@ -14,13 +14,12 @@ from typing import Any
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.atomic import ATOMIC
-from tensor_graphs.language.composite import LIBRARY, CompositeOp, instantiate
-from tensor_graphs.language.composite import Definition as CompositeDefinition
+from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, Op, apply, walk
-from tensor_graphs.language.values import from_data, is_library, known_user_op, remember, to_data
+from tensor_graphs.language.graph import Graph, graph
+from tensor_graphs.language.node import Node, Op, walk
+from tensor_graphs.language.values import from_data, to_data
+from tensor_graphs.language.written_ops import apply_written, defined_op, find_op, is_library, written_name
 
 VERSION = 1
 STRUCTURAL: dict[str, Op] = {op.name: op for op in (
@@ -49,7 +48,7 @@ def _write(roots: Sequence[Node], definitions: dict[str, Any]) -> list[dict[str,
     for node in order:
         name = node.op.name
         if isinstance(node.op, CompositeOp) and not is_library(node.op):
-            name = remember(node)
+            name = written_name(node)
             if name not in definitions:
                 definition = node.op.define([i.type for i in node.inputs], node.attrs)
                 definitions[name] = None                          # keeps its place in front of what it uses
@@ -69,66 +68,59 @@ def graph_from_json(text: str) -> Graph:
         data = json.loads(text)
     except json.JSONDecodeError as e:
         raise JsonFormError(f"line {e.lineno}, column {e.colno}: {e.msg}") from None
+    except (ValueError, RecursionError) as e:                      # a number of thousands of digits, brackets as deep
+        raise JsonFormError(f"this is no JSON of a graph: {e}") from None
     if not isinstance(data, dict) or "tensor_graphs" not in data:
         raise JsonFormError("this JSON is no graph: it has no 'tensor_graphs' version")
     if data["tensor_graphs"] != VERSION:
         raise JsonFormError(f"version {data['tensor_graphs']!r} of the JSON form; this package reads version {VERSION}")
     try:
         symbols: dict[str, Dim] = {name: d.dim(name, lo, hi) for name, (lo, hi) in data["dims"].items()}
-        nodes = _read(data["nodes"], data["definitions"], symbols)
-        outputs = {k: nodes[i] for k, i in data["outputs"].items()}
-        updates = {k: nodes[i] for k, i in data["updates"].items()}
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
-        raise JsonFormError(f"this JSON is no graph of version {VERSION}: {type(e).__name__}: {e}") from None
-    return Graph(outputs, updates)
+        reader = _Reader(data["definitions"], symbols)
+        nodes = reader.nodes(data["nodes"])
+        outputs = {k: _pick(nodes, i, f"output {k!r}") for k, i in data["outputs"].items()}
+        updates = {k: _pick(nodes, i, f"update {k!r}") for k, i in data["updates"].items()}
+        read = {n.attrs["name"] for n in walk([*outputs.values(), *updates.values()]) if n.op is leaves.STATE}
+        # a state that is only written has the type of its new value
+        return graph(outputs, {k if k in read else leaves.state(k, v.shape, v.dtype): v for k, v in updates.items()})
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
+        what = f"{e.args[0]!r} is missing" if isinstance(e, KeyError) and e.args else f"{e}"
+        raise JsonFormError(f"this JSON is no graph of version {VERSION}: {what}") from None
 
 
-def _read(rows: Sequence[Mapping[str, Any]], definitions: Mapping[str, Any], symbols: Mapping[str, Dim]) -> list[Node]:
-    nodes: list[Node] = []
-    for number, row in enumerate(rows):
-        if any(not 0 <= i < number for i in row["inputs"]):
-            raise ValueError(f"node {number} reads {row['inputs']}, which are not all in front of it")
-        attrs = {k: from_data(v, symbols) for k, v in row["attrs"].items()}
-        nodes.append(apply(op_of(row["op"], definitions, symbols), [nodes[i] for i in row["inputs"]], attrs))
-    return nodes
+def _pick(nodes: Sequence[Node], index: Any, what: str) -> Node:
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(nodes):
+        raise ValueError(f"{what} is node {index!r}, there are {len(nodes)}")
+    return nodes[index]
 
 
-def op_of(name: str, definitions: Mapping[str, Any], symbols: Mapping[str, Dim]) -> Op:
-    """The op of this name: structural, atomic, of the library, or made of its written definition. Raises ValueError."""
-    found: Op | None = STRUCTURAL.get(name) or ATOMIC.get(name) or LIBRARY.get(name)
-    if found is not None:
+class _Reader:
+    """Reads rows of nodes, and each definition once."""
+
+    def __init__(self, definitions: Mapping[str, Any], symbols: Mapping[str, Dim]) -> None:
+        self.definitions, self.symbols = definitions, symbols
+        self.ops: dict[str, Op | None] = {}
+
+    def nodes(self, rows: Sequence[Mapping[str, Any]]) -> list[Node]:
+        made: list[Node] = []
+        for number, row in enumerate(rows):
+            inputs = [_pick(made, i, f"an operand of node {number}") for i in row["inputs"]]
+            attrs = {k: from_data(v, self.symbols) for k, v in row["attrs"].items()}
+            made.append(apply_written(self.op(row["op"]), inputs, attrs))
+        return made
+
+    def op(self, name: str) -> Op:
+        """The op of this name: structural, atomic, of the library, or made of its written definition."""
+        found: Op | None = STRUCTURAL.get(name) or find_op(name)
+        if found is None and name not in self.ops and name in self.definitions:
+            self.ops[name] = None                                  # a definition that uses itself finds no op
+            body = self.definitions[name]
+            nodes = self.nodes(body["nodes"])
+            arguments = [_pick(nodes, i, f"an argument of {name}") for i in body["arguments"]]
+            outputs = [_pick(nodes, i, f"an output of {name}") for i in body["outputs"]]
+            base, hash_, digest = name.rpartition("#")
+            self.ops[name] = defined_op(base if hash_ else name, digest if hash_ else "", arguments, outputs)
+        found = found or self.ops.get(name)
+        if found is None:
+            raise ValueError(f"no op is named {name!r}")
         return found
-    base, _, digest = name.partition("#")
-    made = known_user_op(base, digest)
-    if made is None and name in definitions:
-        body = definitions[name]
-        nodes = _read(body["nodes"], definitions, symbols)
-        made = defined_op(base, [nodes[i] for i in body["arguments"]], [nodes[i] for i in body["outputs"]])
-    if made is None:
-        raise ValueError(f"no op is named {name!r}")
-    return made
-
-
-class _Defined(CompositeOp):
-    """A composite read from a file: it has one definition, for operands of these types."""
-
-    def __init__(self, name: str, arguments: Sequence[Node], outputs: Sequence[Node]) -> None:
-        super().__init__(lambda *xs: tuple(xs), name=name)
-        self._arguments, self._outputs = tuple(arguments), tuple(outputs)
-
-    def define(self, types: Any, attrs: Mapping[str, Any]) -> CompositeDefinition:
-        import hashlib
-
-        wanted = [a.type for a in self._arguments]
-        if list(types) != wanted:
-            raise ValueError(f"{self.name} was written for {', '.join(map(str, wanted))}, got {', '.join(map(str, types))}")
-        digest = hashlib.sha256("|".join(o.digest for o in self._outputs).encode()).hexdigest()
-        return CompositeDefinition(self._arguments, self._outputs, digest)
-
-
-def defined_op(name: str, arguments: Sequence[Node], outputs: Sequence[Node]) -> CompositeOp:
-    """A composite whose definition is this graph over placeholders."""
-    return _Defined(name, arguments, outputs)
-
-
-__all__ = ["JsonFormError", "defined_op", "graph_from_json", "graph_to_json", "instantiate", "op_of"]

@@ -1,45 +1,24 @@
-"""values: attribute values as JSON-able data and back, exactly. What the JSON form and the text form have in common.
-
-Also the composites that are not in the library, known by name and definition, so that a printed graph reads back as the same nodes.
-"""
+"""values: attribute values as JSON-able data and back, exactly; and constant arrays from raw bytes."""
 
 from __future__ import annotations
 
 import base64
-import weakref
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DTYPES, DType
-from tensor_graphs.language.node import ArrayValue, Node
-
-_user_ops: weakref.WeakValueDictionary[tuple[str, str], CompositeOp] = weakref.WeakValueDictionary()
-
-
-def is_library(op: CompositeOp) -> bool:
-    return LIBRARY.get(op.name) is op
-
-
-def remember(node: Node) -> str:
-    """The name under which a user composite's node is written: `name#digest`; the op is kept for reading it back."""
-    assert isinstance(node.op, CompositeOp)
-    digest = node.op.identity(node)[:12]
-    _user_ops[node.op.name, digest] = node.op
-    return f"{node.op.name}#{digest}"
-
-
-def known_user_op(name: str, digest: str) -> CompositeOp | None:
-    """The user composite of this name and definition, when this process has it."""
-    return _user_ops.get((name, digest))
+from tensor_graphs.language.node import ArrayValue
 
 
 def to_data(value: Any) -> Any:
     """An attribute value as JSON data. Floats are hexadecimal text, so that every bit (−0.0, an ulp) survives."""
+    if isinstance(value, np.generic):
+        value = value.item()                                        # the same attribute as the Python number: equal encodings
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -61,21 +40,29 @@ def from_data(data: Any, symbols: Mapping[str, Dim]) -> Any:
         return data
     if isinstance(data, list):
         return tuple(from_data(v, symbols) for v in data)
-    if isinstance(data, dict) and data:
+    if isinstance(data, dict) and data and all(isinstance(v, str) for k, v in data.items() if k != "shape"):
         if set(data) == {"float"}:
             return float.fromhex(data["float"])
         if set(data) == {"dtype"} and data["dtype"] in DTYPES:
             return DTYPES[data["dtype"]]
         if set(data) == {"dim"}:
             return d.parse_dim(data["dim"], symbols)
-        if set(data) == {"array", "dtype", "shape"} and data["dtype"] in DTYPES:
-            return array_value(base64.b64decode(data["array"], validate=True), DTYPES[data["dtype"]], tuple(data["shape"]))
+        if set(data) == {"array", "dtype", "shape"} and data["dtype"] in DTYPES and isinstance(data["shape"], list):
+            return array_value(data["array"], DTYPES[data["dtype"]], data["shape"])
     raise ValueError(f"{data!r} is no attribute value")
 
 
-def array_value(raw: bytes, dtype: DType, shape: tuple[int, ...]) -> ArrayValue:
-    """A constant array of raw little-endian bytes. Raises ValueError when the length does not fit the shape."""
-    wanted = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+def array_value(text: str, dtype: DType, shape: Sequence[Any]) -> ArrayValue:
+    """A constant array of base64 text of its little-endian bytes, in C order. Raises ValueError when they do not fit the type."""
+    if not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in shape):
+        raise ValueError(f"the sizes of an array are ints ≥ 0, given are {', '.join(map(str, shape))}")
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except ValueError as e:
+        raise ValueError(f"the array's bytes are no base64: {e}") from None
+    wanted = math.prod(shape) * dtype.itemsize
     if len(raw) != wanted:
         raise ValueError(f"an array of {dtype.name}{list(shape)} has {wanted} bytes, {len(raw)} are given")
-    return ArrayValue(dtype, shape, raw)
+    if dtype.kind == "bool" and raw.translate(None, b"\x00\x01"):
+        raise ValueError("an array of bool has the bytes 0 and 1 only")
+    return ArrayValue(dtype, tuple(shape), raw)
