@@ -1,0 +1,119 @@
+"""What may be used and at which price: rows first, guesses that say so, and refusals with their reasons."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, list_paths, resolve_backends, typical_sizes
+from tensor_graphs.costs.roofline import DeviceRates, guess_seconds
+from tensor_graphs.kernels.registry import kernel_named
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.profiling.judge import environment_of
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.rows import STATUSES, DeviceConstant, Status
+from tests.compiler.conftest import add_row
+
+N = tg.dim("n", 1, 64)
+SOFTMAX = tg.softmax(tg.input("x", (N, 16), tg.f32))
+SIGNATURE = signature_of(SOFTMAX)
+KERNEL = kernel_named("numpy.softmax")
+AT = {"n": 8}
+
+
+def book(database: Database, tolerance: float = 1e-3, **more: object) -> PriceBook:
+    return PriceBook(database, ("numpy",), tolerance, **more).load()  # type: ignore[arg-type]
+
+
+def test_without_a_verdict_a_kernel_has_a_price_for_optimists_only(database: Database) -> None:
+    assert book(database).price(KERNEL, SIGNATURE, AT) is None
+    price = book(database).price(KERNEL, SIGNATURE, AT, optimistic=True)
+    assert price is not None and not price.measured and price.error is None and "guess" in price.note
+    assert price.seconds == guess_seconds(SIGNATURE, AT, "numpy")
+
+
+def test_a_row_is_the_price_at_its_own_sizes_only(database: Database) -> None:
+    add_row(database, KERNEL, SIGNATURE)
+    row = add_row(database, KERNEL, SIGNATURE, AT, us=123.0)
+    price = book(database).price(KERNEL, SIGNATURE, AT)
+    assert price is not None and price.measured and price.seconds == pytest.approx(123e-6) and price.note == f"trace {row}"
+    other = book(database).price(KERNEL, SIGNATURE, {"n": 9})
+    assert other is not None and not other.measured
+
+
+def test_the_newest_row_counts(database: Database) -> None:
+    add_row(database, KERNEL, SIGNATURE)
+    add_row(database, KERNEL, SIGNATURE, AT, us=5.0)
+    add_row(database, KERNEL, SIGNATURE, AT, us=70.0, when=datetime.now(UTC) - timedelta(days=3))
+    price = book(database).price(KERNEL, SIGNATURE, AT)
+    assert price is not None and price.seconds == pytest.approx(5e-6)
+
+
+@pytest.mark.parametrize("status", [s for s in STATUSES if s != "PASSED"])
+@pytest.mark.parametrize("where", ["everywhere", "at these sizes"])
+def test_a_failure_is_a_refusal_with_its_reason(database: Database, status: Status, where: str) -> None:
+    add_row(database, KERNEL, SIGNATURE)
+    add_row(database, KERNEL, SIGNATURE, AT)
+    add_row(database, KERNEL, SIGNATURE, None if where == "everywhere" else AT, status=status)
+    reason = book(database).why_not(KERNEL, SIGNATURE, AT)
+    assert reason is not None and status in reason
+    assert book(database).price(KERNEL, SIGNATURE, AT, optimistic=True) is None
+    elsewhere = book(database).why_not(KERNEL, SIGNATURE, {"n": 9})
+    assert (elsewhere is None) == (where == "at these sizes")
+
+
+def test_the_error_at_these_sizes_counts_beside_the_verdict(database: Database) -> None:
+    add_row(database, KERNEL, SIGNATURE, error=1e-7)
+    add_row(database, KERNEL, SIGNATURE, AT, error=3e-5)
+    assert book(database, 1e-4).why_not(KERNEL, SIGNATURE, AT) is None
+    assert "3e-05 is beyond the tolerance 1e-05" in (book(database, 1e-5).why_not(KERNEL, SIGNATURE, AT) or "")
+    assert book(database, 1e-5).why_not(KERNEL, SIGNATURE, {"n": 9}) is None
+
+
+def test_a_result_that_is_not_the_same_math_is_refused_at_any_tolerance(database: Database) -> None:
+    add_row(database, KERNEL, SIGNATURE, error=2e-2)
+    assert book(database, math.inf).why_not(KERNEL, SIGNATURE, AT) is not None
+
+
+def test_rows_of_another_number_of_threads_say_nothing(database: Database) -> None:
+    add_row(database, KERNEL, SIGNATURE, threads=1)
+    assert book(database).why_not(KERNEL, SIGNATURE, AT) == "unverified"
+    assert book(database, threads=1).why_not(KERNEL, SIGNATURE, AT) is None
+    assert book(database, threads=2).why_not(KERNEL, SIGNATURE, AT) == "unverified"
+
+
+def test_guesses_use_the_measured_constants_of_the_device(database: Database) -> None:
+    assert book(database).device == DeviceRates()
+    database.add_constants(environment_of("numpy"), [DeviceConstant("read_bandwidth", 1e9, "byte/s"),
+                                                     DeviceConstant("flops_f32", 2e9, "flop/s")])
+    assert book(database).device == DeviceRates(1e9, 2e9)
+    slow, fast = (guess_seconds(SIGNATURE, {"n": 64}, "numpy", r) for r in (DeviceRates(1e9, 2e9), DeviceRates()))
+    assert slow > fast
+    price = book(database).price(KERNEL, SIGNATURE, {"n": 64}, True)
+    assert price is not None and price.seconds == slow
+
+
+def test_guesses_carry_a_margin_where_a_plan_is_chosen(database: Database) -> None:
+    plain, careful = (book(database, margin=m).price(KERNEL, SIGNATURE, AT, True) for m in (1.0, GUESS_MARGIN))
+    assert plain is not None and careful is not None and careful.seconds == GUESS_MARGIN * plain.seconds
+
+
+def test_paths_are_listed_cheapest_first_and_each_once(database: Database) -> None:
+    found = list(islice(list_paths(tg.graph({"y": SOFTMAX}), database=database, backends=("c", "numpy")), 40))
+    assert len({p.id for p in found}) == len(found) > 10
+    assert [p.seconds for p in found] == sorted(p.seconds for p in found)
+    assert list(list_paths(tg.graph({"y": SOFTMAX}), database=database, all_kernels_count=False)) == []
+
+
+def test_a_missing_backend_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensor_graphs.compiler.choose.why_missing", lambda name: "no compiler" if name == "c" else None)
+    assert resolve_backends(("c", "numpy")) == (("numpy",), ("backend c is not available: no compiler",))
+
+
+def test_typical_sizes_are_the_given_ones_or_the_geometric_middle() -> None:
+    assert typical_sizes(tg.graph({"y": SOFTMAX})) == {"n": 8}
+    assert typical_sizes(tg.graph({"y": SOFTMAX}), {"n": 5}) == {"n": 5}

@@ -1,0 +1,239 @@
+"""From a graph to a plan: what is verified, what is chosen, what is refused and how the refusal reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.compiler.choose import list_paths
+from tensor_graphs.compiler.compile import Choice, compile_graph, price_points
+from tensor_graphs.compiler.explain import age, explain, explain_data, measured_share
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import kernel_named, register, unregister
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.paths.lower import PlanError
+from tensor_graphs.paths.path import NoPathError, Path
+from tensor_graphs.paths.plan import Plan
+from tensor_graphs.profiling.judge import environment_of
+from tensor_graphs.records import queries
+from tensor_graphs.records.database import Database
+from tests.compiler.conftest import add_row
+from tests.compiler.trial_kernels import EXACT, ROUGH, USELESS
+
+N = tg.dim("n", 1, 64)
+X = tg.input("x", (N, 16), tg.f32)
+W = tg.parameter("w", (12, 16), tg.f32)
+SOFTMAX = tg.softmax(X)
+GRAPH = tg.graph({"y": SOFTMAX})
+LAYER = tg.graph({"y": tg.softmax(tg.linear(X, W))})
+FIXED = tg.graph({"y": tg.softmax(tg.input("x", (5, 16), tg.f32))})
+SIGNATURE = signature_of(SOFTMAX)
+
+
+@pytest.fixture
+def trial() -> Any:
+    """Registers kernels for one test."""
+    names: list[str] = []
+
+    def add(*kernels: Kernel) -> None:
+        for k in kernels:
+            register(k)
+            names.append(k.name)
+
+    yield add
+    for name in names:
+        unregister(name)
+
+
+def kernels_of(plan: Plan) -> set[str]:
+    return {ins.kernel for v in plan.variants for ins in v.program.instructions}
+
+
+def test_compile_verifies_what_it_uses_and_only_that(database: Database) -> None:
+    plan = compile_graph(LAYER, database=database, backends=("numpy",))
+    here = queries.latest_traces(database, environment_of("numpy"))
+    used = {(v.kernels[e.chosen].identity, e.signature) for v in plan.variants for e in v.evidence if e.chosen != "expand"}
+    assert {source for source, _ in here} == {identity for identity, _ in used}
+    assert len(here) == len(used)
+    assert all(row.status == "PASSED" and row.median_ms is None for row in here.values())
+
+
+def test_the_same_graph_is_never_verified_or_measured_twice(database: Database, starts: list[int]) -> None:
+    compile_graph(LAYER, database=database, backends=("numpy",))
+    assert len(starts) == 1
+    rows = database.stats().rows["benchmark_traces"]
+    compile_graph(LAYER, database=database, backends=("numpy",))
+    a, b = tg.input("a", (tg.dim("m", 1, 64), 16), tg.f32), tg.parameter("b", (12, 16), tg.f32)
+    renamed = tg.graph({"out": tg.softmax(tg.linear(a, b))})
+    compile_graph(renamed, database=database, backends=("numpy",))
+    assert len(starts) == 1 and database.stats().rows["benchmark_traces"] == rows
+
+
+def test_a_tolerance_out_of_reach_is_refused_with_the_one_that_would_do(filled: Database) -> None:
+    with pytest.raises(NoPathError) as caught:
+        compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=1e-12)
+    text = str(caught.value)
+    assert text.startswith("no path is within the tolerance 1e-12\n")
+    for needed in ("softmax f32[n, 12]: best error", "linear f32[n, 16] f32[12, 16]: best error", "numpy.softmax: its error"):
+        assert needed in text
+    advised = re.search(r"fix: a tolerance of (\S+) or more", text)
+    assert advised is not None and 1e-8 < float(advised[1]) < 1e-5
+    plan = compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=float(advised[1]))
+    errors = [e.error for v in plan.variants for e in v.evidence if e.chosen != "expand"]
+    assert all(error is not None and error <= float(advised[1]) for error in errors)
+    with pytest.raises(NoPathError):
+        compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=float(advised[1]) / 2)
+
+
+@pytest.mark.parametrize("tolerance", [-1.0, float("nan")])
+def test_a_tolerance_that_is_none_is_refused(filled: Database, tolerance: float) -> None:
+    with pytest.raises(PlanError, match="a relative error ≥ 0"):
+        compile_graph(GRAPH, database=filled, tolerance=tolerance)
+
+
+def test_different_tolerances_give_different_kernels(database: Database, trial: Any) -> None:
+    trial(ROUGH, EXACT)
+    for at in price_points(GRAPH):
+        add_row(database, ROUGH, SIGNATURE, at, us=0.001, error=2e-5)
+        add_row(database, EXACT, SIGNATURE, at, us=0.5)
+    loose = compile_graph(GRAPH, database=database, backends=("numpy",), tolerance=1e-3)
+    tight = compile_graph(GRAPH, database=database, backends=("numpy",), tolerance=1e-5)
+    assert kernels_of(loose) == {"trial.rough"} and kernels_of(tight) == {"trial.exact"}
+    assert loose.variants[0].evidence[0].error == pytest.approx(2e-5, rel=0.05)
+    refused = dict(tight.variants[0].evidence[0].refused)
+    assert "beyond the tolerance 1e-05" in refused["trial.rough"]
+
+
+def test_a_kernel_found_wrong_is_replaced_and_listed(database: Database, trial: Any) -> None:
+    trial(USELESS)
+    for at in price_points(GRAPH):
+        add_row(database, USELESS, SIGNATURE, at, us=0.001)
+    plan = compile_graph(GRAPH, database=database, backends=("numpy",))
+    assert "trial.useless" not in kernels_of(plan)
+    assert any(name == "trial.useless" and "INCORRECT_NUMERICAL" in why for name, why in plan.variants[0].evidence[0].refused)
+
+
+def test_a_measured_row_changes_the_choice(database: Database) -> None:
+    assert kernels_of(compile_graph(GRAPH, database=database, backends=("c", "numpy"))) == {"c.softmax"}
+    for at in price_points(GRAPH):
+        add_row(database, kernel_named("c.softmax"), SIGNATURE, at, us=900.0)
+        add_row(database, kernel_named("numpy.softmax"), SIGNATURE, at, us=0.01)
+    plan = compile_graph(GRAPH, database=database, backends=("c", "numpy"))
+    assert kernels_of(plan) == {"numpy.softmax"}
+    assert all(measured_share(v) == 1.0 for v in plan.variants)
+
+
+def test_one_plan_holds_other_kernels_for_other_sizes_and_merges_equal_neighbours(database: Database) -> None:
+    c, plain = kernel_named("c.softmax"), kernel_named("numpy.softmax")
+    points = price_points(GRAPH)
+    for at in points:
+        small = at["n"] <= 4
+        add_row(database, c, SIGNATURE, at, us=0.02 if small else 0.01)
+        add_row(database, plain, SIGNATURE, at, us=0.01 if small else 0.02)
+    plan = compile_graph(GRAPH, database=database, backends=("c", "numpy"))
+    assert len(points) == 4 and [(v.low, v.high) for v in plan.variants] == [(1, 4), (5, 64)]
+    assert [next(iter(v.path.choices.values())) for v in plan.variants] == ["numpy.softmax", "c.softmax"]
+    compiled = tg.bind(plan)
+    for n in (1, 4, 5, 64):
+        x = np.random.default_rng(n).standard_normal((n, 16)).astype(np.float32)
+        y = compiled.run({"x": x})["y"]
+        np.testing.assert_allclose(y, interpret(GRAPH, {"x": x}).outputs["y"], rtol=1e-5)
+    assert "n = 1..4: path" in explain(plan) and "n = 5..64: path" in explain(plan)
+
+
+def test_each_choice_without_a_row_is_queued_once(database: Database) -> None:
+    plan = compile_graph(LAYER, database=database, backends=("numpy",))
+    waiting = database.stats().waiting
+    guessed = {(e.signature, tuple(v.at.items())) for v in plan.variants for e in v.evidence if e.chosen != "expand"}
+    assert waiting == len(guessed) == len(plan.unmeasured) > 0
+    compile_graph(LAYER, database=database, backends=("numpy",))
+    assert database.stats().waiting == waiting
+
+
+def test_a_path_is_replayed_as_it_was_saved(filled: Database) -> None:
+    for path in islice(list_paths(FIXED, database=filled, backends=("numpy",)), 1, 4):
+        saved = json.loads(json.dumps(path.to_json()))
+        again = Path(saved["graph"], saved["choices"], 0.0, False, None)
+        plan = compile_graph(FIXED, database=filled, backends=("numpy",), path=again)
+        (variant,) = plan.variants
+        assert variant.path.id == path.id and variant.path.choices == path.choices
+        assert variant.path.seconds > 0 and all(e.calls > 0 for e in variant.evidence)
+        x = np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)
+        y = tg.bind(plan).run({"x": x})["y"]
+        np.testing.assert_allclose(y, interpret(FIXED, {"x": x}).outputs["y"], rtol=1e-5)
+
+
+def test_a_path_through_a_kernel_that_is_wrong_is_refused(database: Database, trial: Any) -> None:
+    trial(USELESS)
+    path = Path(FIXED.structural_key, {signature_of(FIXED.outputs["y"]).key: "trial.useless"}, 0.0, False, None)
+    with pytest.raises(NoPathError, match="'trial.useless' for softmax"):
+        compile_graph(FIXED, database=database, backends=("numpy",), path=path)
+
+
+def test_a_filled_database_needs_no_worker(filled: Database, starts: list[int]) -> None:
+    compile_graph(LAYER, database=filled, backends=("numpy",))
+    starts.clear()
+    plan = compile_graph(LAYER, database=filled, backends=("numpy",))
+    assert starts == [] and kernels_of(plan)
+
+
+def test_too_little_memory_is_refused_before_anything_runs_and_names_what_is_alive(filled: Database) -> None:
+    h = tg.linear(tg.linear(X, W), tg.parameter("v", (16, 12), tg.f32))
+    g = tg.graph({"y": tg.softmax(h)})
+    with pytest.raises(PlanError) as caught:
+        compile_graph(g, database=filled, backends=("numpy",), memory_limit=5000, largest={"n": 64})
+    text = str(caught.value)
+    for needed in ("device cpu may use 5.0 kB, the plan needs", "at n=64", "largest live set, ", "linear", "fix: "):
+        assert needed in text
+    assert compile_graph(g, database=filled, backends=("numpy",), memory_limit=100_000, largest={"n": 64}).variants
+
+
+def test_sizes_of_unknown_dims_are_refused(filled: Database) -> None:
+    for given in ({"at": {"m": 3}}, {"largest": {"m": 3}}):
+        with pytest.raises(PlanError, match="no dim named m; it has n"):
+            compile_graph(GRAPH, database=filled, backends=("numpy",), **given)  # type: ignore[arg-type]
+
+
+def test_explain_names_rows_their_age_what_else_there_was_and_what_was_refused(database: Database, trial: Any) -> None:
+    trial(USELESS)
+    signature = signature_of(FIXED.outputs["y"])
+    add_row(database, USELESS, signature, status="INCORRECT_NUMERICAL")
+    verdict = add_row(database, kernel_named("numpy.softmax"), signature, error=2e-7)
+    when = datetime.now(UTC) - timedelta(days=3, hours=1)
+    row = add_row(database, kernel_named("numpy.softmax"), signature, {}, us=2.5, when=when)
+    plan = compile_graph(FIXED, database=database, backends=("numpy",))
+    (choice,) = plan.variants[0].evidence
+    assert isinstance(choice, Choice) and choice.trace == row and choice.verdict_trace == verdict
+    data = json.loads(json.dumps(explain_data(plan)))
+    (found,) = data["variants"][0]["choices"]
+    assert found["kernel"] == "numpy.softmax" and found["measured"] and found["us_per_call"] == pytest.approx(2.5)
+    assert found["trace"] == row and found["verdict_trace"] == verdict and found["error"] == 2e-7
+    assert 3 * 86400 < found["age_seconds"] < 4 * 86400 and found["measured_at"].startswith("20")
+    assert found["others"] and found["others"][0]["kernel"] == "expand" and not found["others"][0]["measured"]
+    assert found["refused"][0]["kernel"] == "trial.useless" and "INCORRECT_NUMERICAL" in found["refused"][0]["why"]
+    assert data["memory"]["total"] > 0 and data["variants"][0]["measured_share"] == 1.0
+    text = explain(plan)
+    for needed in (f"measured, trace {row}, 3 days error 2.0e-07", "next: expand", "refused: trial.useless: INCORRECT_NUMERICAL",
+                   "100% of it from measured rows", "memory: "):
+        assert needed in text
+
+
+def test_explain_says_where_it_guesses(filled: Database) -> None:
+    plan = compile_graph(GRAPH, database=filled, backends=("numpy",))
+    assert "guess" in explain(plan) and "0% of it from measured rows" in explain(plan)
+    choice = explain_data(plan)["variants"][0]["choices"][0]
+    assert not choice["measured"] and choice["trace"] is None and choice["age_seconds"] is None and "guess" in choice["why"]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "just now"), (80, "1 minute"), (600, "10 minutes"), (5 * 3600, "5 hours"),
+                                              (30 * 3600, "30 hours"), (4 * 86400, "4 days")])
+def test_ages_are_for_people(seconds: float, text: str) -> None:
+    assert age(seconds) == text

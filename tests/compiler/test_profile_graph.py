@@ -1,0 +1,133 @@
+"""Profiling a graph: within a budget, resumable, never twice; afterwards the plan rests on rows (claim 6)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.compiler import profile_graph as module
+from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.compiler.explain import measured_share
+from tensor_graphs.compiler.profile_graph import profile_graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.paths.path import NoPathError
+from tensor_graphs.profiling import profile as questions
+from tensor_graphs.profiling.judge import environment_of
+from tensor_graphs.records import queries
+from tensor_graphs.records.database import Database, open_database
+
+N = tg.dim("n", 1, 24)
+SMALL = tg.graph({"y": tg.softmax(tg.linear(tg.input("x", (5, 16), tg.f32), tg.parameter("w", (12, 16), tg.f32)))})
+
+
+def transformer() -> Node:
+    """One head of attention and an MLP over n rows of 16 numbers."""
+    x = tg.input("x", (N, 16), tg.f32)
+
+    def weight(name: str, out: int, size: int = 16) -> Node:
+        return tg.parameter(name, (out, size), tg.f32)
+
+    h = tg.rms_norm(x, tg.parameter("g", (16,), tg.f32))
+    q, k, v = (tg.reshape(tg.linear(h, weight(name, 16)), (N, 2, 8)) for name in "qkv")
+    a = tg.reshape(tg.attention(q, k, v, scale=0.35, causal=True), (N, 16))
+    x = x + tg.linear(a, weight("o", 16))
+    up = tg.gelu(tg.linear(tg.rms_norm(x), weight("up", 32)), approximate="tanh")
+    return x + tg.linear(up, weight("down", 16, 32))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short samples, and constants of the device that cost nothing: both have tests of their own."""
+    monkeypatch.setattr(questions.answer, "__kwdefaults__", {**questions.answer.__kwdefaults__, "seconds_per_kernel": 0.01})
+    monkeypatch.setattr("tensor_graphs.profiling.calibration.read_bandwidth", lambda: 2e10)
+    monkeypatch.setattr("tensor_graphs.profiling.calibration.flops_f32", lambda backend: 5e10)
+
+
+def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list[int]) -> None:
+    g = tg.graph({"y": transformer()})
+    report = profile_graph(g, database=database, budget=300.0)
+    assert report.measured > 20 and report.left == 0 and not report.interrupted
+    starts.clear()
+    plan = compile_graph(g, database=database)
+    assert [measured_share(v) for v in plan.variants] == [1.0] * len(plan.variants)
+    assert plan.unmeasured == () and starts == []
+    again = profile_graph(g, database=database, budget=300.0)
+    assert again.measured == again.failed == again.left == 0 < again.already_known <= report.measured
+
+
+def test_profiling_stores_baselines_and_constants(database: Database) -> None:
+    profile_graph(SMALL, database=database, budget=100.0, backends=("numpy",))
+    rows = queries.latest_traces(database, environment_of("numpy"))
+    timed = queries.evidence(database, *(r.trace_id for r in rows.values() if r.median_ms is not None))
+    assert timed and all(e.baseline == "plain" and e.speedup_factor is not None and e.tolerance is not None for e in timed)
+    assert queries.constants(database, environment_of("numpy"))["read_bandwidth"].value == 2e10
+
+
+def test_a_budget_of_nothing_measures_nothing_and_the_rest_is_left(database: Database) -> None:
+    report = profile_graph(SMALL, database=database, budget=0.0, backends=("numpy",))
+    assert report.measured == 0 and report.left > 0
+    assert database.stats().rows["benchmark_traces"] == 0
+
+
+def test_an_interrupted_profile_keeps_its_rows_and_goes_on_from_there(database: Database) -> None:
+    def stop(done: int, total: int, what: str) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    first = profile_graph(SMALL, database=database, budget=100.0, backends=("numpy",), on_step=stop)
+    assert first.interrupted and first.measured == 1 and first.left > 0
+    rows = queries.latest_traces(database, environment_of("numpy"))
+    assert sum(r.median_ms is not None for r in rows.values()) == 1
+    seen: list[tuple[int, int, str]] = []
+    second = profile_graph(SMALL, database=database, budget=100.0, backends=("numpy",), on_step=lambda *step: seen.append(step))
+    assert second.already_known == 1 and second.left == 0 and not second.interrupted
+    assert second.measured == len(seen) and [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
+    assert seen[-1][0] == seen[-1][1] and all("numpy." in what for _, _, what in seen)
+
+
+def test_profiling_answers_the_requests_that_compiling_left(database: Database) -> None:
+    compile_graph(SMALL, database=database, backends=("numpy",))
+    assert database.stats().waiting > 0
+    profile_graph(SMALL, database=database, budget=100.0, backends=("numpy",))
+    assert database.stats().waiting == 0
+
+
+def test_a_graph_that_nothing_may_run_is_refused(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "all_kernels", lambda backends: [])
+    with pytest.raises(NoPathError):
+        profile_graph(SMALL, database=database, budget=10.0, backends=("numpy",))
+
+
+SCRIPT = """
+import sys
+import tensor_graphs as tg
+from tensor_graphs.compiler.profile_graph import profile_graph
+if __name__ == "__main__":
+    k = int(sys.argv[2])
+    g = tg.graph({"y": tg.softmax(tg.linear(tg.input("x", (3, 8), tg.f32), tg.parameter("w", (k, 8), tg.f32)))})
+    report = profile_graph(g, database=sys.argv[1], budget=100.0, backends=("numpy",))
+    print(report.measured, report.failed, report.left)
+"""
+
+
+def test_two_processes_profile_into_one_database(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+    running = [subprocess.Popen([sys.executable, str(tmp_path / "mine.py"), str(tmp_path / "bench.db"), str(k)], env=environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for k in (5, 6)]
+    measured = 0
+    for process in running:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        found, failed, left = map(int, out.split())
+        assert found > 0 and failed == left == 0
+        measured += found
+    with open_database(tmp_path / "bench.db") as database:
+        assert database.check().ok
+        rows = queries.latest_traces(database, environment_of("numpy"))
+        assert sum(r.median_ms is not None for r in rows.values()) == measured

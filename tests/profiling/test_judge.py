@@ -1,0 +1,266 @@
+"""The judge and its worker: whatever a kernel does to its process, the verdict is kept and the next kernel gets a fair trial."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.costs.roofline import DeviceRates
+from tensor_graphs.kernels.kernel import Kernel, KernelError
+from tensor_graphs.kernels.registry import kernel_named
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.profiling.inputs import point_inputs
+from tensor_graphs.profiling.judge import (
+    PLAIN,
+    VERIFIER,
+    Judge,
+    JudgeError,
+    WorkerProcess,
+    environment_of,
+    out_of_reach,
+    timed_workload,
+    verify_workload,
+)
+from tensor_graphs.profiling.profile import Question, answer, unanswered
+from tensor_graphs.profiling.worker import GUARD, GUARD_BYTES, INSIDE, Guarded, digest, load_module
+from tensor_graphs.records import queries
+from tensor_graphs.records.database import Database
+from tests.profiling.wrong_kernels import BY_NAME, NODES
+
+RELU = signature_of(NODES["relu"])
+SIZES = {"n": 20}
+
+
+def kernel(name: str) -> Kernel:
+    return BY_NAME[f"trial.{name}"].kernel
+
+
+@pytest.fixture(scope="module")
+def judge(shared: Database) -> Iterator[Judge]:
+    with Judge(shared, timeout=30.0) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", ["exits_the_process", "breaks_the_process", "raises"])
+def test_after_a_crash_the_row_is_there_and_the_next_kernel_is_right(judge: Judge, name: str) -> None:
+    verdict = judge.examine(kernel(name), RELU, SIZES)
+    row = judge.record(kernel(name), RELU, verdict, None)
+    assert row.status == "RUNTIME_ERROR"
+    known = queries.verified(judge.database, kernel(name).identity, verify_workload(RELU), environment_of("numpy"))
+    assert known.statuses["RUNTIME_ERROR"] == 1 and not known.within(1.0)
+    assert judge.examine(kernel("right_in_place"), RELU, SIZES).status == "PASSED"
+
+
+def test_the_log_of_a_crash_says_how_it_ended_and_what_it_said(judge: Judge) -> None:
+    assert "SIGABRT" in judge.examine(kernel("breaks_the_process"), RELU, SIZES).log
+    assert "exit 0" in judge.examine(kernel("exits_the_process"), RELU, SIZES).log
+    assert "ValueError: not today" in judge.examine(kernel("raises"), RELU, SIZES).log
+
+
+def killing(worker: WorkerProcess, times: int) -> threading.Thread:
+    """Kill the worker from outside, `times` times, each a moment after it began a job (a started worker needs 0.3 s at least)."""
+
+    def kill() -> None:
+        killed: set[int] = set()
+        end = time.monotonic() + 30
+        while len(killed) < times and time.monotonic() < end:
+            process = worker.process
+            if process is not None and process.pid not in killed and Path(worker.folder.name, "begun").exists():
+                os.kill(process.pid, signal.SIGKILL)
+                killed.add(process.pid)
+                Path(worker.folder.name, "begun").unlink()
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(("times", "status"), [(1, "PASSED"), (2, "RUNTIME_ERROR")])
+def test_a_worker_killed_from_outside_gets_one_more_try(shared: Database, monkeypatch: pytest.MonkeyPatch, times: int,
+                                                        status: str) -> None:
+    with Judge(shared, timeout=30.0) as judge:
+        monkeypatch.setenv("TRIAL_FOLDER", judge.worker.folder.name)
+        thread = killing(judge.worker, times)
+        verdict = judge.examine(kernel("says_that_it_began"), RELU, SIZES)
+        thread.join()
+        assert verdict.status == status, verdict.log
+        assert judge.worker.starts == 2
+        if status == "RUNTIME_ERROR":
+            assert "SIGKILL" in verdict.log
+        assert judge.examine(kernel("right_in_place"), RELU, SIZES).status == "PASSED"
+
+
+def test_a_worker_that_died_between_two_jobs_is_no_kernels_fault(judge: Judge) -> None:
+    assert judge.examine(kernel("right_in_place"), RELU, SIZES).status == "PASSED"
+    assert judge.worker.process is not None
+    os.kill(judge.worker.process.pid, signal.SIGKILL)
+    assert judge.examine(kernel("right_in_place"), RELU, SIZES).status == "PASSED"
+
+
+def test_a_hanging_kernel_ends_with_the_children_it_started(shared: Database, tmp_path: Path,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIAL_FOLDER", str(tmp_path))
+    with Judge(shared, timeout=2.0) as judge:
+        assert judge.examine(kernel("hangs_with_a_child"), RELU, SIZES).status == "TIMEOUT"
+    child = int((tmp_path / "child").read_text())
+    assert gone(child)
+
+
+def gone(process: int) -> bool:
+    """Does this process end within five seconds (or is it a mere entry that nobody has asked about)?"""
+    for _ in range(250):
+        try:
+            if "\nState:\tZ" in Path(f"/proc/{process}/status").read_text():
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_worker_does_not_outlive_its_parent(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text("import time\nfrom tensor_graphs.profiling.judge import WorkerProcess\nw = WorkerProcess()\n"
+                      "print(w._start().pid, flush=True)\ntime.sleep(60)\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, env=environment)
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert gone(worker)
+
+
+def test_ctrl_c_in_the_middle_of_a_job_leaves_no_worker_behind(shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Judge(shared, timeout=30.0) as judge:
+        assert judge.examine(kernel("right_in_place"), RELU, SIZES).status == "PASSED"
+        process = judge.worker.process
+        assert process is not None
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(judge.worker, "_read", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                judge.examine(kernel("slow"), RELU, SIZES)
+        assert process.poll() is not None
+        assert judge.examine(kernel("right_in_place"), RELU, SIZES).status == "PASSED"
+
+
+def test_a_kernel_of_an_interactive_session_is_refused_and_not_blamed(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = replace(kernel("right_in_place"), module="__main__")
+    monkeypatch.setitem(sys.modules, "__main__", type(sys)("__main__"))
+    assert "put it into a file" in str(out_of_reach(lost))
+    with pytest.raises(JudgeError, match="interactive session"):
+        judge.examine(lost, RELU, SIZES)
+    assert unanswered(judge.database, [Question(lost, RELU, SIZES, 1.0)], VERIFIER) == []
+
+
+def test_a_kernel_with_another_source_in_the_worker_is_refused(judge: Judge) -> None:
+    with pytest.raises(KernelError, match="another kernel in the worker"):
+        judge.examine(replace(kernel("right_in_place"), source="edited since"), RELU, SIZES)
+
+
+def test_a_script_that_was_started_by_hand_is_loaded_without_what_it_guards(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text("ran = []\nif __name__ == '__main__':\n    raise SystemExit('the guarded part ran')\n")
+    load_module("__main__", str(script))
+    assert sys.modules.pop("__tensor_graphs_main__").ran == []
+
+
+def test_a_worker_starts_no_worker(shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(INSIDE, "1")
+    with Judge(shared) as judge, pytest.raises(JudgeError, match="may not start another worker"):
+        judge.examine(kernel("right_in_place"), RELU, SIZES)
+
+
+def test_an_impossible_time_is_implausible(shared: Database) -> None:
+    snail = DeviceRates(bandwidth=1e3, flops=1e3)                   # a device on which no kernel can be as fast as this one
+    with Judge(shared, rates=snail) as judge:
+        verdict = judge.examine(kernel("right_in_place"), RELU, SIZES, time_at=SIZES, budget=0.02)
+        assert verdict.status == "IMPLAUSIBLE" and "at least" in verdict.log
+    with Judge(shared) as judge:
+        assert judge.examine(kernel("right_in_place"), RELU, SIZES, time_at=SIZES, budget=0.02).status == "PASSED"
+
+
+def test_a_time_is_stored_beside_the_plain_path_of_the_same_run(judge: Judge) -> None:
+    softmax = signature_of(NODES["softmax"])
+    for name in ("c.softmax", "numpy.softmax"):
+        found = kernel_named(name)
+        asked = [Question(found, softmax, SIZES, 1.0)]
+        assert [s for _, s in answer(judge, asked, budget=60.0, seconds_per_kernel=0.05)] == ["PASSED"]
+        rows = queries.latest_traces(judge.database, environment_of(found.backend))
+        row = rows[found.identity, timed_workload(softmax, SIZES).key]
+        (full,) = queries.evidence(judge.database, row.trace_id)
+        assert full.baseline == PLAIN and full.baseline_ms is not None and full.baseline_ms > 0
+        assert full.speedup_factor == pytest.approx(full.baseline_ms / full.median_ms)
+        assert full.tolerance == 1e-4 and full.sample_count >= 5 and full.verifier == VERIFIER
+
+
+def test_rows_of_one_number_of_threads_are_not_those_of_another() -> None:
+    assert environment_of("c").key() != environment_of("c", 1).key() != environment_of("c", 2).key()
+
+
+def test_no_kernel_is_judged_at_no_point_at_all(judge: Judge) -> None:
+    """An op that is large at every size, or has but one, is compared nevertheless: at the least at one point and on two values."""
+    for node in (NODES["big linear"], tg.softmax(tg.input("x", (4, 4), tg.f32)), NODES["dot"]):
+        signature = signature_of(node)
+        points = judge.points(kernel("slow"), signature, dict.fromkeys(signature.dim_names, 20))
+        assert len({p.seed for p in points}) >= 2
+        assert any(p.like is not None for p in points)
+
+
+def test_two_dims_never_have_the_same_sizes_throughout(judge: Judge) -> None:
+    signature = signature_of(NODES["dot"])
+    sizes = [p.binding for p in judge.points(kernel("slow"), signature, {"n": 20, "m": 20})]
+    assert any(s["n"] < s["m"] for s in sizes) and any(s["n"] > s["m"] for s in sizes)
+    assert {1, 2} <= {s["n"] for s in sizes} and max(s["n"] for s in sizes) == 96
+
+
+def test_sizes_that_do_not_go_together_are_left_out(judge: Judge) -> None:
+    n, m = tg.dim("n", 1, 40), tg.dim("m", 1, 40)
+    signature: Signature = signature_of(tg.pad(tg.input("x", (n,), tg.f32), ((0, m - n),)))    # has a value for m ≥ n only
+    points = judge.points(kernel("slow"), signature, {"n": 5, "m": 9})
+    assert points and all(p.binding["m"] >= p.binding["n"] for p in points)
+
+
+def test_other_values_keep_the_ends_and_the_integers(judge: Judge) -> None:
+    points = judge.points(kernel("slow"), RELU, SIZES)
+    other = next(p for p in points if p.like is not None)
+    first = next(p for p in points if p.seed == other.like and p.form == "apart")
+    a, b = (point_inputs(RELU.graph, p)["x0"].reshape(-1) for p in (first, other))
+    assert a[0] == b[0] and a[-1] == b[-1] and np.mean(a != b) > 0.5
+
+
+def test_guards_show_a_write_on_either_side() -> None:
+    for offset, where in ((-1, "before"), (0, "behind")):
+        g = Guarded((3, 5), np.dtype(np.float32))
+        g.poison()
+        assert g.overrun() == "" and np.isnan(g.array).all()
+        (g.before if offset else g.after)[offset] = GUARD ^ 1
+        assert where in g.overrun()
+        assert len(g.before) == len(g.after) == GUARD_BYTES
+
+
+def test_the_digest_of_large_operands_sees_one_changed_bit() -> None:
+    a = np.zeros((1 << 20) + 3, dtype=np.float64)
+    before = digest({"a": a})
+    for at in (0, 12345, len(a) - 1):
+        a[at] = 5e-324
+        assert digest({"a": a}) != before
+        a[at] = 0.0
+    assert digest({"a": a}) == before

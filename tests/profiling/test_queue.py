@@ -1,0 +1,100 @@
+"""The queue: what was asked for is measured, once; what cannot be is put back with its reason; nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.kernels.registry import kernel_named
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.profiling import queue
+from tensor_graphs.profiling.judge import environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.profiling.queue import drain_queue, settle_queue
+from tensor_graphs.records import queries
+from tensor_graphs.records.database import Database, open_database
+from tensor_graphs.records.rows import ProfileRequest
+
+N, M = tg.dim("n", 1, 32), tg.dim("m", 1, 32)
+SOFTMAX = signature_of(tg.softmax(tg.input("x", (N, 8), tg.f32)))
+DOT = signature_of(tg.dot(tg.input("x", (N, M), tg.f32), tg.input("y", (M, 6), tg.f32)))
+FIXED = signature_of(tg.softmax(tg.input("x", (4, 8), tg.f32)))
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with open_database(tmp_path / "bench.db") as made:
+        yield made
+
+
+def request(database: Database, kernel_name: str, signature: Signature, at: dict[str, int], **changes: str) -> ProfileRequest:
+    kernel = kernel_named(kernel_name)
+    database.ensure_graph(graph_record(signature))
+    return ProfileRequest(replace(implementation_of(kernel), **changes), timed_workload(signature, at),  # type: ignore[arg-type]
+                          environment_of(kernel.backend), 1.0, "asked for by a test")
+
+
+def test_draining_measures_every_request_at_its_sizes_and_empties_the_queue(database: Database) -> None:
+    asked = [("numpy.softmax", SOFTMAX, {"n": 7}), ("numpy.softmax", FIXED, {}), ("numpy.dot", DOT, {"n": 3, "m": 11})]
+    database.enqueue(*(request(database, *each) for each in asked))
+    report = drain_queue(database, backends=("numpy",))
+    assert (report.measured, report.failed, report.left) == (3, 0, 0) and report.statuses == {"PASSED": 3}
+    rows = queries.latest_traces(database, environment_of("numpy"))
+    for name, signature, at in asked:
+        assert rows[kernel_named(name).identity, timed_workload(signature, at).key].median_ms is not None
+    assert database.stats().waiting == 0
+    assert drain_queue(database, backends=("numpy",)).measured == 0
+
+
+def test_a_request_that_was_answered_meanwhile_is_not_measured_again(database: Database) -> None:
+    database.enqueue(request(database, "numpy.softmax", SOFTMAX, {"n": 7}))
+    drain_queue(database, backends=("numpy",))
+    traces = database.stats().rows["benchmark_traces"]
+    database.enqueue(request(database, "numpy.softmax", SOFTMAX, {"n": 7}))
+    report = drain_queue(database, backends=("numpy",))
+    assert (report.answered, report.measured, report.left) == (1, 0, 0)
+    assert database.stats().rows["benchmark_traces"] == traces
+
+
+def test_settling_takes_off_what_has_rows_and_leaves_the_rest(database: Database) -> None:
+    database.enqueue(request(database, "numpy.softmax", SOFTMAX, {"n": 7}))
+    drain_queue(database, backends=("numpy",))
+    database.enqueue(*(request(database, "numpy.softmax", SOFTMAX, {"n": n}) for n in (6, 7, 8)))
+    assert settle_queue(database, ("numpy",)) == 1
+    stats = database.stats()
+    assert stats.waiting == 2 and stats.claimed == 0 and stats.abandoned == 0
+
+
+def test_a_request_for_code_that_has_changed_is_dropped_and_one_for_unknown_code_put_back(database: Database) -> None:
+    database.enqueue(request(database, "numpy.softmax", SOFTMAX, {"n": 7}, source_hash="0" * 64),
+                     request(database, "numpy.softmax", SOFTMAX, {"n": 7}, source_hash="1" * 64, name="somebody.softmax"),
+                     request(database, "numpy.softmax", SOFTMAX, {"n": 5}))
+    report = drain_queue(database, backends=("numpy",))
+    assert (report.obsolete, report.impossible, report.measured, report.left) == (1, 1, 1, 1)
+
+
+def test_the_budget_ends_the_drain_and_the_rest_stays(database: Database) -> None:
+    database.enqueue(*(request(database, "numpy.softmax", SOFTMAX, {"n": n}) for n in (4, 5, 6)))
+    report = drain_queue(database, backends=("numpy",), budget=0.0)
+    assert report.measured == 0 and report.left == 3
+
+
+@pytest.mark.parametrize("how", [KeyboardInterrupt, RuntimeError])
+def test_whatever_stops_the_drain_gives_the_request_back(database: Database, monkeypatch: pytest.MonkeyPatch,
+                                                         how: type[BaseException]) -> None:
+    database.enqueue(request(database, "numpy.softmax", SOFTMAX, {"n": 7}))
+
+    def stop(*_: object) -> None:
+        raise how
+
+    monkeypatch.setattr(queue, "_serve", stop)
+    if how is KeyboardInterrupt:
+        assert drain_queue(database, backends=("numpy",)).interrupted
+    else:
+        with pytest.raises(how):
+            drain_queue(database, backends=("numpy",))
+    stats = database.stats()
+    assert stats.waiting == 1 and stats.claimed == 0
