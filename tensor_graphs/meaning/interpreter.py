@@ -4,8 +4,8 @@
 
 The value of every node, operands first; algebra.py has the numbers. The walk keeps its own stack, so neither the depth
 of a graph nor that of composites within composites is limited. An array is dropped after its last use, and a large leaf
-(a weight) stays in the caller's dtype and is widened for each op that reads it: a model's oracle needs little more
-memory than its largest weight in float64.
+(a weight) stays in the caller's dtype and is widened for each op that reads it, or only the rows that a gather takes: a
+model's oracle needs little more memory than its largest weight in float64.
 
 A composite is evaluated by its `direct` where it has one (real mode; a test holds it to the definition), else by its
 definition at these sizes. As written, the definition decides where roundings fall; `direct` then serves only composites
@@ -288,13 +288,17 @@ class _Walk:
             frame.finish(node, (self.leaf(node),))
         elif isinstance(op, AtomicOp):
             at = self.at(node)
-            value: Array = self.algebra.finish(at, op.meaning(self.algebra, at, *map(frame.read, node.inputs)))
+            table = frame.values[node.inputs[0]][0] if node.inputs else None
+            if op.name == "gather" and isinstance(table, _Stored):          # only the rows that it takes are widened
+                value = wide(op.meaning(self.algebra, at, table.data, frame.read(node.inputs[1])), at.dtype)
+            else:
+                value = self.algebra.finish(at, op.meaning(self.algebra, at, *map(frame.read, node.inputs)))
             assert value.shape == at.shape and value.dtype == carrier(at.dtype), (node, value.shape, value.dtype)
             frame.finish(node, (_frozen(value),))
         elif isinstance(op, CompositeOp):
             definition = op.define([i.type for i in node.inputs], node.attrs)
-            if op.direct is not None and (
-                    op.opaque or (self.use_direct and (not self.as_written or chooses(definition)))):
+            usable = op.opaque or (self.use_direct and (chooses(definition) if self.as_written else True))
+            if op.direct is not None and usable and (op.opaque or not self.takes_rows(frame, node, definition)):
                 frame.finish(node, self.direct(op, node, [frame.read(i) for i in node.inputs]))
             else:
                 given = {a: frame.values[i] for a, i in zip(definition.arguments, node.inputs, strict=True)}
@@ -302,6 +306,14 @@ class _Walk:
         else:
             raise MeaningError(f"the oracle has no meaning for {op.name!r}", node.location)
         return None
+
+    def takes_rows(self, frame: _Frame, node: Node, definition: Definition) -> bool:
+        """Whether the definition does no more with a large table among the operands than gather from it."""
+        tables = [a for a, i in zip(definition.arguments, node.inputs, strict=True) if isinstance(frame.values[i][0], _Stored)]
+        if not tables:
+            return False
+        readers = [(x, k, reader) for reader in _schedule(definition).order for k, x in enumerate(reader.inputs) if x in tables]
+        return bool(readers) and all(k == 0 and reader.op.name == "gather" for _, k, reader in readers)
 
     def at(self, node: Node) -> At:
         return At(node, resolve_attributes(node.attrs, self.binding), tuple(t.at(self.binding) for t in node.types),

@@ -347,6 +347,15 @@ def peak(run: Any) -> int:
         tracemalloc.stop()
 
 
+def test_of_a_table_only_the_rows_that_are_taken_are_widened():
+    table, ids = tg.parameter("t", (70_000, 32), bf16), tg.input("ids", (2,), i32)
+    values = np.ones((70_000, 32), bf16.numpy)
+    for node in (tg.embedding(table, ids, scale=3.0), atomic.gather(table, ids)):
+        graph = tg.graph(node)
+        assert peak(lambda g=graph: interpret(g, {"ids": [5, 70_000]}, {"t": values})) < values.nbytes
+        assert interpret(graph, {"ids": [5, 70_000]}, {"t": values}).outputs["out"][1].tolist() == [0.0] * 32
+
+
 def test_an_array_is_dropped_after_its_last_use():
     x = tg.input("x", (100_000,), f64)
     node = x
