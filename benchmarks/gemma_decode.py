@@ -4,7 +4,8 @@
 
 Printed per dtype: milliseconds per step of both (median, quartiles), the ratio, the bytes of weights over the read bandwidth
 measured in the same run (the limit), how much of that bandwidth our step reaches, and the price of the walk itself: a step in
-which every kernel does nothing, over the real step. Steps alternate ours, theirs, ours, theirs, so that a noisy neighbour slows both.
+which every kernel does nothing, over the real step. Steps alternate ours, theirs, ours, theirs, so that a noisy neighbour slows
+both.
 """
 
 from __future__ import annotations

@@ -152,4 +152,5 @@ def human(nbytes: float) -> str:
 def midpoint(symbol: Any) -> int:
     """A typical size of a dim for pricing: the geometric middle, at most 256."""
     lo, hi = d.bounds(symbol)
-    return max(lo, min(hi, 256, round((max(lo, 1) * hi) ** 0.5)))
+    middle = round(float(max(lo, 1) * hi) ** 0.5)
+    return max(lo, min(hi, 256, middle))

@@ -54,7 +54,7 @@ def main(database: str) -> None:
     session.reset()
     made = generate(compiled, [2, 9259, 10], 64, session=session)
     use = plan.memory(n=PROMPT, p=0, m=LOGITS)
-    print(json.dumps({"ids": made.ids, "announced": use.to_json(), "allocated": use.allocated, "grown": peak - before,
+    sys.stdout.write(json.dumps({"ids": made.ids, "announced": use.to_json(), "allocated": use.allocated, "grown": peak - before,
                       "tokens_per_second": made.tokens_per_second}))
 
 
