@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,8 @@ from tensor_graphs.language.written_ops import DefinedOp, apply_written, defined
 T = TypeVar("T")
 MAX_NESTING = 64
 """brackets, signs and powers inside of one another; each costs several of Python's stack frames"""
+MAX_DIGITS = 1000
+"""of a whole number; Python itself refuses to read more than 4300"""
 LEAVES = ("input", "parameter", "state")
 
 _BINARY: dict[str, tuple[int, str]] = {
@@ -60,6 +63,7 @@ class _Reader:
         self.results: dict[str, dict[str, Node]] = {"output": {}, "update": {}}
         self.user_ops: dict[str, CompositeOp] = {}
         self.inside: str | None = None                             # the name of the definition being read
+        self.leaf_types: dict[tuple[str, str], TensorType] = {}
         self.depth = 0
         self.peek, self.take, self.accept, self.expect = (
             self.tokens.peek, self.tokens.take, self.tokens.accept, self.tokens.expect)
@@ -195,7 +199,12 @@ class _Reader:
         token = self.take()
         if token.kind != "int":
             raise self.error("a whole number is needed here", token, "dim n 1..4096")
-        return sign * self.guard(token, lambda: int(token.text))
+        return sign * self.whole(token)
+
+    def whole(self, token: Token) -> int:
+        if len(token.text) > MAX_DIGITS:
+            raise self.error(f"a number of {len(token.text)} digits", token, f"at most {MAX_DIGITS}")
+        return int(token.text)
 
     def name(self, example: str) -> str:
         token = self.take()
@@ -213,13 +222,13 @@ class _Reader:
 
     def leaf(self, kind: str, name: str, token: Token) -> Node:
         t = self.type()
+        known = self.leaf_types.setdefault((kind, name), t)
+        if known != t:
+            raise self.error(f"the {kind} {name!r} is {known} above", token, "one name, one type")
         if kind != "state":
             return self.guard(token, lambda: (leaves.input if kind == "input" else leaves.parameter)(name, t.shape, t.dtype))
-        made = self.guard(token, lambda: leaves.state(name, t.shape, t.dtype))
-        if name in self.states and self.states[name].node is not made.node:
-            raise self.error(f"the state {name!r} is {self.states[name].node.type} above", token, "a state has one type")
-        self.states[name] = made
-        return made.node
+        self.states[name] = self.guard(token, lambda: leaves.state(name, t.shape, t.dtype))
+        return self.states[name].node
 
     def type(self) -> TensorType:
         dtype = self.dtype(", then a shape: f32[n, 640]")
@@ -248,6 +257,8 @@ class _Reader:
             if token.kind in ("end", "eof"):
                 raise self.error("a size is not closed", start, f"close it with {stops[-1]!r} on this line: f32[n, 640]")
             depth += {"(": 1, ")": -1}.get(token.text, 0)
+            if depth > MAX_NESTING:
+                raise self.error(f"nested more than {MAX_NESTING} deep", token)
             parts.append(token.text)
         if not parts:
             raise self.error("a size is missing", start)
@@ -266,6 +277,8 @@ class _Reader:
         if not isinstance(value, Node):
             what = f"{len(value)} values" if isinstance(value, tuple) else "a number"
             raise self.error(f"{kind} {name} is {what}, a tensor is needed", at)
+        if kind == "update" and value.type != self.states[name].node.type:
+            raise self.error(f"the state {name!r} is {self.states[name].node.type}, its update is {value.type}", at)
         self.results[kind][name] = value
 
     def definition(self) -> None:
@@ -415,7 +428,7 @@ class _Reader:
     def primary(self) -> Any:
         token = self.take()
         if token.kind == "int":
-            return self.guard(token, lambda: int(token.text))
+            return self.whole(token)
         if token.kind == "float" or token.text in ("nan", "inf"):
             return float(token.text)
         if token.text in ("true", "false"):
@@ -443,7 +456,7 @@ class _Reader:
             name, transposed = name[:-2], transposed + 1
         found = self.values.get(name, self.symbols.get(name) if not transposed else None)
         if found is None:
-            raise self.error(f"no value is named {token.text!r} above this line", token,
+            raise self.error(f"no value is named {shown(token)} above this line", token,
                              _nearest(token.text, [*self.values, *self.symbols]))
         for _ in range(transposed):
             found = self.guard(token, lambda v=found: _tensor(v).T)  # type: ignore[misc]
@@ -496,9 +509,9 @@ class _Reader:
             if in_attributes or (name.kind == "name" and self.peek(1).text == "="):
                 in_attributes = True
                 if name.kind != "name":
-                    raise self.tokens.unexpected("an attribute, name=value,", name)
+                    raise self.tokens.unexpected("an attribute (name=value)", name)
                 self.take()
-                self.expect("=", "'=': attributes are written name=value,")
+                self.expect("=", "'=' (attributes are written name=value)")
                 if name.text in attrs:
                     raise self.error(f"the attribute {name.text!r} is given twice", name)
                 attrs[name.text] = self.attribute()
@@ -512,9 +525,10 @@ class _Reader:
         found = self.user_ops.get(token.text) or (find_op(token.text) if token.kind == "name" else None)
         if found is None:
             name, digest = self.op_name(token)
-            raise self.error(f"no op is named {name!r}" + (f" with the digest {digest}" if digest else ""), token,
-                             "its definition has to stand above" if digest else
-                             _nearest(name, [*ATOMIC, *LIBRARY, *self.user_ops, "copy_to"]))
+            what = f"no op is named {shown(Token('name', name, 0, 0))}"
+            if digest:
+                raise self.error(f"{what} with the digest {digest}", token, "its definition has to stand above")
+            raise self.error(what, token, _nearest(name, [*ATOMIC, *LIBRARY, *self.user_ops, "copy_to"]))
         return found
 
     def attribute(self) -> Any:
@@ -592,6 +606,9 @@ def _call(op: Op, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
     unknown = [k for k in attrs if k not in op.attributes]
     if unknown:
         raise LanguageError(f"{op.name} has no attribute {unknown[0]!r}", fix=f"it has {', '.join(op.attributes) or 'none'}")
+    for name in op.attributes:
+        if name not in attrs and op.signature.parameters[name].default is inspect.Parameter.empty:
+            raise LanguageError(f"{op.name} needs the attribute {name!r}", fix=f"it has {', '.join(op.attributes)}")
     return op(*positional, *given, **attrs)
 
 

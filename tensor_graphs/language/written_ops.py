@@ -49,10 +49,14 @@ def find_op(name: str) -> Op | None:
 
 
 class DefinedOp(CompositeOp):
-    """A composite read from a file: its definition is a graph, for operands of the written types (dims may be renamed)."""
+    """A composite read from a file: its definition is a graph, for operands of the written types (dims may be renamed).
 
-    def __init__(self, name: str, arguments: Sequence[Node], outputs: Sequence[Node]) -> None:
+    printed: it stands for a composite whose attributes its calls still name; else it has none.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[Node], outputs: Sequence[Node], printed: bool) -> None:
         super().__init__(lambda *xs: tuple(xs), name=name)
+        self.printed = printed
         self._written = Definition(tuple(arguments), tuple(outputs), definition_digest(outputs))
         self._types = [a.type for a in arguments]
         self._attrs: Mapping[str, Any] | None = None                # those of the first call with the written types
@@ -73,7 +77,9 @@ class DefinedOp(CompositeOp):
         if pairs is not None and all(a.dtype == b.dtype for a, b in zip(self._types, types, strict=True)):
             for mapping in _renamings([*pairs, *_pairs(dict(self._attrs or {}), dict(attrs))]):
                 if not mapping:
-                    return self._written
+                    if list(types) == self._types:
+                        return self._written
+                    continue
                 new = replace_dims([*self._written.arguments, *self._written.outputs], mapping)
                 count = len(self._types)
                 if [a.type for a in new[:count]] == list(types):
@@ -121,7 +127,7 @@ def defined_op(name: str, digest: str, arguments: Sequence[Node], outputs: Seque
     key = (name, found if digest else f"{found} as written")
     op = _user_ops.get(key)
     if op is None:
-        op = _user_ops[key] = DefinedOp(name, arguments, outputs)
+        op = _user_ops[key] = DefinedOp(name, arguments, outputs, printed=bool(digest))
     return op
 
 
@@ -139,6 +145,9 @@ def apply_written(op: Op, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> N
     if isinstance(op, CompositeOp):
         if not isinstance(op, DefinedOp):
             _check_call(op, inputs, attrs)
+        elif attrs and not op.printed:
+            raise AttributeValueError(f"{op.name} has no attributes, got {', '.join(attrs)}",
+                                      fix="write the values into its definition")
         return apply(op, inputs, attrs)
     return _structural(op, inputs, attrs)
 

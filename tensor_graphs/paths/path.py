@@ -241,7 +241,8 @@ class Paths:
     def kernels(self, path: Path) -> dict[str, Alternative]:
         """signature key -> the alternative a path chose, for every signature it reaches. Raises NoPathError for a stale path."""
         if path.graph_key != self.graph.structural_key:
-            raise NoPathError(f"the path {path.id} is of another graph: {path.graph_key[:12]}, this is {self.graph.structural_key[:12]}")
+            raise NoPathError(f"the path {path.id} is of another graph: {path.graph_key[:12]}, "
+                              f"this is {self.graph.structural_key[:12]}")
         out: dict[str, Alternative] = {}
         stack = [s for s, _ in self.top]
         while stack:

@@ -78,6 +78,9 @@ def same_math_limit(signature: Signature) -> float:
 BIG_WORK = 4e9
 """flops: sizes beyond this are compared at few points (the oracle takes a second for each)"""
 
+BIG_TRAFFIC = 2.5e8
+"""bytes: likewise"""
+
 
 def environment_of(backend: str, threads: int | None = None) -> Environment:
     """The environment of one backend on this machine, cached for the process. threads: as many, instead of the default number."""
@@ -426,7 +429,7 @@ def _at(signature: Signature, binding: Mapping[str, int]) -> tuple[tuple[str, in
 
 
 def _big(signature: Signature, binding: Mapping[str, int]) -> bool:
-    return not _within(signature, binding, BIG_WORK, 2.5e8)
+    return not _within(signature, binding, BIG_WORK, BIG_TRAFFIC)
 
 
 def _within(signature: Signature, binding: Mapping[str, int], flops: float, traffic: float) -> bool:

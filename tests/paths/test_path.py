@@ -229,7 +229,7 @@ def test_a_path_goes_to_json_and_back() -> None:
 def test_a_saved_path_that_was_changed_is_refused() -> None:
     data = paths_of(GRAPHS["a norm"], ("numpy",)).cheapest().to_json()
     key = next(iter(data["choices"]))
-    with pytest.raises(NoPathError, match=r"^the saved path says it is [0-9a-f]{16}, its choices make it [0-9a-f]{16}: it was changed$"):
+    with pytest.raises(NoPathError, match=rf"^the saved path says it is {data['id']}, its choices make it [0-9a-f]{{16}}: it was "):
         Path.from_json({**data, "choices": {**data["choices"], key: "numpy.other"}})
     for broken in ({}, {"id": "x", "graph": "y"}, {**data, "choices": ["a"]}):
         with pytest.raises(NoPathError, match=r"^this is no saved path: it needs id, graph and choices"):
@@ -240,7 +240,7 @@ def test_a_path_of_another_graph_or_of_missing_kernels_is_refused() -> None:
     path = paths_of(GRAPHS["a norm"], ("torch",)).cheapest()
     with pytest.raises(NoPathError, match=rf"^the path {path.id} is of another graph: "):
         paths_of(GRAPHS["a product"], ("torch",)).kernels(path)
-    with pytest.raises(NoPathError, match=r"^the path chooses 'torch\.rms_norm' for rms_norm f32\[n, 4\] f32\[4\], which is not available"):
+    with pytest.raises(NoPathError, match=r"^the path chooses 'torch\.rms_norm' for rms_norm f32\[n, 4\] f32\[4\], which is not "):
         paths_of(GRAPHS["a norm"], ("numpy",)).kernels(path)
 
 

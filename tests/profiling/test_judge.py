@@ -215,13 +215,15 @@ def test_rows_of_one_number_of_threads_are_not_those_of_another() -> None:
     assert environment_of("c").key() != environment_of("c", 1).key() != environment_of("c", 2).key()
 
 
-def test_no_kernel_is_judged_at_no_point_at_all(judge: Judge) -> None:
+@pytest.mark.parametrize("big", [1.0, 2.5e8])
+def test_no_kernel_is_judged_at_no_point_at_all(judge: Judge, monkeypatch: pytest.MonkeyPatch, big: float) -> None:
     """An op that is large at every size, or has but one, is compared nevertheless: at the least at one point and on two values."""
-    for node in (NODES["big linear"], tg.softmax(tg.input("x", (4, 4), tg.f32)), NODES["dot"]):
+    monkeypatch.setattr("tensor_graphs.profiling.judge.BIG_TRAFFIC", big)
+    for node in (tg.linear(tg.input("x", (3, 5), tg.f32), tg.input("w", (4, 5), tg.f32)), tg.iota((7,), dtype=tg.f32), NODES["dot"]):
         signature = signature_of(node)
         points = judge.points(kernel("slow"), signature, dict.fromkeys(signature.dim_names, 20))
         assert len({p.seed for p in points}) >= 2
-        assert any(p.like is not None for p in points)
+        assert any(p.like is not None for p in points) and all(judge.expected(signature, p) is not None for p in points)
 
 
 def test_two_dims_never_have_the_same_sizes_throughout(judge: Judge) -> None:

@@ -250,13 +250,10 @@ TG_INLINE void many_task(const attention *t, const int nv, int64_t head, int64_t
             for (int64_t j = 0; j < keys; j++) memcpy(copied + j * apart, k + j * k_stride, (size_t)d * 4);
             k = copied, k_stride = apart;
         }
-        tg_rows_product(keys, nv, K_CONTIGUOUS, k, k_stride, q, d, score, 0, NULL);
+        tg_rows_product(keys, nv, K_CONTIGUOUS, k, k_stride, q, d, score, NULL, NULL);
         int hide = t->mask || (t->causal && j0 + keys - 1 > low) || (t->window > 0 && high - j0 >= t->window);
         softmax_block(t, width, score, keys, j0, row, pos, hide, most, sum, alpha);
-        if (j0 > begin)
-            for (int64_t i = 0; i < d; i++)
-                for (int l = 0; l < width; l++) o[i * width + l] *= alpha[l];
-        tg_rows_product(d, nv, ROWS_CONTIGUOUS, v, t->v_stride, score, keys, o, 1, NULL);
+        tg_rows_product(d, nv, ROWS_CONTIGUOUS, v, t->v_stride, score, keys, o, alpha, NULL);
     }
     for (int l = 0; l < count; l++) {
         float *out = out_row(t, head, lane0 + l), inverse = sum[l] == 0.0f ? 0.0f : 1.0f / sum[l];

@@ -24,6 +24,6 @@ enum { K_CONTIGUOUS, ROWS_CONTIGUOUS };
  * what is there if `add`. panel is aligned to 64 bytes. `next`: from here on 16 bytes per k and tile are asked into the
  * L2 cache on the way (NULL: none). */
 void tg_rows_product(int64_t rows, int nv, int layout, const float *a, int64_t stride, const float *panel, int64_t k,
-                     float *c, int add, const char *next);
+                     float *c, const float *keep, const char *next);
 
 #endif

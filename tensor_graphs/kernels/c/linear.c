@@ -25,7 +25,9 @@ static float plain_output(const linear *l, int64_t i, int64_t j) {
 
 /* --- few rows: every weight is read once, in memory order --- */
 
-enum { STREAM_X = 4 };
+/* STREAM_X rows of x pass by each row of weights together. The products of CHAIN cache lines of weights add up in f32, one or
+ * two vectors per row of x, before they go into a total that keeps what additions round away. */
+enum { STREAM_X = 4, CHAIN = TG_CHAIN };
 
 /* Two bfloat16 lie in each 32-bit word, the even one low: one shift and one mask widen a whole vector of words, if x is
  * kept as [VW even elements][VW odd elements] per 2 * VW (split_pairs). What is left of a row after its
@@ -40,38 +42,54 @@ static void split_pairs(const float *x, int64_t n, int64_t k, float *to) {
     }
 }
 
-/* sums[c] = w . x[c] for one row of weights and `nx` rows of x. One row at a time read the memory fastest: 2 and 4 rows
- * side by side were 5 to 30 % slower. */
-TG_INLINE void row_products(const int nx, const int bf16, const char *w, const float *x, int64_t k, float *sums) {
-    const int size = bf16 ? 2 : 4, step = 64 / size; /* one cache line of weights at a time */
-    vf acc[STREAM_X];
-    for (int c = 0; c < nx; c++) acc[c] = (vf){0};
-    int64_t i = 0;
-    for (; i + step <= k; i += step) {
-        __builtin_prefetch(w + i * size + TG_PREFETCH, 0, 3);
-        for (int line = 0; line < 16; line += VW) { /* a line is 16 words */
-            vf word = v_load((const float *)(w + i * size) + line);
-            if (bf16) {
-                vf even = (vf)((vu)word << 16), odd = (vf)((vu)word & 0xffff0000u);
-                for (int c = 0; c < nx; c++) {
-                    acc[c] += even * v_load(x + c * k + i + 2 * line);
-                    acc[c] += odd * v_load(x + c * k + i + 2 * line + VW);
-                }
-            } else
-                for (int c = 0; c < nx; c++) acc[c] += word * v_load(x + c * k + i + line);
+/* acc[c][...] += one line of weights times the same elements of each row of x. */
+TG_INLINE void line_products(const int nx, const int bf16, const char *w, const float *const *x, int64_t i, vf acc[STREAM_X][2]) {
+    __builtin_prefetch(w + TG_PREFETCH, 0, 3);
+    for (int v = 0; v < 16; v += VW) { /* a line is 16 words */
+        vf word = v_load((const float *)w + v);
+        if (bf16) {
+            vf even = (vf)((vu)word << 16), odd = (vf)((vu)word & 0xffff0000u);
+            for (int c = 0; c < nx; c++) {
+                acc[c][0] += even * v_load(x[c] + i + 2 * v);
+                acc[c][1] += odd * v_load(x[c] + i + 2 * v + VW);
+            }
+        } else
+            for (int c = 0; c < nx; c++) acc[c][0] += word * v_load(x[c] + i + v);
+    }
+}
+
+/* sums[c] = w . x[c] for one row of weights and `nx` rows of x, k apart. One row at a time read the memory fastest: 2 and 4
+ * rows side by side were 5 to 30 % slower. */
+TG_INLINE void row_products(const int nx, const int bf16, const char *w, const float *rows, int64_t k, double *sums) {
+    const int step = bf16 ? 32 : 16;
+    const float *x[STREAM_X];
+    v_total total[STREAM_X];
+    for (int c = 0; c < nx; c++) x[c] = rows + c * k, total[c] = (v_total){{0}, {0}};
+    for (int64_t lines = k / step; lines > 0; lines -= CHAIN) {
+        const int64_t count = tg_min(lines, CHAIN);
+        vf acc[STREAM_X][2];
+        for (int c = 0; c < nx; c++) acc[c][0] = acc[c][1] = (vf){0};
+        if (count == CHAIN) {
+            _Pragma("GCC unroll 16") for (int i = 0; i < CHAIN; i++) line_products(nx, bf16, w + i * 64, x, i * step, acc);
+        } else
+            for (int64_t i = 0; i < count; i++) line_products(nx, bf16, w + i * 64, x, i * step, acc);
+        w += count * 64;
+        for (int c = 0; c < nx; c++) {
+            x[c] += count * step;
+            v_total_add(&total[c], bf16 ? acc[c][0] + acc[c][1] : acc[c][0]);
         }
     }
-    for (int c = 0; c < nx; c++) sums[c] = v_sum(acc[c]);
-    for (; i < k; i++) {
+    for (int c = 0; c < nx; c++) sums[c] = v_total_sum(&total[c]);
+    for (int64_t i = 0; i < k % step; i++) {
         float weight = bf16 ? bf16_to_f32(((const uint16_t *)w)[i]) : ((const float *)w)[i];
-        for (int c = 0; c < nx; c++) sums[c] += weight * x[c * k + i];
+        for (int c = 0; c < nx; c++) sums[c] += (double)weight * x[c][i];
     }
 }
 
 TG_INLINE void row_outputs(const linear *l, int64_t j, int64_t c0, const int nx, const int bf16) {
-    float sums[STREAM_X];
+    double sums[STREAM_X];
     row_products(nx, bf16, l->w + j * l->k * l->weight_size, l->x + c0 * l->k, l->k, sums);
-    for (int c = 0; c < nx; c++) l->out[(c0 + c) * l->m + j] = sums[c] + (l->bias ? l->bias[j] : 0.0f);
+    for (int c = 0; c < nx; c++) l->out[(c0 + c) * l->m + j] = (float)(sums[c] + (l->bias ? l->bias[j] : 0.0f));
 }
 
 TG_INLINE void stream_rows(const linear *l, int64_t from, int64_t to, const int bf16) {
@@ -163,7 +181,7 @@ static void tile_part(void *ctx, int part, int parts) {
         const char *next = l->w + (j + rows) * k * l->weight_size, *end = l->w + to * k * l->weight_size;
         for (int64_t row = 0; row < l->n; row += PANEL) {
             const int64_t lanes = tg_min(PANEL, l->n - row), nv = lanes <= VW ? 1 : 2;
-            tg_rows_product(rows, (int)nv, K_CONTIGUOUS, weights, stride, l->panels + row * k, k, c, 0, next < end ? next : NULL);
+            tg_rows_product(rows, (int)nv, K_CONTIGUOUS, weights, stride, l->panels + row * k, k, c, NULL, next < end ? next : NULL);
             next += 16 * k * (rows / TILE_ROWS);
             store_transposed(l->out + row * l->m + j, l->m, c, nv * VW, lanes, rows, l->bias ? l->bias + j : NULL);
         }

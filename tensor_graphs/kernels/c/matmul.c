@@ -41,7 +41,7 @@ TG_INLINE void column_panel(const matmul *p, const int nv, float *out, const flo
     for (int64_t i = 0; i < rows; i += TILE_ROWS) {
         const int64_t height = tg_min(TILE_ROWS, rows - i);
         const float *tile = a + i * p->am;
-        if (p->am == 1) tg_rows_product(height, nv, ROWS_CONTIGUOUS, tile, p->ak, panel, k, c, 0, NULL);
+        if (p->am == 1) tg_rows_product(height, nv, ROWS_CONTIGUOUS, tile, p->ak, panel, k, c, NULL, NULL);
         else {
             int64_t apart = p->am;
             if (p->ak != 1 || apart % 1024 == 0) { /* rows 4096 bytes apart would share one set of the L1 cache */
@@ -49,7 +49,7 @@ TG_INLINE void column_panel(const matmul *p, const int nv, float *out, const flo
                     for (int64_t l = 0; l < k; l++) copied[r * stride + l] = tile[r * p->am + l * p->ak];
                 tile = copied, apart = stride;
             }
-            tg_rows_product(height, nv, K_CONTIGUOUS, tile, apart, panel, k, c, 0, NULL);
+            tg_rows_product(height, nv, K_CONTIGUOUS, tile, apart, panel, k, c, NULL, NULL);
         }
         for (int64_t r = 0; r < height; r++) {
             float *to = out + (i + r) * p->om;

@@ -21,6 +21,7 @@ typedef float vfu __attribute__((vector_size(VW * 4), aligned(4), may_alias));
 typedef uint32_t vu __attribute__((vector_size(VW * 4)));
 typedef uint16_t vh __attribute__((vector_size(VW * 2)));
 typedef float v4 __attribute__((vector_size(16)));
+typedef double v4d __attribute__((vector_size(32)));
 
 TG_INLINE vf v_load(const float *p) { return *(const vfu *)p; }
 TG_INLINE void v_store(float *p, vf v) { *(vfu *)p = v; }
@@ -48,6 +49,32 @@ TG_INLINE float v_sum(vf v) {
     total = part[0];
     for (int i = 1; i < VW / 4; i++) total += part[i];
     return (total[0] + total[2]) + (total[1] + total[3]);
+}
+
+/* A sum of vectors, lane by lane, that knows what its additions rounded away (Kahan, Further remarks on reducing truncation
+ * errors, 1965): the sum is `high - excess`. Start from zeros. */
+typedef struct v_total {
+    vf high, excess;
+} v_total;
+
+TG_INLINE void v_total_add(v_total *t, vf v) {
+    vf missing = v - t->excess, high = t->high + missing;
+    t->excess = (high - t->high) - missing;
+    t->high = high;
+}
+
+/* The sum of the lanes in f64. The subtraction is a loop over memory because gcc 12 turns that, unlike
+ * __builtin_convertvector of a vector of 16, into whole conversions. */
+TG_INLINE double v_total_sum(const v_total *t) {
+    float high[VW];
+    double lane[VW];
+    v4d part[VW / 4], sum;
+    memcpy(high, &t->high, sizeof high);
+    for (int l = 0; l < VW; l++) lane[l] = high[l];
+    memcpy(part, lane, sizeof part);
+    sum = part[0];
+    for (int i = 1; i < VW / 4; i++) sum += part[i];
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]) - HX;
 }
 
 TG_INLINE uint32_t bits_of(float x) {
