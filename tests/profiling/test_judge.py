@@ -217,9 +217,10 @@ def test_rows_of_one_number_of_threads_are_not_those_of_another() -> None:
 
 @pytest.mark.parametrize("big", [1.0, 2.5e8])
 def test_no_kernel_is_judged_at_no_point_at_all(judge: Judge, monkeypatch: pytest.MonkeyPatch, big: float) -> None:
-    """An op that is large at every size, or has but one, is compared nevertheless: at the least at one point and on two values."""
-    monkeypatch.setattr("tensor_graphs.profiling.judge.BIG_TRAFFIC", big)
     """An op that is large at every size, or has but one, is compared nevertheless: on two values at the least."""
+    monkeypatch.setattr("tensor_graphs.profiling.judge.BIG_TRAFFIC", big)
+    one_size = tg.linear(tg.input("x", (3, 5), tg.f32), tg.input("w", (4, 5), tg.f32))
+    for node in (one_size, tg.iota((7,), dtype=tg.f32), NODES["dot"]):
         signature = signature_of(node)
         points = judge.points(kernel("slow"), signature, dict.fromkeys(signature.dim_names, 20))
         assert len({p.seed for p in points}) >= 2
