@@ -156,7 +156,7 @@ def _constant(node: Node) -> str:
         return f"{format_value(value)}, {dtype.name}"
     array = value.array()
     floats = dtype.kind == "float"
-    if array.ndim == 1 and array.size <= LISTED_ELEMENTS and not (floats and np.isnan(array.astype(np.float64)).any()):
+    if array.ndim == 1 and array.size <= LISTED_ELEMENTS and not (floats and np.isnan(array).any()):    # NaN has a payload
         items = [float(x) for x in array] if floats else [bool(x) if dtype.kind == "bool" else int(x) for x in array]
         return f"[{', '.join(map(format_value, items))}], {dtype.name}"
     return f"base64({_base64(value)}), {format_type(node.type)}"

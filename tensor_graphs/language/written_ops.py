@@ -6,6 +6,7 @@ has that very op, it is used; else an op is made that has the written definition
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from tensor_graphs.language.leaves import _shape
 from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply, encode_attribute
 
 DIGEST_LENGTH = 12
-"""hexadecimal digits of a definition's digest in a written name"""
+"""hexadecimal digits of the digest in a written name"""
 
 _user_ops: weakref.WeakValueDictionary[tuple[str, str], CompositeOp] = weakref.WeakValueDictionary()
 
@@ -35,9 +36,15 @@ def is_library(op: CompositeOp) -> bool:
 def written_name(node: Node) -> str:
     """The name under which a user composite's node is written: `name#digest`; the op is kept for reading it back."""
     assert isinstance(node.op, CompositeOp)
-    digest = node.op.identity(node)[:DIGEST_LENGTH]
+    digest = _written_digest(node.op.identity(node), [i.type for i in node.inputs])
     _user_ops[node.op.name, digest] = node.op
     return f"{node.op.name}#{digest}"
+
+
+def _written_digest(definition: str, types: Sequence[TensorType]) -> str:
+    """Of the definition and of all operand types: those that the definition does not read are not in its own digest."""
+    text = "|".join([definition, *map(str, types)])
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def find_op(name: str) -> Op | None:
@@ -120,7 +127,7 @@ def defined_op(name: str, digest: str, arguments: Sequence[Node], outputs: Seque
 
     Raises LanguageError when the definition has another digest: it was changed and its name was not.
     """
-    found = definition_digest(outputs)[:DIGEST_LENGTH]
+    found = _written_digest(definition_digest(outputs), [a.type for a in arguments])
     if digest and found != digest:
         raise LanguageError(f"the definition named {name}#{digest} has the digest {found}, so it is not the one that was printed",
                             fix=f"name it {name}, and leave the digest away where it is called too, if the change is meant")
