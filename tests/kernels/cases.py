@@ -189,12 +189,12 @@ def weight(d: Draw, *shape: int) -> Node | None:
 
 
 def rms_norm(d: Draw) -> Node:
-    shape = d.shape(1, 3, least=1)
+    shape = d.shape(1, 3)
     return tg.rms_norm(d.tensor(shape), weight(d, shape[-1]), eps=d.pick(1e-6, 0.3), offset=d.pick(0.0, 1.0))
 
 
 def layer_norm(d: Draw) -> Node:
-    shape = (*d.shape(0, 2, least=1), d.size(least=3))
+    shape = (*d.shape(0, 2), d.pick(0, 3, 5, 17))
     scale = weight(d, shape[-1])
     return tg.layer_norm(d.tensor(shape, plain=True), scale, None if scale is None else weight(d, shape[-1]), eps=d.pick(1e-5, 0.3))
 

@@ -9,7 +9,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec
-from tensor_graphs.kernels.registry import load_backend
+from tensor_graphs.kernels.registry import load_backend, why_missing
 from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.leaves import item
@@ -23,6 +23,12 @@ from tests.plans import poison, worst_error
 BACKENDS = ("numpy", "torch", "c")
 KERNELS = [k for name in BACKENDS for k in load_backend(name)]
 TRIES = 8
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_backend_is_here(name: str) -> None:
+    """A missing backend would take its rows out of the tables below without a word."""
+    assert why_missing(name) is None and load_backend(name)
 
 
 def instance(op: str, dtype: DType, seed: int) -> tuple[tg.Graph, dict[str, np.ndarray], Spec] | None:

@@ -134,12 +134,18 @@ def softmax(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
         outs[0][...] = e / np.sum(e, axis=axis, keepdims=True, dtype=np.float64)
 
 
+def last_mean(x: np.ndarray) -> np.ndarray:
+    """The mean over the last axis, kept with size 1; of nothing NaN, without numpy's warning."""
+    total: np.ndarray = np.sum(x, axis=-1, keepdims=True)
+    return total / x.shape[-1] if x.shape[-1] else np.full_like(total, np.nan)
+
+
 @row("rms_norm", in_place=True)
 def rms_norm(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x = wide(ins[0])
     weight = operand(ins, attrs, ("x", "weight"), "weight")
     with np.errstate(all="ignore"):
-        mean_square = np.mean(np.square(x, dtype=np.float64), axis=-1, keepdims=True)
+        mean_square = last_mean(np.square(x, dtype=np.float64))
         y = x * (1 / np.sqrt(mean_square + attrs["eps"]))
         outs[0][...] = y if weight is None else y * (attrs["offset"] + weight.astype(np.float64))
 
@@ -150,8 +156,8 @@ def layer_norm(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     weight, bias = operand(ins, attrs, names, "weight"), operand(ins, attrs, names, "bias")
     x = ins[0].astype(np.float64)
     with np.errstate(all="ignore"):
-        centred = x - x.mean(axis=-1, keepdims=True)
-        y = centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + attrs["eps"])
+        centred = x - last_mean(x)
+        y = centred / np.sqrt(last_mean(centred * centred) + attrs["eps"])
         if weight is not None:
             y = y * weight.astype(np.float64)
         outs[0][...] = y if bias is None else y + bias.astype(np.float64)

@@ -1,0 +1,77 @@
+"""paths/plan.py: memory as a function of the dims, and what is said when it is too much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.paths.plan import PlanError, human, midpoint
+from tests.plans import plan_of
+
+N = tg.dim("n", 1, 1000)
+
+
+def step() -> tg.Graph:
+    """A state of 4 kB, a parameter of 1 kB, and n rows through two kernels that may not share memory."""
+    s, x, w = tg.state("cache", (64, 16)), tg.input("x", (N, 16)), tg.parameter("w", (16, 16))
+    h = tg.linear(tg.tanh(x), w)
+    return tg.graph({"y": tg.sum(h * tg.softmax(h), 1)}, {s: s.write(x, at=0)})
+
+
+def test_every_byte_of_a_plan_is_told_by_kind() -> None:
+    use = plan_of(step()).memory(n=10)
+    assert use.parameters == 16 * 16 * 4 and use.states == 64 * 16 * 4 and use.outputs == 64 and use.device == "cpu"
+    assert use.arena == plan_of(step()).variants[0].layout.offsets({"n": 10})[1] > 0
+    assert use.total == use.allocated + use.parameters == use.parameters + use.states + use.arena + use.outputs + use.constants
+    assert use.to_json() == {"parameters": 1024, "states": 4096, "arena": use.arena, "outputs": 64, "constants": use.constants,
+                             "total": use.total}
+
+
+def test_dims_that_are_not_given_are_at_their_largest() -> None:
+    plan = plan_of(step(), largest={"n": 500})
+    assert plan.memory() == plan.memory(n=500) and plan.binding({}) == {"n": 500}
+    assert plan.memory(n=1000).arena > plan.memory().arena
+
+
+def test_dims_that_the_graph_does_not_have_are_named() -> None:
+    plan = plan_of(step())
+    with pytest.raises(PlanError, match=r"^the graph has no dim named k, m; it has n$"):
+        plan.memory(k=1, m=2)
+    with pytest.raises(PlanError, match=r"^dim n = 1001 is outside of 1\.\.1000$"):
+        plan.memory(n=1001)
+    with pytest.raises(PlanError, match=r"^the graph has no dim named k; it has none$"):
+        plan_of(tg.graph(tg.constant(1.0))).memory(k=1)
+
+
+def test_too_much_memory_is_explained_by_the_largest_live_set() -> None:
+    plan = plan_of(step())
+    plan.check_capacity({"n": 1000})                    # no limit
+    plan.check_capacity({"n": 10}, capacity=plan.memory(n=10).total)
+    with pytest.raises(PlanError) as caught:
+        plan.check_capacity({"n": 1000}, capacity=100_000)
+    use = plan.memory(n=1000)
+    assert str(caught.value) == (
+        f"device cpu may use 100.0 kB, the plan needs {human(use.total)} at n=1000: parameters 1.0 kB, states 4.1 kB, "
+        f"outputs 4.0 kB, arena {human(use.arena)}\n"
+        "  largest live set, 128.0 kB: tanh 64.0 kB, linear 64.0 kB\n"
+        "  fix: smaller dims, a shorter cache, or a higher memory limit")
+    with pytest.raises(PlanError, match=r"\n  largest live set, 0 B: nothing transient\n"):
+        plan_of(tg.graph(tg.constant(1.0))).check_capacity({}, capacity=10)
+
+
+def test_a_variant_serves_its_range_of_the_table_dim() -> None:
+    plan = plan_of(step())
+    small, large = replace(plan.variants[0], low=1, high=4), replace(plan.variants[0], low=5, high=1000)
+    tabled = replace(plan, variants=(small, large), table_dim="n")
+    assert tabled.variant({"n": 4}) is small and tabled.variant({"n": 5}) is large and plan.variant({"n": 5}) is plan.variants[0]
+
+
+def test_bytes_for_people() -> None:
+    assert [human(n) for n in (0, 999, 1000, 1_234_567, 5e9, 5e13)] == ["0 B", "999 B", "1.0 kB", "1.2 MB", "5.0 GB", "50000.0 GB"]
+
+
+def test_a_typical_size_lies_between_the_bounds() -> None:
+    assert [midpoint(tg.dim("n", lo, hi)) for lo, hi in ((0, 0), (1, 1), (1, 100), (0, 4), (500, 1000), (1, 10**6))] == [
+        0, 1, 10, 2, 500, 256]
