@@ -7,7 +7,8 @@
 #include "gemm.h"
 #include "loops.h"
 
-enum { FEW_LANES = 8, FEW_KEYS = 64, KEYS = 8 * TILE_ROWS };
+/* SUM: terms that add up in f32 before they go into a larger sum. */
+enum { FEW_LANES = 8, FEW_KEYS = 64, KEYS = 8 * TILE_ROWS, SUM = 16 };
 
 typedef struct attention {
     float *out;
@@ -66,9 +67,9 @@ TG_INLINE void few_scores(const int lanes, const float *q, const float *k, int64
             }
         }
         for (int l = 0; l < lanes; l++) {
-            float dot = v_sum(acc[l][0] + acc[l][1]);
-            for (int64_t t = i; t < d; t++) dot += k[t] * q[l * d + t];
-            score[j * FEW_LANES + l] = dot;
+            double dot = v_sum_wide(acc[l][0] + acc[l][1]);
+            for (int64_t t = i; t < d; t++) dot += (double)k[t] * q[l * d + t];
+            score[j * FEW_LANES + l] = (float)dot;
         }
     }
 }
@@ -78,25 +79,32 @@ TG_INLINE void few_values(const int lanes, const float *p, const float *v, int64
                           const float *alpha, float *o, int64_t apart) {
     int64_t i = 0;
     for (; i + 2 * VW <= d; i += 2 * VW) {
-        vf acc[4][2];
-        for (int l = 0; l < lanes; l++)
-            for (int h = 0; h < 2; h++) acc[l][h] = v_load(o + l * apart + i + h * VW) * v_splat(alpha[l]);
-        for (int64_t j = 0; j < keys; j++) {
-            vf v0 = v_load(v + j * v_stride + i), v1 = v_load(v + j * v_stride + i + VW);
-            for (int l = 0; l < lanes; l++) {
-                vf weight = v_splat(p[j * FEW_LANES + l]);
-                acc[l][0] += weight * v0;
-                acc[l][1] += weight * v1;
+        vf sum[4][2], acc[4][2];
+        for (int l = 0; l < lanes; l++) sum[l][0] = sum[l][1] = (vf){0};
+        for (int64_t j0 = 0; j0 < keys; j0 += SUM) {
+            for (int l = 0; l < lanes; l++) acc[l][0] = acc[l][1] = (vf){0};
+            for (int64_t j = j0; j < tg_min(j0 + SUM, keys); j++) {
+                vf v0 = v_load(v + j * v_stride + i), v1 = v_load(v + j * v_stride + i + VW);
+                for (int l = 0; l < lanes; l++) {
+                    vf weight = v_splat(p[j * FEW_LANES + l]);
+                    acc[l][0] += weight * v0;
+                    acc[l][1] += weight * v1;
+                }
             }
+            for (int l = 0; l < lanes; l++)
+                for (int h = 0; h < 2; h++) sum[l][h] += acc[l][h];
         }
         for (int l = 0; l < lanes; l++)
-            for (int h = 0; h < 2; h++) v_store(o + l * apart + i + h * VW, acc[l][h]);
+            for (int h = 0; h < 2; h++) {
+                float *to = o + l * apart + i + h * VW;
+                v_store(to, v_load(to) * v_splat(alpha[l]) + sum[l][h]);
+            }
     }
     for (int l = 0; l < lanes; l++)
         for (int64_t t = i; t < d; t++) {
-            float sum = o[l * apart + t] * alpha[l];
-            for (int64_t j = 0; j < keys; j++) sum += p[j * FEW_LANES + l] * v[j * v_stride + t];
-            o[l * apart + t] = sum;
+            double sum = (double)o[l * apart + t] * alpha[l];
+            for (int64_t j = 0; j < keys; j++) sum += (double)p[j * FEW_LANES + l] * v[j * v_stride + t];
+            o[l * apart + t] = (float)sum;
         }
 }
 
@@ -141,9 +149,9 @@ static void few_task(const attention *t, int64_t head, int64_t split) {
                 score[j * FEW_LANES + l] = f32_exp(score[j * FEW_LANES + l] - (most == NONE ? 0.0f : most));
             }
         for (l = 0; l < lanes; l++) {
-            float sum = 0;
+            double sum = (double)mine[l * apart + 1] * alpha[l];
             for (int64_t j = 0; j < keys; j++) sum += score[j * FEW_LANES + l];
-            mine[l * apart + 1] = mine[l * apart + 1] * alpha[l] + sum;
+            mine[l * apart + 1] = (float)sum;
         }
         l = 0;
         for (; l + 4 <= lanes; l += 4)
@@ -206,12 +214,16 @@ TG_INLINE void softmax_block(const attention *t, const int width, float *score, 
         alpha[l] = f32_exp(most[l] - base[l]);
         most[l] = top[l];
     }
-    for (int64_t j = 0; j < keys; j++) {
-        float *s = score + j * width;
-        for (int l = 0; l < width; l++) {
-            s[l] = f32_exp(s[l] - base[l]);
-            total[l] += s[l];
+    for (int64_t j0 = 0; j0 < keys; j0 += SUM) {
+        float part[PANEL] = {0};
+        for (int64_t j = j0; j < tg_min(j0 + SUM, keys); j++) {
+            float *s = score + j * width;
+            for (int l = 0; l < width; l++) {
+                s[l] = f32_exp(s[l] - base[l]);
+                part[l] += s[l];
+            }
         }
+        for (int l = 0; l < width; l++) total[l] += part[l];
     }
     for (int l = 0; l < width; l++) sum[l] = sum[l] * alpha[l] + total[l];
 }

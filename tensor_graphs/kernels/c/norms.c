@@ -40,22 +40,22 @@ TG_INLINE double sum(const float *x, int64_t d, float centre) {
 
 TG_INLINE double square_root(double x) { return __builtin_sqrt(x); }
 
-/* out = x * scale * (offset + w), d wide; w NULL: out = x * scale. */
-TG_INLINE void scale_row(float *out, const float *x, int64_t d, float scale, const void *w, int64_t dtype, float offset) {
+/* out = x * scale * (offset + w), d wide, rounded once; w NULL: out = x * scale. */
+TG_INLINE void scale_row(float *out, const float *x, int64_t d, double scale, const void *w, int64_t dtype, double offset) {
     if (!w)
-        for (int64_t i = 0; i < d; i++) out[i] = x[i] * scale;
+        for (int64_t i = 0; i < d; i++) out[i] = (float)(x[i] * scale);
     else if (dtype == TG_BF16)
-        for (int64_t i = 0; i < d; i++) out[i] = x[i] * scale * (offset + bf16_to_f32(((const uint16_t *)w)[i]));
+        for (int64_t i = 0; i < d; i++) out[i] = (float)(x[i] * scale * (offset + bf16_to_f32(((const uint16_t *)w)[i])));
     else
-        for (int64_t i = 0; i < d; i++) out[i] = x[i] * scale * (offset + ((const float *)w)[i]);
+        for (int64_t i = 0; i < d; i++) out[i] = (float)(x[i] * scale * (offset + ((const float *)w)[i]));
 }
 
 TG_INLINE void rms_rows(const call *c, int64_t from, int64_t to) {
     const int64_t d = c->ints[1];
     for (int64_t row = from; row < to; row++) {
         const float *x = (const float *)c->ptr[1] + row * d;
-        float scale = (float)(1.0 / square_root(sum_squares(x, d, 0.0f) / (double)d + c->floats[0]));
-        scale_row((float *)c->ptr[0] + row * d, x, d, scale, c->ptr[2], c->ints[2], (float)c->floats[1]);
+        double scale = 1.0 / square_root(sum_squares(x, d, 0.0f) / (double)d + c->floats[0]);
+        scale_row((float *)c->ptr[0] + row * d, x, d, scale, c->ptr[2], c->ints[2], c->floats[1]);
     }
 }
 
@@ -69,8 +69,8 @@ TG_INLINE void add_rms_rows(const call *c, int64_t from, int64_t to) {
         float *total = (float *)c->ptr[0] + row * d;
         const float *x = (const float *)c->ptr[2] + row * d, *y = (const float *)c->ptr[3] + row * d;
         for (int64_t i = 0; i < d; i++) total[i] = x[i] + y[i];
-        float scale = (float)(1.0 / square_root(sum_squares(total, d, 0.0f) / (double)d + c->floats[0]));
-        scale_row((float *)c->ptr[1] + row * d, total, d, scale, c->ptr[4], c->ints[2], (float)c->floats[1]);
+        double scale = 1.0 / square_root(sum_squares(total, d, 0.0f) / (double)d + c->floats[0]);
+        scale_row((float *)c->ptr[1] + row * d, total, d, scale, c->ptr[4], c->ints[2], c->floats[1]);
     }
 }
 

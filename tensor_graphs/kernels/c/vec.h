@@ -51,6 +51,20 @@ TG_INLINE float v_sum(vf v) {
     return (total[0] + total[2]) + (total[1] + total[3]);
 }
 
+/* The sum of the lanes in f64. The conversion is a loop over memory because gcc 12 makes of that, unlike of
+ * __builtin_convertvector on 16 lanes, whole conversions. */
+TG_INLINE double v_sum_wide(vf v) {
+    float narrow[VW];
+    double lane[VW];
+    v4d part[VW / 4], total;
+    memcpy(narrow, &v, sizeof narrow);
+    for (int l = 0; l < VW; l++) lane[l] = narrow[l];
+    memcpy(part, lane, sizeof part);
+    total = part[0];
+    for (int i = 1; i < VW / 4; i++) total += part[i];
+    return (total[0] + total[2]) + (total[1] + total[3]);
+}
+
 /* A sum of vectors, lane by lane, that knows what its additions rounded away (Kahan, Further remarks on reducing truncation
  * errors, 1965): the sum is `high - excess`. Start from zeros. */
 typedef struct v_total {
@@ -61,20 +75,6 @@ TG_INLINE void v_total_add(v_total *t, vf v) {
     vf missing = v - t->excess, high = t->high + missing;
     t->excess = (high - t->high) - missing;
     t->high = high;
-}
-
-/* The sum of the lanes in f64. The subtraction is a loop over memory because gcc 12 turns that, unlike
- * __builtin_convertvector of a vector of 16, into whole conversions. */
-TG_INLINE double v_total_sum(const v_total *t) {
-    float high[VW];
-    double lane[VW];
-    v4d part[VW / 4], sum;
-    memcpy(high, &t->high, sizeof high);
-    for (int l = 0; l < VW; l++) lane[l] = high[l];
-    memcpy(part, lane, sizeof part);
-    sum = part[0];
-    for (int i = 1; i < VW / 4; i++) sum += part[i];
-    return (sum[0] + sum[2]) + (sum[1] + sum[3]) - HX;
 }
 
 TG_INLINE uint32_t bits_of(float x) {
