@@ -1,22 +1,67 @@
-"""The example on the first page is run as it stands there."""
+"""What the first page shows is run as it stands there."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+import tokenizers
+
+from tensor_graphs.frontends.huggingface_folder import write_gemma3_folder
+from tests.cli.command import TINY, tg
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LANGUAGE, KERNEL, USE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the examples lie, and a small Gemma folder with a tokenizer of words like w9."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    write_gemma3_folder(folder / "my-gemma", TINY, seed=0)
+    words = {f"w{i}": i for i in range(TINY.vocab_size)}
+    splitter = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    splitter.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    splitter.save(str(folder / "my-gemma" / "tokenizer.json"))
+    return folder
 
 
 def test_the_example_of_the_readme_runs_and_is_right():
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, object] = {}
-    exec(code, names)
+    exec(LANGUAGE, names)
     probabilities = np.asarray(names["probabilities"])
     assert probabilities.shape == (7, 256)
     np.testing.assert_allclose(probabilities, 1 / 256, rtol=1e-5)         # equal rows of w: equal probabilities
+
+
+def test_the_kernel_of_the_readme_is_judged_measured_and_listed(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(KERNEL + "\n" + USE)
+    assert len([line for line in KERNEL.splitlines() if line.strip() and "import" not in line]) <= 8
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                          capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "100% of it from measured rows" in done.stdout
+    assert "numpy.my_softmax" in done.stdout and "numpy.softmax" in done.stdout     # one is chosen, the other is next
+
+
+# tests/acceptance runs the true shape
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "--random-weights" not in c])
+def test_the_commands_of_the_readme_run(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(here)
+    words = shlex.split(command, comments=True)
+    assert words[0] == "tg"
+    done = tg(*words[1:])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
 
 
 def test_every_file_that_the_documents_link_to_exists():

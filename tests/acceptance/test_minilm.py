@@ -68,4 +68,4 @@ def test_twenty_sentences_point_where_transformers_points(folder: Path) -> None:
     assert len(SENTENCES) == 20 and len({len(i) for i in ids}) > 8
     assert cosines.min() >= 0.99999, cosines
     different = ours @ ours.T - 2 * np.eye(len(ours))
-    assert different.max() < 0.99                                   # the comparison can tell sentences apart
+    assert different.max() < 0.99  # the comparison can tell sentences apart

@@ -1,4 +1,4 @@
-"""true_shape: run in a process of its own: Gemma-3-270M with random weights (seed 0) decodes, and its memory is watched.
+"""true_shape: Gemma-3-270M with random weights (seed 0) decodes in a process whose memory is watched.
 
     python -m tests.acceptance.true_shape DATABASE
 
@@ -54,8 +54,17 @@ def main(database: str) -> None:
     session.reset()
     made = generate(compiled, [2, 9259, 10], 64, session=session)
     use = plan.memory(n=PROMPT, p=0, m=LOGITS)
-    sys.stdout.write(json.dumps({"ids": made.ids, "announced": use.to_json(), "allocated": use.allocated, "grown": peak - before,
-                      "tokens_per_second": made.tokens_per_second}))
+    sys.stdout.write(
+        json.dumps(
+            {
+                "ids": made.ids,
+                "announced": use.to_json(),
+                "allocated": use.allocated,
+                "grown": peak - before,
+                "tokens_per_second": made.tokens_per_second,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -169,19 +169,17 @@ def test_devices_names_each_backend_or_why_it_is_missing() -> None:
 
 
 def test_db_tells_its_rows_checks_itself_and_names_the_best(tmp_path: Path) -> None:
+    file = tmp_path / "small.tg"
+    file.write_text("tg 1\ninput x f32[8, 32]\noutput y = softmax(x)\n")
     db = ("--db", tmp_path / "own.db", "--json")
     assert sum(document(tg("db", "stats", *db))["rows"].values()) == 0
-    done = document(
-        tg("profile", ROOT / "examples" / "softmax.tg", "--budget", 60, "--at", "n=4", "--backends", "numpy", *db)
-    )
-    assert done["measured"] >= 3 and done["failed"] == done["left"] == 0 and not done["interrupted"]
+    done = document(tg("profile", file, "--budget", 60, "--backends", "numpy", *db))
+    assert done["measured"] >= 1 and done["failed"] == done["left"] == 0 and not done["interrupted"]
     assert document(tg("db", "stats", *db))["rows"]["benchmark_traces"] >= done["measured"]
     best = document(tg("db", "best", *db))
     assert {row["implementation_name"] for row in best} >= {"numpy.softmax"}
     assert all(row["worst_relative_error"] <= 1e-3 for row in best)
     assert document(tg("db", "check", *db)) == {"ok": True, "problems": []}
     assert document(tg("db", "vacuum", *db))["bytes"] >= 0
-    again = document(
-        tg("profile", ROOT / "examples" / "softmax.tg", "--budget", 60, "--at", "n=4", "--backends", "numpy", *db)
-    )
-    assert again["measured"] == 0 and again["already_known"] == done["measured"] + done["already_known"]
+    again = document(tg("profile", file, "--budget", 60, "--backends", "numpy", *db))
+    assert again["measured"] == again["left"] == 0 and again["already_known"] >= 1
