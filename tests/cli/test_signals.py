@@ -9,9 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.cli.command import ROOT, TG, document, environment, tg
-
-GRAPH = ROOT / "examples" / "softmax.tg"
+from tests.cli.command import TG, document, environment, tg
 
 
 def traces(file: Path) -> int:
@@ -25,8 +23,9 @@ def traces(file: Path) -> int:
 
 
 def test_ctrl_c_while_profiling_keeps_every_row_and_the_next_call_goes_on(tmp_path: Path) -> None:
-    db = tmp_path / "own.db"
-    arguments = ("profile", GRAPH, "--db", db, "--backends", "numpy")
+    db, graph = tmp_path / "own.db", tmp_path / "softmax.tg"
+    graph.write_text("tg 1\ndim n 1..512\ninput x f32[n, 640]\noutput y = softmax(x)\n")
+    arguments = ("profile", graph, "--db", db, "--backends", "numpy")
     process = subprocess.Popen(
         [*TG, *map(str, arguments), "--budget", "100"],
         env=environment(),
