@@ -291,6 +291,15 @@ def test_whatever_is_written_over_was_read_before(name: str, backend: str) -> No
     check(g, inputs, states=states, backends=(backend, "numpy"))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_of_a_state_moved_down_are_read_before_they_are_written(backend: str) -> None:
+    """A copy that runs from the front would repeat the first row; in place is not for a value that is both operands."""
+    s = tg.state("s", (5000, 16))
+    g = tg.graph({}, {s: s.write(s.read()[:-1], at=1)})
+    assert "write_rows.0" not in in_place(program_of(g, (backend, "numpy")))
+    check(g, states={"s": numbers(5000, 16)}, backends=(backend, "numpy"))
+
+
 def test_a_state_that_is_only_written() -> None:
     s = tg.state("s", (2, 3))
     g = tg.graph({"y": tg.sin(X)}, {s: tg.sin(X) + 1.0})
