@@ -49,11 +49,23 @@ TG_INLINE float *out_row(const attention *t, int64_t head, int64_t lane) {
 
 TG_INLINE float soft_cap(float x, float cap) { return cap * f32_tanh(x / cap); }
 
+/* 1 / sum in two floats: its rounding error would be the same for a whole row, and such errors do not average out. Zero for a
+ * query that sees nothing, whose values are zeros. */
+typedef struct inverse {
+    float high, low;
+} inverse;
+
+TG_INLINE inverse inverse_of(float sum) {
+    double exact = sum == 0.0f ? 0.0 : 1.0 / sum;
+    return (inverse){(float)exact, (float)(exact - (float)exact)};
+}
+
 /* --- few lanes --- */
 
-/* score[j][l] = q[l] . k[j] for `lanes` lanes over `keys` keys; q is scaled. */
+/* score[j][l] = q[l] . k[j] for `lanes` lanes over `keys` keys; q is scaled. In f64, since an error of a score is as large an
+ * error, relatively, of its weight. */
 TG_INLINE void few_scores(const int lanes, const float *q, const float *k, int64_t k_stride, int64_t keys, int64_t d,
-                          float *score) {
+                          double *score) {
     for (int64_t j = 0; j < keys; j++, k += k_stride) {
         vf acc[4][2];
         for (int l = 0; l < lanes; l++) acc[l][0] = acc[l][1] = (vf){0};
@@ -69,7 +81,7 @@ TG_INLINE void few_scores(const int lanes, const float *q, const float *k, int64
         for (int l = 0; l < lanes; l++) {
             double dot = v_sum_wide(acc[l][0] + acc[l][1]);
             for (int64_t t = i; t < d; t++) dot += (double)k[t] * q[l * d + t];
-            score[j * FEW_LANES + l] = (float)dot;
+            score[j * FEW_LANES + l] = dot;
         }
     }
 }
@@ -113,7 +125,8 @@ static void few_task(const attention *t, int64_t head, int64_t split) {
     const int64_t d = t->d, lanes = t->lanes, apart = d + 2;
     float *mine = t->partial + (head * t->splits + split) * lanes * apart;
     float *q = tg_scratch(1, (size_t)(lanes * d) * 4 + 4);
-    float score[FEW_KEYS * FEW_LANES], alpha[FEW_LANES];
+    double score[FEW_KEYS * FEW_LANES];
+    float p[FEW_KEYS * FEW_LANES], alpha[FEW_LANES];
     for (int64_t l = 0; l < lanes; l++) {
         mine[l * apart] = NONE;
         for (int64_t i = 1; i < apart; i++) mine[l * apart + i] = q ? 0.0f : __builtin_nanf("");
@@ -134,10 +147,10 @@ static void few_task(const attention *t, int64_t head, int64_t split) {
         for (l = 0; l < lanes; l++) {
             float before = mine[l * apart], most = before;
             for (int64_t j = 0; j < keys; j++) {
-                float *s = score + j * FEW_LANES + l;
-                if (t->cap > 0) *s = soft_cap(*s, t->cap);
+                double *s = score + j * FEW_LANES + l;
+                if (t->cap > 0) *s = soft_cap((float)*s, t->cap);
                 if (!visible(t, l, j0 + j)) *s = NONE;
-                most = *s > most ? *s : most;
+                most = *s > most ? (float)*s : most;
             }
             float base = most == NONE ? 0.0f : most;
             alpha[l] = f32_exp(before - base);
@@ -146,18 +159,18 @@ static void few_task(const attention *t, int64_t head, int64_t split) {
         for (int64_t j = 0; j < keys; j++) /* FEW_LANES wide, so that it is one vector */
             for (l = 0; l < lanes; l++) {
                 float most = mine[l * apart];
-                score[j * FEW_LANES + l] = f32_exp(score[j * FEW_LANES + l] - (most == NONE ? 0.0f : most));
+                p[j * FEW_LANES + l] = f32_exp((float)(score[j * FEW_LANES + l] - (most == NONE ? 0.0f : most)));
             }
         for (l = 0; l < lanes; l++) {
             double sum = (double)mine[l * apart + 1] * alpha[l];
-            for (int64_t j = 0; j < keys; j++) sum += score[j * FEW_LANES + l];
+            for (int64_t j = 0; j < keys; j++) sum += p[j * FEW_LANES + l];
             mine[l * apart + 1] = (float)sum;
         }
         l = 0;
         for (; l + 4 <= lanes; l += 4)
-            few_values(4, score + l, v, t->v_stride, keys, d, alpha + l, mine + l * apart + 2, apart);
+            few_values(4, p + l, v, t->v_stride, keys, d, alpha + l, mine + l * apart + 2, apart);
         for (; l < lanes; l++)
-            few_values(1, score + l, v, t->v_stride, keys, d, alpha + l, mine + l * apart + 2, apart);
+            few_values(1, p + l, v, t->v_stride, keys, d, alpha + l, mine + l * apart + 2, apart);
     }
 }
 
@@ -182,8 +195,8 @@ static void few_merge(const attention *t) {
                 sum += weight * piece[p * step + 1];
                 for (int64_t i = 0; i < t->d; i++) out[i] += weight * piece[p * step + 2 + i];
             }
-            float inverse = sum == 0.0f ? 0.0f : 1.0f / sum; /* nothing visible: zeros */
-            for (int64_t i = 0; i < t->d; i++) out[i] *= inverse;
+            const inverse by = inverse_of(sum);
+            for (int64_t i = 0; i < t->d; i++) out[i] = out[i] * by.high + out[i] * by.low;
         }
 }
 
@@ -268,8 +281,9 @@ TG_INLINE void many_task(const attention *t, const int nv, int64_t head, int64_t
         tg_rows_product(d, nv, ROWS_CONTIGUOUS, v, t->v_stride, score, keys, o, alpha, NULL);
     }
     for (int l = 0; l < count; l++) {
-        float *out = out_row(t, head, lane0 + l), inverse = sum[l] == 0.0f ? 0.0f : 1.0f / sum[l];
-        for (int64_t i = 0; i < d; i++) out[i] = o[i * width + l] * inverse;
+        float *out = out_row(t, head, lane0 + l);
+        const inverse by = inverse_of(sum[l]);
+        for (int64_t i = 0; i < d; i++) out[i] = o[i * width + l] * by.high + o[i * width + l] * by.low;
     }
 }
 

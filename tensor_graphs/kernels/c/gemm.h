@@ -1,4 +1,4 @@
-/* gemm.h: the register tile under every matrix product here: C[r][l] (+)= sum over k of A(r, k) * P[k][l].
+/* gemm.h: the register tile under every matrix product here: C[r][l] = sum over k of A(r, k) * P[k][l].
  *
  * P is a panel of `nv` vectors (nv * VW lanes) per k, packed; A is read one element at a time and broadcast, from memory
  * in which either k is contiguous (rows lie `stride` apart) or the rows are (successive k lie `stride` apart).
@@ -20,9 +20,9 @@
 
 enum { K_CONTIGUOUS, ROWS_CONTIGUOUS };
 
-/* C[r][l] (+)= sum over i < k of A(r, i) * panel[i][l], for any number of rows; nv is 1 or 2; c is [rows][nv * VW]; adds to
- * what is there if `add`. panel is aligned to 64 bytes. `next`: from here on 16 bytes per k and tile are asked into the
- * L2 cache on the way (NULL: none). */
+/* C[r][l] = sum over i < k of A(r, i) * panel[i][l], for any number of rows, plus keep[l] * C[r][l] unless keep is NULL; nv is
+ * 1 or 2; c is [rows][nv * VW], keep [nv * VW]. panel is aligned to 64 bytes. `next`: from here on 16 bytes per k and tile
+ * are asked into the L2 cache on the way (NULL: none). */
 void tg_rows_product(int64_t rows, int nv, int layout, const float *a, int64_t stride, const float *panel, int64_t k,
                      float *c, const float *keep, const char *next);
 

@@ -43,14 +43,6 @@ TG_INLINE vf v_load_bf16(const uint16_t *p) {
     return (vf)(__builtin_convertvector(half, vu) << 16);
 }
 
-TG_INLINE float v_sum(vf v) {
-    v4 part[VW / 4], total;
-    memcpy(part, &v, sizeof v);
-    total = part[0];
-    for (int i = 1; i < VW / 4; i++) total += part[i];
-    return (total[0] + total[2]) + (total[1] + total[3]);
-}
-
 /* The sum of the lanes in f64. The conversion is a loop over memory because gcc 12 makes of that, unlike of
  * __builtin_convertvector on 16 lanes, whole conversions. */
 TG_INLINE double v_sum_wide(vf v) {
