@@ -68,9 +68,25 @@ class NativeCall:
     pointers: tuple[int | None, ...]
     ints: tuple[Dim, ...]
     floats: tuple[float, ...] = ()
+    scratch: Dim = 0
+    """bytes of memory of its own that the call uses at most, on all threads together; kept by the pool for the next call"""
 
 
 Call = HostCall | NativeCall
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """Something a kernel computes from some of its operands before its call: a packed or quantised copy of a weight matrix.
+
+    call: computes it; its operands are those numbered in `operands`, its outputs have the types `outputs`, no dims in them. Where
+    the operands are parameters this is done at bind time, once for all instructions that prepare the same, so that it costs memory
+    and no time; elsewhere at every run.
+    """
+
+    call: Call
+    operands: tuple[int, ...]
+    outputs: tuple[TensorType, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +97,9 @@ class Kernel:
     that declares one is right whether they do or not.  contiguous: operands must be C-contiguous.  positive_strides: no operand
     may run backwards.  module: what a separate process imports to know this kernel.  updates: the kernel changes output 0 where
     it differs from operand 0; when the two share no memory, operand 0 is copied there first.  build_copy(shape, out strides, in
-    strides, itemsize): of the copy kernel.  source: text whose hash (with `toolchain`) is the kernel's identity.
+    strides, itemsize): of the copy kernel.  source: text whose hash (with `toolchain`) is the kernel's identity.  prepare(spec):
+    what is computed from parameters beforehand; its outputs follow the op's operands in the kernel's call. What it prepares from
+    is taken to be a parameter when the kernel is compared and timed.
     """
 
     name: str
@@ -98,6 +116,7 @@ class Kernel:
     updates: bool = False
     build_copy: Callable[[Sequence[Dim], Sequence[Dim], Sequence[Dim], int], NativeCall | None] | None = None
     requirements: Mapping[str, Any] = field(default_factory=dict)
+    prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None
 
     def __repr__(self) -> str:
         return self.name

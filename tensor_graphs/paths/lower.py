@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.kernel import Call, Kernel, Spec
+from tensor_graphs.kernels.kernel import Call, Kernel, Preparation, Spec
 from tensor_graphs.kernels.registry import NUMPY_COPY
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
@@ -165,6 +165,7 @@ class _Lowering:
         self.names: dict[tuple[str, str], int] = {}
         self.bound: set[int] = set()
         self.updating: set[str] = set()
+        self.preparations: dict[tuple[str, Preparation, tuple[Operand, ...]], tuple[Operand, ...]] = {}
         self.pairs: dict[str, tuple[tuple[int, int], ...]] = {}     # instruction label -> (output, input) that may share memory
 
     # ---- buffers ----
@@ -292,11 +293,27 @@ class _Lowering:
             wants_copy = (kernel.contiguous and not x.contiguous) or (
                 kernel.positive_strides and any(d.dim_ge(s, 0) is not True for s in x.strides))
             prepared.append(self.copy(x, why="contiguous") if wants_copy else x)
+        if kernel.prepare is not None:
+            for p in kernel.prepare(signature.spec):
+                prepared += self.prepared(node.op.name, kernel, p, prepared, signature.key, str(node.location or ""))
         outs = tuple(self.fresh(t, node.op.name, bind) for t in node.types)
         self.program.signatures[signature.key] = signature
         self.emit(node.op.name, kernel, kernel.build(Spec.of(node)), node.attrs, outs, tuple(prepared), signature.key,
                   str(node.location or ""), bind)
         self.values[node] = outs
+
+    def prepared(self, op: str, kernel: Kernel, p: Preparation, operands: Sequence[Operand], signature: str,
+                 written_at: str) -> tuple[Operand, ...]:
+        """What a kernel prepares from these operands; once for all nodes that prepare the same."""
+        ins = tuple(operands[i] for i in p.operands)
+        key = (kernel.name, p, ins)
+        if key not in self.preparations:
+            bind = all(self.is_bound(i) for i in ins)
+            outs = tuple(self.fresh(t, f"{op} prepared", bind) for t in p.outputs)
+            target = self.program.bind_instructions if bind else self.program.instructions
+            target.append(Instruction(self.label(f"prepare_{op}"), kernel.name, op, signature, p.call, {}, outs, ins, written_at))
+            self.preparations[key] = outs
+        return self.preparations[key]
 
     def finish(self) -> Program:
         p = self.program

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.kernel import Kernel, NativeCall
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.lower import PlanError, Program
@@ -28,11 +28,15 @@ class MemoryUse:
     arena: int
     outputs: int
     constants: int
+    bound: int = 0
+    """made of parameters at bind time: packed and quantised copies, folded constants"""
+    scratch: int = 0
+    """what the kernels keep for themselves: the largest call's"""
 
     @property
     def allocated(self) -> int:
         """What a run adds to the process beside the parameters."""
-        return self.states + self.arena + self.outputs + self.constants
+        return self.states + self.arena + self.outputs + self.constants + self.bound + self.scratch
 
     @property
     def total(self) -> int:
@@ -40,7 +44,7 @@ class MemoryUse:
 
     def to_json(self) -> dict[str, int]:
         return {"parameters": self.parameters, "states": self.states, "arena": self.arena, "outputs": self.outputs,
-                "constants": self.constants, "total": self.total}
+                "constants": self.constants, "bound": self.bound, "scratch": self.scratch, "total": self.total}
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,10 @@ class Plan:
             if b.kind in kinds and b.alias is None:
                 kinds[b.kind] += aligned(int(d.evaluate(b.nbytes, binding)))
         states = sum(aligned(int(d.evaluate(s.type.nbytes(), binding))) for s in self.graph.states.values())
+        scratch = max((int(d.evaluate(i.call.scratch, binding)) for i in v.program.instructions if isinstance(i.call, NativeCall)),
+                      default=0)
         return MemoryUse("cpu", kinds["parameter"], max(states, kinds["state"]), v.layout.offsets(binding)[1], kinds["output"],
-                         kinds["constant"] + kinds["bound"] + kinds["dims"])
+                         kinds["constant"] + kinds["dims"], kinds["bound"], scratch)
 
     def binding(self, dims: Mapping[str, int]) -> dict[str, int]:
         """A value for every dim of the graph: given ones checked against their range, others at their largest."""
@@ -132,10 +138,11 @@ class Plan:
         size, members = self.variant(binding).layout.largest_live_set(binding)
         largest = ", ".join(f"{m.label} {human(int(d.evaluate(m.nbytes, binding)))}" for m in members[:4]) or "nothing transient"
         sizes = ", ".join(f"{n}={v}" for n, v in sorted(binding.items()))
+        more = "".join(f", {name} {human(n)}" for name, n in (("bound", use.bound), ("scratch", use.scratch)) if n)
         raise PlanError(
             f"device cpu may use {human(limit)}, the plan needs {human(use.total)}"
             f"{' at ' + sizes if sizes else ''}: parameters {human(use.parameters)}, states {human(use.states)}, "
-            f"outputs {human(use.outputs)}, arena {human(use.arena)}\n"
+            f"outputs {human(use.outputs)}, arena {human(use.arena)}{more}\n"
             f"  largest live set, {human(size)}: {largest}\n"
             f"  fix: smaller dims, a shorter cache, or a higher memory limit")
 
