@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -84,7 +85,16 @@ def silu(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[s
 def gelu(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
     import torch
 
-    tensor(outs[0]).copy_(torch.nn.functional.gelu(tensor(ins[0]), approximate=attrs["approximate"]))
+    tensor(outs[0]).copy_(gelu_of(tensor(ins[0]), attrs["approximate"] == "tanh"))
+
+
+def gelu_of(x: Any, tanh: bool) -> Any:
+    """x·Φ(x), or its form with tanh. Φ by erfc: torch's own vectorised gelu says NaN at +∞, where the definition says +∞."""
+    import torch
+
+    if tanh:
+        return torch.nn.functional.gelu(x, approximate="tanh")
+    return x * 0.5 * torch.erfc(x * -math.sqrt(0.5))
 
 
 @row("gated", wide_floats)
@@ -92,9 +102,8 @@ def gated(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[
     import torch
 
     gate, up = tensor(ins[0]), tensor(ins[1])
-    f = torch.nn.functional
-    act = f.silu(gate) if attrs["activation"] == "silu" else f.gelu(
-        gate, approximate="tanh" if attrs["activation"] == "gelu_tanh" else "none")
+    name = attrs["activation"]
+    act = torch.nn.functional.silu(gate) if name == "silu" else gelu_of(gate, name == "gelu_tanh")
     torch.mul(act, up, out=tensor(outs[0]))
 
 
