@@ -32,9 +32,16 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tensor_graphs.records.rows import IMPLEMENTATION_TYPES, NUMERIC_CLASSES, STATUSES, TRACE_KINDS
 
-REVISION = "0001"  # the newest migration; a database at this revision opens without importing Alembic
+REVISION = "0002"  # the newest migration; a database at this revision opens without importing Alembic
 
 KEY = String(64)  # sha256, hexadecimal
+
+# The kinds of imported line that have a row of their own, and which column names it; the other kinds: a blank line, and
+# a record kept whole, because no table takes what it says.
+LINE_ROWS = {
+    "definition": "definition_id", "solution": "implementation_id", "workload": "workload_id", "trace": "trace_id",
+}  # fmt: skip
+LINE_KINDS = (*LINE_ROWS, "blank", "whole")
 # SQLite numbers rows by itself only for a column declared exactly INTEGER.
 ROW = BigInteger().with_variant(Integer(), "sqlite")
 
@@ -82,7 +89,7 @@ class CanonicalGraph(Base):
 
 
 class Definition(Base):
-    """A name, and names for axes, bound to a canonical graph."""
+    """A name, and names for axes, bound to a canonical graph; an imported one also says its signature and reference."""
 
     __tablename__ = "definitions"
     id: Mapped[int] = mapped_column(ROW, primary_key=True)
@@ -93,6 +100,11 @@ class Definition(Base):
     tags: Mapped[list[Any]]
     verbatim: Mapped[str | None] = mapped_column(Text)
     created: Mapped[datetime]
+    op_type: Mapped[str | None] = mapped_column(String(100), index=True)
+    inputs: Mapped[dict[str, Any] | None]
+    outputs: Mapped[dict[str, Any] | None]
+    constraints: Mapped[list[Any] | None]
+    reference: Mapped[str | None] = mapped_column(Text)
     __table_args__ = (UniqueConstraint("name", "canonical_graph_id"),)
 
 
@@ -112,6 +124,8 @@ class Implementation(Base):
     requirements: Mapped[dict[str, Any]]
     verbatim: Mapped[str | None] = mapped_column(Text)
     created: Mapped[datetime]
+    author: Mapped[str | None] = mapped_column(String(200), index=True)
+    description: Mapped[str | None] = mapped_column(Text)
     __table_args__ = (
         CheckConstraint(_in("type", IMPLEMENTATION_TYPES), name="type"),
         CheckConstraint(f"numeric_class IS NULL OR {_in('numeric_class', NUMERIC_CLASSES)}", name="numeric_class"),
@@ -206,6 +220,50 @@ class BenchmarkTrace(Base):
         Index("ix_benchmark_traces_history", "implementation_id", "timestamp"),
         Index("ix_benchmark_traces_workload", "workload_id"),
     )  # fmt: skip
+
+
+class ImportedFile(Base):
+    """One file of an imported data set, as it was read last; its lines say what is in it, in order."""
+
+    __tablename__ = "imported_files"
+    id: Mapped[int] = mapped_column(ROW, primary_key=True)
+    dataset: Mapped[str] = mapped_column(String(200))
+    path: Mapped[str] = mapped_column(Text)
+    sha256: Mapped[str] = mapped_column(KEY)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    imported_at: Mapped[datetime]
+    __table_args__ = (UniqueConstraint("dataset", "path"),)
+
+
+class ImportedLine(Base):
+    """One record of an imported file, and the row that holds its content; several lines may share a row.
+
+    rest: what that row has no column for (unknown keys, which keys were absent, how a value was spelled), as JSON.
+    verbatim: the text itself, line ending included; an export uses it as long as it says the same as the columns.
+    """
+
+    __tablename__ = "imported_lines"
+    id: Mapped[int] = mapped_column(ROW, primary_key=True)
+    file_id: Mapped[int] = mapped_column(ForeignKey("imported_files.id", ondelete="CASCADE"))
+    number: Mapped[int]
+    kind: Mapped[str] = mapped_column(String(16))
+    definition: Mapped[str | None] = mapped_column(String(200), index=True)
+    definition_id: Mapped[int | None] = mapped_column(ForeignKey("definitions.id", ondelete="CASCADE"), index=True)
+    implementation_id: Mapped[int | None] = mapped_column(
+        ForeignKey("implementations.id", ondelete="CASCADE"), index=True
+    )
+    workload_id: Mapped[int | None] = mapped_column(ForeignKey("workloads.id", ondelete="CASCADE"), index=True)
+    trace_id: Mapped[int | None] = mapped_column(ForeignKey("benchmark_traces.id", ondelete="CASCADE"), index=True)
+    rest: Mapped[str | None] = mapped_column(Text)
+    verbatim: Mapped[str | None] = mapped_column(Text)
+    __table_args__ = (
+        CheckConstraint(_in("kind", LINE_KINDS), name="kind"),
+        *(
+            CheckConstraint(f"({column} IS NOT NULL) = (kind = '{kind}')", name=f"{kind}_row")
+            for kind, column in LINE_ROWS.items()
+        ),
+        Index("ix_imported_lines_file", "file_id", "number"),
+    )
 
 
 class ProfileQueue(Base):
