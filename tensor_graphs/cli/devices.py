@@ -28,8 +28,13 @@ def devices(db: options.DatabaseAt = None, json: options.Json = False) -> None:
             reason = why_missing(name)
         except TensorGraphsError as e:  # like a cache folder that cannot be made: here it is a finding
             reason = str(e)
-        environment = environment_of(name)
-        constants = {} if reason else queries.constants(store, environment)
+        try:
+            environment = environment_of(name)
+        except Exception:  # anyone's code: what it raised is the reason already
+            if reason is None:
+                raise
+            environment = None
+        constants = {} if reason or environment is None else queries.constants(store, environment)
         rows.append(
             {
                 "backend": name,
@@ -37,7 +42,7 @@ def devices(db: options.DatabaseAt = None, json: options.Json = False) -> None:
                 "why_not": reason,
                 "device": "cpu",
                 "kernels": 0 if reason else len(load_backend(name)),
-                "software": dict(environment.libs),
+                "software": dict(environment.libs) if environment is not None else {},
                 "constants": {
                     n: {"value": c.value, "unit": c.unit, "measured": str(c.timestamp)} for n, c in constants.items()
                 },

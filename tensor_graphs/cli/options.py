@@ -41,7 +41,7 @@ def _tolerance(value: float) -> float:
 Tolerance = Annotated[
     float, typer.Option(callback=_tolerance, help="Largest relative error of any kernel against the float64 oracle.")
 ]
-Backends = Annotated[str, typer.Option(help="Comma-separated backends a plan may use: c, numpy, torch.")]
+Backends = Annotated[str, typer.Option(help="Comma-separated backends a plan may use: c, numpy, torch, or one that is installed.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads (default: what this process may use).")]
 At = Annotated[str | None, typer.Option("--at", help="Sizes of dims to price at, like n=1,p=256.")]
 MaxPositions = Annotated[int | None, typer.Option(min=1, help="Positions that the KV cache holds.")]

@@ -1,18 +1,23 @@
 """registry: which backends and kernels there are in this process, and why a backend is missing.
 
-A backend is a folder with a module `backend` that has `NAME`, `available() -> str | None` (None, or why not),
-`versions() -> dict` and `kernels() -> list[Kernel]`. Third parties add kernels with `register`.
+A backend is a module that has `NAME`, `available() -> str | None` (None, or why not), `versions() -> dict` and
+`kernels() -> list[Kernel]`. Ours are listed in OURS. One from elsewhere is found by its entry point in the group GROUP when its
+distribution is installed, or it calls `register_backend` when it is imported; single kernels are added with `register`.
+docs/backends.md says how to write one.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import ModuleType
 from typing import Any
 
+from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import HostCall, Kernel, KernelError, Spec, source_of
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY
@@ -20,7 +25,7 @@ from tensor_graphs.language.node import Op
 
 log = logging.getLogger(__name__)
 
-BACKENDS: dict[str, str] = {
+OURS: dict[str, str] = {
     "c": "tensor_graphs.kernels.c.backend",
     "numpy": "tensor_graphs.kernels.numpy.backend",
     "torch": "tensor_graphs.kernels.torch.backend",
@@ -28,29 +33,129 @@ BACKENDS: dict[str, str] = {
 DEFAULT_BACKENDS = ("c", "numpy")
 """What a plan may use when nothing is said; `torch` costs 1.7 s of import, so it is asked for by name."""
 
+GROUP = "tensor_graphs.backends"
+"""the entry points of installed backends: name = module"""
+
 _lock = threading.RLock()
 _loaded: dict[str, list[Kernel]] = {}
 _missing: dict[str, str] = {}
 _registered: list[Kernel] = []
+_added: dict[str, str] = {}
+
+
+@lru_cache(maxsize=1)
+def _installed() -> Mapping[str, str]:
+    """Backend name -> module, of the distributions installed here. A name that is ours is left out, with a warning."""
+    found: dict[str, str] = {}
+    for point in importlib.metadata.entry_points(group=GROUP):
+        if point.name in OURS or not point.name.isidentifier() or found.get(point.name, point.value) != point.value:
+            log.warning("the backend %r (%s) is left out: its name is taken, or is no name", point.name, point.value)
+        else:
+            found[point.name] = point.value
+    return found
+
+
+class _Backends(Mapping[str, str]):
+    """Backend name -> module: ours, those that registered themselves, those installed. The last are looked for only when a name
+    is not among the first two, or when all are asked for: reading the metadata of every distribution takes some 10 ms."""
+
+    def __getitem__(self, name: str) -> str:
+        with _lock:
+            found = OURS.get(name) or _added.get(name)
+        return found if found is not None else _installed()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        with _lock:
+            return iter([*OURS, *_added, *(n for n in _installed() if n not in _added)])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+BACKENDS: Mapping[str, str] = _Backends()
+
+
+def register_backend(name: str, module: str | ModuleType) -> None:
+    """Make a backend known in this process, under the name that its module has as NAME. module: itself, or its dotted name.
+
+    A backend that is not installed calls this when it is imported (`register_backend(NAME, __name__)`), and its kernels name that
+    module, so that the process in which they are judged knows them as well. Raises KernelError when the name is no Python name or
+    belongs to another module; to register the same module again does nothing.
+    """
+    path = module if isinstance(module, str) else module.__name__
+    if not isinstance(name, str) or not name.isidentifier():
+        raise KernelError(f"a backend cannot be named {name!r}\n  fix: a Python name, like my_backend")
+    with _lock:
+        taken = OURS.get(name) or _added.get(name)
+        if taken is not None and taken != path:
+            raise KernelError(f"the backend {name!r} is {taken} already, so it cannot be {path}\n  fix: another NAME")
+        _added[name] = path
+        reset(name)
+
+
+def unregister_backend(name: str) -> None:
+    """Forget a backend that `register_backend` made known."""
+    with _lock:
+        _added.pop(name, None)
+        reset(name)
 
 
 def backend_module(name: str) -> Any:
-    if name not in BACKENDS:
-        raise KernelError(f"no backend is named {name!r}; known: {', '.join(sorted(BACKENDS))}")
-    return importlib.import_module(BACKENDS[name])
+    """The backend's module. Raises KernelError for a name that nothing has, and for a module that is no backend of this name;
+    ImportError when it cannot be imported."""
+    try:
+        path = BACKENDS[name]
+    except KeyError:
+        raise KernelError(f"no backend is named {name!r}; known: {', '.join(sorted(BACKENDS))}") from None
+    module = importlib.import_module(path)
+    if name not in OURS:
+        _check_protocol(name, module)
+    return module
+
+
+def _check_protocol(name: str, module: Any) -> None:
+    missing = [f"{f}()" for f in ("available", "versions", "kernels") if not callable(getattr(module, f, None))]
+    if missing or getattr(module, "NAME", None) != name:
+        what = f"lacks {', '.join(missing)}" if missing else f"has the NAME {getattr(module, 'NAME', None)!r}"
+        raise KernelError(f"{module.__name__} is no backend {name!r}: it {what}\n  fix: docs/backends.md says what a backend has")
 
 
 def load_backend(name: str) -> list[Kernel]:
-    """The backend's own kernels; an empty list when it is not available here (see `why_missing`)."""
+    """The backend's own kernels; an empty list when it is not available here (see `why_missing`).
+
+    Whatever goes wrong in a backend from elsewhere is a reason for its absence, so that the others still work.
+    """
     with _lock:
         if name not in _loaded:
-            module = backend_module(name)
-            reason = module.available()
+            try:
+                module = backend_module(name)
+                reason = module.available()
+                kernels = [] if reason is not None else _checked(name, module.kernels())
+            except Exception as e:                                  # anyone's code
+                if name in OURS or name not in BACKENDS:
+                    raise
+                log.debug("the backend %s cannot be loaded", name, exc_info=True)
+                said = str(e) if isinstance(e, TensorGraphsError) else f"{BACKENDS[name]} raised {type(e).__name__}: {e}"
+                reason, kernels = said, []
             if reason is not None:
                 _missing[name] = reason
                 log.info("backend %s is missing: %s", name, reason)
-            _loaded[name] = [] if reason is not None else module.kernels()
+            _loaded[name] = kernels
         return _loaded[name]
+
+
+def _checked(name: str, kernels: Sequence[Kernel]) -> list[Kernel]:
+    """The kernels of a backend, which bear its name: measurements are filed under it, and `kernel_named` looks there."""
+    for k in kernels:
+        if k.backend != name or not k.name.startswith(f"{name}."):
+            raise KernelError(f"the kernel {k.name!r} (backend {k.backend!r}) is not of the backend {name!r}\n  fix: "
+                              f"Kernel(backend=NAME, name=f\"{{NAME}}.{k.op}\", …)")
+        if k.op not in ATOMIC and k.op not in LIBRARY:
+            raise KernelError(f"kernel {k.name!r} computes {k.op!r}, which is no op")
+    names = [k.name for k in kernels]
+    if len(set(names)) != len(names):
+        raise KernelError(f"two kernels of the backend {name!r} are called {max(names, key=names.count)!r}\n  fix: other names")
+    return list(kernels)
 
 
 def why_missing(name: str) -> str | None:
@@ -128,15 +233,17 @@ def matching(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[Kernel]:
     return [k for k in table.get(spec.op.name, ()) if k.accepts(spec) is None]
 
 
-def kernel_named(name: str, backends: Sequence[str] = tuple(BACKENDS)) -> Kernel:
-    for backend in backends:
-        for k in load_backend(backend):
-            if k.name == name:
-                return k
+def kernel_named(name: str, backends: Sequence[str] | None = None) -> Kernel:
+    """The kernel of this name, of these backends (all by default) or registered. Raises KernelError when there is none."""
+    own = name.partition(".")[0]
+    for k in load_backend(own) if own in (BACKENDS if backends is None else backends) else ():
+        if k.name == name:
+            return k
     for k in _registered:
         if k.name == name:
             return k
-    raise KernelError(f"no kernel is named {name!r} here")
+    hint = "" if own in BACKENDS else f"\n  fix: the module that its Kernel names calls register_backend({own!r}, __name__)"
+    raise KernelError(f"no kernel is named {name!r} here{hint if own.isidentifier() and '.' in name else ''}")
 
 
 def native_library() -> Any:

@@ -46,7 +46,7 @@ def test_a_registered_kernel_is_found_until_it_is_taken_back(mine: Kernel) -> No
         registry.register(mine)
     registry.unregister("mine.sin")
     assert mine not in registry.all_kernels(("numpy",))
-    with pytest.raises(KernelError, match=r"^no kernel is named 'mine\.sin' here$"):
+    with pytest.raises(KernelError, match=r"^no kernel is named 'mine\.sin' here\n  fix: the module that its Kernel names calls"):
         registry.kernel_named("mine.sin")
 
 
