@@ -243,7 +243,8 @@ def attention(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
             top = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
             e = np.where(visible, np.exp(scores - np.where(np.isneginf(top), 0, top)), 0)
             total = e.sum(axis=-1, keepdims=True, dtype=np.float64)
-            weights = (e / np.where(total == 0, 1, total)).astype(q.dtype)
+            nothing = np.where(visible.any(axis=-1, keepdims=True), np.nan, 1)      # seen, but every score is −inf: NaN
+            weights = (e / np.where(total == 0, nothing, total)).astype(q.dtype)
             outs[0][:, h] = weights @ v[:, h // group]
 
 
