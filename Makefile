@@ -4,6 +4,7 @@
 # make lint   the part of `make test` that runs no test
 # make fix    let ruff repair what it can
 # make snapshots  rewrite the reviewed plans and sources under tests/**/snapshots; say in the commit why they moved
+# make conformance  rewrite docs/conformance: what each backend computes rightly, op by op and dtype by dtype (two minutes)
 # make clean  remove .venv and caches
 #
 # No C compiler is needed: without one the native kernels are missing, and `explain` says so.
@@ -17,7 +18,7 @@ SETUP := $(VENV)/.setup-done
 TEST_SETUP := $(VENV)/.test-setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint fix snapshots clean
+.PHONY: help setup run test lint fix snapshots conformance clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -54,6 +55,9 @@ fix: $(TEST_SETUP)
 
 snapshots: $(TEST_SETUP)
 	$(BIN)/python -m pytest -q --renew-snapshots
+
+conformance: $(TEST_SETUP)
+	for backend in numpy torch c; do $(BIN)/tg conformance --backend $$backend --out docs/conformance || exit 1; done
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis

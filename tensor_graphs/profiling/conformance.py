@@ -16,7 +16,6 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.registry import all_kernels, by_op, why_missing
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.paths.lower import VIEW_OPS
@@ -32,11 +31,11 @@ strides, so no kernel runs. undefined: the op itself takes no such dtype."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-TYPICAL = (12, 29)
+TYPICAL = (12, 29, 7)
 """sizes of an instance's dims at which it is compared, besides those that the judge adds"""
 
-TIMED = (256, 1024)
-"""sizes of an instance's dims at which it is timed"""
+TIMED = (256, 1024, 64)
+"""sizes of an instance's dims at which it is timed; of the instances of a cell, the one with the largest operands is"""
 
 TIME_BUDGET = 0.05
 """seconds of samples per cell"""
@@ -135,15 +134,14 @@ def judge_cell(kernels: Sequence[Kernel], op: str, dtype: str, judge: Judge, *, 
     if not claims:
         return Cell(op, dtype, "not claimed", refused, instances=count)
     worst, seconds, at = 0.0, None, ""
-    for kernel, signature in claims:
-        names = signature.dim_names
-        sizes = {n: min(s, d.bounds(signature.graph.dims[n])[1]) for n, s in zip(names, TYPICAL, strict=False)}
-        large = {n: min(s, d.bounds(signature.graph.dims[n])[1]) for n, s in zip(names, TIMED, strict=False)}
-        time_at = large if timed and seconds is None and names else None
-        verdict = judge.examine(kernel, signature, sizes, time_at=time_at, budget=TIME_BUDGET)
+    largest = max(range(len(claims)), key=lambda i: _elements(claims[i][1], _sizes(claims[i][1], TIMED))) if timed else -1
+    for i, (kernel, signature) in enumerate(claims):
+        large = _sizes(signature, TIMED)
+        verdict = judge.examine(kernel, signature, _sizes(signature, TYPICAL), time_at=large if i == largest else None,
+                                budget=TIME_BUDGET)
         if verdict.status != "PASSED":
-            first = (verdict.log.strip().splitlines() or ["no message"])
-            said = first[0] if not first[0].startswith("Traceback") else first[-1]
+            lines = verdict.log.strip().splitlines() or ["no message"]
+            said = lines[-1] if lines[0].startswith("Traceback") else lines[0]
             return Cell(op, dtype, "fail", f"{verdict.status}: {kernel.name} on {signature.title()}: {said}", verdict.error, count,
                         claimed)
         worst = max(worst, verdict.error or 0.0)
@@ -173,6 +171,14 @@ def _accepts(kernel: Kernel, spec: Spec) -> str | None:
         log.debug("%s.accepts raised", kernel.name, exc_info=True)
         return f"{kernel.name}'s accepts raised {type(e).__name__}: {e}"
     return reason if reason is None or reason.strip() else f"{kernel.name} says no without a word"
+
+
+def _sizes(signature: Signature, sizes: Sequence[int]) -> dict[str, int]:
+    return dict(zip(signature.dim_names, sizes, strict=False))
+
+
+def _elements(signature: Signature, sizes: Mapping[str, int]) -> int:
+    return sum(int(t.at(sizes).size()) for t in (*signature.spec.inputs, *signature.spec.outputs))
 
 
 def _at(signature: Signature, sizes: Mapping[str, int]) -> str:

@@ -1,6 +1,6 @@
-"""conformance_cases: for every op, instances of it: shapes, attributes, dtypes of the other operands. One row per op that needs one.
+"""conformance_cases: for every op, instances of it: shapes, attributes, dtypes of the other operands. One row per op in need.
 
-A case is a function of a `Draw` that returns one application of the op. `Draw` makes plain inputs whose first two sizes are dims
+A case is a function of a `Draw` that returns one application of the op. `Draw` makes plain inputs whose first sizes are dims
 (the judge then compares at 0, at 1, at odd sizes and at large ones) and goes round the choices, so that as many variants as a
 choice has values show each of them; the tests have a `Draw` of their own, with random sizes, values and views. An op without a row
 here is applied to operands of one shape with its attributes left out: that is right for elementwise ops, and says so otherwise.
@@ -28,7 +28,7 @@ LARGEST = 1024
 """upper bound of a dim in a case"""
 
 SIZES = (3, 2, 5, 1)
-"""of the axes behind the first two dims"""
+"""of the axes behind the dims"""
 
 VARIANTS = 4
 """instances of an op at a dtype; those in MORE have as many as their longest choice"""
@@ -43,6 +43,7 @@ class Draw:
 
     def __init__(self, variant: int, dtype: DType) -> None:
         self.variant, self.dtype = variant, dtype
+        self.dims = 2
         self._picks = self._inputs = 0
         self._dims: list[Dim] = []
 
@@ -53,8 +54,8 @@ class Draw:
         return choices[int(order[self.variant % len(choices)])]
 
     def size(self, least: int = 0) -> Dim:
-        """A size ≥ least: a new dim twice, then a number."""
-        if len(self._dims) < 2:
+        """A size ≥ least: a new dim for as long as there are fewer than `dims`, then a number."""
+        if len(self._dims) < self.dims:
             self._dims.append(d.dim(f"n{len(self._dims)}", least, LARGEST))
             return self._dims[-1]
         return max(least, int(self.pick(*SIZES)))
@@ -237,22 +238,25 @@ def layer_norm(draw: Draw) -> Node:
 
 
 def dot(draw: Draw) -> Node:
+    draw.dims = 3
     m, k, n = draw.size(), draw.size(least=1), draw.size()
     lead = draw.pick((), (2,), (3, 1))
     other = draw.pick((), lead, tuple(1 for _ in lead))
     matrices = (*lead, m, k), (*other, k, n)
     left, right = draw.pick(matrices, matrices, ((k,), (k, n)), ((m, k), (k,)), ((k,), (k,)))
-    bound = {"low": -9, "high": 9} if draw.dtype.kind == "int" else {}
-    return compose("dot", draw.tensor(left, **bound), draw.tensor(right, **bound))
+    low, high = (-9, 9) if draw.dtype.kind == "int" else (None, None)
+    return compose("dot", draw.tensor(left, low=low, high=high), draw.tensor(right, low=low, high=high))
 
 
 def linear(draw: Draw) -> Node:
+    draw.dims = 3
     k, out = draw.size(least=1), draw.size()
     return compose("linear", draw.tensor((*draw.shape(0, 2), k)), draw.tensor((out, k), draw.pick(draw.dtype, bf16, f32)),
                    weight(draw, out))
 
 
 def linear_argmax(draw: Draw) -> Node:
+    draw.dims = 3
     k, out = draw.size(least=1), draw.size(least=1)
     return compose("linear_argmax", draw.tensor((*draw.shape(0, 2), k)), draw.tensor((out, k), draw.pick(draw.dtype, bf16, f32)))
 
@@ -290,6 +294,7 @@ def rope_table(draw: Draw) -> Node:
 
 
 def rope(draw: Draw) -> Node:
+    draw.dims = 3
     n, half = draw.size(), draw.size(least=1)
     table = draw.pick(draw.dtype, f32)
     return compose("rope", draw.tensor((n, draw.size(), 2 * half)), draw.tensor((n, half), table), draw.tensor((n, half), table))

@@ -45,8 +45,8 @@ def json_text(table: Conformance) -> str:
     whole = document(table)
     rows = []
     for op, row in whole.pop("cells").items():
-        inner = ",\n".join(f"   {json.dumps(t)}: {json.dumps(cell, ensure_ascii=False, allow_nan=False)}" for t, cell in row.items())
-        rows.append(f"  {json.dumps(op)}: {{\n{inner}\n  }}")
+        texts = [f'   "{t}": {json.dumps(cell, ensure_ascii=False, allow_nan=False)}' for t, cell in row.items()]
+        rows.append(f'  "{op}": {{\n' + ",\n".join(texts) + "\n  }")
     head = json.dumps(whole, indent=1, ensure_ascii=False)[:-2]
     return f"{head},\n \"cells\": {{\n" + ",\n".join(rows) + "\n }\n}\n"
 
@@ -58,12 +58,12 @@ def markdown(table: Conformance) -> str:
     limits = ", ".join(f"{t} {limit:.0e}" for t, limit in SAME_MATH.items())
     lines = [
         f"# What the backend `{table.backend}` computes", "",
-        f"Written by `tg conformance --backend {table.backend}`; do not edit. Every kernel that claims a case is compared with the "
-        "float64 oracle: at sizes from 0 up, in place, on strided operands, with NaN and infinities.", "",
+        (f"Written by `tg conformance --backend {table.backend}`; do not edit. Every kernel that claims a case is compared with "
+         "the float64 oracle: at sizes from 0 up, in place, on strided operands, with NaN and infinities."), "",
         " · ".join(f"{n} {kind}" for kind, n in counts.items()), "",
         "| a cell says | which means |", "|---|---|",
         f"| a number | passes; the largest error seen, to one digit (allowed: {limits}; integers exactly) |",
-        "| exact | passes without any error |",
+        "| exact | passes, and no number differs from the oracle's |",
         "| FAIL | a kernel takes it and is wrong: see the note |",
         "| (n) | the kernel takes none of the instances: see note n. Behind a number: it takes only some |",
         "| none | the backend has no kernel for the op: a composite runs through its definition |",

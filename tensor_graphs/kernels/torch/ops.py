@@ -83,8 +83,6 @@ def silu(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[s
 
 @row("gelu", wide_floats)
 def gelu(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     tensor(outs[0]).copy_(gelu_of(tensor(ins[0]), attrs["approximate"] == "tanh"))
 
 

@@ -1,0 +1,128 @@
+"""conformance: which ops a backend computes rightly at which dtypes, as a table."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from tensor_graphs.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    app.command("conformance")(conformance)
+
+
+def conformance(
+    backend: Annotated[
+        str | None, typer.Option(help="Whose kernels: c, numpy, torch, an installed one, or (default) the module's.")
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option(help="The module of a backend that is not installed: path/to/backend.py, or its name.")
+    ] = None,
+    ops: Annotated[str | None, typer.Option(help="Comma-separated ops (default: all).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write BACKEND.md and BACKEND.json into this folder.")] = None,
+    time: Annotated[
+        bool, typer.Option("--time", help="Also the median time of one instance per cell, at a stated size.")
+    ] = False,
+    threads: options.Threads = None,
+    json: options.Json = False,
+) -> None:
+    """Compare every kernel of a backend with the oracle, op by op and dtype by dtype. Exit code 1 when one is wrong."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from tensor_graphs.profiling.conformance import judge_backend, kernels_of, keys
+    from tensor_graphs.profiling.conformance_table import document, json_text, markdown
+    from tensor_graphs.profiling.judge import Judge
+    from tensor_graphs.records.database import open_database
+
+    name = _backend(backend, module)
+    chosen = [n.strip() for n in ops.split(",") if n.strip()] if ops is not None else None
+    if chosen is not None and out is not None:
+        raise options.UsageError("--out writes whole tables\n  fix: leave --ops out, or print: tg conformance … > FILE")
+    if chosen == []:
+        raise options.UsageError("--ops names no op\n  fix: --ops add,softmax")
+    cells = keys(chosen)
+    kernels_of(name)  # a backend that is missing says so before a folder is made or a process started
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    with (
+        Progress(
+            TextColumn(f"judging {name}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=options.console(),
+            disable=not options.console().is_terminal,
+        ) as bar,
+        open_database(":memory:") as database,
+        Judge(database, threads=threads) as judge,
+    ):
+        task = bar.add_task("", total=len(cells))
+        table = judge_backend(
+            name,
+            judge,
+            cells=cells,
+            timed=time,
+            on_step=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
+        )
+    if out is not None:
+        (out / f"{name}.json").write_text(json_text(table), encoding="utf-8")
+        (out / f"{name}.md").write_text(markdown(table), encoding="utf-8")
+    if json:
+        options.print_json(document(table))
+    elif out is not None:
+        print(f"{name}: {', '.join(f'{n} {kind}' for kind, n in table.counts().items() if n)} · {out / name}.md, .json")
+        for cell in table.failed:
+            print(f"  {cell.op} {cell.dtype}: {cell.reason}")
+    else:
+        print(markdown(table), end="")
+    if table.failed:
+        raise typer.Exit(1)
+
+
+def _backend(backend: str | None, module: str | None) -> str:
+    """The backend's name; its module is imported and registered when one is given."""
+    from tensor_graphs.kernels.registry import BACKENDS, register_backend
+
+    if module is not None:
+        found = _imported(module)
+        name = getattr(found, "NAME", None)
+        if not isinstance(name, str) or (backend is not None and name != backend):
+            raise options.UsageError(
+                f"--module: {module} is not the backend {backend or 'that it should be'!r}, its NAME is {name!r}\n"
+                "  fix: NAME = \"…\" at the top of the module, and the same name behind --backend"
+            )
+        register_backend(name, found)
+        return name
+    if backend is None:
+        raise options.UsageError("whose table?\n  fix: --backend numpy, or --module path/to/backend.py")
+    if backend not in BACKENDS:
+        raise options.UsageError(
+            f"--backend: {backend!r} is no backend\n  fix: {', '.join(sorted(BACKENDS))}; "
+            "or --module path/to/backend.py for one that is not installed"
+        )
+    return backend
+
+
+def _imported(source: str) -> ModuleType:
+    """The module of this name, or at this path: by its dotted name, what holds its package on sys.path, where workers look too."""
+    file, name = Path(source), source
+    if source.endswith(".py") or "/" in source:
+        if not file.is_file():
+            raise options.UsageError(f"--module: there is no file {source}\n  fix: the path of the backend's module")
+        root, parts = file.resolve().parent, [file.stem]
+        while (root / "__init__.py").is_file():
+            parts.insert(0, root.name)
+            root = root.parent
+        name = ".".join(parts)
+        sys.path.insert(0, str(root))
+    try:
+        return importlib.import_module(name)
+    except Exception as e:  # anyone's code
+        raise options.UsageError(f"--module: {source} cannot be imported: {type(e).__name__}: {e}") from e
