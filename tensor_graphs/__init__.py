@@ -76,6 +76,7 @@ from tensor_graphs.language.composites import layer_norm as layer_norm
 from tensor_graphs.language.composites import less as less
 from tensor_graphs.language.composites import less_equal as less_equal
 from tensor_graphs.language.composites import linear as linear
+from tensor_graphs.language.composites import linear_argmax as linear_argmax
 from tensor_graphs.language.composites import log as log
 from tensor_graphs.language.composites import log1p as log1p
 from tensor_graphs.language.composites import log_softmax as log_softmax

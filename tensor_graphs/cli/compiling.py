@@ -35,8 +35,9 @@ def ready(
     largest: Mapping[str, int],
     quiet: bool,
     memory_limit: int | None = None,
+    greedy: bool = False,
 ) -> Ready:
-    """Compile and bind a loaded model."""
+    """Compile and bind a loaded model. greedy: the graph whose outputs are the likeliest tokens, not all logits."""
     import time
 
     from tensor_graphs.compiler.compile import compile_graph
@@ -50,7 +51,7 @@ def ready(
         set_threads(threads)
     with options.status("compiling", quiet) as update:
         plan = compile_graph(
-            model.graph,
+            model.greedy_graph if greedy else model.graph,
             tolerance=tolerance,
             backends=names,
             database=store,

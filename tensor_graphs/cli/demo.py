@@ -73,6 +73,7 @@ def demo(
         at={"n": 1, "m": 1, "p": 256},
         largest={"n": len(start), "m": 1, "p": len(start) + tokens},
         quiet=json,
+        greedy=True,
     )
     result = generate_and_print(made, start, tokens, Sampling(), (), quiet=json)
     if json:

@@ -10,11 +10,11 @@ from tensor_graphs.language.graph import Graph
 
 
 def graph_of(source: str, dtype: str, max_positions: int | None) -> Graph:
-    """The graph of a .tg file, a model folder or a built-in shape."""
+    """The graph of a .tg file, a model folder or a built-in shape; of a decoder the greedy one, which `tg run` runs by default."""
     from tensor_graphs.frontends.huggingface import BUILTIN, model_graph
 
     if Path(source).is_dir() or source in BUILTIN:
-        return model_graph(source, dtype=dtype, max_positions=max_positions)
+        return model_graph(source, dtype=dtype, max_positions=max_positions, greedy=True)
     return options.read_graph(source)
 
 

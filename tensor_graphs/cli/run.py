@@ -66,6 +66,7 @@ def run(
         largest={"n": len(start), "m": 1, "p": min(len(start) + tokens, loaded.max_positions - 1)},
         quiet=json,
         memory_limit=memory_limit,
+        greedy=sampling.greedy,
     )
     stop = () if ignore_eos else loaded.generation.eos_token_ids
     result = generate_and_print(made, start, tokens, sampling, stop, quiet=json)

@@ -15,6 +15,7 @@ from tensor_graphs.costs.roofline import DeviceRates, guess_seconds
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, why_missing
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.path import Paths, Price
@@ -109,7 +110,8 @@ class PriceBook:
         if row is not None and row.median_ms is not None:
             return Price(row.median_ms * 1e-3, True, error, f"trace {row.trace_id}")
         at = {n: int(binding[n]) for n in signature.dim_names}
-        seconds = guess_seconds(signature, at, kernel.backend, self.device) * self.margin
+        moved = None if kernel.traffic is None else float(d.evaluate(kernel.traffic(signature.spec), at))
+        seconds = guess_seconds(signature, at, kernel.backend, self.device, moved) * self.margin
         return Price(seconds, False, error, "guess (roofline)" if self.margin == 1 else f"guess (roofline × {self.margin:g})")
 
 

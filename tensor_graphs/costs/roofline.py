@@ -42,12 +42,17 @@ BACKEND_RATES: Mapping[str, BackendRates] = {
 UNKNOWN_RATES = BackendRates(10e-6, 0.3, 0.3)
 
 
-def guess_seconds(signature: Signature, binding: Mapping[str, int], backend: str, device: DeviceRates | None = None) -> float:
-    """Guessed time of one call of this signature on one backend, in seconds."""
+def guess_seconds(signature: Signature, binding: Mapping[str, int], backend: str, device: DeviceRates | None = None,
+                  traffic: float | None = None) -> float:
+    """Guessed time of one call of this signature on one backend, in seconds.
+
+    traffic: the bytes that move, where the kernel says so itself (default: those of operands and outputs).
+    """
     device = device or DeviceRates()
     rates = BACKEND_RATES.get(backend, UNKNOWN_RATES)
-    traffic, flops = work(signature, tuple(sorted((n, int(binding[n])) for n in signature.dim_names)))
-    return rates.call_seconds + max(traffic / (device.bandwidth * rates.bandwidth_share), flops / (device.flops * rates.flop_share))
+    moved, flops = work(signature, tuple(sorted((n, int(binding[n])) for n in signature.dim_names)))
+    moved = moved if traffic is None else traffic
+    return rates.call_seconds + max(moved / (device.bandwidth * rates.bandwidth_share), flops / (device.flops * rates.flop_share))
 
 
 @lru_cache(maxsize=65536)

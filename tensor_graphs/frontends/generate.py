@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from tensor_graphs.frontends.errors import FrontendError
+from tensor_graphs.frontends.errors import FrontendError, SamplingError
 from tensor_graphs.frontends.sampling import Sampler, Sampling
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.session import Session
@@ -46,16 +47,21 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
            stop: Sequence[int] = (), result: Generation | None = None) -> Iterator[int]:
     """Yield up to `tokens` new token ids; stops behind one that is in `stop` (which is yielded too).
 
-    The session's caches must be empty (fresh or reset). Timings and ids go into `result`.
+    compiled: of a decoder's graph; one whose output is `token` (see `gemma3_graph`) decodes greedily only. The session's caches
+    must be empty (fresh or reset). Timings and ids go into `result`. Raises SamplingError for logits that are no numbers, and
+    where draws are asked of a graph that gives the likeliest token only.
     """
     sampler = Sampler(sampling or Sampling())
+    if "logits" not in compiled.graph.outputs and not sampler.sampling.greedy:
+        raise SamplingError("the graph gives the likeliest token only, and a draw needs all logits",
+                            fix="compile the model's `graph`, or decode greedily (temperature 0)")
     result = result if result is not None else Generation()
     ids = np.asarray(prompt, dtype=np.int32)
     past = 0
     for number in range(tokens):
         started = time.perf_counter()
-        logits = compiled.run({"ids": ids}, dims={"p": past, "m": 1}, session=session)["logits"]
-        token = sampler.pick(logits[-1])
+        outputs = compiled.run({"ids": ids}, dims={"p": past, "m": 1}, session=session)
+        token = sampler.pick(outputs["logits"][-1]) if "logits" in outputs else checked_token(outputs)
         seconds = time.perf_counter() - started
         if number == 0:
             result.prefill_seconds = seconds
@@ -68,6 +74,15 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
         if token in stop:
             result.stopped = True
             return
+
+
+def checked_token(outputs: Mapping[str, np.ndarray]) -> int:
+    """The last position's token. Raises SamplingError when its logit is NaN or infinite: the model is wrong."""
+    logit, token = float(outputs["logit"][-1]), int(outputs["token"][-1])
+    if not math.isfinite(logit):
+        raise SamplingError(f"the largest logit, of token {token}, is {logit}",
+                            fix="the model's output is wrong: verify its kernels and weights before sampling")
+    return token
 
 
 def generate(compiled: CompiledGraph, prompt: Sequence[int], tokens: int, *, session: Session | None = None,

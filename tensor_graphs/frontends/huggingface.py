@@ -86,6 +86,13 @@ class LoadedModel:
     sentence: SentenceConfig | None = None
 
     @cached_property
+    def greedy_graph(self) -> Graph:
+        """A decoder's graph with the likeliest token and its logit as outputs instead of all logits; an encoder's as it is."""
+        if not isinstance(self.spec, Gemma3Spec):
+            return self.graph
+        return gemma3_graph(self.spec, max_positions=self.max_positions, weight_dtype=self.dtype, output="token")
+
+    @cached_property
     def generation(self) -> GenerationConfig:
         """Which ids end a text, and how the authors sample; a built-in Gemma 3 ends at id 1. Raises ConfigError."""
         if self.folder is None:
@@ -136,14 +143,17 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType = "float32"
 
 
 def model_graph(source: str | os.PathLike[str], *, dtype: str | DType = "float32",
-                max_positions: int | None = None) -> Graph:
+                max_positions: int | None = None, greedy: bool = False) -> Graph:
     """The graph alone, of a model folder (its weights are not opened) or of a name in `BUILTIN`.
 
-    dtype, max_positions and what is raised: as in `load_model`.
+    greedy: of a decoder, the graph of `LoadedModel.greedy_graph`. dtype, max_positions and what is raised: as in `load_model`.
     """
-    folder, builtin = Path(source), _builtin(source)
+    folder, builtin, weight_dtype = Path(source), _builtin(source), _weight_dtype(dtype)
     config: Config = builtin if builtin is not None else read_config(folder)
-    return _ASSEMBLE[type(config)](config, folder, _weight_dtype(dtype), max_positions).graph
+    made = _ASSEMBLE[type(config)](config, folder, weight_dtype, max_positions)
+    if greedy and isinstance(made.spec, Gemma3Spec):
+        return gemma3_graph(made.spec, max_positions=made.max_positions, weight_dtype=weight_dtype, output="token")
+    return made.graph
 
 
 def _builtin(source: str | os.PathLike[str]) -> Gemma3TextConfig | None:

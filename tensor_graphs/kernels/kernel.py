@@ -99,7 +99,8 @@ class Kernel:
     it differs from operand 0; when the two share no memory, operand 0 is copied there first.  build_copy(shape, out strides, in
     strides, itemsize): of the copy kernel.  source: text whose hash (with `toolchain`) is the kernel's identity.  prepare(spec):
     what is computed from parameters beforehand; its outputs follow the op's operands in the kernel's call. What it prepares from
-    is taken to be a parameter when the kernel is compared and timed.
+    is taken to be a parameter when the kernel is compared and timed.  traffic(spec): the bytes it moves, where these are fewer
+    than its operands and outputs have.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Kernel:
     build_copy: Callable[[Sequence[Dim], Sequence[Dim], Sequence[Dim], int], NativeCall | None] | None = None
     requirements: Mapping[str, Any] = field(default_factory=dict)
     prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None
+    traffic: Callable[[Spec], Dim] | None = None
 
     def __repr__(self) -> str:
         return self.name

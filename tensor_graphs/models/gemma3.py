@@ -17,7 +17,7 @@ import numpy as np
 from tensor_graphs.language import atomic
 from tensor_graphs.language.composites.elementary import tanh
 from tensor_graphs.language.composites.gated import gated
-from tensor_graphs.language.composites.indexing import embedding
+from tensor_graphs.language.composites.indexing import embedding, linear_argmax
 from tensor_graphs.language.composites.normalisation import rms_norm
 from tensor_graphs.language.composites.positions import rope, rope_table
 from tensor_graphs.language.composites.products import attention, linear
@@ -88,8 +88,15 @@ class Gemma3Spec:
         return float(np.asarray(math.sqrt(self.hidden), dtype=np.float64).astype(weight_dtype.numpy))
 
 
-def gemma3_graph(spec: Gemma3Spec, *, max_positions: int, weight_dtype: DType = f32) -> Graph:
+Output = Literal["logits", "token"]
+"""what a decoder gives: all logits, or (for greedy decoding) the largest one and its token"""
+
+
+def gemma3_graph(spec: Gemma3Spec, *, max_positions: int, weight_dtype: DType = f32, output: Output = "logits") -> Graph:
     """The decoder over a cache of `max_positions` positions: `ids` i32[n] -> `logits` f32[m, vocabulary].
+
+    output "token": -> `token` i32[m] and `logit` f32[m] instead, the likeliest token of each position and its logit; where they
+    alone are asked for, most of the head's weights need not be read.
 
     Dims: n new tokens, p tokens that are in the cache already, m ≤ n last positions that get logits; p + n ≤
     max_positions. n = all, p = 0 is a prefill; n = m = 1 decodes; m = n is teacher forcing.
@@ -107,10 +114,17 @@ def gemma3_graph(spec: Gemma3Spec, *, max_positions: int, weight_dtype: DType = 
     for i in range(len(spec.layers)):
         x = step.layer(i, x)
     x = step.norm("model.norm.weight", x[n - m:])
-    logits = linear(x, table if spec.tied else step.weight("lm_head.weight", spec.vocabulary, spec.hidden))
-    if spec.final_softcap:
-        logits = tanh(logits / spec.final_softcap) * spec.final_softcap
-    return graph({"logits": logits}, step.updates)
+    head = table if spec.tied else step.weight("lm_head.weight", spec.vocabulary, spec.hidden)
+
+    def capped(logits: Node) -> Node:
+        return tanh(logits / spec.final_softcap) * spec.final_softcap if spec.final_softcap else logits
+
+    if output == "logits":
+        return graph({"logits": capped(linear(x, head))}, step.updates)
+    if output != "token":
+        raise AttributeValueError(f"gemma3_graph: the output is {output!r}", fix="'logits' or 'token'")
+    logit, token = linear_argmax(x, head)               # the cap grows with its argument: the largest stays the largest
+    return graph({"token": token, "logit": capped(logit)}, step.updates)
 
 
 class _Step:

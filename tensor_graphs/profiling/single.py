@@ -18,7 +18,7 @@ from tensor_graphs.language.atomic import permute
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
-from tensor_graphs.language.node import Node, apply
+from tensor_graphs.language.node import Node, apply, rebuild
 from tensor_graphs.paths.lower import arena_buffers, lower
 from tensor_graphs.paths.memory import Interval, place
 from tensor_graphs.paths.path import Path, needs_choice
@@ -31,6 +31,22 @@ def signature_of_graph(graph: Graph) -> Signature:
     if len(found) != 1:
         raise ValueError(f"a graph of one op is needed, this one has {len(found)}: {', '.join(n.op.name for n in found[:6])}")
     return signature_of(found[0])
+
+
+def prepared_names(graph: Graph, kernel: Kernel) -> tuple[str, ...]:
+    """The inputs of a graph of one op that this kernel prepares something from: parameters, wherever it is deployed."""
+    if kernel.prepare is None:
+        return ()
+    (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
+    names = {x: name for name, x in graph.inputs.items()}
+    return tuple(names[node.inputs[i]] for p in kernel.prepare(signature_of(node).spec) for i in p.operands)
+
+
+def with_parameters(graph: Graph, names: Sequence[str]) -> Graph:
+    """The same graph with these inputs as parameters."""
+    swapped = {x: leaves.parameter(name, x.shape, x.dtype) for name, x in graph.inputs.items() if name in names}
+    roots = rebuild(graph.roots, lambda node, inputs: swapped.get(node))
+    return make_graph(dict(zip(graph.outputs, roots, strict=True)))
 
 
 def single_kernel_plan(graph: Graph, kernel: Kernel) -> Plan:

@@ -152,15 +152,27 @@ class Bench:
     """One kernel on one graph: shows it points, keeps what it returned in files, times it."""
 
     def __init__(self, graph: Graph, kernel: Any, folder: Path, job: int) -> None:
-        from tensor_graphs.profiling.single import single_kernel_plan, views_graph
-        from tensor_graphs.runtime.compiled_graph import bind
+        from tensor_graphs.profiling.single import prepared_names, single_kernel_plan, views_graph, with_parameters
 
         self.graph, self.kernel, self.folder, self.job = graph, kernel, folder, job
-        self.compiled = bind(single_kernel_plan(graph, kernel))
-        self._views: CompiledGraph | None = None
-        self._make_views = lambda: bind(single_kernel_plan(views_graph(graph), kernel))
+        self.parameters = prepared_names(graph, kernel)
+        self.plan = single_kernel_plan(with_parameters(graph, self.parameters), kernel)
+        self._make_views = lambda: single_kernel_plan(with_parameters(views_graph(graph), self.parameters), kernel)
+        self._bound: dict[str, CompiledGraph] = {}
         self.replies: list[dict[str, Any]] = []
         self.last: tuple[Point, dict[str, np.ndarray], dict[str, Guarded]] | None = None
+
+    def bound(self, inputs: Mapping[str, np.ndarray], form: str = "apart") -> CompiledGraph:
+        """The plan, given what the kernel prepares from as parameters; a kernel that prepares nothing is bound once."""
+        from tensor_graphs.runtime.compiled_graph import bind
+
+        found = self._bound.get(form)
+        if found is None:
+            plan = self._make_views() if form == "views" else self.plan
+            found = bind(plan, {n: inputs[n] for n in self.parameters})
+            if not self.parameters:
+                self._bound[form] = found
+        return found
 
     def outputs(self, binding: Mapping[str, int]) -> dict[str, Guarded]:
         made = {}
@@ -174,11 +186,9 @@ class Bench:
         from tensor_graphs.profiling.inputs import point_inputs
         from tensor_graphs.profiling.single import as_stored
 
-        inputs, binding, compiled = point_inputs(self.graph, point), point.binding, self.compiled
+        inputs, binding = point_inputs(self.graph, point), point.binding
         if point.form == "views":
-            if self._views is None:
-                self._views = self._make_views()
-            compiled, inputs = self._views, as_stored(self.graph, inputs)
+            inputs = as_stored(self.graph, inputs)
         if point.like is not None and self.last is not None and self.last[0].sizes == point.sizes:
             _, memory, guards = self.last                          # the same addresses, other values
             for name, array in memory.items():
@@ -193,7 +203,8 @@ class Bench:
         out = self.outputs(binding)
         shared = self.share(inputs, guards, out) if point.form == "in_place" else set()
         before = digest({n: a for n, a in inputs.items() if n not in shared})
-        execute(compiled, inputs, {n: g.array for n, g in out.items()}, binding)
+        form = "views" if point.form == "views" else "apart"
+        execute(self.bound(inputs, form), inputs, {n: g.array for n, g in out.items()}, binding)
         self.keep(inputs, guards, out, before, shared)
 
     def share(self, inputs: dict[str, np.ndarray], guards: Mapping[str, Guarded], out: dict[str, Guarded]) -> set[str]:
@@ -233,7 +244,8 @@ class Bench:
         sets = [{n: a if k == 0 and a.nbytes > BIG_BYTES else a.copy() for n, a in exact[0].items()} for k in range(copies)]
         out = self.outputs(binding)
         arrays = {n: g.array for n, g in out.items()}
-        steps = len(self.compiled.executors[0].program.instructions)
+        bound = [self.bound(inputs) for inputs in sets]
+        steps = len(bound[0].executors[0].program.instructions)
         plain_steps = len(baseline.executors[0].program.instructions) if baseline is not None else 0
         samples: list[float] = []
         plain: list[float] = []
@@ -242,7 +254,7 @@ class Bench:
             inputs = sets[k % copies]
             stir(inputs, k)
             seconds = np.zeros(steps)
-            execute(self.compiled, inputs, arrays, binding, seconds)
+            execute(bound[k % copies], inputs, arrays, binding, seconds)
             if k >= 2:
                 samples.append(float(seconds.sum()))
             if baseline is not None and (k < 5 or sum(plain) < budget / 2):
@@ -256,7 +268,7 @@ class Bench:
             for g in out.values():
                 g.poison()
             before = digest(inputs)
-            execute(self.compiled, inputs, arrays, binding)
+            execute(self.bound(inputs), inputs, arrays, binding)
             self.keep(inputs, {}, out, before, set())
         return samples, plain
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,8 +47,9 @@ class CompiledGraph:
         if extra:
             raise RunError(f"the graph has no parameter named {', '.join(extra[:4])}")
         self.executors = [Executor(v, self.dims) for v in plan.variants]
+        shared: dict[Hashable, np.ndarray] = {}          # variants read the same parameters: what is made of them is made once
         for e in self.executors:
-            e.bind(self.parameters)
+            e.bind(self.parameters, shared=shared)
         self._frames: list[list[Frame]] = [[] for _ in self.executors]
         self._reused: dict[tuple[int, ...], dict[str, np.ndarray]] = {}
         self._input_types = {n: node.type for n, node in self.graph.inputs.items()}
@@ -193,8 +194,9 @@ class CompiledGraph:
         if name not in self.parameters:
             raise RunError(f"the graph has no parameter named {name!r}; it has {', '.join(self.parameters)}")
         self.parameters[name] = self._checked(name, value)
+        shared: dict[Hashable, np.ndarray] = {}
         for e in self.executors:
-            e.bind(self.parameters, {name})
+            e.bind(self.parameters, {name}, shared)
 
     # ---- looking inside ----
 

@@ -7,7 +7,7 @@ function per run; when only some dims change, only what depends on them is evalu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from tensor_graphs.kernels.kernel import HostCall, NativeCall
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.node import ArrayValue
+from tensor_graphs.language.node import ArrayValue, encode_attribute
 from tensor_graphs.paths.lower import Instruction, Operand, Program, arena_buffers, has_dims
 from tensor_graphs.paths.memory import ALIGNMENT, ArenaLayout
 from tensor_graphs.paths.plan import Variant
@@ -122,6 +122,7 @@ class Executor:
             {b.name: FIRST + i for i, b in enumerate(self.program.buffers) if b.kind == kind and b.alias is None}
             for kind in ("input", "output", "state", "parameter"))
         self.fixed: dict[int, np.ndarray] = {}
+        self._bound_keys: dict[int, Hashable | None] = {}
         self._bind_constants()
 
     # ---- tables ----
@@ -211,10 +212,12 @@ class Executor:
             elif b.kind == "bound" and b.alias is None:
                 self.fixed[FIRST + i] = aligned_empty(int(d.evaluate(b.nbytes, {})))
 
-    def bind(self, parameters: Mapping[str, np.ndarray], changed: set[str] | None = None) -> None:
+    def bind(self, parameters: Mapping[str, np.ndarray], changed: set[str] | None = None,
+             shared: dict[Hashable, np.ndarray] | None = None) -> None:
         """Give the parameters (C-contiguous arrays of the right type) and evaluate what depends on them alone.
 
-        changed: only these were replaced; what does not depend on them is not evaluated again.
+        changed: only these were replaced; what does not depend on them is not evaluated again. shared: what executors of the same
+        parameters have evaluated in this round; taken from there, or put there.
         """
         for name, base in self.parameter_bases.items():
             self.fixed[base] = bytes_of(parameters[name])
@@ -230,7 +233,34 @@ class Executor:
                     if not any(self._base(o) in dirty for o in ins.ins):
                         continue
                     dirty.update(self._base(o) for o in ins.outs)
+                keys = [self._bound_key(o.buffer) for o in ins.outs]
+                if shared is None or None in keys:
+                    self._one(frame, step, k)
+                    continue
+                if all(key in shared for key in keys):
+                    for o, key in zip(ins.outs, keys, strict=True):
+                        self.fixed[self._base(o)] = shared[key]
+                        frame.set_base(self._base(o), shared[key])
+                    frame.arrays.clear()
+                    continue
                 self._one(frame, step, k)
+                shared.update((key, self.fixed[self._base(o)]) for o, key in zip(ins.outs, keys, strict=True))
+
+    def _bound_key(self, buffer: int) -> Hashable | None:
+        """What a value of bind time is made of: equal keys, equal values, whatever the program. None: it is nobody else's."""
+        if buffer not in self._bound_keys:
+            b = self.program.buffers[buffer]
+            makers = [i for i in self.program.bind_instructions if any(self.program.home(o.buffer) == buffer for o in i.outs)]
+            key: Hashable | None = ("parameter", b.name) if b.kind == "parameter" else None
+            if len(makers) == 1 and b.alias is None:
+                (made,) = makers
+                inner = [self._bound_key(o.buffer) for o in made.ins]
+                if None not in inner:
+                    ins = tuple((i, o.offset, o.shape, o.strides, o.dtype) for i, o in zip(inner, made.ins, strict=True))
+                    attrs = tuple((name, encode_attribute(value)) for name, value in sorted(made.attrs.items()))
+                    key = (made.kernel, made.op, made.call, attrs, ins, [o.buffer for o in made.outs].index(buffer))
+            self._bound_keys[buffer] = key
+        return self._bound_keys[buffer]
 
     # ---- running ----
 

@@ -11,9 +11,11 @@ import torch
 from transformers import Gemma3ForCausalLM
 
 from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.frontends.errors import SamplingError
 from tensor_graphs.frontends.generate import generate
 from tensor_graphs.frontends.huggingface import LoadedModel, load_model
 from tensor_graphs.frontends.huggingface_folder import FULL, SLIDING, Gemma3TextConfig, write_gemma3_folder
+from tensor_graphs.frontends.sampling import Sampling
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
@@ -113,6 +115,23 @@ def test_greedy_tokens_are_those_of_transformers(case: Case, length: int) -> Non
     assert len(made) == TOKENS and len(set(made)) > TOKENS // 3
     theirs = transformers_logits(case.folder, prompt + made[:-1])[length - 1 :]
     assert made == [int(i) for i in theirs.argmax(axis=-1)]
+
+
+@pytest.mark.parametrize("length", PROMPTS)
+def test_the_greedy_graph_gives_the_tokens_of_all_logits(case: Case, length: int) -> None:
+    plan = compile_graph(case.model.greedy_graph, backends=("c", "numpy"), at={"n": 1, "m": 1, "p": 64})
+    assert all(i.kernel == "c.linear_argmax" for v in plan.variants for i in v.program.instructions if "argmax" in i.op)
+    greedy, prompt = bind(plan, case.model.weights), prompt_of(length)
+    assert generate(greedy, prompt, TOKENS).ids == generate(case.compiled, prompt, TOKENS).ids
+    with pytest.raises(SamplingError, match="gives the likeliest token only, and a draw needs all logits"):
+        generate(greedy, prompt, 1, sampling=Sampling(temperature=1.0))
+
+
+def test_a_logit_that_is_no_number_is_no_token(case: Case) -> None:
+    broken = {**case.model.weights, "model.norm.weight": np.full(SMALL.hidden_size, np.nan, np.float32)}
+    compiled = bind(compile_graph(case.model.greedy_graph, backends=("c", "numpy"), at={"n": 1, "m": 1, "p": 64}), broken)
+    with pytest.raises(SamplingError, match="the largest logit, of token 0, is nan"):
+        generate(compiled, prompt_of(3), 1)
 
 
 def test_the_logits_are_the_oracles_however_the_tokens_arrive(case: Case) -> None:

@@ -155,6 +155,7 @@ SAMPLES = (
     Sample("embedding", (normal(7, 3), integers(0, 7, 4)), {"scale": 2.0, "dtype": f64}),
     Sample("one_hot", (integers(0, 5, 4),), {"size": 5}), Sample("argmax", (apart(3, 4),), {"axis": 1}),
     Sample("concat", (normal(2, 3), normal(1, 3), normal(4, 3)), {"axis": 0}), Sample("topk", (apart(3, 6),), {"k": 2}),
+    Sample("linear_argmax", (apart(2, 3), apart(4, 3)), {}),
     Sample("cumsum", (normal(3, 4),), {"axis": 0}), Sample("prod", (normal(3, 5),), {"axes": (1,)}),
     # memory
     Sample("write_rows", (normal(6, 3), normal(2, 3)), {"start": 3}),

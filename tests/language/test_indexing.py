@@ -135,6 +135,24 @@ def test_argmax_of_no_elements_is_refused():
 
 
 @settings(derandomize=True, max_examples=40, deadline=None)
+@given(x=hnp.arrays(np.float64, (2, 3), elements=AWKWARD), weight=hnp.arrays(np.float64, (4, 3), elements=AWKWARD))
+def test_linear_argmax_is_the_argmax_of_linear_and_its_value(x, weight):
+    with np.errstate(all="ignore"):
+        full = x @ weight.T
+    index = np.argmax(full, 1)
+    arrays = {"x": x, "weight": weight}
+    for value, found in both_ways(list(tg.linear_argmax(tg.input("x", x.shape), tg.input("weight", weight.shape))), arrays):
+        assert found.dtype == np.int32
+        np.testing.assert_array_equal(found, index)
+        np.testing.assert_array_equal(value, full[np.arange(2), index])
+
+
+def test_linear_argmax_over_no_rows_is_refused():
+    assert said(lambda: tg.linear_argmax(tg.input("x", (2, 3)), tg.input("w", (0, 3))), ShapeError) == (
+        "ShapeError at HERE: linear_argmax of the weight f32[0, 3]: nothing is the largest of no rows")
+
+
+@settings(derandomize=True, max_examples=40, deadline=None)
 @given(x=hnp.arrays(np.float64, hnp.array_shapes(min_dims=1, max_dims=2, max_side=6), elements=AWKWARD), data=st.data())
 def test_topk_gives_the_largest_first_equals_by_index_and_nan_above_all(x, data):
     k = data.draw(st.integers(0, x.shape[-1]))

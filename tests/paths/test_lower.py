@@ -451,3 +451,34 @@ def test_linear_reads_a_bound_view_of_its_weight_once() -> None:
     program = program_of(tg.graph(linear(x, w.T)), ("c", "numpy"))
     assert kernel_counts(program) == {"linear": 1} and [i.op for i in program.bind_instructions] == ["contiguous"]
     check(tg.graph(linear(x, w.T)), {"x": numbers(3, 4)}, {"w": numbers(4, 5)}, backends=("c", "numpy"))
+
+
+# ---- what kernels prepare --------------------------------------------------------------------------------------------
+
+
+def heads(*kinds: str) -> tg.Graph:
+    """The likeliest of two inputs under one weight, which is a parameter or an input."""
+    w = tg.parameter("w", (6, 4)) if kinds[0] == "parameter" else tg.input("w", (6, 4))
+    return tg.graph([tg.linear_argmax(tg.input(name, (2, 4)), w)[1] for name in ("x", "z")])
+
+
+def test_what_is_prepared_from_a_parameter_is_made_at_bind_time_once_for_all_its_readers() -> None:
+    program = program_of(heads("parameter"), ("c",))
+    assert [i.label for i in program.bind_instructions] == ["prepare_linear_argmax.0"]
+    assert [i.op for i in program.instructions] == ["linear_argmax"] * 2
+    prepared = program.bind_instructions[0].outs
+    assert all(i.ins[2:] == prepared for i in program.instructions)
+    assert {program.buffers[o.buffer].kind for o in prepared} == {"bound"}
+
+
+def test_what_is_prepared_from_an_input_is_made_in_every_run() -> None:
+    g = heads("input")
+    program = program_of(g, ("c",))
+    assert not program.bind_instructions
+    assert [i.label for i in program.instructions] == ["prepare_linear_argmax.0", "linear_argmax.0", "linear_argmax.1"]
+    x, z = (np.random.default_rng(i).standard_normal((2, 4)).astype(np.float32) for i in (0, 1))
+    compiled = compiled_of(g, backends=("c",))
+    for seed in (2, 3):
+        w = np.random.default_rng(seed).standard_normal((6, 4)).astype(np.float32)
+        made = compiled.run({"x": x, "z": z, "w": w})
+        assert [v.tolist() for v in made.values()] == [(a @ w.T).argmax(1).tolist() for a in (x, z)]

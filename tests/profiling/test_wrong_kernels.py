@@ -12,6 +12,7 @@ from tensor_graphs.compiler.compile import compile_graph, price_points
 from tensor_graphs.compiler.explain import explain, explain_data
 from tensor_graphs.kernels.registry import register, unregister
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.leaves import item
 from tensor_graphs.profiling.judge import (
     VERIFIER,
     Judge,
@@ -75,7 +76,7 @@ def test_wrong_kernels_are_never_chosen_though_they_look_fastest(shared: Databas
     """The database says of each that it passed at these sizes in no time at all; its comparison with the oracle refuses it."""
     node, candidates = NODES[name], [c for c in FAST if c.node == name]
     signature = signature_of(node)
-    graph = tg.graph({"y": node})
+    graph = tg.graph({f"y{i}": item(node, i) for i in range(len(node.types))})
     largest = dict.fromkeys(signature.dim_names, 20)
     points = price_points(graph, largest=largest)
     for candidate in candidates:

@@ -19,8 +19,8 @@ import ml_dtypes
 import numpy as np
 
 import tensor_graphs as tg
-from tensor_graphs.kernels.kernel import HostCall, Kernel, source_of
-from tensor_graphs.language.node import Node
+from tensor_graphs.kernels.kernel import HostCall, Kernel, Preparation, Spec, source_of
+from tensor_graphs.language.node import Node, TensorType
 
 Arrays = Sequence[np.ndarray]
 Body = Callable[[Arrays, Arrays, Mapping[str, Any]], None]
@@ -40,6 +40,7 @@ NODES: dict[str, Node] = {
     "dot": tg.dot(tg.input("x", (N, M), tg.f32), tg.input("y", (M, N), tg.f32)),
     "attention": tg.attention(tg.input("q", (N, 2, 8), tg.f32), tg.input("k", (M, 2, 8), tg.f32), tg.input("v", (M, 2, 8), tg.f32),
                               tg.input("mask", (N, M), tg.bool_), scale=0.5),
+    "linear_argmax": tg.linear_argmax(tg.input("x", (N, 24), tg.f32), tg.input("w", (16, 24), tg.f32))[0].inputs[0],
     "big linear": tg.linear(tg.input("x", (2, 1 << 13), tg.f32), tg.input("w", (1 << 13, 1 << 13), tg.f32)),
 }
 """the ops that the kernels below say they compute"""
@@ -452,7 +453,7 @@ def works_in_double(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None
     outs[0][...] = softmax(ins[0].astype(np.float64))
 
 
-_prepared: dict[tuple[int, ...], np.ndarray] = {}
+_prepared: dict[tuple[int | str, ...], np.ndarray] = {}
 
 
 @honest("relu")
@@ -480,6 +481,49 @@ def works_in_threads(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> Non
 @honest("less")
 def compares(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     np.less(ins[0], ins[1], out=outs[0])
+
+
+# ---- kernels that prepare something from a weight ---------------------------------------------------------------------
+
+
+def prepared_by(body: Body) -> Callable[[Spec], tuple[Preparation, ...]]:
+    """A copy of the weight in another order, f32[k, m], made by `body`."""
+    return lambda spec: (Preparation(HostCall(body), (1,), (TensorType(tuple(reversed(spec.inputs[1].shape)), tg.f32),)),)
+
+
+def turns(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = ins[0].T
+
+
+def turns_once(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = _prepared.setdefault(("turned", *ins[0].shape), ins[0].T.copy())
+
+
+def turns_and_tidies_up(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = ins[0].T
+    ins[0][0] = 0
+
+
+def _largest(outs: Arrays, x: np.ndarray, turned: np.ndarray) -> None:
+    with np.errstate(all="ignore"):
+        full = x.astype(np.float64) @ turned.astype(np.float64)
+    outs[1][...] = full.argmax(1)
+    outs[0][...] = np.take_along_axis(full, outs[1][:, None], 1)[:, 0]
+
+
+@honest("linear_argmax", prepare=prepared_by(turns))
+def turns_the_weight_beforehand(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    _largest(outs, ins[0], ins[2])
+
+
+@wrong("linear_argmax", prepare=prepared_by(turns_once))
+def keeps_the_first_weight_that_it_prepared(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    _largest(outs, ins[0], ins[2])
+
+
+@wrong("linear_argmax", "MUTATED_INPUT", prepare=prepared_by(turns_and_tidies_up))
+def changes_the_weight_while_it_prepares(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    _largest(outs, ins[0], ins[2])
 
 
 # ---- kernels of single tests -----------------------------------------------------------------------------------------

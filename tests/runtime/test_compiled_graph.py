@@ -18,7 +18,7 @@ import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import HostCall
 from tensor_graphs.language import atomic
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.paths.plan import PlanError
+from tensor_graphs.paths.plan import Plan, PlanError
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.executor import _HostStep
@@ -482,3 +482,25 @@ def test_only_the_frames_of_the_last_variant_keep_a_large_arena() -> None:
     compiled.run({"x": np.ones((2, 8192), np.float32)})
     assert compiled._frames[1][0].arena.nbytes == 0
     np.testing.assert_allclose(compiled.run({"x": np.ones((64, 8192), np.float32)})["out"], 8192 * (np.sin(1.0) + 1), rtol=1e-5)
+
+
+def variants_of(g: tg.Graph) -> Plan:
+    """Two variants of the same path, for n up to 8 and beyond."""
+    plan = plan_of(g, ("c",))
+    (only,) = plan.variants
+    return replace(plan, variants=(replace(only, high=8), replace(only, low=9, high=64)), table_dim="n")
+
+
+def test_what_is_made_of_parameters_is_made_once_for_all_variants() -> None:
+    x, w = tg.input("x", (N, 8)), tg.parameter("w", (40, 8))
+    value, index = tg.linear_argmax(x, w)
+    compiled = bind(variants_of(tg.graph({"value": value, "index": index})), {"w": numbers(40, 8)})
+    first, second = compiled.executors
+    made = [b for b in first.fixed if first.program.buffers[b - 2].kind == "bound"]
+    assert len(made) == 4 and all(first.fixed[b] is second.fixed[b] for b in made)
+    for weight in (numbers(40, 8, seed=1), numbers(40, 8, seed=2)):
+        compiled.rebind("w", weight)
+        assert all(first.fixed[b] is second.fixed[b] for b in made)
+        for rows in (3, 20):
+            given = numbers(rows, 8, seed=rows)
+            np.testing.assert_array_equal(compiled.run({"x": given})["index"], (given @ weight.T).argmax(1))

@@ -70,6 +70,7 @@ from tensor_graphs.language.composites.indexing import concat as concat
 from tensor_graphs.language.composites.indexing import cumsum as cumsum
 from tensor_graphs.language.composites.indexing import embedding as embedding
 from tensor_graphs.language.composites.indexing import flip as flip
+from tensor_graphs.language.composites.indexing import linear_argmax as linear_argmax
 from tensor_graphs.language.composites.indexing import one_hot as one_hot
 from tensor_graphs.language.composites.indexing import prod as prod
 from tensor_graphs.language.composites.indexing import stack as stack

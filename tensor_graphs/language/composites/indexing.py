@@ -1,4 +1,5 @@
-"""indexing: which element, in which order — embedding, concat, stack, flip, one_hot, argmax, topk, cumsum, prod.
+"""indexing: which element, in which order — embedding, concat, stack, flip, one_hot, argmax, linear_argmax, topk,
+cumsum, prod.
 
 The definitions say it with comparisons against iota, so some are quadratic in the axis (topk ranks by counting,
 cumsum sums a triangle); `direct` evaluates those the usual way.
@@ -16,6 +17,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import check_axis, dim_fill, fill, need, same_dim, same_dtype, show
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites import arithmetic
+from tensor_graphs.language.composites.products import linear
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import DType, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
@@ -150,7 +152,7 @@ def flip(x: Node, *, axes: int | Sequence[int]) -> Node:
     return atomic.slice(x, [(s - 1, -1, -1) if i in turned else (0, s, 1) for i, s in enumerate(x.shape)])
 
 
-# ---- argmax, topk ----------------------------------------------------------------------------------------------------
+# ---- argmax, linear_argmax, topk -------------------------------------------------------------------------------------
 
 
 def _argmax_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
@@ -174,6 +176,26 @@ def argmax(x: Node, *, axis: int = -1) -> Node:
     behind = arithmetic.sub(dim_fill(size - 1, x.shape), atomic.iota(x.shape, axis, i32))
     most = atomic.reduce_max(atomic.where(winner, behind, fill(-1, x.shape, i32)), (axis,))
     return arithmetic.sub(dim_fill(size - 1, most.shape), most)
+
+
+def _linear_argmax_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> tuple[np.ndarray, np.ndarray]:
+    with np.errstate(all="ignore"):
+        out = np.asarray(np.matmul(roles["x"], roles["weight"].T))
+    index = np.asarray(np.argmax(out, axis=-1))
+    return np.take_along_axis(out, index[..., None], axis=-1)[..., 0], index.astype(np.int32)
+
+
+@library(direct=_linear_argmax_direct)
+def linear_argmax(x: Node, weight: Node) -> tuple[Node, Node]:
+    """(value, index i32)[…]: the largest of x[…, k] · weight[m, k]ᵀ over m, and the first row that reaches it; NaN wins.
+
+    What greedy decoding asks of a language model's head: the likeliest token, not all logits; value is in x's dtype.
+    weight may have another float dtype, as in `linear`. Raises ShapeError (also for m = 0), DTypeError.
+    """
+    y = linear(x, weight)
+    if d.dim_ge(weight.shape[0], 1) is False:
+        raise ShapeError(f"linear_argmax of the weight {show(weight)}: nothing is the largest of no rows")
+    return atomic.reduce_max(y, (y.rank - 1,)), argmax(y)
 
 
 def _topk_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,71 @@
+"""screened: the kernel of `linear_argmax` that reads 8-bit codes of the weights and few of the weights themselves; exact.
+
+Codes, scales and radii are prepared from the weight (at bind time where it is a parameter): a quarter of the bytes of f32 weights
+on top of them. Why it is exact stands in screened_argmax.c.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tensor_graphs.kernels.kernel import Kernel, NativeCall, Preparation, Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bf16, f32, f64, i8
+from tensor_graphs.language.node import TensorType
+
+SOURCE = Path(__file__).parent / "screened_argmax.c"
+WEIGHT_DTYPES: dict[DType, int] = {f32: 0, bf16: 1}    # enum TG_F32, TG_BF16 in tg.h
+LONGEST = 1 << 20
+"""elements of a row; far beyond, sums of squares would round away more than the bounds allow for"""
+ROWS_AT_A_TIME = 4
+
+
+def refuse(spec: Spec) -> str | None:
+    """None, or why this kernel does not take the spec."""
+    x, w = spec.inputs
+    if x.dtype not in (f32, f64) or spec.outputs[0].dtype != x.dtype:
+        return "f32 or f64 activations only"
+    if w.dtype not in WEIGHT_DTYPES:
+        return "f32 or bf16 weights only"
+    if not all(d.is_static(s) for s in w.shape):
+        return "weights of fixed shape only"
+    return None if w.shape[1] <= LONGEST else f"rows of at most {LONGEST} elements"
+
+
+def rows(x: TensorType) -> Dim:
+    """How many rows of x there are."""
+    total: Dim = 1
+    for s in x.shape[:-1]:
+        total = total * s
+    return total
+
+
+def build(spec: Spec) -> NativeCall:
+    """The call: operands x, weight, then what is prepared."""
+    x, w = spec.inputs
+    m, k = w.shape
+    n = rows(x)
+    return NativeCall("tg_screened_argmax", (0, 1, 2, 3, 4, 5), (n, m, k, WEIGHT_DTYPES[w.dtype], int(x.dtype == f64)),
+                      scratch=d.dim_min(n, ROWS_AT_A_TIME) * (m * 4 + d.ceil_div(m, 16) * 8 + k * 2) + 64)
+
+
+def prepare(spec: Spec) -> tuple[Preparation, ...]:
+    """codes i8[m, k] of the weight; f32[m] three times: their scale, and the norms of what they leave out and of what they hold."""
+    w = spec.inputs[1]
+    m, k = w.shape
+    call = NativeCall("tg_screen_rows", (0,), (m, k, WEIGHT_DTYPES[w.dtype]))
+    return (Preparation(call, (1,), (TensorType((m, k), i8), *(TensorType((m,), f32),) * 3)),)
+
+
+def traffic(spec: Spec) -> Dim:
+    """Bytes a call moves: the codes with their scale and norms once per four rows of x, and one f32 per row and code sum."""
+    m, k = spec.inputs[1].shape
+    n = rows(spec.inputs[0])
+    return m * (k + 12) * d.ceil_div(n, ROWS_AT_A_TIME) + 4 * n * m
+
+
+def kernel(toolchain: str, module: str) -> Kernel:
+    """The kernel, as one of the backend's."""
+    return Kernel(name="c.linear_argmax", backend="c", op="linear_argmax", build=build, accepts=refuse, source=SOURCE.read_text(),
+                  module=module, toolchain=toolchain, contiguous=True, prepare=prepare, traffic=traffic)
