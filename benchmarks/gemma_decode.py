@@ -6,7 +6,8 @@ Ours twice: `token` is what `tg run` does when it decodes greedily (the likelies
 8-bit codes of the head and the few rows that may win); `logits` computes all 262144 of them, as transformers does.
 Printed per dtype: milliseconds per step of each (median, quartiles), the ratios of transformers' step to ours, the bytes that the
 step reads over the read bandwidth measured in the same run (the limit), how much of that bandwidth our step reaches, and the price
-of the walk itself: a step in which every kernel does nothing, over the real step. Steps alternate token, logits, theirs, so that a noisy neighbour slows all.
+of the walk itself: a step in which every kernel does nothing, over the real step. Steps take
+turns (token, logits, theirs), so that a noisy neighbour slows all.
 """
 
 from __future__ import annotations
@@ -162,11 +163,12 @@ def main() -> None:
             write_gemma3_folder(folder, GEMMA3_270M, 0)
         rows = [row for dtype in args.dtypes.split(",")
                 for row in compare(folder, dtype, args.steps, args.threads, args.database)]
-    print(f"{'dtype':10s} {'output':7s} {'ours ms':>9s} {'eager ms':>9s} {'ratio':>6s} {'paired':>7s} {'limit ms':>9s} {'of GB/s':>8s} "
-          f"{'share':>6s} {'no-op':>6s}")
+    print(f"{'dtype':10s} {'output':7s} {'ours ms':>9s} {'eager ms':>9s} {'ratio':>6s} {'paired':>7s} {'limit ms':>9s} "
+          f"{'of GB/s':>8s} {'share':>6s} {'no-op':>6s}")
     for r in rows:
-        print(f"{r['dtype']:10s} {r['output']:7s} {r['ours_ms'][1]:9.2f} {r['transformers_ms'][1]:9.2f} {r['ratio']:6.2f} {r['paired_ratio']:7.2f} "
-              f"{r['limit_ms']:9.2f} {r['read_bandwidth_GBps']:8.1f} {r['share_of_bandwidth']:6.1%} {r['no_op_share']:6.2%}")
+        print(f"{r['dtype']:10s} {r['output']:7s} {r['ours_ms'][1]:9.2f} {r['transformers_ms'][1]:9.2f} {r['ratio']:6.2f} "
+              f"{r['paired_ratio']:7.2f} {r['limit_ms']:9.2f} {r['read_bandwidth_GBps']:8.1f} {r['share_of_bandwidth']:6.1%} "
+              f"{r['no_op_share']:6.2%}")
     if args.json:
         environment = fingerprint("c")
         Path(args.json).write_text(json.dumps({"environment": str(environment), "rows": rows}, indent=1))
