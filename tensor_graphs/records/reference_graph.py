@@ -1,0 +1,493 @@
+"""reference_graph: a FlashInfer-Trace definition's reference, Python text in torch, as a graph of ours. It is read by
+`ast` and never run.
+
+In: the reference, the axes, the inputs and outputs as the definition says them.  Out: a Graph with those inputs and
+outputs by name; a var axis is a dim of that name (1 to LARGEST_SIZE), a const axis its value.
+Understood is a straight line: one function `run`, assignments of expressions that reference_functions.py knows, asserts
+that the shapes alone decide, one return. All else (loops, branches, writing in place, other functions, values read back
+from tensors) is an OpaqueReference, which says the line and the reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import graph as make_graph
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, parse_dtype
+from tensor_graphs.language.errors import LanguageError
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.leaves import input as make_input
+from tensor_graphs.language.node import Node
+from tensor_graphs.records.reference_functions import (
+    BUILTINS,
+    DTYPES,
+    FUNCTIONS,
+    MATH,
+    Device,
+    OpaqueReference,
+    Scalar,
+    is_number,
+    refuse,
+    wrapped,
+)
+
+LONGEST = 200_000  # characters of a reference that are read
+LARGEST_SIZE = 1 << 24  # of a var axis, which a definition leaves open
+LARGEST_POWER, LARGEST_BASE = 64, 2**31  # of plain numbers: a power tower would take for ever
+
+
+def reference_graph(
+    reference: str,
+    axes: Mapping[str, Mapping[str, Any]],
+    inputs: Mapping[str, Mapping[str, Any]],
+    outputs: Mapping[str, Mapping[str, Any]],
+) -> Graph:
+    """The graph that a reference computes, checked against the shapes and dtypes that the definition declares.
+
+    axes: {"type": "const", "value": 64} or {"type": "var"} by name.  inputs, outputs: {"shape": [axis, …] or None for
+    a Python number, "dtype": "bfloat16"} by name, in order. Raises OpaqueReference, whose text is one line.
+    """
+    try:
+        return _translate(reference, axes, inputs, outputs)
+    except OpaqueReference:
+        raise
+    except _REFUSED as error:
+        raise OpaqueReference(_one_line(error)) from error
+
+
+_REFUSED = (LanguageError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError, MemoryError)
+
+
+def _one_line(error: BaseException) -> str:
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\w+ at [^:]*(:\d+)?: ", "", text)
+
+
+def _translate(reference: str, axes: Mapping[str, Any], inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Graph:
+    if len(reference) > LONGEST:
+        refuse(f"the reference is longer than {LONGEST} characters")
+    try:
+        module = ast.parse(reference)
+    except SyntaxError as error:
+        raise OpaqueReference(f"line {error.lineno}: no Python: {error.msg}") from error
+    sizes = {name: _axis_size(name, axis) for name, axis in axes.items()}
+    reader = _Reader(module)
+    values = [_leaf(name, spec, sizes) for name, spec in inputs.items()]
+    found = reader.call_run(list(inputs), values)
+    return make_graph.graph(_named_outputs(found, outputs, sizes))
+
+
+def _axis_size(name: str, axis: Mapping[str, Any]) -> Dim:
+    if axis["type"] == "const":
+        value = axis["value"]
+        return value if type(value) is int else refuse(f"axis {name!r} is {value!r}")
+    return d.dim(name, 1, LARGEST_SIZE) if axis["type"] == "var" else refuse(f"axis {name!r} is neither const nor var")
+
+
+def _declared(name: str, spec: Mapping[str, Any], sizes: Mapping[str, Dim]) -> tuple[tuple[Dim, ...], DType]:
+    for axis in spec["shape"] or ():
+        if axis not in sizes:
+            refuse(f"{name!r} has an axis {axis!r} that the definition does not declare")
+    try:
+        dtype = parse_dtype(spec["dtype"])
+    except LanguageError:
+        refuse(f"{name!r} is of {spec['dtype']}, which has no counterpart here")
+    return tuple(sizes[axis] for axis in spec["shape"] or ()), dtype
+
+
+def _leaf(name: str, spec: Mapping[str, Any], sizes: Mapping[str, Dim]) -> Node | Scalar:
+    node = make_input(name, *_declared(name, spec, sizes))
+    return node if spec["shape"] is not None else Scalar(node)
+
+
+def _named_outputs(found: Any, outputs: Mapping[str, Any], sizes: Mapping[str, Dim]) -> dict[str, Node]:
+    if isinstance(found, Mapping):
+        if set(found) != set(outputs):
+            refuse(f"it returns {', '.join(map(str, found))}; declared are {', '.join(outputs)}")
+        named = {name: found[name] for name in outputs}
+    else:
+        values = list(found) if isinstance(found, (tuple, list)) else [found]
+        if len(values) != len(outputs):
+            refuse(f"it returns {len(values)} values; declared are {len(outputs)}")
+        named = dict(zip(outputs, values, strict=True))
+    for name, value in named.items():
+        shape, dtype = _declared(name, outputs[name], sizes)
+        if not isinstance(value, Node):
+            refuse(f"output {name!r} is {type(value).__name__}, no tensor")
+        same = len(shape) == value.rank and all(map(d.proved_equal, shape, value.shape))
+        if not same or value.dtype is not dtype:
+            declared = f"{dtype}[{', '.join(map(d.format_dim, shape))}]"
+            refuse(f"output {name!r} is {value.type}; declared is {declared}")
+    return named
+
+
+# ---- the text --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Module:
+    """What an import gives a name to."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class _Method:
+    """A method of a tensor, or a function of torch (then without a tensor)."""
+
+    name: str
+    owner: Node | None = None
+
+
+_MODULES = ("torch", "math", "torch.nn.functional", "torch.nn", "typing", "__future__")
+_GRADIENTLESS = ("no_grad", "inference_mode")
+_WITHOUT_MEANING = ("typing", "__future__")
+
+
+class _Reader:
+    """Walks one reference; `names` is what its variables stand for now."""
+
+    def __init__(self, module: ast.Module) -> None:
+        self.names: dict[str, Any] = dict(BUILTINS)
+        runs = [each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == "run"]
+        if len(runs) != 1:
+            refuse("it has no function named run" if not runs else "it has several functions named run")
+        self.run = runs[0]
+        for statement in module.body:
+            if isinstance(statement, ast.FunctionDef):
+                self.names.pop(statement.name, None)  # another function is refused where it is called
+                continue
+            if _is_text(statement):
+                continue
+            if not isinstance(statement, (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)):
+                refuse(f"line {statement.lineno}: {_kind(statement)} outside of run")
+            self.statement(statement)
+
+    def call_run(self, inputs: Sequence[str], values: Sequence[Any]) -> Any:
+        """What run returns for these inputs, which torch gives by position."""
+        for decorator in self.run.decorator_list:
+            if not self.without_gradient(decorator):
+                refuse(f"line {decorator.lineno}: run is decorated with {ast.unparse(decorator)}")
+        arguments = self.run.args
+        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
+            refuse(f"line {self.run.lineno}: run takes * or ** or keyword arguments")
+        parameters = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        if set(parameters) == set(inputs) and parameters != list(inputs):
+            refuse(f"line {self.run.lineno}: run takes the inputs in another order than the definition says them")
+        spare = len(parameters) - len(inputs)
+        if not 0 <= spare <= len(arguments.defaults):
+            refuse(f"line {self.run.lineno}: run takes {len(parameters)} inputs; declared are {len(inputs)}")
+        given = [*values, *(self.value(each) for each in arguments.defaults[len(arguments.defaults) - spare :])]
+        self.names.update(zip(parameters, given, strict=True))
+        body = self.run.body
+        for statement in body[:-1]:
+            self.at(statement)
+        last = body[-1]
+        while isinstance(last, ast.With) and all(self.without_gradient(each.context_expr) for each in last.items):
+            for statement in last.body[:-1]:
+                self.at(statement)
+            last = last.body[-1]
+        if not isinstance(last, ast.Return) or last.value is None:
+            refuse(f"line {last.lineno}: run does not end by returning a value")
+        return self.at(last)
+
+    def without_gradient(self, node: ast.expr) -> bool:
+        target = node.func if isinstance(node, ast.Call) else node
+        return (isinstance(target, ast.Attribute) and target.attr in _GRADIENTLESS
+                and self.value(target.value) == _Module("torch"))
+
+    # -- statements --------------------------------------------------------------------------------------------------
+
+    def at(self, statement: ast.stmt) -> Any:
+        """A statement, its line in front of whatever is wrong with it."""
+        try:
+            return self.value(statement.value) if isinstance(statement, ast.Return) and statement.value else (
+                self.statement(statement))
+        except OpaqueReference as error:
+            raise OpaqueReference(f"line {statement.lineno}: {error}") from error
+        except _REFUSED as error:
+            raise OpaqueReference(f"line {statement.lineno}: {_one_line(error)}") from error
+
+    def statement(self, statement: ast.stmt) -> None:
+        if isinstance(statement, ast.Assign):
+            value = self.value(statement.value)
+            for target in statement.targets:
+                self.bind(target, value)
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            self.bind(statement.target, self.value(statement.value))
+        elif isinstance(statement, ast.AugAssign):
+            if not isinstance(statement.target, ast.Name) or not _is_plain(self.name(statement.target)):
+                refuse("a tensor is changed in place")
+            self.bind(statement.target, self.binary(statement.op, self.name(statement.target), self.value(statement.value)))
+        elif isinstance(statement, ast.Assert):
+            if self.value(statement.test) is not True:
+                refuse(f"the assert {ast.unparse(statement.test)} does not hold for these shapes")
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            self.imports(statement)
+        elif isinstance(statement, ast.With) and all(self.without_gradient(i.context_expr) for i in statement.items):
+            for inner in statement.body:
+                self.at(inner)
+        elif not (isinstance(statement, ast.Pass) or _is_text(statement)):
+            refuse(_kind(statement))
+
+    def bind(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Name):
+            self.names[target.id] = value
+        elif isinstance(target, (ast.Tuple, ast.List)) and not any(isinstance(e, ast.Starred) for e in target.elts):
+            if not isinstance(value, (tuple, list)) or len(value) != len(target.elts):
+                refuse(f"{ast.unparse(target)} does not unpack what stands on the right")
+            for each, part in zip(target.elts, value, strict=True):
+                self.bind(each, part)
+        else:
+            refuse("a tensor is written into" if isinstance(target, ast.Subscript) else f"{ast.unparse(target)} is assigned")
+
+    def imports(self, statement: ast.Import | ast.ImportFrom) -> None:
+        for alias in statement.names:
+            if isinstance(statement, ast.Import):
+                whole, name = alias.name, alias.asname or alias.name.partition(".")[0]
+                module = whole if alias.asname else whole.partition(".")[0]
+                self.names[name] = _Module(module) if whole in _MODULES else refuse(f"it imports {whole}")
+            else:
+                whole = f"{statement.module}.{alias.name}"
+                if statement.module in _WITHOUT_MEANING:
+                    continue
+                self.names[alias.asname or alias.name] = (
+                    _Module(whole) if whole in _MODULES else self.attribute(_Module(str(statement.module)), alias.name))
+
+    # -- expressions -------------------------------------------------------------------------------------------------
+
+    def value(self, node: ast.expr) -> Any:
+        for kind, read in _EXPRESSIONS:
+            if isinstance(node, kind):
+                return read(self, node)
+        return refuse(_kind(node))
+
+    def name(self, node: ast.Name) -> Any:
+        return self.names[node.id] if node.id in self.names else refuse(f"{node.id} is not known here")
+
+    def sequence(self, node: ast.Tuple | ast.List) -> Any:
+        values = (self.value(each) for each in node.elts)
+        return tuple(values) if isinstance(node, ast.Tuple) else list(values)
+
+    def mapping(self, node: ast.Dict) -> Any:
+        if not all(isinstance(key, ast.Constant) for key in node.keys):
+            refuse("a dict whose keys are not written out")
+        return {self.value(key): self.value(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+
+    def unary(self, node: ast.UnaryOp) -> Any:
+        value = self.value(node.operand)
+        if isinstance(node.op, ast.Not):
+            return not value if isinstance(value, bool) else refuse("not of a value that is known only when it runs")
+        if isinstance(value, Node):
+            names = {ast.USub: "neg", ast.Invert: "logical_not"}
+            return FUNCTIONS[names[type(node.op)]](value) if type(node.op) in names else value
+        if not is_number(value) or isinstance(node.op, ast.Invert):
+            refuse(f"{ast.unparse(node)}")
+        return -value if isinstance(node.op, ast.USub) else value
+
+    def operation(self, node: ast.BinOp) -> Any:
+        return self.binary(node.op, self.value(node.left), self.value(node.right))
+
+    def binary(self, op: ast.operator, x: Any, y: Any) -> Any:
+        if isinstance(x, tuple) and isinstance(y, tuple) and isinstance(op, ast.Add):
+            return x + y
+        if type(op) not in _OPERATORS:
+            refuse(f"the operator {type(op).__name__}")
+        name, compute = _OPERATORS[type(op)]
+        if not (is_number(x) and is_number(y)):
+            return FUNCTIONS[name](x, y)
+        if compute is None:
+            refuse(f"{name} of numbers")
+        known = not (isinstance(x, d.Expr) or isinstance(y, d.Expr))
+        if isinstance(op, ast.Pow) and not (known and abs(y) <= LARGEST_POWER and abs(x) <= LARGEST_BASE):
+            refuse("a power of a size, or a large one")
+        if isinstance(op, ast.Div) and not known:
+            refuse("a quotient of sizes that are not known")
+        if not known and (isinstance(x, float) or isinstance(y, float)):
+            refuse("a number made of a size that is not known")
+        return compute(x, y)
+
+    def comparison(self, node: ast.Compare) -> Any:
+        left, result = self.value(node.left), None
+        for op, right_node in zip(node.ops, node.comparators, strict=True):
+            right = self.value(right_node)
+            one = self.compare(op, left, right)
+            if len(node.ops) > 1 and not isinstance(one, bool):
+                refuse("a chain of comparisons of tensors")
+            result = one if result is None else result and one
+            left = right
+        return result
+
+    def compare(self, op: ast.cmpop, x: Any, y: Any) -> Any:
+        if isinstance(op, (ast.Is, ast.IsNot)):
+            if x is not None and y is not None:
+                refuse("is, of something other than None")
+            return (x is y) == isinstance(op, ast.Is)
+        if isinstance(op, (ast.In, ast.NotIn)):
+            if not isinstance(y, (tuple, list)):
+                refuse("in, of something other than a tuple")
+            return any(self.compare(ast.Eq(), x, each) for each in y) == isinstance(op, ast.In)
+        name, decide = _COMPARISONS[type(op)]
+        if isinstance(x, (Node, Scalar)) or isinstance(y, (Node, Scalar)):
+            return FUNCTIONS[name](x, y)
+        if isinstance(x, (tuple, list)) and isinstance(y, (tuple, list)) and isinstance(op, (ast.Eq, ast.NotEq)):
+            same = len(x) == len(y) and all(self.compare(ast.Eq(), a, b) for a, b in zip(x, y, strict=True))
+            return same == isinstance(op, ast.Eq)
+        if isinstance(x, d.Expr) or isinstance(y, d.Expr):
+            return _decided(op, x, y)
+        return bool(decide(x, y))
+
+    def logic(self, node: ast.BoolOp) -> Any:
+        values = [self.value(each) for each in node.values]
+        if not all(isinstance(each, bool) for each in values):
+            refuse("and, or of values that are known only when it runs")
+        return all(values) if isinstance(node.op, ast.And) else any(values)
+
+    def choice(self, node: ast.IfExp) -> Any:
+        test = self.value(node.test)
+        if not isinstance(test, bool):
+            refuse("a branch on a value that is known only when it runs")
+        return self.value(node.body if test else node.orelse)
+
+    def attribute_of(self, node: ast.Attribute) -> Any:
+        return self.attribute(self.value(node.value), node.attr)
+
+    def attribute(self, owner: Any, name: str) -> Any:
+        if isinstance(owner, _Module):
+            return _from_module(owner.name, name)
+        if isinstance(owner, Node):
+            if name in _PROPERTIES:
+                return _PROPERTIES[name](owner)
+            if name in FUNCTIONS:
+                return _Method(name, owner)
+            refuse("a tensor is changed in place" if name.endswith("_") and name[0] != "_" else f"tensors' {name} is not known here")
+        if name in ("values", "indices") and isinstance(owner, tuple) and hasattr(owner, name):
+            return getattr(owner, name)
+        return refuse(f".{name} of {type(owner).__name__}")
+
+    def index(self, node: ast.Subscript) -> Any:
+        owner, index = self.value(node.value), self.value(node.slice)
+        if isinstance(owner, (tuple, list)):
+            return owner[index] if isinstance(index, (int, slice)) else refuse("an index that is not known")
+        if not isinstance(owner, Node):
+            refuse(f"an index of {type(owner).__name__}")
+        if isinstance(index, Node):
+            return wrapped(owner, index, 0)
+        parts = index if isinstance(index, tuple) else (index,)
+        if not all(each is None or each is ... or isinstance(each, (slice, d.Expr))
+                   or type(each) is int for each in parts):
+            refuse("an index by tensors along several axes, by a mask or by a list")
+        return owner[index]
+
+    def slice(self, node: ast.Slice) -> Any:
+        return slice(*(None if each is None else self.value(each) for each in (node.lower, node.upper, node.step)))
+
+    def call(self, node: ast.Call) -> Any:
+        function = self.value(node.func)
+        if any(isinstance(each, ast.Starred) for each in node.args) or any(each.arg is None for each in node.keywords):
+            refuse("a call with * or **")
+        arguments = [self.value(each) for each in node.args]
+        named = {str(each.arg): self.value(each.value) for each in node.keywords}
+        if isinstance(function, _Method):
+            named = {_SYNONYMS.get(name, name): value for name, value in named.items()}
+            first = [function.owner] if function.owner is not None else [named.pop("input")] if "input" in named else []
+            return FUNCTIONS[function.name](*first, *arguments, **named)
+        if callable(function):
+            return function(*arguments, **named)
+        return refuse(f"a call of {ast.unparse(node.func)}")
+
+
+_EXPRESSIONS: tuple[tuple[type[ast.expr], Callable[[_Reader, Any], Any]], ...] = (
+    (ast.Constant, lambda _, node: node.value), (ast.Name, _Reader.name), (ast.Tuple, _Reader.sequence),
+    (ast.List, _Reader.sequence), (ast.Dict, _Reader.mapping), (ast.UnaryOp, _Reader.unary),
+    (ast.BinOp, _Reader.operation), (ast.Compare, _Reader.comparison), (ast.BoolOp, _Reader.logic),
+    (ast.IfExp, _Reader.choice), (ast.Attribute, _Reader.attribute_of), (ast.Subscript, _Reader.index),
+    (ast.Slice, _Reader.slice), (ast.Call, _Reader.call),
+)  # fmt: skip
+
+_OPERATORS: Mapping[type[ast.operator], tuple[str, Callable[[Any, Any], Any] | None]] = {
+    ast.Add: ("add", operator.add), ast.Sub: ("sub", operator.sub), ast.Mult: ("mul", operator.mul),
+    ast.Div: ("div", operator.truediv), ast.FloorDiv: ("floor_divide", operator.floordiv),
+    ast.Mod: ("remainder", operator.mod), ast.Pow: ("pow", operator.pow), ast.MatMult: ("matmul", None),
+    ast.BitAnd: ("bitwise_and", None), ast.BitOr: ("bitwise_or", None), ast.BitXor: ("bitwise_xor", None),
+}  # fmt: skip
+_COMPARISONS: Mapping[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
+    ast.Lt: ("lt", operator.lt), ast.LtE: ("le", operator.le), ast.Gt: ("gt", operator.gt),
+    ast.GtE: ("ge", operator.ge), ast.Eq: ("eq", operator.eq), ast.NotEq: ("ne", operator.ne),
+}  # fmt: skip
+_SYNONYMS = {"axis": "dim", "keepdims": "keepdim"}  # torch takes numpy's words, too
+
+
+def _matrix_transposed(x: Node) -> Node:
+    return x.transpose(-2, -1)
+
+
+def _transposed(x: Node) -> Node:
+    return x.transpose(0, 1) if x.rank == 2 else refuse(".T of a tensor that is no matrix")
+
+
+_PROPERTIES: Mapping[str, Callable[[Node], Any]] = {
+    "shape": lambda x: x.shape, "dtype": lambda x: x.dtype, "ndim": lambda x: x.rank, "device": lambda _: Device(),
+    "T": _transposed, "mT": _matrix_transposed,
+}  # fmt: skip
+
+
+def _from_module(module: str, name: str) -> Any:
+    whole = f"{module}.{name}"
+    if whole in _MODULES:
+        return _Module(whole)
+    if module == "math" and name in MATH:
+        return MATH[name]
+    if module in ("torch", "torch.nn.functional"):
+        if module == "torch" and name in DTYPES:
+            return DTYPES[name]
+        if module == "torch" and name in ("inf", "pi", "e"):
+            return MATH[name]
+        if module == "torch" and name == "device":
+            return lambda *_: Device()
+        if name in FUNCTIONS:
+            return _Method(name)
+    return refuse(f"{whole} is not known here")
+
+
+def _decided(op: ast.cmpop, x: Any, y: Any) -> bool:
+    """A comparison of sizes, when their bounds alone decide it."""
+    if not all(isinstance(each, (int, d.Expr)) for each in (x, y)):
+        refuse("a size beside something else")
+    if isinstance(op, (ast.Eq, ast.NotEq)):
+        if d.proved_equal(x, y):
+            return isinstance(op, ast.Eq)
+        if d.dim_ge(x, y + 1) is True or d.dim_ge(y, x + 1) is True:
+            return isinstance(op, ast.NotEq)
+        refuse("a comparison of sizes that are not known")
+    low, high, strict = {
+        ast.Lt: (x, y, 1), ast.LtE: (x, y, 0), ast.Gt: (y, x, 1), ast.GtE: (y, x, 0),
+    }[type(op)]  # fmt: skip
+    found = d.dim_ge(high, low + strict)
+    return found if found is not None else refuse("a comparison of sizes that are not known")
+
+
+def _is_plain(value: Any) -> bool:
+    return is_number(value) or isinstance(value, (tuple, str))
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+_KINDS = {
+    "For": "a loop", "While": "a loop", "If": "a branch", "FunctionDef": "a function", "Lambda": "a function",
+    "ListComp": "a loop", "GeneratorExp": "a loop", "DictComp": "a loop", "SetComp": "a loop", "Try": "a try",
+    "Return": "a return in the middle", "Expr": "a call for its effect", "Raise": "a raise",
+}  # fmt: skip
+
+
+def _kind(node: ast.AST) -> str:
+    return _KINDS.get(type(node).__name__, f"{type(node).__name__}, which is not known here")
