@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
 import stat
 import subprocess
@@ -129,18 +130,28 @@ def _digest(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-def _headers(path: Path) -> list[bytes]:
-    """The headers beside a source, in name order: any of them may be included."""
-    return [part for header in sorted(path.parent.glob("*.h")) for part in (header.name.encode(), header.read_bytes())]
+_INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+def headers_of(path: Path) -> tuple[Path, ...]:
+    """The headers beside a source that it includes, directly or through one another, in name order."""
+    found: set[Path] = set()
+    left = [path]
+    while left:
+        named = {path.parent / name.decode() for name in _INCLUDE.findall(left.pop().read_bytes())}
+        new = {header for header in named if header.is_file()} - found
+        found |= new
+        left += new
+    return tuple(sorted(found))
 
 
 def source_identity(path: Path, *, portable: bool = False, cc: str | None = None) -> str:
-    """The identity of what one C file compiles to: hash [hex, 32 digits] of its text, the headers beside it, the flags, the
+    """The identity of what one C file compiles to: hash [hex, 32 digits] of its text, the headers it includes, the flags, the
     compiler's version and the processor. The same file, moved, keeps its identity."""
     compiler, _ = find_compiler(cc)
     version = compiler.version if compiler else "none"
     made_for = platform.machine() if portable else processor()
-    parts = [path.name.encode(), path.read_bytes(), *_headers(path)]
+    parts = [part for file in (path, *headers_of(path)) for part in (file.name.encode(), file.read_bytes())]
     return _digest(*parts, *compile_flags(portable=portable), *LINK_FLAGS, *LINK_LIBRARIES, version, made_for)[:32]
 
 

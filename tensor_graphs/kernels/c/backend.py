@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensor_graphs.devices.toolchain import source_identity
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import Kernel, NativeCall, Spec
 from tensor_graphs.language.atomic import same_dim
@@ -229,10 +228,15 @@ ROWS: tuple[Row, ...] = (
 )
 
 
+def _source(file: Path) -> str:
+    """The text of all that a kernel of this file comes from."""
+    return "\n".join(path.read_text() for path in library.code_of(file))
+
+
 def kernels() -> list[Kernel]:
-    """One kernel per row, identified by its source file, the shared headers, the flags and the compiler."""
+    """One kernel per row, identified by the sources its code comes from, their headers, the flags and the compiler."""
     return [Kernel(name=f"c.{row.op}", backend=NAME, op=row.op, build=row.build, accepts=row.refuse,
-                   source=(SOURCES / row.file).read_text(), module=__name__, toolchain=source_identity(SOURCES / row.file),
+                   source=_source(SOURCES / row.file), module=__name__, toolchain=library.identity_of(SOURCES / row.file),
                    in_place=row.in_place, contiguous=True, updates=row.updates) for row in ROWS]
 
 
@@ -245,7 +249,7 @@ def copy_kernel() -> Kernel:
         return call
 
     return Kernel(name="c.copy", backend=NAME, op="copy", build=dense, accepts=lambda spec: None, build_copy=copy_call,
-                  source=(SOURCES / "movement.c").read_text(), module=__name__, toolchain=source_identity(SOURCES / "movement.c"))
+                  source=_source(SOURCES / "movement.c"), module=__name__, toolchain=library.identity_of(SOURCES / "movement.c"))
 
 
 def copy_call(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> NativeCall | None:

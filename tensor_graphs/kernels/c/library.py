@@ -49,6 +49,23 @@ def symbol_sources() -> dict[str, Path]:
     return {symbol: path for path in sources() for symbol in _DECLARATION.findall(path.read_text())}
 
 
+def code_of(path: Path) -> tuple[Path, ...]:
+    """A C file and the others that its code comes from: the C file of each header that it includes (gemm.c of gemm.h).
+
+    pool.c and runner.c, which tg.h declares, are left out: they decide which thread runs a part and when, and no value hangs on
+    that. Were they in, a change of how a thread waits would void every verdict about every kernel."""
+    found = [path]
+    for file in found:
+        found += [c for c in (header.with_suffix(".c") for header in toolchain.headers_of(file)) if c.is_file() and c not in found]
+    return tuple(found)
+
+
+def identity_of(path: Path) -> str:
+    """The identity of the kernels that one C file declares: its own (text, headers, flags, compiler, processor), and with it
+    those of the other files in `code_of`."""
+    return " ".join(toolchain.source_identity(file) for file in code_of(path))
+
+
 class NativeLibrary:
     """The loaded library. Its methods release the interpreter lock while native code runs."""
 
@@ -170,5 +187,5 @@ def set_threads(count: int) -> None:
 
 
 def identity(symbol: str) -> str:
-    """The identity of one kernel: hash of its source file, the shared headers, flags, compiler and processor."""
-    return toolchain.source_identity(symbol_sources()[symbol])
+    """The identity of one kernel: of the sources that its code comes from, flags, compiler and processor."""
+    return identity_of(symbol_sources()[symbol])
