@@ -27,12 +27,15 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    event,
+    text,
 )
+from sqlalchemy.engine import Connection
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tensor_graphs.records.rows import IMPLEMENTATION_TYPES, NUMERIC_CLASSES, STATUSES, TRACE_KINDS
 
-REVISION = "0002"  # the newest migration; a database at this revision opens without importing Alembic
+REVISION = "0003"  # the newest migration; a database at this revision opens without importing Alembic
 
 KEY = String(64)  # sha256, hexadecimal
 
@@ -117,7 +120,7 @@ class Implementation(Base):
     type: Mapped[str] = mapped_column(String(16))
     canonical_graph_id: Mapped[int | None] = mapped_column(ForeignKey("canonical_graphs.id"), index=True)
     recipe_graph_id: Mapped[int | None] = mapped_column(ForeignKey("canonical_graphs.id"), index=True)
-    name: Mapped[str] = mapped_column(String(200))
+    name: Mapped[str] = mapped_column(String(200), index=True)
     backend: Mapped[str] = mapped_column(String(64))
     source_hash: Mapped[str] = mapped_column(String(128), index=True)
     numeric_class: Mapped[str | None] = mapped_column(String(16))
@@ -145,7 +148,14 @@ class ImplementationSource(Base):
     language: Mapped[str] = mapped_column(String(32))
     origin: Mapped[str] = mapped_column(Text)
     trusted: Mapped[bool] = mapped_column(Boolean)
-    __table_args__ = (UniqueConstraint("implementation_id", "path"),)
+    __table_args__ = (
+        UniqueConstraint("implementation_id", "path"),
+        # Nearly empty, so "is it untrusted?" never reads a row, whose content fills pages.
+        Index(
+            "ix_implementation_sources_untrusted", "implementation_id",
+            sqlite_where=text("trusted IS 0"), postgresql_where=text("trusted IS false"),
+        ),
+    )  # fmt: skip
 
 
 class EnvironmentRow(Base):
@@ -217,8 +227,12 @@ class BenchmarkTrace(Base):
             "environment_id", "workload_id", "implementation_id", "timestamp", "id",
             "kind", "status", "verifier", "max_relative_error", "tolerance", "median_ms", "spread", "speedup_factor",
         ),
-        Index("ix_benchmark_traces_history", "implementation_id", "timestamp"),
+        Index("ix_benchmark_traces_history", "implementation_id", "timestamp", "id", "environment_id"),
         Index("ix_benchmark_traces_workload", "workload_id"),
+        Index(
+            "ix_benchmark_traces_failures", "timestamp", "id",
+            sqlite_where=text("status <> 'PASSED'"), postgresql_where=text("status <> 'PASSED'"),
+        ),
     )  # fmt: skip
 
 
@@ -302,3 +316,56 @@ class DeviceConstantRow(Base):
     unit: Mapped[str] = mapped_column(String(32))
     timestamp: Mapped[datetime]
     __table_args__ = (Index("ix_device_constants_name", "environment_id", "device", "name", "timestamp"),)
+
+
+# Views are for people with an SQL shell: the same rule as `queries.KnownTime.usable`, row by row, so that every condition is a
+# short range of ix_benchmark_traces_here whatever the outer query asks for (window functions would read the whole table).
+_SAME_CODE = """n.environment_id = t.environment_id AND n.workload_id = t.workload_id
+    AND n.implementation_id IN (SELECT s.id FROM implementations s WHERE s.source_hash = i.source_hash)"""
+_NEWER = "(n.timestamp > t.timestamp OR (n.timestamp = t.timestamp AND n.id > t.id))"
+VIEWS = {
+    "leaderboard": f"""
+SELECT g.structural_key AS graph_key, g.human_name AS graph_name, w.key AS workload_key, w.axes_json AS axes,
+  e.key AS environment_key, e.hardware_name, t.kind, i.type AS implementation_type, i.name AS implementation_name, i.backend,
+  i.source_hash, i.signature, t.median_ms, t.spread, t.speedup_factor,
+  (SELECT MAX(n.max_relative_error) FROM benchmark_traces n
+    WHERE {_SAME_CODE}
+    AND n.status IN ('PASSED', 'INCORRECT_NUMERICAL')) AS worst_relative_error,
+  t.timestamp, t.id AS trace_id
+FROM benchmark_traces t
+JOIN implementations i ON i.id = t.implementation_id
+JOIN workloads w ON w.id = t.workload_id
+JOIN canonical_graphs g ON g.id = w.canonical_graph_id
+JOIN environments e ON e.id = t.environment_id
+WHERE t.status = 'PASSED' AND t.median_ms IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM benchmark_traces n
+    WHERE {_SAME_CODE}
+    AND n.kind = t.kind AND n.status = 'PASSED' AND n.median_ms IS NOT NULL
+    AND {_NEWER})
+  AND NOT EXISTS (SELECT 1 FROM benchmark_traces n
+    WHERE {_SAME_CODE}
+    AND (n.status IN ('INCORRECT_SHAPE', 'INCORRECT_DTYPE', 'MUTATED_INPUT')
+      OR (n.status = 'INCORRECT_NUMERICAL' AND NOT COALESCE(n.max_relative_error > n.tolerance, FALSE))))
+  AND EXISTS (SELECT 1 FROM benchmark_traces n
+    WHERE {_SAME_CODE}
+    AND n.status = 'PASSED' AND n.max_relative_error IS NOT NULL)
+  AND (SELECT n.status FROM benchmark_traces n
+    WHERE {_SAME_CODE}
+    ORDER BY n.timestamp DESC, n.id DESC LIMIT 1) IN ('PASSED', 'INCORRECT_NUMERICAL')
+  AND NOT EXISTS (SELECT 1 FROM implementation_sources s WHERE s.implementation_id = i.id AND NOT s.trusted)""",
+    "kernel_history": """
+SELECT i.name AS kernel, i.backend, i.source_hash, t.timestamp, g.human_name AS graph_name, w.axes_json AS axes,
+  e.hardware_name, e.key AS environment_key, t.kind, t.status, t.median_ms, t.spread, t.speedup_factor, t.max_relative_error,
+  t.tolerance, t.verifier, t.id AS trace_id
+FROM benchmark_traces t
+JOIN implementations i ON i.id = t.implementation_id
+JOIN workloads w ON w.id = t.workload_id
+JOIN canonical_graphs g ON g.id = w.canonical_graph_id
+JOIN environments e ON e.id = t.environment_id""",
+}
+
+
+@event.listens_for(Base.metadata, "after_create")
+def _create_views(target: MetaData, connection: Connection, **_: Any) -> None:
+    for name, select in VIEWS.items():
+        connection.exec_driver_sql(f"CREATE VIEW {name} AS{select}")
