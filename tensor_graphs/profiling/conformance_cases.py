@@ -198,7 +198,7 @@ def along_axis(name: str, least: int = 0, keepdims: bool = False) -> Case:
 
     def build(draw: Draw) -> Node:
         shape = draw.shape(1, 3, least=least)
-        axis = draw.pick(-1, *range(-len(shape), len(shape)))
+        axis = draw.pick(-1, 0, len(shape) - 1, -len(shape))
         return compose(name, draw.tensor(shape), axis=axis, **({"keepdims": draw.pick(True, False)} if keepdims else {}))
 
     return build
@@ -225,6 +225,11 @@ def weight(draw: Draw, *shape: Dim) -> Node | None:
     return None if dtype is None else draw.tensor(shape, dtype)
 
 
+def weights(draw: Draw, *choices: tuple[DType | None, ...], shapes: tuple[tuple[Dim, ...], ...]) -> list[Node | None]:
+    """Optional operands whose dtypes are chosen together: those of the model, of a half-width one, mixed."""
+    return [None if dtype is None else draw.tensor(shape, dtype) for dtype, shape in zip(draw.pick(*choices), shapes, strict=True)]
+
+
 def rms_norm(draw: Draw) -> Node:
     shape = draw.shape(1, 3)
     return compose("rms_norm", draw.tensor(shape), weight(draw, shape[-1]), eps=draw.pick(1e-6, 0.3), offset=draw.pick(0.0, 1.0))
@@ -232,9 +237,9 @@ def rms_norm(draw: Draw) -> Node:
 
 def layer_norm(draw: Draw) -> Node:
     shape = (*draw.shape(0, 2), draw.pick(17, 3, 5, 0))
-    scale = weight(draw, shape[-1])
-    return compose("layer_norm", draw.tensor(shape, plain=True), scale, None if scale is None else weight(draw, shape[-1]),
-                   eps=draw.pick(1e-5, 0.3))
+    scale, bias = weights(draw, (None, None), (draw.dtype, None), (draw.dtype, draw.dtype), (bf16, bf16), (f32, draw.dtype),
+                          shapes=(shape[-1:], shape[-1:]))
+    return compose("layer_norm", draw.tensor(shape, plain=True), scale, bias, eps=draw.pick(1e-5, 0.3))
 
 
 def dot(draw: Draw) -> Node:
@@ -251,8 +256,9 @@ def dot(draw: Draw) -> Node:
 def linear(draw: Draw) -> Node:
     draw.dims = 3
     k, out = draw.size(least=1), draw.size()
-    return compose("linear", draw.tensor((*draw.shape(0, 2), k)), draw.tensor((out, k), draw.pick(draw.dtype, bf16, f32)),
-                   weight(draw, out))
+    x = draw.tensor((*draw.shape(0, 2), k))
+    return compose("linear", x, *weights(draw, (draw.dtype, None), (draw.dtype, draw.dtype), (bf16, None), (bf16, bf16),
+                                         (f32, draw.dtype), shapes=((out, k), (out,))))
 
 
 def linear_argmax(draw: Draw) -> Node:
@@ -288,7 +294,8 @@ def topk(draw: Draw) -> Node:
 
 
 def rope_table(draw: Draw) -> Node:
-    positions = draw.tensor((draw.size(),), draw.pick(i32, i64, draw.dtype), low=0, high=127)
+    dtype = draw.pick(i32, i32, i64, draw.dtype) if draw.dtype.kind == "float" else draw.dtype
+    positions = draw.tensor((draw.size(),), dtype, low=0, high=127)
     return compose("rope_table", positions, head_dim=draw.pick(2, 6, 16), theta=draw.pick(1e4, 3.5), scaling=draw.pick(1.0, 8.0),
                    dtype=draw.dtype if draw.dtype.kind == "float" else f32)
 
@@ -317,7 +324,7 @@ def gated(draw: Draw) -> Node:
 
 def write_rows(draw: Draw) -> Node:
     shape = draw.shape(1, 3)
-    axis = draw.pick(*range(len(shape)))
+    axis = draw.pick(0, 0, len(shape) - 1, len(shape) // 2)
     count = draw.size()
     return compose("write_rows", draw.tensor(shape), draw.tensor((*shape[:axis], count, *shape[axis + 1:])),
                    start=draw.pick(0, -3, 8, 2), axis=draw.pick(axis, axis - len(shape)))
@@ -360,7 +367,7 @@ CASES: dict[str, Case] = {
 }
 """Every op whose operands are not all alike, or that has attributes."""
 
-MORE = {"cast": 12, "bitcast": 11, "scatter": 6, "dot": 6, "attention": 6, "argmax": 5, "linear": 5}
+MORE = {"cast": 12, "bitcast": 11, "scatter": 6, "dot": 6, "attention": 6, "linear": 5, "layer_norm": 5}
 """ops with more instances than VARIANTS"""
 
 STANDS_FOR = {
