@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,7 +37,7 @@ def test_every_kernel_is_of_a_known_op_and_has_a_name_of_its_own() -> None:
     found = registry.all_kernels(tuple(registry.BACKENDS))
     assert len({k.name for k in found}) == len(found) == len({k.identity for k in found})
     for k in found:
-        assert (k.op in ATOMIC or k.op in LIBRARY) and k.name == f"{k.backend}.{k.op}" and k.source
+        assert (k.op in ATOMIC or k.op in LIBRARY) and k.name.startswith(f"{k.backend}.{k.op}") and k.source
 
 
 def test_numpy_computes_every_atomic_op() -> None:
@@ -72,6 +77,87 @@ def test_an_unknown_backend_is_named_with_the_known_ones() -> None:
         registry.load_backend("cobol")
 
 
+BACKEND = """
+from tensor_graphs.kernels.kernel import HostCall, Kernel
+from tensor_graphs.kernels.registry import register_backend
+
+NAME = "elsewhere"
+{}
+
+def kernels():
+    return [Kernel(name=f"{{NAME}}.sin", backend=NAME, op="sin", build=lambda spec: HostCall(print), accepts=lambda spec: None,
+                   source="sin", module=__name__)]
+
+register_backend(NAME, __name__)
+"""
+WHOLE = """
+def available(): return None
+def versions(): return {}
+"""
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a backend from elsewhere whose module has this text besides its kernels."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def imported(text: str) -> ModuleType:
+        (tmp_path / "elsewhere_backend.py").write_text(BACKEND.format(text))
+        return importlib.import_module("elsewhere_backend")
+
+    yield imported
+    registry.unregister_backend("elsewhere")
+    sys.modules.pop("elsewhere_backend", None)
+
+
+def test_a_backend_that_registers_itself_is_a_backend_like_ours(elsewhere: Callable[[str], ModuleType]) -> None:
+    assert "elsewhere" not in registry.BACKENDS
+    module = elsewhere(WHOLE)
+    assert list(registry.BACKENDS)[:4] == ["c", "numpy", "torch", "elsewhere"] and len(registry.BACKENDS) >= 4
+    assert registry.backend_module("elsewhere") is module and registry.why_missing("elsewhere") is None
+    assert registry.kernel_named("elsewhere.sin") in registry.all_kernels(("elsewhere", "numpy"))
+    registry.register_backend("elsewhere", module)                  # once more, as itself: nothing new
+    registry.unregister_backend("elsewhere")
+    assert "elsewhere" not in registry.BACKENDS
+    with pytest.raises(KernelError, match=r"^no kernel is named 'elsewhere\.sin' here\n  fix: .*register_backend\('elsewhere', __name__\)"):
+        registry.kernel_named("elsewhere.sin")
+
+
+def test_names_of_backends_are_python_names_and_taken_once() -> None:
+    with pytest.raises(KernelError, match=r"^a backend cannot be named 'my-backend'\n  fix: "):
+        registry.register_backend("my-backend", "os")
+    with pytest.raises(KernelError, match=r"^the backend 'numpy' is tensor_graphs\.kernels\.numpy\.backend already, .* be os\n  fix: "):
+        registry.register_backend("numpy", "os")
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    (WHOLE.replace("versions", "version"), "elsewhere_backend is no backend 'elsewhere': it lacks versions()"),
+    (WHOLE + "NAME_WAS, NAME = NAME, 'other'\nregister_backend(NAME_WAS, __name__)", "has the NAME 'other'"),
+    (WHOLE.replace("return None", "raise OSError('no driver')"), "elsewhere_backend raised OSError: no driver"),
+    (WHOLE.replace("return None", "return 'no device'"), "no device")])
+def test_what_is_wrong_with_a_backend_is_the_reason_for_its_absence(elsewhere: Callable[[str], ModuleType], text: str,
+                                                                    said: str) -> None:
+    elsewhere(text)
+    reason = registry.why_missing("elsewhere")
+    registry.unregister_backend("other")
+    assert reason is not None and said in reason and registry.load_backend("elsewhere") == []
+    assert registry.load_backend("numpy")
+
+
+def test_kernels_of_another_name_are_refused(elsewhere: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    module = elsewhere(WHOLE)
+    (kernel,) = module.kernels()
+    for wrong, said in ((replace(kernel, name="sin"), "is not of the backend 'elsewhere'"),
+                        (replace(kernel, backend="numpy"), "is not of the backend 'elsewhere'"),
+                        (replace(kernel, op="sine"), "computes 'sine', which is no op")):
+        monkeypatch.setattr(module, "kernels", lambda wrong=wrong: [wrong])
+        registry.reset("elsewhere")
+        assert said in (registry.why_missing("elsewhere") or "")
+    monkeypatch.setattr(module, "kernels", lambda: [kernel, kernel])
+    registry.reset("elsewhere")
+    assert "two kernels of the backend 'elsewhere' are called 'elsewhere.sin'" in (registry.why_missing("elsewhere") or "")
+
+
 def test_a_namesake_of_a_library_op_matches_no_kernel() -> None:
     @tg.composite
     def silu(x: Node) -> Node:
@@ -83,8 +169,6 @@ def test_a_namesake_of_a_library_op_matches_no_kernel() -> None:
 
 
 def test_another_source_or_toolchain_is_another_kernel(mine: Kernel) -> None:
-    from dataclasses import replace
-
     assert len({mine.identity, replace(mine, source="other").identity, replace(mine, toolchain="other").identity}) == 3
 
 

@@ -49,14 +49,17 @@ TG_INLINE float *out_row(const attention *t, int64_t head, int64_t lane) {
 
 TG_INLINE float soft_cap(float x, float cap) { return cap * f32_tanh(x / cap); }
 
-/* 1 / sum in two floats: its rounding error would be the same for a whole row, and such errors do not average out. Zero for a
- * query that sees nothing, whose values are zeros. */
+/* 1 / sum in two floats: its rounding error would be the same for a whole row, and such errors do not average out. A sum of 0 is
+ * that of a query that sees nothing, whose values are zeros, or of one all of whose scores are -inf, which has no answer. */
 typedef struct inverse {
     float high, low;
 } inverse;
 
-TG_INLINE inverse inverse_of(float sum) {
+static inverse inverse_of(const attention *t, int64_t lane, float sum) {
     double exact = sum == 0.0f ? 0.0 : 1.0 / sum;
+    if (sum == 0.0f)
+        for (int64_t key = 0; key < t->s && exact == 0.0; key++)
+            if (visible(t, lane, key)) exact = __builtin_nan("");
     return (inverse){(float)exact, (float)(exact - (float)exact)};
 }
 
@@ -195,7 +198,7 @@ static void few_merge(const attention *t) {
                 sum += weight * piece[p * step + 1];
                 for (int64_t i = 0; i < t->d; i++) out[i] += weight * piece[p * step + 2 + i];
             }
-            const inverse by = inverse_of(sum);
+            const inverse by = inverse_of(t, lane, sum);
             for (int64_t i = 0; i < t->d; i++) out[i] = out[i] * by.high + out[i] * by.low;
         }
 }
@@ -282,7 +285,7 @@ TG_INLINE void many_task(const attention *t, const int nv, int64_t head, int64_t
     }
     for (int l = 0; l < count; l++) {
         float *out = out_row(t, head, lane0 + l);
-        const inverse by = inverse_of(sum[l]);
+        const inverse by = inverse_of(t, lane0 + l, sum[l]);
         for (int64_t i = 0; i < d; i++) out[i] = o[i * width + l] * by.high + o[i * width + l] * by.low;
     }
 }

@@ -1,6 +1,8 @@
 """backend: which op becomes which native symbol, for which specs, with which arguments.
 
-One `Row` per symbol family. The comment above each symbol in the C sources states the order of its arguments.
+One `Row` per symbol family. The comment above each symbol in the C sources states the order of its arguments. Rows come twice
+where f64 has a source of its own (`wide_*.c`): the kernels for f64 activations are then kernels of their own, with their own
+identity, and their symbols end in `_f64`. Weights may be narrower than activations.
 """
 
 from __future__ import annotations
@@ -9,18 +11,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensor_graphs.kernels.c import library
+from tensor_graphs.kernels.c import library, scratch, screened
 from tensor_graphs.kernels.kernel import Kernel, NativeCall, Spec
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, i32, i64
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64, i32, i64
 from tensor_graphs.language.node import TensorType
 
 NAME = "c"
 SOURCES = Path(__file__).parent
-WEIGHT_DTYPES = {f32: 0, bf16: 1}                      # enum TG_F32, TG_BF16 in tg.h
+WEIGHT_DTYPES = {f32: 0, bf16: 1, f64: 2}              # enum TG_F32, TG_BF16, TG_F64 in tg.h
+WEIGHTS_OF = {f32: (f32, bf16), f64: (f32, bf16, f64)}
+"""Activation dtype -> the weights that may go with it."""
 INDEX_DTYPES = {i32: 0, i64: 1}                        # enum TG_I32, TG_I64
 MAX_COPY_RANK = 8
+
+Refusal = Callable[[Spec], str | None]
+Build = Callable[[Spec], NativeCall]
 
 
 def available() -> str | None:
@@ -34,14 +41,19 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Row:
-    """op -> call; `refuse` says why a spec is not taken (None: taken)."""
+    """op -> call; `refuse` says why a spec is not taken (None: taken). file: the one that declares the symbols."""
 
     op: str
     file: str
-    refuse: Callable[[Spec], str | None]
-    build: Callable[[Spec], NativeCall]
+    refuse: Refusal
+    build: Build
     in_place: tuple[tuple[int, int], ...] = ()
     updates: bool = False
+    mark: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{NAME}.{self.op}{self.mark}"
 
 
 def product(shape: Sequence[Dim]) -> Dim:
@@ -51,7 +63,8 @@ def product(shape: Sequence[Dim]) -> Dim:
     return total
 
 
-def only(*dtypes: DType) -> Callable[[Spec], str | None]:
+def only(*dtypes: DType) -> Refusal:
+    """Every operand and output has one of these dtypes."""
     def refuse(spec: Spec) -> str | None:
         for t in (*spec.inputs, *spec.outputs):
             if t.dtype not in dtypes:
@@ -61,7 +74,19 @@ def only(*dtypes: DType) -> Callable[[Spec], str | None]:
     return refuse
 
 
-all_f32 = only(f32)
+def _one_of(*dtypes: DType) -> Refusal:
+    """All operands and outputs have the same one of these dtypes."""
+    among = only(*dtypes)
+
+    def refuse(spec: Spec) -> str | None:
+        return among(spec) or (None if len({t.dtype for t in (*spec.inputs, *spec.outputs)}) == 1 else "one dtype only")
+
+    return refuse
+
+
+def _mark(dtype: DType) -> str:
+    """What the symbols for these activations end in."""
+    return "_f64" if dtype == f64 else ""
 
 
 def _rows(t: TensorType) -> Dim:
@@ -74,49 +99,58 @@ def _weight(spec: Spec, name: str) -> tuple[int | None, int]:
     return (None, 0) if not isinstance(at, int) else (at, WEIGHT_DTYPES[spec.inputs[at].dtype])
 
 
-def _weights_ok(spec: Spec) -> str | None:
-    if spec.inputs[0].dtype != f32 or spec.outputs[0].dtype != f32:
-        return "f32 activations only"
-    if any(t.dtype not in WEIGHT_DTYPES for t in spec.inputs[1:]):
-        return "f32 or bf16 weights only"
-    return None
+def _weights_ok(a: DType) -> Refusal:
+    def refuse(spec: Spec) -> str | None:
+        if spec.inputs[0].dtype != a or spec.outputs[0].dtype != a:
+            return f"{a.name} activations only"
+        if any(t.dtype not in WEIGHTS_OF[a] for t in spec.inputs[1:]):
+            return f"{' or '.join(t.name for t in WEIGHTS_OF[a])} weights only"
+        return None
+
+    return refuse
 
 
 def _last_axis(spec: Spec) -> str | None:
     axis, rank = spec.attrs["axis"], spec.inputs[0].rank
-    return all_f32(spec) or (None if rank and axis % rank == rank - 1 else "the last axis only")
+    return None if rank and axis % rank == rank - 1 else "the last axis only"
 
 
-def elementwise(op: str, symbol: str) -> Row:
-    return Row(op, "elementwise.c", all_f32,
-               lambda spec: NativeCall(symbol, tuple(range(len(spec.inputs))), (product(spec.outputs[0].shape),)),
-               in_place=tuple((0, i) for i in range(2 if op in ("add", "sub", "mul", "max") else 1)))
+def _linear(a: DType) -> Build:
+    def build(spec: Spec) -> NativeCall:
+        x, w = spec.inputs[0], spec.inputs[1]
+        bias, bias_dtype = _weight(spec, "bias")
+        n, k = _rows(x), x.shape[-1]
+        needs = scratch.linear(n, k, a.itemsize, w.dtype == bf16)
+        if a == f32:
+            return NativeCall(f"tg_linear_{w.dtype.name}", (0, 1, bias), (n, w.shape[0], k), scratch=needs)
+        return NativeCall("tg_linear_f64", (0, 1, bias), (n, w.shape[0], k, WEIGHT_DTYPES[w.dtype], bias_dtype), scratch=needs)
+
+    return build
 
 
-def _linear(spec: Spec) -> NativeCall:
-    x, w = spec.inputs[0], spec.inputs[1]
-    bias = spec.role_index().get("bias")
-    symbol = "tg_linear_f32" if w.dtype == f32 else "tg_linear_bf16"
-    return NativeCall(symbol, (0, 1, bias if isinstance(bias, int) else None), (_rows(x), w.shape[0], x.shape[-1]))
+def _linear_refuse(a: DType) -> Refusal:
+    def refuse(spec: Spec) -> str | None:
+        bias = spec.role("bias")
+        if a == f32 and bias is not None and bias.dtype != f32:
+            return "f32 bias only"
+        return _weights_ok(a)(spec)
+
+    return refuse
 
 
-def _linear_refuse(spec: Spec) -> str | None:
-    bias = spec.role("bias")
-    if bias is not None and bias.dtype != f32:
-        return "f32 bias only"
-    return _weights_ok(spec)
+def _dot_refuse(a: DType) -> Refusal:
+    def refuse(spec: Spec) -> str | None:
+        left, right = spec.inputs
+        if only(a)(spec):
+            return only(a)(spec)
+        if left.rank < 2 or right.rank < 2:
+            return "matrices only"
+        lead_a, lead_b = left.shape[:-2], right.shape[:-2]
+        if product(lead_a) != 1 and product(lead_b) != 1 and lead_a != lead_b:
+            return "equal leading axes, or none on one side"
+        return None
 
-
-def _dot_refuse(spec: Spec) -> str | None:
-    a, b = spec.inputs
-    if all_f32(spec):
-        return all_f32(spec)
-    if a.rank < 2 or b.rank < 2:
-        return "matrices only"
-    lead_a, lead_b = a.shape[:-2], b.shape[:-2]
-    if product(lead_a) != 1 and product(lead_b) != 1 and lead_a != lead_b:
-        return "equal leading axes, or none on one side"
-    return None
+    return refuse
 
 
 def _dot(spec: Spec) -> NativeCall:
@@ -125,19 +159,22 @@ def _dot(spec: Spec) -> NativeCall:
     batch = product(spec.outputs[0].shape[:-2])
     a_step: Dim = 0 if product(a.shape[:-2]) == 1 else m * k
     b_step: Dim = 0 if product(b.shape[:-2]) == 1 else k * n
-    return NativeCall("tg_matmul_f32", (0, 1), (batch, m, n, k, m * n, n, 1, a_step, k, 1, b_step, n, 1))
+    return NativeCall(f"tg_matmul_{a.dtype.name}", (0, 1), (batch, m, n, k, m * n, n, 1, a_step, k, 1, b_step, n, 1),
+                      scratch=scratch.matmul(k, a.dtype.itemsize))
 
 
 def _rms_norm(spec: Spec) -> NativeCall:
+    x = spec.inputs[0]
     w, dtype = _weight(spec, "weight")
-    return NativeCall("tg_rms_norm", (0, w), (_rows(spec.inputs[0]), spec.inputs[0].shape[-1], dtype),
+    return NativeCall(f"tg_rms_norm{_mark(x.dtype)}", (0, w), (_rows(x), x.shape[-1], dtype),
                       (float(spec.attrs["eps"]), float(spec.attrs["offset"])))
 
 
 def _layer_norm(spec: Spec) -> NativeCall:
+    x = spec.inputs[0]
     w, w_dtype = _weight(spec, "weight")
     b, b_dtype = _weight(spec, "bias")
-    return NativeCall("tg_layer_norm", (0, w, b), (_rows(spec.inputs[0]), spec.inputs[0].shape[-1], w_dtype, b_dtype),
+    return NativeCall(f"tg_layer_norm{_mark(x.dtype)}", (0, w, b), (_rows(x), x.shape[-1], w_dtype, b_dtype),
                       (float(spec.attrs["eps"]),))
 
 
@@ -147,38 +184,41 @@ GATES = {"gelu_tanh": "tg_gelu_tanh_mul", "gelu": "tg_gelu_erf_mul", "silu": "tg
 def _gated(spec: Spec) -> NativeCall:
     t = spec.outputs[0]
     size = t.shape[-1] if t.rank else 1
-    return NativeCall(GATES[spec.attrs["activation"]], (0, 1), (_rows(t), size, size, size))
+    return NativeCall(GATES[spec.attrs["activation"]] + _mark(t.dtype), (0, 1), (_rows(t), size, size, size))
 
 
-def _attention_refuse(spec: Spec) -> str | None:
-    mask = spec.role("mask")
-    if mask is not None and mask.dtype != bool_:
-        return "a bool mask only"
-    if any(t.dtype != f32 for t in (*spec.inputs[:3], *spec.outputs)):
-        return "f32 only"
-    return None if same_dim(spec.inputs[1].shape[2], spec.inputs[2].shape[2]) else "keys and values of one width only"
+def _attention_refuse(a: DType) -> Refusal:
+    def refuse(spec: Spec) -> str | None:
+        mask = spec.role("mask")
+        if mask is not None and mask.dtype != bool_:
+            return "a bool mask only"
+        if any(t.dtype != a for t in (*spec.inputs[:3], *spec.outputs)):
+            return f"{a.name} only"
+        return None if same_dim(spec.inputs[1].shape[2], spec.inputs[2].shape[2]) else "keys and values of one width only"
+
+    return refuse
 
 
 def _attention(spec: Spec) -> NativeCall:
     q, k = spec.inputs[0], spec.inputs[1]
     mask = spec.role_index().get("mask")
     a = spec.attrs
-    stride = k.shape[1] * k.shape[2]
-    return NativeCall("tg_attention", (0, 1, 2, mask if isinstance(mask, int) else None),
-                      (q.shape[0], k.shape[0], q.shape[1], k.shape[1], q.shape[2], int(bool(a["causal"])), a["window"], a["start"],
-                       stride, stride), (float(a["scale"]), float(a["softcap"])))
+    (n, hq, d), (s, hkv, _) = q.shape, k.shape
+    return NativeCall(f"tg_attention{_mark(q.dtype)}", (0, 1, 2, mask if isinstance(mask, int) else None),
+                      (n, s, hq, hkv, d, int(bool(a["causal"])), a["window"], a["start"], hkv * d, hkv * d),
+                      (float(a["scale"]), float(a["softcap"])), scratch.attention(n * (hq // hkv), hkv, d, q.dtype.itemsize))
 
 
 def _embedding_refuse(spec: Spec) -> str | None:
     table, ids = spec.inputs
-    if table.dtype not in WEIGHT_DTYPES or spec.outputs[0].dtype != f32:
-        return "f32 or bf16 tables, f32 out"
+    if spec.outputs[0].dtype not in WEIGHTS_OF or table.dtype not in WEIGHT_DTYPES:
+        return "f32, bf16 or f64 tables, f32 or f64 out"
     return None if ids.dtype in INDEX_DTYPES else "i32 or i64 indices only"
 
 
 def _embedding(spec: Spec) -> NativeCall:
     table, ids = spec.inputs
-    return NativeCall("tg_gather_rows", (0, 1), (product(ids.shape), table.shape[0], table.shape[1],
+    return NativeCall(f"tg_gather_rows{_mark(spec.outputs[0].dtype)}", (0, 1), (product(ids.shape), table.shape[0], table.shape[1],
                       WEIGHT_DTYPES[table.dtype], INDEX_DTYPES[ids.dtype]), (float(spec.attrs["scale"]),))
 
 
@@ -191,40 +231,79 @@ def _write_rows(spec: Spec) -> NativeCall:
 def _rope_table_refuse(spec: Spec) -> str | None:
     if spec.inputs[0].dtype != i32 or spec.inputs[0].rank != 1:
         return "i32 positions of rank 1 only"
-    return None if all(t.dtype == f32 for t in spec.outputs) else "f32 tables only"
+    return None if all(t.dtype in WEIGHTS_OF for t in spec.outputs) else "f32 or f64 tables only"
+
+
+def _rope_table(spec: Spec) -> NativeCall:
+    return NativeCall(f"tg_rope_table{_mark(spec.outputs[0].dtype)}", (0,), (spec.inputs[0].shape[0], spec.attrs["head_dim"] // 2),
+                      (float(spec.attrs["theta"]), float(spec.attrs["scaling"])))
+
+
+def _rope(spec: Spec) -> NativeCall:
+    return NativeCall(f"tg_rope{_mark(spec.inputs[0].dtype)}", (0, 1, 2), tuple(spec.inputs[0].shape))
 
 
 def _argmax_refuse(spec: Spec) -> str | None:
-    rank = spec.inputs[0].rank
-    if spec.inputs[0].dtype != f32 or spec.outputs[0].dtype not in INDEX_DTYPES:
-        return "f32 to i32 or i64 only"
-    return None if rank and spec.attrs["axis"] % rank == rank - 1 else "the last axis only"
+    if spec.inputs[0].dtype not in WEIGHTS_OF or spec.outputs[0].dtype not in INDEX_DTYPES:
+        return "f32 or f64 to i32 or i64 only"
+    return _last_axis(spec)
+
+
+def _argmax(spec: Spec) -> NativeCall:
+    x = spec.inputs[0]
+    return NativeCall(f"tg_argmax{_mark(x.dtype)}_{spec.outputs[0].dtype.name}", (0,), (_rows(x), x.shape[-1]))
+
+
+def _cast_refuse(spec: Spec) -> str | None:
+    if spec.inputs[0].dtype in WEIGHT_DTYPES and spec.outputs[0].dtype in WEIGHTS_OF:
+        return None
+    return "f32, bf16 or f64 to f32 or f64 only"
+
+
+def _cast(spec: Spec) -> NativeCall:
+    x, y = spec.inputs[0], spec.outputs[0]
+    return NativeCall("tg_cast", (0,), (product(y.shape), WEIGHT_DTYPES[y.dtype], WEIGHT_DTYPES[x.dtype]))
+
+
+def rows_for(a: DType) -> tuple[Row, ...]:
+    """The rows whose code differs between f32 and f64 activations."""
+    mark, wide = _mark(a), "wide_" if a == f64 else ""
+    same = only(a)
+
+    def row(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int]) -> Row:
+        return Row(op, wide + file, refuse, build, in_place, mark=mark)
+
+    def elementwise(op: str) -> Row:
+        return row(op, "elementwise.c", same, lambda spec: NativeCall(
+            f"tg_{op}{mark}", tuple(range(len(spec.inputs))), (product(spec.outputs[0].shape),)),
+            *((0, i) for i in range(2 if op in ("add", "sub", "mul", "max") else 1)))
+
+    return (
+        *map(elementwise, ("add", "sub", "mul", "max", "div", "exp", "tanh", "silu")),
+        row("gelu", "elementwise.c", same, lambda spec: NativeCall(
+            f"tg_gelu_{'tanh' if spec.attrs['approximate'] == 'tanh' else 'erf'}{mark}", (0,), (product(spec.outputs[0].shape),)),
+            (0, 0)),
+        row("gated", "elementwise.c", lambda spec: same(spec) or (None if spec.attrs["activation"] in GATES else "no such gate"),
+            _gated, (0, 0), (0, 1)),
+        row("linear", "linear.c", _linear_refuse(a), _linear(a)),
+        row("dot", "matmul.c", _dot_refuse(a), _dot),
+        row("rms_norm", "norms.c", _weights_ok(a), _rms_norm, (0, 0)),
+        row("layer_norm", "norms.c", _weights_ok(a), _layer_norm, (0, 0)),
+        row("softmax", "norms.c", lambda spec: same(spec) or _last_axis(spec), lambda spec: NativeCall(
+            f"tg_softmax{mark}", (0,), (_rows(spec.inputs[0]), spec.inputs[0].shape[-1])), (0, 0)),
+        row("attention", "attention.c", _attention_refuse(a), _attention),
+    )
 
 
 ROWS: tuple[Row, ...] = (
-    elementwise("add", "tg_add"), elementwise("sub", "tg_sub"), elementwise("mul", "tg_mul"), elementwise("max", "tg_max"),
-    elementwise("div", "tg_div"), elementwise("exp", "tg_exp"), elementwise("tanh", "tg_tanh"), elementwise("silu", "tg_silu"),
-    Row("gelu", "elementwise.c", all_f32, lambda spec: NativeCall(
-        "tg_gelu_tanh" if spec.attrs["approximate"] == "tanh" else "tg_gelu_erf", (0,), (product(spec.outputs[0].shape),)),
-        in_place=((0, 0),)),
-    Row("gated", "elementwise.c", lambda spec: all_f32(spec) or (None if spec.attrs["activation"] in GATES else "no such gate"),
-        _gated, in_place=((0, 0), (0, 1))),
-    Row("linear", "linear.c", _linear_refuse, _linear),
-    Row("dot", "matmul.c", _dot_refuse, _dot),
-    Row("rms_norm", "norms.c", _weights_ok, _rms_norm, in_place=((0, 0),)),
-    Row("layer_norm", "norms.c", _weights_ok, _layer_norm, in_place=((0, 0),)),
-    Row("softmax", "norms.c", _last_axis, lambda spec: NativeCall(
-        "tg_softmax", (0,), (_rows(spec.inputs[0]), spec.inputs[0].shape[-1])), in_place=((0, 0),)),
-    Row("attention", "attention.c", _attention_refuse, _attention),
+    *rows_for(f32), *rows_for(f64),
     Row("embedding", "movement.c", _embedding_refuse, _embedding),
     Row("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,
         _write_rows, in_place=((0, 0),), updates=True),
-    Row("rope_table", "rope.c", _rope_table_refuse, lambda spec: NativeCall(
-        "tg_rope_table", (0,), (spec.inputs[0].shape[0], spec.attrs["head_dim"] // 2),
-        (float(spec.attrs["theta"]), float(spec.attrs["scaling"])))),
-    Row("rope", "rope.c", all_f32, lambda spec: NativeCall("tg_rope", (0, 1, 2), tuple(spec.inputs[0].shape))),
-    Row("argmax", "argmax.c", _argmax_refuse, lambda spec: NativeCall(
-        f"tg_argmax_{spec.outputs[0].dtype.name}", (0,), (_rows(spec.inputs[0]), spec.inputs[0].shape[-1]))),
+    Row("rope_table", "rope.c", _rope_table_refuse, _rope_table),
+    Row("rope", "rope.c", _one_of(f32, f64), _rope),
+    Row("argmax", "argmax.c", _argmax_refuse, _argmax),
+    Row("cast", "wide_elementwise.c", _cast_refuse, _cast),
 )
 
 
@@ -235,9 +314,10 @@ def _source(file: Path) -> str:
 
 def kernels() -> list[Kernel]:
     """One kernel per row, identified by the sources its code comes from, their headers, the flags and the compiler."""
-    return [Kernel(name=f"c.{row.op}", backend=NAME, op=row.op, build=row.build, accepts=row.refuse,
+    return [Kernel(name=row.name, backend=NAME, op=row.op, build=row.build, accepts=row.refuse,
                    source=_source(SOURCES / row.file), module=__name__, toolchain=library.identity_of(SOURCES / row.file),
-                   in_place=row.in_place, contiguous=True, updates=row.updates) for row in ROWS]
+                   in_place=row.in_place, contiguous=True, updates=row.updates) for row in ROWS] + [
+            screened.kernel(library.identity_of(screened.SOURCE), __name__)]
 
 
 def copy_kernel() -> Kernel:

@@ -10,6 +10,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).resolve().parent
 MAX_PTR, MAX_INT, MAX_FLOAT = 16, 32, 8
-_DECLARATION = re.compile(r"^(?:TG_KERNEL|ROWS_KERNEL|PAIRS|SCALAR|UNARY|GATED)\((tg_\w+)", re.MULTILINE)
+_DECLARATION = re.compile(r"^(?:TG_KERNEL|ROWS_KERNEL|PAIRS|SCALAR|UNARY|GATED|GATHER|TABLE|ROPE)\((tg_\w+)", re.MULTILINE)
 
 
 class Step(ctypes.Structure):
@@ -66,6 +67,14 @@ def identity_of(path: Path) -> str:
     return " ".join(toolchain.source_identity(file) for file in code_of(path))
 
 
+@dataclass(frozen=True)
+class Tile:
+    """The piece of a matrix product that is held in registers: `rows` of the left operand by `lanes` of the packed right one."""
+
+    rows: int
+    lanes: int
+
+
 class NativeLibrary:
     """The loaded library. Its methods release the interpreter lock while native code runs."""
 
@@ -79,6 +88,9 @@ class NativeLibrary:
             ("tg_default_threads", ctypes.c_int, []),
             ("tg_set_threads", None, [ctypes.c_int]),
             ("tg_step_size", ctypes.c_int64, []),
+            ("tg_scratch_watch", ctypes.c_int64, []),
+            ("tg_tile_f32", ctypes.c_int, [ctypes.c_int]),
+            ("tg_tile_f64", ctypes.c_int, [ctypes.c_int]),
             ("tg_run", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers]),
             ("tg_run_profiled", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers, ctypes.POINTER(ctypes.c_double)]),
         ):
@@ -136,6 +148,15 @@ class NativeLibrary:
     def default_threads(self) -> int:
         """What the affinity mask allows, no more than the cgroup quota pays for."""
         return int(self._lib.tg_default_threads())
+
+    def tile(self, itemsize: int) -> Tile:
+        """The register tile of matrix products in f32 (itemsize 4) or f64 (8), as this library was compiled."""
+        axis = self._lib.tg_tile_f64 if itemsize == 8 else self._lib.tg_tile_f32
+        return Tile(int(axis(0)), int(axis(1)))
+
+    def scratch_watch(self) -> int:
+        """Bytes of scratch memory that kernels have asked for since the last watch began, on all threads together; begins anew."""
+        return int(self._lib.tg_scratch_watch())
 
     def set_threads(self, count: int) -> None:
         """Sets the number of threads, the calling one included; 0 means the default. Waits for a running kernel."""

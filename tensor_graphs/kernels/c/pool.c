@@ -254,7 +254,11 @@ int tg_parts(int64_t units, int64_t least) {
 typedef struct scratch {
     void *memory[SLOTS];
     size_t bytes[SLOTS];
+    size_t asked[SLOTS]; /* the most since the watch began */
+    int64_t watch;
 } scratch;
+
+static _Atomic int64_t watch, watched_bytes;
 
 static _Thread_local scratch *mine;
 static pthread_key_t scratch_key;
@@ -273,14 +277,26 @@ void *tg_scratch(int slot, size_t bytes) {
         if (!(mine = calloc(1, sizeof *mine))) return NULL;
         pthread_setspecific(scratch_key, mine);
     }
+    const size_t rounded = (bytes + 4095) & ~(size_t)4095;
+    const int64_t now = atomic_load_explicit(&watch, memory_order_relaxed);
+    if (mine->watch != now) memset(mine->asked, 0, sizeof mine->asked), mine->watch = now;
+    if (mine->asked[slot] < rounded) {
+        atomic_fetch_add(&watched_bytes, (int64_t)(rounded - mine->asked[slot]));
+        mine->asked[slot] = rounded;
+    }
     if (mine->bytes[slot] < bytes) {
         free(mine->memory[slot]);
         mine->bytes[slot] = 0;
-        size_t rounded = (bytes + 4095) & ~(size_t)4095;
         if (posix_memalign(&mine->memory[slot], 64, rounded)) return mine->memory[slot] = NULL;
         mine->bytes[slot] = rounded;
     }
     return mine->memory[slot];
+}
+
+/* Begins a new watch; returns what the last one saw: the bytes that fresh threads would hold after the same calls. */
+TG_API int64_t tg_scratch_watch(void) {
+    atomic_fetch_add(&watch, 1);
+    return atomic_exchange(&watched_bytes, 0);
 }
 
 /* A region whose parts only pause, for measuring what a region costs. ints: parts, pauses of each part. */

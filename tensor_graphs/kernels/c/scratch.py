@@ -1,0 +1,58 @@
+"""scratch: how much memory of their own the C kernels ask the pool for, as expressions of their dims.
+
+The formulas are those of the tg_scratch calls in linear.c, matmul.c, attention.c and their wide twins, as upper bounds: every
+thread of the pool is taken to do a part, and a symbolic number of rows to be as awkward as it can be. A test compares them with
+what the pool was asked for. In: numbers of rows and widths.  Out: bytes, on all threads together.
+"""
+
+from __future__ import annotations
+
+from tensor_graphs.kernels.c import library
+from tensor_graphs.language.dims import Dim, ceil_div, dim_max, dim_min
+
+PAGE = 4096                                            # the pool rounds each block up to this
+STREAM_LIMIT = {4: 8, 8: 6}                            # rows that `linear` streams the weights past (by bytes of a float)
+GROUP = {4: (4, 192 << 10), 8: (2, 256 << 10)}         # linear: tiles, or bytes, of weights that go through together
+FEW_LANES = 8                                          # attention: lanes up to which keys are cut between threads
+LONGEST_GROUP = 16                                     # linear: the most tiles that go through together
+
+
+def _beyond(n: Dim, limit: int) -> Dim:
+    """1 where n > limit, else 0."""
+    return dim_min(1, dim_max(0, n - limit))
+
+
+def _padded(k: Dim, itemsize: int) -> Dim:
+    """Elements from one copied row to the next: whole cache lines and one more."""
+    line = 64 // itemsize
+    return ceil_div(k, line) * line + line
+
+
+def linear(n: Dim, k: Dim, itemsize: int, pairs: bool) -> Dim:
+    """x[n, k] by weights, computed in floats of `itemsize` bytes; pairs: few rows of x are rearranged (bf16 weights)."""
+    tile, threads = library.load().tile(itemsize), library.load().threads()
+    (least, group), limit = GROUP[itemsize], STREAM_LIMIT[itemsize]
+    panels = ceil_div(n, tile.lanes) * tile.lanes * dim_max(k, 1) * itemsize
+    one_tile = tile.rows * _padded(k, itemsize) * itemsize
+    weights = dim_min(LONGEST_GROUP * one_tile, dim_max(least * one_tile, group))
+    products = LONGEST_GROUP * tile.rows * tile.lanes * itemsize
+    many = panels + PAGE + threads * (weights + products + PAGE)
+    few: Dim = dim_min(n, limit) * k * itemsize + 8 + PAGE if pairs else 0
+    return dim_max(_beyond(n, limit) * many, few)
+
+
+def matmul(k: Dim, itemsize: int) -> Dim:
+    """a[m, k] · b[k, n]: on each thread a panel of b and a tile of a."""
+    tile, threads = library.load().tile(itemsize), library.load().threads()
+    return threads * ((dim_max(k, 1) * tile.lanes + tile.rows * _padded(k, itemsize)) * itemsize + PAGE)
+
+
+def attention(lanes: Dim, kv_heads: Dim, width: Dim, itemsize: int) -> Dim:
+    """`lanes` queries for each of the heads of k and v, `width` channels."""
+    tile, threads = library.load().tile(itemsize), library.load().threads()
+    pieces = 4 * threads + kv_heads                    # heads times the pieces that their keys are cut into
+    rows = dim_min(lanes, FEW_LANES)
+    few = pieces * rows * (width + 2) * itemsize + PAGE + threads * (rows * width * itemsize + 8 + PAGE)
+    keys = 8 * tile.rows
+    many = threads * ((2 * width * tile.lanes + keys * tile.lanes + keys * _padded(width, itemsize)) * itemsize + PAGE)
+    return dim_max(few, _beyond(lanes, FEW_LANES) * many)

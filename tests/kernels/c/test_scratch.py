@@ -1,0 +1,84 @@
+"""kernels/c/scratch.py: a plan's memory covers what its kernels ask the pool for, without being far beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.kernels.c import library
+from tensor_graphs.kernels.registry import kernel_named
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.node import Node
+from tensor_graphs.profiling.inputs import make_inputs
+from tensor_graphs.profiling.single import single_kernel_plan
+from tensor_graphs.runtime.compiled_graph import bind
+
+N = tg.dim("n", 1, 700)
+
+
+def linear(n: Dim, m: int, k: int, dtype: DType, weight: DType) -> Node:
+    return tg.linear(tg.input("x", (n, k), dtype), tg.input("w", (m, k), weight))
+
+
+def attention(n: Dim, s: int, heads: int, groups: int, width: int, dtype: DType) -> Node:
+    q, (k, v) = tg.input("q", (n, heads, width), dtype), (tg.input(name, (s, groups, width), dtype) for name in "kv")
+    return tg.attention(q, k, v, scale=0.1, causal=True, start=s // 2, window=s // 3)
+
+
+def dot(n: Dim, m: int, k: int, dtype: DType) -> Node:
+    return tg.dot(tg.input("a", (n, k), dtype), tg.input("b", (k, m), dtype))
+
+
+CASES: dict[str, Callable[[Dim, DType], Node]] = {
+    "linear": lambda n, t: linear(n, 300, 64, t, tg.f32),
+    "linear of long rows": lambda n, t: linear(n, 90, 3001, t, tg.f32),
+    "linear by bf16": lambda n, t: linear(n, 70, 640, t, tg.bf16),
+    "linear by a vector": lambda n, t: linear(n, 1, 1, t, tg.bf16),
+    "attention": lambda n, t: attention(n, 600, 4, 1, 64, t),
+    "attention of many heads": lambda n, t: attention(n, 301, 12, 12, 20, t),
+    "dot": lambda n, t: dot(n, 100, 333, t),
+}
+
+
+@pytest.mark.parametrize("dtype", [tg.f32, tg.f64], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_the_plan_covers_what_the_kernel_asks_for(name: str, dtype: DType) -> None:
+    lib = library.load()
+    g = tg.graph(CASES[name](N, dtype))
+    op = g.outputs["out"].op.name
+    plan = single_kernel_plan(g, kernel_named(f"c.{op}_f64" if dtype == tg.f64 else f"c.{op}"))
+    compiled = bind(plan)
+    for n in (1, 2, 6, 7, 8, 9, 33, 300):
+        values = make_inputs(g, {"n": n}, 1)
+        lib.scratch_watch()
+        compiled.run(values)
+        asked = lib.scratch_watch()
+        planned = plan.memory(n=n).scratch
+        assert asked <= planned <= 3 * lib.threads() * asked + (1 << 16), (n, asked, planned)
+        if n == 300 or op == "dot":
+            assert asked > 0
+        if op == "linear" and n <= 6 and "bf16" not in name and "vector" not in name:
+            assert planned == asked == 0
+
+
+def test_the_watch_counts_each_block_once_and_a_larger_one_by_the_difference() -> None:
+    lib = library.load()
+    x, w, out = np.zeros((40, 100), np.float32), np.zeros((2, 100), np.float32), np.zeros((40, 2), np.float32)
+
+    def run(n: int) -> None:
+        lib.call("tg_linear_f32", [out.ctypes.data, x.ctypes.data, w.ctypes.data, None], [n, 2, 100])
+
+    lib.scratch_watch()
+    run(9)
+    once = lib.scratch_watch()
+    run(9)
+    run(9)
+    assert lib.scratch_watch() == once > 0
+    run(9)
+    run(40)
+    assert once < lib.scratch_watch() < 2 * once + 40 * 800
+    assert lib.scratch_watch() == 0

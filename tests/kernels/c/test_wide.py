@@ -1,0 +1,292 @@
+"""The native kernels with f64 activations: against float64 numpy to the last digits, at the sizes of test_native.py."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tensor_graphs.kernels.c import library
+from tests.kernels.c.test_native import ACTIVATIONS, CASES, I32, I64, Array, attention, element_strides, error, poisoned, run
+
+F32, F64 = np.float32, np.float64
+WEIGHTS = {"f32": 0, "bf16": 1, "f64": 2}
+"""enum TG_F32, TG_BF16, TG_F64"""
+
+
+@pytest.fixture(scope="module")
+def native() -> library.NativeLibrary:
+    return library.load()
+
+
+@pytest.fixture(scope="module", params=["native", "portable"])
+def each_build(request: pytest.FixtureRequest) -> library.NativeLibrary:
+    return library.load() if request.param == "native" else library.build(portable=True)
+
+
+def normal(shape: Any, seed: int = 0, dtype: str = "f64") -> Array:
+    numbers = np.random.default_rng(seed).standard_normal(shape)
+    return numbers.astype({"f32": F32, "bf16": ml_dtypes.bfloat16, "f64": F64}[dtype])
+
+
+# --- linear ---
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 5, 6, 7, 9, 17, 33])
+def test_linear_is_the_product_with_weights_of_any_width(each_build: library.NativeLibrary, n: int, weights: str) -> None:
+    for m, k in ((1, 1), (7, 0), (3, 17), (61, 33), (130, 640), (15, 1030)):
+        x, w = normal((n, k), 1), normal((m, k), 2, weights)
+        reference = x @ w.astype(float).T
+        scale = np.sqrt(np.sum(x * x, -1, keepdims=True) + 1)
+        for bias_dtype in (None, *WEIGHTS):
+            bias = None if bias_dtype is None else normal((m,), 3, bias_dtype)
+            out = poisoned((n, m), F64)
+            run(each_build, "tg_linear_f64", [out, x, w, bias], [n, m, k, WEIGHTS[weights], WEIGHTS[bias_dtype or "f32"]])
+            wanted = reference if bias is None else reference + bias.astype(float)
+            assert np.max(np.abs(out - wanted) / scale, initial=0.0) <= 1e-14
+
+
+@pytest.mark.parametrize("n", [1, 4, 20])
+def test_linear_lets_nan_and_infinity_through_where_they_belong(native: library.NativeLibrary, n: int) -> None:
+    x, w = normal((n, 43), 1), normal((50, 43), 2, "f32")
+    w[7, 42], w[8, 0], w[9, 5] = np.nan, np.inf, -np.inf
+    x[0, 0] = 0.0                                       # 0 times infinity
+    out = poisoned((n, 50), F64)
+    run(native, "tg_linear_f64", [out, x, w, None], [n, 50, 43, 0, 0])
+    with np.errstate(invalid="ignore"):
+        wanted = x @ w.T.astype(float)
+    assert np.isnan(wanted[0, 8]) and np.isinf(wanted[:, 9]).all() and error(out, wanted) <= 1e-14
+
+
+def test_linear_reads_memory_that_is_only_aligned_to_its_elements(native: library.NativeLibrary) -> None:
+    m, k = 21, 50
+    x, w = normal((17 * k + 1,), 1)[1:].reshape(17, k), normal((m * k + 3,), 2, "bf16")[3:].reshape(m, k)
+    for n in (17, 1):
+        out = poisoned((n * m + 1,), F64)[1:].reshape(n, m)
+        run(native, "tg_linear_f64", [out, x[:n], w, None], [n, m, k, 1, 0])
+        assert error(out, x[:n] @ w.T.astype(float)) <= 1e-14
+
+
+def test_a_large_linear_is_the_same_however_many_threads_share_it(native: library.NativeLibrary) -> None:
+    w, before = normal((1031, 96), 2, "f32"), native.threads()
+    try:
+        for n in (1, 300):
+            x, results = normal((n, 96), 1), []
+            for threads in (1, 2, 5):
+                native.set_threads(threads)
+                out = poisoned((n, 1031), F64)
+                run(native, "tg_linear_f64", [out, x, w, None], [n, 1031, 96, 0, 0])
+                results.append(out)
+            assert all(np.array_equal(results[0], r) for r in results[1:])
+            assert error(results[0], x @ w.T.astype(float)) <= 1e-13
+    finally:
+        native.set_threads(before)
+
+
+# --- matmul ---
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 3, 3), (1, 1, 1), (5, 33, 7), (17, 3, 0), (64, 70, 65), (3, 1, 600)])
+def test_matmul_takes_any_stride_of_any_operand(each_build: library.NativeLibrary, m: int, n: int, k: int) -> None:
+    for turned in range(8):
+        a = normal((3, k, m), 1).transpose(0, 2, 1) if turned & 1 else normal((3, m, k), 1)
+        b = normal((3, n, k), 2).transpose(0, 2, 1) if turned & 2 else normal((3, k, n), 2)
+        out = poisoned((3, n, m), F64).transpose(0, 2, 1) if turned & 4 else poisoned((3, m, n), F64)
+        ints = [3, m, n, k, *element_strides(out), *element_strides(a), *element_strides(b)]
+        each_build.call("tg_matmul_f64", [out.ctypes.data, a.ctypes.data, b.ctypes.data], ints)
+        assert np.max(np.abs(out - a @ b), initial=0.0) <= 3e-15 * math.sqrt(k + 1)
+
+
+# --- elementwise ---
+
+
+@pytest.mark.parametrize("symbol", sorted(set(ACTIVATIONS) - {"tg_sigmoid"}))
+def test_activations_are_f64_accurate_into_the_tails(each_build: library.NativeLibrary, symbol: str) -> None:
+    dense = np.linspace(-760, 720, 60001)
+    x = np.concatenate([dense, dense / 20, dense / 1e3, dense / 1e9, [0.0, -0.0, 1e-300, -1e-300, 5e-324, 1e308, -1e308]])
+    out = poisoned(x.shape, F64)
+    run(each_build, f"{symbol}_f64", [out, x], [x.size])
+    with np.errstate(over="ignore", under="ignore"):
+        wanted = ACTIVATIONS[symbol](x)
+    normal_numbers = (abs(wanted) >= 2.3e-308) & (abs(wanted) <= 1e308)
+    # the exponent of a tail is as inexact as it is large, in the reference too
+    limit = 1e-15 if symbol in ("tg_exp", "tg_tanh") else 1e-15 + 2e-15 * np.abs(np.log(np.maximum(abs(wanted), 2.3e-308)))
+    with np.errstate(invalid="ignore"):
+        off = np.abs(out - wanted)
+    assert np.all((off <= limit * abs(wanted))[normal_numbers])
+    assert np.max(off[abs(wanted) < 2.3e-308], initial=0.0) <= 1e-315
+    assert np.all(np.isposinf(out[np.isposinf(wanted)]))
+
+
+@pytest.mark.parametrize("symbol", sorted(set(ACTIVATIONS) - {"tg_sigmoid"}))
+def test_activations_carry_nan_and_infinity(each_build: library.NativeLibrary, symbol: str) -> None:
+    x = np.array([np.nan, np.inf, 1.0, -np.inf] * 9)
+    out = poisoned(x.shape, F64)
+    run(each_build, f"{symbol}_f64", [out, x], [x.size])
+    at_minus = {"tg_tanh": -1.0, "tg_exp": 0.0}.get(symbol, np.nan)     # x * P(x) at -inf is -inf * 0, as in the definition
+    assert np.isnan(out[0::4]).all() and (out[1::4] == (1.0 if symbol == "tg_tanh" else np.inf)).all()
+    assert np.array_equal(out[3::4], np.full(9, at_minus), equal_nan=True)
+
+
+@pytest.mark.parametrize("count", [0, 1, 17, 40000])
+def test_arithmetic_and_gates_round_as_numpy_does(each_build: library.NativeLibrary, count: int) -> None:
+    a, b = normal((count,), 1), normal((count,), 2)
+    for name, wanted in (("add", a + b), ("sub", a - b), ("mul", a * b), ("div", a / b), ("max", np.maximum(a, b))):
+        out = poisoned((count,), F64)
+        run(each_build, f"tg_{name}_f64", [out, a, b], [count])
+        assert np.array_equal(out, wanted)
+        held = a.copy()
+        run(each_build, f"tg_{name}_f64", [held, held, b], [count])
+        assert np.array_equal(held, wanted)
+    for name in ("tg_gelu_tanh", "tg_gelu_erf", "tg_silu"):
+        out = poisoned((count,), F64)
+        run(each_build, f"{name}_mul_f64", [out, a, b], [1, count, count, count])
+        assert error(out, ACTIVATIONS[name](a) * b) <= 1e-14
+
+
+def test_max_prefers_nan_and_plus_zero(each_build: library.NativeLibrary) -> None:
+    a = np.array([0.0, -0.0, -0.0, np.nan, 1.0, -np.inf] * 5)
+    b = np.array([-0.0, 0.0, -0.0, 1.0, np.nan, -1.0] * 5)
+    out = poisoned(a.shape, F64)
+    run(each_build, "tg_max_f64", [out, a, b], [a.size])
+    assert np.array_equal(np.signbit(out[:3]), [False, False, True])
+    assert np.isnan(out[3]) and np.isnan(out[4]) and out[5] == -1.0
+
+
+@pytest.mark.parametrize("count", [0, 1, 17, 40000])
+def test_casts_round_once(each_build: library.NativeLibrary, count: int) -> None:
+    for start in WEIGHTS:
+        x = normal((count,), 1, start)
+        if count > 1:
+            x[:2] = [np.nan, -np.inf]
+        for end, dtype in (("f32", F32), ("f64", F64)):
+            out = poisoned((count,), dtype)
+            run(each_build, "tg_cast", [out, x], [count, WEIGHTS[end], WEIGHTS[start]])
+            assert np.array_equal(out, x.astype(dtype), equal_nan=True)
+
+
+# --- norms, softmax ---
+
+
+@pytest.mark.parametrize("d", [1, 3, 17, 640, 1152])
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_norms_are_the_definition_with_weights_of_any_width(each_build: library.NativeLibrary, n: int, d: int) -> None:
+    x = normal((n, d), 1) * 3
+    rms = x / np.sqrt(np.mean(x * x, -1, keepdims=True) + 1e-6)
+    centred = x - np.mean(x, -1, keepdims=True)
+    layer = centred / np.sqrt(np.mean(centred * centred, -1, keepdims=True) + 1e-5)
+    for dtype in (None, *WEIGHTS):
+        w, b = (None, None) if dtype is None else (normal((d,), 2, dtype), normal((d,), 3, dtype))
+        flag = WEIGHTS[dtype or "f32"]
+        out = poisoned((n, d), F64)
+        run(each_build, "tg_rms_norm_f64", [out, x, w], [n, d, flag], [1e-6, 1.0])
+        assert error(out, rms if w is None else rms * (1 + w.astype(float))) <= 3e-15
+        run(each_build, "tg_layer_norm_f64", [out, x, w, b], [n, d, flag, flag], [1e-5])
+        assert error(out, layer if w is None or b is None else layer * w.astype(float) + b.astype(float)) <= 1e-14
+
+
+def test_layer_norm_survives_a_mean_much_larger_than_the_spread(each_build: library.NativeLibrary) -> None:
+    x = normal((4, 640), 1)
+    out = poisoned(x.shape, F64)
+    run(each_build, "tg_layer_norm_f64", [out, x + 1e6, None, None], [4, 640, 0, 0], [1e-5])
+    exact = (x + 1e6) - 1e6                             # what is left of x
+    centred = exact - np.mean(exact, -1, keepdims=True)
+    assert error(out, centred / np.sqrt(np.mean(centred**2, -1, keepdims=True) + 1e-5)) <= 1e-14
+
+
+@pytest.mark.parametrize("d", [1, 3, 17, 1000])
+def test_softmax_is_accurate_and_spoils_exactly_the_rows_that_have_no_answer(each_build: library.NativeLibrary, d: int) -> None:
+    x = np.concatenate([normal((3, d), 1), normal((1, d), 2) * 300 + 1e4, np.full((1, d), -np.inf), normal((2, d), 3)])
+    x[5, -1], x[6, 0] = np.nan, np.inf
+    out = poisoned(x.shape, F64)
+    run(each_build, "tg_softmax_f64", [out, x], [len(x), d])
+    e = np.exp(x[:4] - x[:4].max(-1, keepdims=True))
+    assert error(out[:4], e / e.sum(-1, keepdims=True)) <= 3e-15 and np.isnan(out[4:]).all()
+
+
+# --- positions, rows, argmax ---
+
+
+@pytest.mark.parametrize("half", [1, 3, 64, 128])
+def test_the_rope_table_and_its_rotation(each_build: library.NativeLibrary, half: int) -> None:
+    positions = np.array([0, 1, 17, 4095, 131071], I32)
+    cosine, sine = poisoned((5, half), F64), poisoned((5, half), F64)
+    run(each_build, "tg_rope_table_f64", [cosine, sine, positions], [5, half], [10000.0, 8.0])
+    angle = (positions / 8.0)[:, None] * 10000.0 ** (-np.arange(half) / half)
+    assert np.max(np.abs(cosine - np.cos(angle))) <= 2e-11 and np.max(np.abs(sine - np.sin(angle))) <= 2e-11
+    x = normal((5, 3, 2 * half), 1)
+    low, high = x[..., :half], x[..., half:]
+    wanted = np.concatenate([low * cosine[:, None] - high * sine[:, None], high * cosine[:, None] + low * sine[:, None]], -1)
+    out = poisoned(x.shape, F64)
+    run(each_build, "tg_rope_f64", [out, x, cosine, sine], [5, 3, 2 * half])
+    assert error(out, wanted) <= 1e-15
+
+
+@pytest.mark.parametrize("d", [0, 1, 17, 640])
+def test_gathered_rows_are_widened_scaled_and_zero_where_there_are_none(each_build: library.NativeLibrary, d: int) -> None:
+    ids = np.array([3, 0, -1, 8, 9, 2**31 - 1], I32)
+    for name, flag in WEIGHTS.items():
+        table = normal((9, d), 1, name)
+        for symbol, dtype in (("tg_gather_rows", F32), ("tg_gather_rows_f64", F64)):
+            out = poisoned((6, d), dtype)
+            run(each_build, symbol, [out, table, ids], [6, 9, d, flag, 0], [0.37])
+            assert np.array_equal(out[[0, 1, 3]], table[[3, 0, 8]].astype(dtype) * dtype(0.37)) and not out[[2, 4, 5]].any()
+
+
+@pytest.mark.parametrize("d", [1, 3, 17, 500, 65536])
+def test_argmax_takes_the_first_of_equals_and_nan_above_all(each_build: library.NativeLibrary, d: int) -> None:
+    x = np.random.default_rng(d).integers(-40, 40, (3, d)).astype(F64)
+    close = 1 + np.random.default_rng(d).permutation(3 * d).reshape(3, d) * 2.0**-50  # equal in f32
+    for case in (x, -np.inf * np.ones_like(x), close, np.where(np.random.default_rng(1).random(x.shape) < 2.0 / d, np.nan, x)):
+        for symbol, dtype in (("tg_argmax_f64_i32", I32), ("tg_argmax_f64_i64", I64)):
+            out = poisoned((3,), dtype)
+            run(each_build, symbol, [out, case], [3, d])
+            assert np.array_equal(out, np.argmax(case, axis=-1))
+
+
+# --- attention ---
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_attention_is_the_definition(each_build: library.NativeLibrary, case: tuple[Any, ...]) -> None:
+    n, s, hq, hkv, d, causal, window, start, softcap, masked = case
+    q, k, v = normal((n, hq, d), 1), normal((s, hkv, d), 2), normal((s, hkv, d), 3)
+    mask = None
+    if masked:
+        mask = (np.random.default_rng(4).random((n, s)) < 0.6).astype(np.uint8)
+        mask[-1] = 0
+    out, scale = poisoned(q.shape, F64), 1.5 / math.sqrt(d)
+    run(each_build, "tg_attention_f64", [out, q, k, v, mask], [n, s, hq, hkv, d, causal, window, start, hkv * d, hkv * d],
+        [scale, softcap])
+    wanted = attention(q, k, v, mask, causal=causal, window=window, start=start, scale=scale, softcap=softcap)
+    assert error(out, wanted) <= 2e-14
+    if masked or (start == 200 and window == 8):
+        assert not out[-1].any()
+
+
+@pytest.mark.parametrize("n", [1, 40])
+def test_attention_never_reads_keys_that_no_query_may_see(native: library.NativeLibrary, n: int) -> None:
+    q, k, v = normal((n, 2, 16), 1), normal((400, 1, 16), 2), normal((400, 1, 16), 3)
+    start = 300 - n
+    wanted = attention(q, k, v, None, causal=1, window=50, start=start, scale=0.25, softcap=0.0)
+    for hidden in (slice(0, start - 49), slice(start + n, None)):
+        k[hidden] = v[hidden] = np.nan
+    out = poisoned(q.shape, F64)
+    run(native, "tg_attention_f64", [out, q, k, v, None], [n, 400, 2, 1, 16, 1, 50, start, 16, 16], [0.25, 0.0])
+    assert error(out, wanted) <= 1e-14
+
+
+@pytest.mark.parametrize(("symbol", "dtype"), [("tg_attention", F32), ("tg_attention_f64", F64)])
+@pytest.mark.parametrize("n", [1, 40])
+def test_a_query_all_of_whose_scores_are_minus_infinity_has_no_answer(
+    native: library.NativeLibrary, symbol: str, dtype: type, n: int
+) -> None:
+    q, k = np.ones((n, 1, 16), dtype), np.ones((9, 1, 16), dtype)
+    q[-1, 0, 3] = -np.inf
+    out = poisoned(q.shape, dtype)
+    run(native, symbol, [out, q, k, k, None], [n, 9, 1, 1, 16, 0, 0, 0, 16, 16], [1.0, 0.0])
+    assert np.isnan(out[-1]).all() and (abs(out[:-1] - 1) < 1e-6).all()
