@@ -119,14 +119,14 @@ def test_a_backend_that_registers_itself_is_a_backend_like_ours(elsewhere: Calla
     registry.register_backend("elsewhere", module)                  # once more, as itself: nothing new
     registry.unregister_backend("elsewhere")
     assert "elsewhere" not in registry.BACKENDS
-    with pytest.raises(KernelError, match=r"^no kernel is named 'elsewhere\.sin' here\n  fix: .*register_backend\('elsewhere', __name__\)"):
+    with pytest.raises(KernelError, match=r"^no kernel is named 'elsewhere\.sin' here\n  fix: .*register_backend\('elsewhere', "):
         registry.kernel_named("elsewhere.sin")
 
 
 def test_names_of_backends_are_python_names_and_taken_once() -> None:
     with pytest.raises(KernelError, match=r"^a backend cannot be named 'my-backend'\n  fix: "):
         registry.register_backend("my-backend", "os")
-    with pytest.raises(KernelError, match=r"^the backend 'numpy' is tensor_graphs\.kernels\.numpy\.backend already, .* be os\n  fix: "):
+    with pytest.raises(KernelError, match=r"^the backend 'numpy' is tensor_graphs\.\S*backend already, .* be os\n  fix: "):
         registry.register_backend("numpy", "os")
 
 

@@ -1,4 +1,4 @@
-"""profiling/conformance.py and its table: today's ops all have cells, cells are what a new judgement says, wrong kernels are red."""
+"""profiling/conformance.py and its table: today's ops all have cells, cells say what a new judgement says, wrong ones are red."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def test_wrong_kernels_are_red_and_right_ones_beside_them_are_not(tmp_path: Path
     found = {c.op: c for c in table.cells}
     assert {c.op for c in table.failed} == {"add", "sqrt", "sin", "exp2"}
     assert found["mul"].status == "pass" and found["mul"].error is not None and found["mul"].error < 1e-6
-    assert found["add"].reason.startswith("INCORRECT_NUMERICAL: wrong.add on add f32[n0") and found["add"].error == float("inf") \
-        or found["add"].error is not None and found["add"].error > 1e-4
+    assert found["add"].reason.startswith("INCORRECT_NUMERICAL: wrong.add on add f32[n0")
+    assert found["add"].error is not None and found["add"].error > 1e-4
     assert found["sqrt"].reason.startswith("RUNTIME_ERROR: ") and found["sqrt"].reason.endswith("RuntimeError: no such device")
     assert found["sin"].reason.startswith("RUNTIME_ERROR: ") and "the worker died (exit 3)" in found["sin"].reason
     assert found["exp2"].reason.startswith("MUTATED_INPUT: ")
