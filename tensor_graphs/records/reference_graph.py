@@ -367,7 +367,8 @@ class _Reader:
                 return _PROPERTIES[name](owner)
             if name in FUNCTIONS:
                 return _Method(name, owner)
-            refuse("a tensor is changed in place" if name.endswith("_") and name[0] != "_" else f"tensors' {name} is not known here")
+            in_place = name.endswith("_") and not name.startswith("_")
+            refuse("a tensor is changed in place" if in_place else f"tensors' {name} is not known here")
         if name in ("values", "indices") and isinstance(owner, tuple) and hasattr(owner, name):
             return getattr(owner, name)
         return refuse(f".{name} of {type(owner).__name__}")

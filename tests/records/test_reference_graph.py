@@ -33,11 +33,11 @@ def case(name: str, inputs: str, outputs: str, body: str) -> Any:
 
 
 X, XY, XW = "x:M,K:float32", "x:M,K:float32 y:M,K:float32", "x:M,K:float32 w:N,K:float32"
-O, B = "o:M,K:float32", "o:M,N:float32"
+OUT, PRODUCT = "o:M,K:float32", "o:M,N:float32"
 
 STRAIGHT = [
-    case("gemm", XW, B, "C = torch.matmul(x, w.T)\nreturn C"),
-    case("gemm by operator", XW, B, "return x @ w.t()"),
+    case("gemm", XW, PRODUCT, "C = torch.matmul(x, w.T)\nreturn C"),
+    case("gemm by operator", XW, PRODUCT, "return x @ w.t()"),
     case("gemm in half precision", "x:M,K:bfloat16 w:N,K:bfloat16", "o:M,N:bfloat16", "return F.linear(x, w)"),
     case("norm", "x:M,K:bfloat16 r:M,K:bfloat16 w:K:bfloat16", "o:M,K:bfloat16 s:M,K:bfloat16", """
         _, size = x.shape
@@ -47,10 +47,10 @@ STRAIGHT = [
         inv = torch.rsqrt(s.pow(2).mean(dim=-1, keepdim=True) + EPS)
         y = (s * inv) * (1.0 + w.to(torch.float32))
         return y.to(x.dtype), s.type_as(x)"""),
-    case("gated", "x:M,K:float32 g:N,K:float32 u:N,K:float32 d:K,N:float32", O,
+    case("gated", "x:M,K:float32 g:N,K:float32 u:N,K:float32 d:K,N:float32", OUT,
          "h = F.silu(x @ g.T) * (x @ u.T)\nreturn {'o': h @ d.T}"),
-    case("embedding", "ids:M:int64 w:N,K:float32", O, "rows = ids.shape[0]\nout = w[ids]\nreturn out"),
-    case("embedding by name", "ids:M:int64 w:N,K:float32", O, "return F.embedding(ids, w)"),
+    case("embedding", "ids:M:int64 w:N,K:float32", OUT, "rows = ids.shape[0]\nout = w[ids]\nreturn out"),
+    case("embedding by name", "ids:M:int64 w:N,K:float32", OUT, "return F.embedding(ids, w)"),
     case("attention", "q:M,H,K:float32 k:M,H,K:float32 v:M,H,K:float32", "o:M,H,K:float32 l:H,M:float32", """
         n, h, dim = q.shape
         scale = 1.0 / math.sqrt(dim)
@@ -64,13 +64,13 @@ STRAIGHT = [
         a, b = x.chunk(2, dim=-1)
         rotated = torch.cat([-b, a], dim=-1)
         return x * cos + rotated * sin"""),
-    case("scalar input", "x:M,K:float32 s::float32 n::int32", O, "return x * s + n"),
-    case("softmax of a temperature", "x:M,K:float16", O, "return torch.softmax(x / 0.7, dim=-1, dtype=torch.float32)"),
-    case("promotion", "x:M,K:bfloat16 y:M,K:float32 n:M,K:int32 h:M,K:float16", O, "return (x + h) * y + n"),
+    case("scalar input", "x:M,K:float32 s::float32 n::int32", OUT, "return x * s + n"),
+    case("softmax of a temperature", "x:M,K:float16", OUT, "return torch.softmax(x / 0.7, dim=-1, dtype=torch.float32)"),
+    case("promotion", "x:M,K:bfloat16 y:M,K:float32 n:M,K:int32 h:M,K:float16", OUT, "return (x + h) * y + n"),
     case("integers", "n:M,K:int64 m:M,K:int64", "o:M,K:float32 p:M,K:int64 t:M:int64", """
         return n / m, (n // 3 + m % 4 - n).to(torch.int64), (n > m).sum(dim=1)"""),
     case("booleans", XY, "o:M,K:bool", "return (x > 0) & ~(y <= 0.5) | torch.ne(x, y)"),
-    case("where", XY, O, "return torch.where(x > 0, x, 0.0) + torch.where(y < x, y, x).clamp(-1, max=1)"),
+    case("where", XY, OUT, "return torch.where(x > 0, x, 0.0) + torch.where(y < x, y, x).clamp(-1, max=1)"),
     case("shapes", "x:M,K:float32", "o:M,N:float32", """
         n = x.size(0)
         y = x.view(n, 2, -1).transpose(1, 2).reshape(n, 8)
@@ -83,16 +83,16 @@ STRAIGHT = [
         v, i = x.max(dim=-1)
         return x.amin(1), v + x.sum(axis=1), i, x.mean(0, keepdims=True), x.var(dim=1, unbiased=False)"""),
     case("topk", X, "v:M,H:float32 i:M,H:int64", "r = torch.topk(x, 2, dim=-1)\nreturn r.values, r.indices"),
-    case("elementwise", XY, O, """
+    case("elementwise", XY, OUT, """
         a = torch.exp(-torch.abs(x)) + torch.log1p(x.square()) + torch.sigmoid(y) - torch.tanh(x) * torch.erf(y)
         b = F.gelu(x) + F.gelu(y, approximate='tanh') + F.softplus(x) + F.relu(y) + torch.sqrt(y.abs()) + x.reciprocal()
         return torch.maximum(a, b) - torch.minimum(a, b.neg()) + x ** 3 + 2.0 ** y"""),
-    case("norms by name", "x:M,K:float32 w:K:float32 b:K:float32", O,
+    case("norms by name", "x:M,K:float32 w:K:float32 b:K:float32", OUT,
          "return F.layer_norm(x, (8,), w, b, eps=1e-5) + F.rms_norm(x, [8], w, eps=1e-6)"),
-    case("counting", X, O, "i = torch.arange(x.shape[1], device='cuda')\nreturn x * i.to(x) + x.cumsum(dim=-1)"),
-    case("new tensors", X, O, "z = torch.full((8,), 2.0)\nreturn x + torch.zeros_like(x) + torch.ones(x.shape) * z"),
-    case("a default and a choice", X, O, "y: torch.Tensor = x if scale is None else x * scale\nreturn y"),
-    case("without gradient", X, O, "with torch.no_grad():\n    y = x * 2\n    n = 3\n    n += 1\n    return y * n"),
+    case("counting", X, OUT, "i = torch.arange(x.shape[1], device='cuda')\nreturn x * i.to(x) + x.cumsum(dim=-1)"),
+    case("new tensors", X, OUT, "z = torch.full((8,), 2.0)\nreturn x + torch.zeros_like(x) + torch.ones(x.shape) * z"),
+    case("a default and a choice", X, OUT, "y: torch.Tensor = x if scale is None else x * scale\nreturn y"),
+    case("without gradient", X, OUT, "with torch.no_grad():\n    y = x * 2\n    n = 3\n    n += 1\n    return y * n"),
 ]  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def test_a_straight_line_reference_computes_what_torch_computes(inputs: str, out
 
 
 def test_a_wrong_translation_would_be_noticed() -> None:
-    graph = reference_graph(source(X, "return x * 2"), AXES, spec(X), spec(O))
+    graph = reference_graph(source(X, "return x * 2"), AXES, spec(X), spec(OUT))
     x = random_input(np.random.default_rng(7), spec(X)["x"])
     found = interpret(graph, {"x": x.double().numpy()}).outputs["o"]
     with pytest.raises(AssertionError):
@@ -147,7 +147,7 @@ def test_a_wrong_translation_would_be_noticed() -> None:
 
 def test_a_negative_index_counts_from_the_back_as_in_torch() -> None:
     inputs = spec("ids:M:int64 w:N,K:float32")
-    graph = reference_graph(source("ids:M:int64 w:N,K:float32", "return w[ids]"), AXES, inputs, spec(O))
+    graph = reference_graph(source("ids:M:int64 w:N,K:float32", "return w[ids]"), AXES, inputs, spec(OUT))
     ids, w = np.array([-1, 0, 5, -6, 2]), np.random.default_rng(1).normal(size=(6, 8))
     np.testing.assert_array_equal(interpret(graph, {"ids": ids, "w": w}).outputs["o"], w[ids])
 
@@ -201,7 +201,7 @@ OPAQUE = [
 @pytest.mark.parametrize(("body", "reason"), OPAQUE, ids=lambda text: text.splitlines()[0][:40])
 def test_anything_else_is_refused_with_its_line_and_reason(body: str, reason: str) -> None:
     with pytest.raises(OpaqueReference) as caught:
-        reference_graph(source(X, body), AXES, spec(X), spec(O))
+        reference_graph(source(X, body), AXES, spec(X), spec(OUT))
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -220,7 +220,7 @@ def test_anything_else_is_refused_with_its_line_and_reason(body: str, reason: st
 ])  # fmt: skip
 def test_a_text_that_is_no_straight_line_at_all_is_refused(text: str, reason: str) -> None:
     with pytest.raises(OpaqueReference) as caught:
-        reference_graph(text, AXES, spec(X), spec(O))
+        reference_graph(text, AXES, spec(X), spec(OUT))
     assert reason in str(caught.value)
 
 
@@ -232,13 +232,13 @@ def test_a_text_that_is_no_straight_line_at_all_is_refused(text: str, reason: st
 ])  # fmt: skip
 def test_a_signature_that_cannot_be_meant_is_refused(axes: Any, inputs: Any, reason: str) -> None:
     with pytest.raises(OpaqueReference) as caught:
-        reference_graph(source(X, "return x"), axes, inputs, spec(O))
+        reference_graph(source(X, "return x"), axes, inputs, spec(OUT))
     assert reason in str(caught.value)
 
 
 def test_inputs_in_another_order_than_the_function_takes_them_are_refused() -> None:
     with pytest.raises(OpaqueReference, match="another order"):
-        reference_graph(source("y:M,K:float32 x:M,K:float32", "return x - y"), AXES, spec(XY), spec(O))
+        reference_graph(source("y:M,K:float32 x:M,K:float32", "return x - y"), AXES, spec(XY), spec(OUT))
 
 
 def test_every_function_of_the_table_refuses_a_call_that_makes_no_sense() -> None:

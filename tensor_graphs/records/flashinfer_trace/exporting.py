@@ -1,0 +1,95 @@
+"""exporting: the imported files out of the database, each line as it was read as long as its row still says so."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.errors import DatabaseError
+from tensor_graphs.records.flashinfer_trace.documents import parse, same, write
+from tensor_graphs.records.flashinfer_trace.lines import StoredLine, input_files, is_inside, missing, stored_lines
+from tensor_graphs.records.flashinfer_trace.report import ExportReport
+from tensor_graphs.records.schema import ImportedFile
+
+log = logging.getLogger(__name__)
+
+
+class DatasetConflict(DatabaseError):
+    """What is to be exported cannot stand in one folder, or is not there."""
+
+
+def export_dataset(database: Database, folder: str | os.PathLike[str], *, dataset: str | None = None) -> ExportReport:
+    """Write every imported file into `folder` (made if need be; files of the same path are replaced).
+
+    dataset: the one to write; all of them by default. A line whose row was changed is written anew, in the style of the
+    line it was; a line whose row was deleted is left out. Raises DatasetConflict for a data set that is not there and
+    for two with different files of one path, OSError where the folder cannot be written.
+    """
+    target = Path(folder)
+    report = ExportReport(str(target))
+    inputs: set[str] = set()
+    with database.reading() as connection:  # one view of the database for all files
+        select = sa.select(ImportedFile.id, ImportedFile.dataset, ImportedFile.path, ImportedFile.sha256)
+        if dataset is not None:
+            select = select.where(ImportedFile.dataset == dataset)
+        files = connection.execute(select.order_by(ImportedFile.path, ImportedFile.dataset)).all()
+        if dataset is not None and not files:
+            known = connection.execute(sa.select(ImportedFile.dataset).distinct().order_by(ImportedFile.dataset)).scalars()
+            raise DatasetConflict(
+                f"{database.location} has no data set {dataset!r}\n    fix: name one of: {', '.join(known) or '(none)'}"
+            )
+        owner: dict[str, Any] = {}
+        for file in files:
+            first = owner.setdefault(file.path, file)
+            if first.sha256 != file.sha256:
+                raise DatasetConflict(
+                    f"the data sets {first.dataset!r} and {file.dataset!r} have two different files {file.path}\n"
+                    f"    fix: export them one by one, e.g. dataset={first.dataset!r}"
+                )
+            if not is_inside(file.path):
+                raise DatasetConflict(f"{file.path} is outside of the folder\n    fix: correct that row of imported_files")
+        for file in owner.values():
+            text = _file_text(file.path, stored_lines(connection, file.id), report, inputs)
+            _replace(target / file.path, text.encode())
+            report.files.append(file.path)
+    report.inputs = missing(target, inputs)
+    log.info("%s: %d files exported, %d lines changed", target, len(report.files), len(report.changed))
+    return report
+
+
+def _file_text(path: str, lines: list[StoredLine], report: ExportReport, inputs: set[str]) -> str:
+    parts: list[str] = []
+    for line in lines:
+        if parts and not parts[-1].endswith("\n"):
+            parts.append("\n")  # what was the last line of a file without a newline at its end no longer is
+        parts.append(_line_text(path, line, report, inputs))
+    return "".join(parts)
+
+
+def _line_text(path: str, line: StoredLine, report: ExportReport, inputs: set[str]) -> str:
+    if line.kind == "blank":
+        report.from_text += 1
+        return line.verbatim or ""
+    document = line.document()
+    inputs.update(input_files(document))
+    if line.verbatim is not None and same(parse(line.verbatim), document):
+        report.from_text += 1
+        return line.verbatim
+    if line.verbatim is None:
+        report.from_columns += 1
+    else:
+        report.changed.append(f"{path}:{line.number}")
+    return write(document, whole=path.endswith(".json"), like=line.verbatim)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".tmp")
+    fresh.write_bytes(data)
+    fresh.replace(path)

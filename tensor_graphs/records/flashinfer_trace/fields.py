@@ -1,0 +1,281 @@
+"""fields: which value of a record is which column, one row per value; and the rest, which has no column.
+
+`split` takes a record apart into columns and a rest, `join` puts it together again. A column cannot hold everything
+JSON can say (1 or 1.0, null or absent, "NaN"), so where the column alone would not give the value back, the rest keeps
+it beside. `join` uses a kept value only as long as the column still says what it said when it was kept: a column that
+was changed wins.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from tensor_graphs.records.database import compress_log, decompress_log
+from tensor_graphs.records.flashinfer_trace.documents import same
+from tensor_graphs.records.rows import STATUSES
+
+NAME_LENGTH = 200  # what a name column holds
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+
+
+@dataclass(frozen=True)
+class Field:
+    """One value of a record: where it stands, the column it goes to, and how it is put there and taken back.
+
+    encode takes any JSON value or ABSENT; decode takes whatever the column may hold.
+    """
+
+    path: tuple[str, ...]
+    column: str
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+    @property
+    def key(self) -> str:
+        return "/".join(self.path)
+
+
+# ---- how a value is put into a column --------------------------------------------------------------------------------
+
+
+def text(value: str) -> str:
+    """What every database can store: without NUL, without halves of surrogate pairs."""
+    return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _text(value: Any) -> str:
+    return text(value) if isinstance(value, str) else ""
+
+
+def _text_or_null(value: Any) -> str | None:
+    return text(value) if isinstance(value, str) else None
+
+
+def name(value: Any) -> str:
+    return _text(value)[:NAME_LENGTH]
+
+
+def _name_or_null(length: int) -> Callable[[Any], str | None]:
+    return lambda value: text(value)[:length] if isinstance(value, str) else None
+
+
+def finite(value: Any) -> Any:
+    """A JSON value that every JSON column and key takes: NaN and infinities as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {text(key): finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [finite(each) for each in value]
+    return text(value) if isinstance(value, str) else value
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return finite(value) if isinstance(value, dict) else {}
+
+
+def _dict_or_null(value: Any) -> dict[str, Any] | None:
+    return finite(value) if isinstance(value, dict) else None
+
+
+def _list(value: Any) -> list[Any]:
+    return finite(value) if isinstance(value, list) else []
+
+
+def _list_or_null(value: Any) -> list[Any] | None:
+    return finite(value) if isinstance(value, list) else None
+
+
+_NOT_FINITE = {"Infinity": math.inf, "inf": math.inf, "NaN": math.nan, "nan": math.nan}
+
+
+def _number(value: Any) -> float | None:
+    """A number, or the text that stands for one which JSON has none for."""
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _error(value: Any) -> float | None:
+    """An error: a NaN is stored as infinity (SQLite would make it NULL, "not judged")."""
+    found = _number(value)
+    return math.inf if found is not None and math.isnan(found) else found
+
+
+def _time(value: Any) -> float | None:
+    """A time in ms or a ratio: finite and not negative, else not known."""
+    found = _number(value)
+    return found if found is not None and math.isfinite(found) and found >= 0 else None
+
+
+def _number_back(value: Any) -> Any:
+    return "Infinity" if value == math.inf else "-Infinity" if value == -math.inf else value
+
+
+def _timestamp(value: Any) -> datetime:
+    """The moment; without a zone it is read as UTC, and what is no moment at all as 1970."""
+    try:
+        found = datetime.fromisoformat(value)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        return datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _timestamp_back(value: datetime) -> str:
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat()
+
+
+def _log(value: Any) -> bytes | None:
+    return compress_log(value) if isinstance(value, str) else None
+
+
+def _sources(value: Any) -> list[dict[str, str]]:
+    """The source files, if they can be told apart by their paths."""
+    files = value if isinstance(value, list) else []
+    found = {
+        text(each["path"]): text(each["content"])
+        for each in files
+        if isinstance(each, dict) and isinstance(each.get("path"), str) and isinstance(each.get("content"), str)
+    }
+    return [{"path": path, "content": content} for path, content in found.items()] if len(found) == len(files) else []
+
+
+def _inputs(value: Any) -> list[dict[str, Any]]:
+    """{"x": {"type": "random"}} as a workload's list of inputs."""
+    if not isinstance(value, dict):
+        return []
+    return [
+        {**(finite(each) if isinstance(each, dict) else {"value": finite(each)}), "name": text(key)}
+        for key, each in value.items()
+    ]
+
+
+def _inputs_back(value: list[dict[str, Any]]) -> dict[str, Any]:
+    return {str(each.get("name")): {key: part for key, part in each.items() if key != "name"} for each in value}
+
+
+def _libraries(value: Any) -> dict[str, str]:
+    return {text(key): text(str(each)) for key, each in sorted(value.items())} if isinstance(value, dict) else {}
+
+
+def _status(value: Any) -> str:
+    return value if value in STATUSES else "RUNTIME_ERROR"
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+# ---- the tables ------------------------------------------------------------------------------------------------------
+
+DEFINITION = (
+    Field(("name",), "name", name, _same),
+    Field(("op_type",), "op_type", _name_or_null(100), _same),
+    Field(("description",), "description", _text, _same),
+    Field(("tags",), "tags", _list, _same),
+    Field(("axes",), "axes", _dict, _same),
+    Field(("inputs",), "inputs", _dict_or_null, _same),
+    Field(("outputs",), "outputs", _dict_or_null, _same),
+    Field(("constraints",), "constraints", _list_or_null, _same),
+    Field(("reference",), "reference", _text_or_null, _same),
+)
+SOLUTION = (
+    Field(("name",), "name", name, _same),
+    Field(("definition",), "definition", name, _same),
+    Field(("author",), "author", _name_or_null(NAME_LENGTH), _same),
+    Field(("description",), "description", _text_or_null, _same),
+    Field(("spec",), "requirements", _dict, _same),
+    Field(("sources",), "sources", _sources, _same),
+)
+WORKLOAD = (
+    Field(("definition",), "definition", name, _same),
+    Field(("workload", "axes"), "axes_json", _dict, _same),
+    Field(("workload", "inputs"), "input_descriptors", _inputs, _inputs_back),
+)
+TRACE = (
+    *WORKLOAD,
+    Field(("solution",), "implementation_name", name, _same),
+    Field(("evaluation", "status"), "status", _status, _same),
+    Field(("evaluation", "environment", "hardware"), "hardware_name", name, _same),
+    Field(("evaluation", "environment", "libs"), "libs", _libraries, _same),
+    Field(("evaluation", "timestamp"), "timestamp", _timestamp, _timestamp_back),
+    Field(("evaluation", "log"), "full_log", _log, decompress_log),
+    Field(("evaluation", "correctness", "max_relative_error"), "max_relative_error", _error, _number_back),
+    Field(("evaluation", "correctness", "max_absolute_error"), "max_absolute_error", _error, _number_back),
+    Field(("evaluation", "performance", "latency_ms"), "median_ms", _time, _number_back),
+    Field(("evaluation", "performance", "reference_latency_ms"), "baseline_ms", _time, _number_back),
+    Field(("evaluation", "performance", "speedup_factor"), "speedup_factor", _time, _number_back),
+)
+FIELDS: Mapping[str, tuple[Field, ...]] = {
+    "definition": DEFINITION, "solution": SOLUTION, "workload": WORKLOAD, "trace": TRACE, "whole": (),
+}  # fmt: skip
+
+
+# ---- apart and together ----------------------------------------------------------------------------------------------
+
+
+def look(document: Any, path: tuple[str, ...]) -> Any:
+    """The value at a path, or ABSENT."""
+    for key in path:
+        if not isinstance(document, dict) or key not in document:
+            return ABSENT
+        document = document[key]
+    return document
+
+
+def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for key in path[:-1]:
+        inner = document.get(key)
+        if not isinstance(inner, dict):
+            inner = document[key] = {}
+        document = inner
+    document[path[-1]] = value
+
+
+def split(document: Any, fields: tuple[Field, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the columns, the rest): the rest is the document with null in every place that a column fills, and `kept`."""
+    columns = {field.column: field.encode(look(document, field.path)) for field in fields}
+    rest: dict[str, Any] = {"document": copy.deepcopy(document)}
+    kept = {}
+    for field in fields:
+        value = look(document, field.path)
+        if value is ABSENT:
+            continue
+        _put(rest["document"], field.path, None)
+        if not same(field.decode(columns[field.column]), value):
+            kept[field.key] = value
+    if kept:
+        rest["kept"] = kept
+    return columns, rest
+
+
+def join(columns: Mapping[str, Any], rest: Mapping[str, Any], fields: tuple[Field, ...]) -> Any:
+    """The document that these columns and this rest say now."""
+    document, kept = copy.deepcopy(rest["document"]), rest.get("kept", {})
+    for field in fields:
+        now = field.decode(columns[field.column])
+        if look(rest["document"], field.path) is ABSENT:
+            if not same(now, field.decode(field.encode(ABSENT))):
+                _put(document, field.path, now)
+        elif field.key in kept and same(now, field.decode(field.encode(kept[field.key]))):
+            _put(document, field.path, kept[field.key])
+        else:
+            _put(document, field.path, now)
+    return document

@@ -1,0 +1,413 @@
+"""importing: the files of a data set into the database, each in one transaction.
+
+A file whose bytes are known is "already there". One that has changed is read again: a line with the same text keeps its
+row, whatever was changed there by hand, and the other lines are new. After a file is stored every new line is put
+together again from its row and compared with what was read; one that would not come back the same is kept whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tensor_graphs.devices.environment import Environment
+from tensor_graphs.language.json_form import graph_to_json
+from tensor_graphs.language.text import print_graph
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.errors import DatabaseError
+from tensor_graphs.records.flashinfer_trace.documents import Line, canonical, read_lines, same
+from tensor_graphs.records.flashinfer_trace.fields import ABSENT, FIELDS, look, name, split
+from tensor_graphs.records.flashinfer_trace.lines import UNREADABLE, input_files, missing, stored_lines
+from tensor_graphs.records.flashinfer_trace.report import ImportReport
+from tensor_graphs.records.reference_functions import OpaqueReference
+from tensor_graphs.records.reference_graph import reference_graph
+from tensor_graphs.records.rows import STATUSES, GraphRecord, ImplementationRecord, WorkloadRecord, digest
+from tensor_graphs.records.schema import (
+    LINE_ROWS,
+    BenchmarkTrace,
+    CanonicalGraph,
+    Definition,
+    Implementation,
+    ImplementationSource,
+    ImportedFile,
+    ImportedLine,
+)
+
+log = logging.getLogger(__name__)
+
+FOLDERS = (("definitions", ".json"), ("solutions", ".json"), ("workloads", ".jsonl"), ("traces", ".jsonl"))
+"""In the order in which they are read: a trace refers to the three before it."""
+ORIGIN = "flashinfer-trace"
+JUDGE = "flashinfer-bench"  # who timed and compared; also the backend of the environment, which is like none of ours
+
+
+class NoDataset(DatabaseError):
+    """The folder holds no FlashInfer-Trace data set."""
+
+
+def import_dataset(
+    folder: str | os.PathLike[str], database: Database, *, dataset: str | None = None
+) -> ImportReport:
+    """Read a data set; nothing in it is run, and its sources are marked as untrusted.
+
+    dataset: the name under which its files are kept; by default the folder's own. Raises NoDataset, MalformedFile (the
+    files before the malformed one are stored, that one not at all), and what the database raises.
+    """
+    root = Path(folder).resolve()
+    found = [
+        (path, suffix == ".json")
+        for room, suffix in FOLDERS
+        for path in sorted((root / room).rglob(f"*{suffix}"))
+        if path.is_file() and not _is_hidden(path, root)
+    ]
+    if not found:
+        raise NoDataset(
+            f"{root} holds no definitions/**/*.json, solutions/**/*.json, workloads/**/*.jsonl or traces/**/*.jsonl\n"
+            "    fix: name the folder that holds these folders"
+        )
+    report = ImportReport(dataset or root.name, str(root))
+    reader = _Import(database, report)
+    for path, whole in found:
+        reader.file(path.relative_to(root).as_posix(), path.read_bytes(), whole=whole)
+    read = {path for path, _ in found}
+    report.left_out = sorted(
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*")
+        if path.is_file() and path not in read and not _is_hidden(path, root) and path.suffix != ".safetensors"
+    )
+    report.missing_inputs = missing(root, reader.input_files)
+    log.info("%s: %s", root, "; ".join(report.lines()[1:3]))
+    return report
+
+
+def _is_hidden(path: Path, root: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(root).parts)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A line that was read, and what it is: its kind, or why it is kept whole."""
+
+    line: Line
+    kind: str
+    reason: str = ""
+    graph: GraphRecord | None = None
+
+
+def _kind(document: Any, room: str) -> tuple[str, str]:
+    """(kind, why it is kept whole): what a document is goes by its content, not by the file it stands in."""
+    if not isinstance(document, dict):
+        return "whole", "it is no JSON object"
+    if room in ("definitions", "solutions"):
+        needed = {"definitions": {"name": str, "axes": dict}, "solutions": {"name": str, "definition": str, "spec": dict}}[room]
+        wrong = [key for key, kind in needed.items() if not (isinstance(document.get(key), kind) and document[key])]
+        return ("whole", f"it has no {', '.join(wrong)}") if wrong else (room[:-1], "")
+    if not isinstance(document.get("definition"), str):
+        return "whole", "it names no definition"
+    if not (isinstance(look(document, ("workload", "axes")), dict) and isinstance(look(document, ("workload", "inputs")), dict)):
+        return "whole", "its workload has no axes or no inputs"
+    solution, evaluation = document.get("solution"), document.get("evaluation")
+    if solution is None and evaluation is None:
+        return "workload", ""
+    if not isinstance(solution, str) or not isinstance(evaluation, dict):
+        return "whole", "it has a solution and no evaluation, or the other way round"
+    status = evaluation.get("status")
+    return ("trace", "") if isinstance(status, str) and status in STATUSES else ("whole", f"its status is {status!r}")
+
+
+class _Import:
+    """One run of `import_dataset`: what it has looked up so far, and its report."""
+
+    def __init__(self, database: Database, report: ImportReport) -> None:
+        self.database = database
+        self.report = report
+        self.input_files: set[str] = set()
+        self.graphs: dict[str, str] = {}  # structural keys by the name of the definition
+        self.solutions: dict[tuple[str, str], int] = {}  # implementations by definition and name
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def file(self, path: str, data: bytes, *, whole: bool) -> None:
+        sha256 = hashlib.sha256(data).hexdigest()
+        file = ImportedFile
+        with self.database.reading() as connection:
+            known = connection.execute(
+                sa.select(file.id, file.sha256).where(file.dataset == self.report.dataset, file.path == path)
+            ).one_or_none()
+        lines = read_lines(data, path, whole=whole)
+        for line in lines:
+            self.input_files.update(input_files(line.document))
+        if known is not None and known.sha256 == sha256:
+            self.report.files_known.append(path)
+            return
+        read = [self.look_at(line, path.partition("/")[0]) for line in lines]  # graphs are made before the lock is taken
+        with self.database._transaction(write=True) as connection:
+            values = {"sha256": sha256, "size_bytes": len(data), "imported_at": datetime.now(UTC)}
+            if known is None:
+                insert = sa.insert(file).values(dataset=self.report.dataset, path=path, **values).returning(file.id)
+                file_id = connection.execute(insert).scalar_one()
+            else:
+                file_id = known.id
+                connection.execute(sa.update(file).where(file.id == file_id).values(**values))
+            self.lines(connection, file_id, path, read)
+        (self.report.files_new if known is None else self.report.files_changed).append(path)
+
+    def look_at(self, line: Line, room: str) -> _Read:
+        if line.blank:
+            return _Read(line, "blank")
+        kind, reason = _kind(line.document, room)
+        if kind != "definition":
+            return _Read(line, kind, reason)
+        graph, opaque = definition_graph(line.document)
+        if opaque is None:
+            self.report.understood.append(line.document["name"])
+        else:
+            self.report.opaque[line.document["name"]] = opaque
+        return _Read(line, kind, graph=graph)
+
+    def lines(self, connection: Connection, file_id: int, path: str, read: list[_Read]) -> None:
+        """Store the lines of a file, in order; those that were there with the same text keep their rows."""
+        model = ImportedLine
+        there: defaultdict[str, list[int]] = defaultdict(list)
+        old = sa.select(model.id, model.verbatim).where(model.file_id == file_id, model.verbatim.is_not(None))
+        for line_id, verbatim in connection.execute(old.order_by(model.number.desc(), model.id.desc())):
+            there[verbatim or ""].append(line_id)  # the first one last, so that pop() keeps duplicates in their order
+        kept: dict[int, int] = {}
+        fresh: list[_Read] = []
+        for each in read:
+            if there[each.line.text]:
+                kept[there[each.line.text].pop()] = each.line.number
+                self.report.records_known[each.kind] += 1
+            else:
+                fresh.append(each)
+        gone = sa.delete(model).where(model.file_id == file_id, model.id.not_in(sa.bindparam("kept", expanding=True)))
+        connection.execute(gone, {"kept": list(kept)})
+        for line_id, number in kept.items():
+            connection.execute(sa.update(model).where(model.id == line_id).values(number=number))
+        values = [self.line(connection, each, file_id, path) for each in fresh]
+        if values:
+            connection.execute(sa.insert(model), values)
+        self.check(connection, file_id, path, {each.line.number: each for each in fresh})
+
+    def line(self, connection: Connection, each: _Read, file_id: int, path: str) -> dict[str, Any]:
+        """The values of one new line; its row is stored, or found, on the way."""
+        values: dict[str, Any] = {
+            "file_id": file_id, "number": each.line.number, "kind": each.kind, "definition": None, "rest": None,
+            "verbatim": each.line.text, **dict.fromkeys(LINE_ROWS.values()),
+        }  # fmt: skip
+        if each.kind == "blank":
+            return values
+        columns, rest = split(each.line.document, FIELDS[each.kind])
+        values["rest"] = json.dumps(rest)
+        if each.kind == "whole":
+            self.keep_whole(path, each.line.number, each.reason)
+            return values
+        self.report.records[each.kind] += 1
+        values["definition"] = columns["name"] if each.kind == "definition" else columns["definition"]
+        store = {"definition": self.definition, "solution": self.solution, "workload": self.workload, "trace": self.trace}
+        values[LINE_ROWS[each.kind]] = store[each.kind](connection, each, columns, path)
+        return values
+
+    def keep_whole(self, path: str, number: int, reason: str) -> None:
+        self.report.records["whole"] += 1
+        self.report.kept_whole[f"{path}:{number}"] = reason
+
+    def check(self, connection: Connection, file_id: int, path: str, fresh: dict[int, _Read]) -> None:
+        """Keep whole whatever would not come back as it was read (its row is another record's, or was changed)."""
+        for stored in stored_lines(connection, file_id):
+            each = fresh.get(stored.number)
+            if each is None or stored.kind == "blank" or same(stored.document(), each.line.document):
+                continue
+            trace = connection.execute(sa.select(ImportedLine.trace_id).where(ImportedLine.id == stored.id)).scalar_one()
+            rest = json.dumps({"document": each.line.document})
+            whole = {"kind": "whole", "rest": rest, **dict.fromkeys(LINE_ROWS.values())}
+            connection.execute(sa.update(ImportedLine).where(ImportedLine.id == stored.id).values(**whole))
+            if trace is not None:
+                connection.execute(sa.delete(BenchmarkTrace).where(BenchmarkTrace.id == trace))
+            self.report.records[stored.kind] -= 1
+            self.keep_whole(path, stored.number, f"the {stored.kind} it refers to says something else in the database")
+
+    # -- records -----------------------------------------------------------------------------------------------------
+
+    def definition(self, connection: Connection, each: _Read, columns: dict[str, Any], path: str) -> int:
+        assert each.graph is not None  # look_at gives every definition one
+        graph = self.database._graph(connection, each.graph)
+        self.graphs[columns["name"]] = each.graph.structural_key
+        model = Definition
+        row = connection.execute(
+            sa.select(model.id, model.reference).where(model.name == columns["name"], model.canonical_graph_id == graph)
+        ).one_or_none()
+        if row is None:
+            values = {**columns, "canonical_graph_id": graph, "created": datetime.now(UTC)}
+            return int(connection.execute(sa.insert(model).values(**values).returning(model.id)).scalar_one())
+        if row.reference is not None and not _is_used(connection, ImportedLine.definition_id == row.id):
+            connection.execute(sa.update(model).where(model.id == row.id).values(**columns))  # imported, and no longer said
+        return int(row.id)
+
+    def solution(self, connection: Connection, each: _Read, columns: dict[str, Any], path: str) -> int:
+        model = Implementation
+        record = self.implementation(columns, self.graph(connection, columns["definition"]))
+        values = {
+            "name": columns["name"], "author": columns["author"], "description": columns["description"],
+            "requirements": columns["requirements"],
+        }  # fmt: skip
+        row = connection.execute(sa.select(model.id).where(model.signature == record.signature)).scalar()
+        if row is None:
+            row = self.found_at_last(connection, record) or self.database._implementation(connection, record)
+            self.sources(connection, row, columns, path)
+        if not _is_used(connection, ImportedLine.implementation_id == row):
+            connection.execute(sa.update(model).where(model.id == row).values(**values))
+        self.solutions[columns["definition"], columns["name"]] = row
+        return row
+
+    def found_at_last(self, connection: Connection, record: ImplementationRecord) -> int | None:
+        """The row under which traces of this solution were kept while the data set lacked it; it becomes the solution's."""
+        lacking = _lacking_solution(record.graph_key or "", record.name)
+        row = connection.execute(sa.select(Implementation.id).where(Implementation.signature == lacking.signature)).scalar()
+        if row is not None:
+            values = {"signature": record.signature, "source_hash": record.source_hash, "backend": record.backend}
+            connection.execute(sa.update(Implementation).where(Implementation.id == row).values(**values))
+            connection.execute(sa.delete(ImplementationSource).where(ImplementationSource.implementation_id == row))
+            self.database._forget()
+        return row
+
+    def implementation(self, columns: dict[str, Any], graph_key: str) -> ImplementationRecord:
+        code = [columns["name"], columns["definition"], columns["requirements"], columns["sources"]]
+        language = columns["requirements"].get("language")
+        return ImplementationRecord(
+            "KERNEL", columns["name"], language[:64] if isinstance(language, str) and language else "unknown",
+            digest([ORIGIN, *code]), graph_key,
+        )  # fmt: skip
+
+    def sources(self, connection: Connection, row: int, columns: dict[str, Any], path: str) -> None:
+        language = columns["requirements"].get("language")
+        values = [
+            {
+                "implementation_id": row,
+                "path": each["path"],
+                "content": each["content"],
+                "content_sha256": hashlib.sha256(each["content"].encode()).hexdigest(),
+                "language": language[:32] if isinstance(language, str) else "",
+                "origin": f"{ORIGIN}: {self.report.dataset}/{path}",
+                "trusted": False,
+            }
+            for each in columns["sources"] or [{"path": UNREADABLE, "content": ""}]
+        ]
+        connection.execute(sa.insert(ImplementationSource), values)
+
+    def workload(self, connection: Connection, each: _Read, columns: dict[str, Any], path: str) -> int:
+        graph = self.graph(connection, columns["definition"])
+        inputs = tuple(columns["input_descriptors"])
+        return self.database._workload(connection, WorkloadRecord(graph, columns["axes_json"], inputs))
+
+    def trace(self, connection: Connection, each: _Read, columns: dict[str, Any], path: str) -> int:
+        performed = columns["median_ms"] is not None
+        libs = tuple(columns["libs"].items())
+        values = {
+            "implementation_id": self.solved_by(connection, columns["definition"], columns["implementation_name"]),
+            "workload_id": self.workload(connection, each, columns, path),
+            "environment_id": self.database._environment(
+                connection, Environment(columns["hardware_name"], 0, "unknown", JUDGE, libs)
+            ),
+            "kind": "cold" if performed or columns["status"] != "PASSED" else "verify",
+            "samples_ms": [],
+            "sample_count": 0,
+            "baseline": "reference" if columns["baseline_ms"] is not None else "",
+            "timer": JUDGE,
+            "verifier": JUDGE,
+            "conditions": {"imported": ORIGIN},
+            **{column: columns[column] for column in _TRACE_COLUMNS},
+        }
+        return int(connection.execute(sa.insert(BenchmarkTrace).values(**values).returning(BenchmarkTrace.id)).scalar_one())
+
+    # -- what records refer to ---------------------------------------------------------------------------------------
+
+    def graph(self, connection: Connection, definition: str) -> str:
+        """The structural key of what a definition computes: this data set's definition, else any other one's of that
+        name, else a graph known by the name alone."""
+        if definition not in self.graphs:
+            ours = (
+                sa.select(CanonicalGraph.structural_key)
+                .join(Definition, Definition.canonical_graph_id == CanonicalGraph.id)
+                .outerjoin(ImportedLine, ImportedLine.definition_id == Definition.id)
+                .outerjoin(ImportedFile, ImportedFile.id == ImportedLine.file_id)
+                .where(Definition.name == definition)
+                .order_by(sa.case((ImportedFile.dataset == self.report.dataset, 0), else_=1), Definition.id.desc())
+                .limit(1)
+            )
+            key = connection.execute(ours).scalar()
+            if key is None:
+                key = digest([ORIGIN, "definition", definition])
+                self.database._graph(connection, GraphRecord(key, "", "", definition))
+                self.report.unknown_definitions.append(definition)
+            self.graphs[definition] = key
+        return self.graphs[definition]
+
+    def solved_by(self, connection: Connection, definition: str, solution: str) -> int:
+        """The implementation of that name: this data set's, else another's, else one that stands for what is lacking."""
+        if (definition, solution) not in self.solutions:
+            line = ImportedLine
+            select = (
+                sa.select(Implementation.id)
+                .join(line, line.implementation_id == Implementation.id)
+                .join(ImportedFile, ImportedFile.id == line.file_id)
+                .where(line.definition == definition, Implementation.name == solution)
+                .order_by(sa.case((ImportedFile.dataset == self.report.dataset, 0), else_=1), Implementation.id.desc())
+                .limit(1)
+            )
+            row = connection.execute(select).scalar()
+            if row is None:
+                row = self.database._implementation(connection, _lacking_solution(self.graph(connection, definition), solution))
+                there = sa.select(sa.func.count()).where(ImplementationSource.implementation_id == row)
+                if not connection.execute(there).scalar():  # without a source it would count as trusted
+                    empty = {"path": LACKING, "content": "", "content_sha256": hashlib.sha256(b"").hexdigest(), "language": ""}
+                    connection.execute(
+                        sa.insert(ImplementationSource).values(implementation_id=row, origin=ORIGIN, trusted=False, **empty)
+                    )
+                self.report.unknown_solutions.append(f"{definition}: {solution}")
+            self.solutions[definition, solution] = row
+        return self.solutions[definition, solution]
+
+
+LACKING = "(not in the data set)"
+_TRACE_COLUMNS = (
+    "status", "timestamp", "full_log", "max_relative_error", "max_absolute_error", "median_ms", "baseline_ms",
+    "speedup_factor",
+)  # fmt: skip
+
+
+def _lacking_solution(graph_key: str, solution: str) -> ImplementationRecord:
+    return ImplementationRecord("KERNEL", solution, "unknown", digest([ORIGIN, "lacking", graph_key, solution]), graph_key)
+
+
+def _is_used(connection: Connection, condition: sa.ColumnElement[bool]) -> bool:
+    """Is there a line that refers to this row? The lines of the file that is being read are gone by now."""
+    return connection.execute(sa.select(ImportedLine.id).where(condition).limit(1)).scalar() is not None
+
+
+def definition_graph(document: dict[str, Any]) -> tuple[GraphRecord, str | None]:
+    """(the canonical graph of a definition, why its reference is opaque or None).
+
+    An opaque graph has neither text nor JSON; its key is over the axes, the signature and the reference.
+    """
+    label = name(document.get("name"))
+    try:
+        parts = [look(document, (key,)) for key in ("reference", "axes", "inputs", "outputs")]
+        if not isinstance(parts[0], str):
+            raise OpaqueReference("it has no reference")
+        graph = reference_graph(*parts)
+        return GraphRecord(graph.structural_key, print_graph(graph), graph_to_json(graph), label), None
+    except OpaqueReference as error:
+        said = {key: document[key] for key in ("reference", "axes", "inputs", "outputs") if look(document, (key,)) is not ABSENT}
+        key = hashlib.sha256(canonical([ORIGIN, "opaque", said]).encode()).hexdigest()
+        return GraphRecord(key, "", "", label), str(error)

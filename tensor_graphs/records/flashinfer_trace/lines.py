@@ -1,0 +1,113 @@
+"""lines: the lines of one imported file as they stand in the database, each with the columns of its row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tensor_graphs.records.flashinfer_trace.fields import FIELDS, join, look
+from tensor_graphs.records.schema import (
+    BenchmarkTrace,
+    Definition,
+    EnvironmentRow,
+    Implementation,
+    ImplementationSource,
+    ImportedLine,
+    Workload,
+)
+
+
+UNREADABLE = "(sources of another shape)"
+"""The path of the empty source of a solution whose sources the table cannot take; they are in the line's rest."""
+
+
+@dataclass(frozen=True)
+class StoredLine:
+    """One line: where it stands, what its row says now, and the text it was read from (None when that was deleted)."""
+
+    id: int
+    number: int
+    kind: str
+    columns: Mapping[str, Any]
+    rest: str | None
+    verbatim: str | None
+
+    def document(self) -> Any:
+        """What the columns and the rest say now; not for a blank line."""
+        return join(self.columns, json.loads(self.rest or '{"document": null}'), FIELDS[self.kind])
+
+
+def stored_lines(connection: Connection, file_id: int) -> list[StoredLine]:
+    """Every line of a file, in order."""
+    line = ImportedLine
+    columns: dict[int, dict[str, Any]] = {}
+    for select in _SELECTS:
+        for row in connection.execute(select.where(line.file_id == file_id)).mappings():
+            columns[row["line_id"]] = dict(row)
+    for line_id, path, content in connection.execute(_SOURCES.where(line.file_id == file_id)):
+        columns[line_id].setdefault("sources", []).append({"path": path, "content": content})
+    found = connection.execute(
+        sa.select(line.id, line.number, line.kind, line.rest, line.verbatim)
+        .where(line.file_id == file_id)
+        .order_by(line.number, line.id)
+    )
+    return [
+        StoredLine(row.id, row.number, row.kind, {"sources": [], **columns.get(row.id, {})}, row.rest, row.verbatim)
+        for row in found
+    ]
+
+
+_LINE = (ImportedLine.id.label("line_id"), ImportedLine.definition)
+_SOURCES = (
+    sa.select(ImportedLine.id, ImplementationSource.path, ImplementationSource.content)
+    .join(ImplementationSource, ImplementationSource.implementation_id == ImportedLine.implementation_id)
+    .where(ImplementationSource.path != UNREADABLE)
+    .order_by(ImplementationSource.id)
+)
+_SELECTS = (
+    sa.select(
+        ImportedLine.id.label("line_id"), Definition.name, Definition.op_type, Definition.description, Definition.tags,
+        Definition.axes, Definition.inputs, Definition.outputs, Definition.constraints, Definition.reference,
+    ).join(Definition, Definition.id == ImportedLine.definition_id),
+    sa.select(
+        *_LINE, Implementation.name, Implementation.author, Implementation.description, Implementation.requirements
+    ).join(Implementation, Implementation.id == ImportedLine.implementation_id),
+    sa.select(*_LINE, Workload.axes_json, Workload.input_descriptors).join(
+        Workload, Workload.id == ImportedLine.workload_id
+    ),
+    sa.select(
+        *_LINE, Workload.axes_json, Workload.input_descriptors, Implementation.name.label("implementation_name"),
+        EnvironmentRow.hardware_name, EnvironmentRow.libs, BenchmarkTrace.status, BenchmarkTrace.timestamp,
+        BenchmarkTrace.full_log, BenchmarkTrace.max_relative_error, BenchmarkTrace.max_absolute_error,
+        BenchmarkTrace.median_ms, BenchmarkTrace.baseline_ms, BenchmarkTrace.speedup_factor,
+    )
+    .join(BenchmarkTrace, BenchmarkTrace.id == ImportedLine.trace_id)
+    .join(Workload, Workload.id == BenchmarkTrace.workload_id)
+    .join(Implementation, Implementation.id == BenchmarkTrace.implementation_id)
+    .join(EnvironmentRow, EnvironmentRow.id == BenchmarkTrace.environment_id),
+)  # fmt: skip
+
+
+def input_files(document: Any) -> Iterator[str]:
+    """The safetensors files that a workload or trace names, relative to the data set's folder."""
+    inputs = look(document, ("workload", "inputs"))
+    for each in inputs.values() if isinstance(inputs, dict) else ():
+        if isinstance(each, dict) and each.get("type") == "safetensors" and isinstance(each.get("path"), str):
+            yield each["path"]
+
+
+def missing(folder: Path, names: set[str]) -> list[str]:
+    """Those of these files that the folder has not."""
+    return sorted(name for name in names if not (is_inside(name) and "\0" not in name and (folder / name).is_file()))
+
+
+def is_inside(path: str) -> bool:
+    """A relative path that stays in its folder."""
+    pure = PurePosixPath(path)
+    return not pure.is_absolute() and ".." not in pure.parts

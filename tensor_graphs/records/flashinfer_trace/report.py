@@ -1,0 +1,94 @@
+"""report: what an import or an export did, for a person (`lines`) and for a program (`to_json`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+MOST_LISTED = 10  # of each kind, in what a person reads; to_json has them all
+
+
+@dataclass
+class ImportReport:
+    """files_*: by path. records: new ones, by kind; records_known: those whose row was there.
+
+    understood: definitions whose reference became a graph.  opaque: the others, with the reason.  kept_whole: records
+    that no table takes, "path:line", with the reason.  unknown_definitions: named by records, defined nowhere.
+    unknown_solutions: named by traces, found nowhere.  left_out: files that are no part of a data set.  missing_inputs:
+    safetensors files that workloads name and the folder has not.
+    """
+
+    dataset: str
+    folder: str
+    files_new: list[str] = field(default_factory=list)
+    files_changed: list[str] = field(default_factory=list)
+    files_known: list[str] = field(default_factory=list)
+    records: Counter[str] = field(default_factory=Counter)
+    records_known: Counter[str] = field(default_factory=Counter)
+    understood: list[str] = field(default_factory=list)
+    opaque: dict[str, str] = field(default_factory=dict)
+    kept_whole: dict[str, str] = field(default_factory=dict)
+    unknown_definitions: list[str] = field(default_factory=list)
+    unknown_solutions: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    missing_inputs: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """A summary, the files first."""
+        out = [
+            f"data set {self.dataset!r} from {self.folder}",
+            f"files: {len(self.files_new)} new, {len(self.files_changed)} changed, {len(self.files_known)} already there",
+            f"records: {_counts(self.records)}" + (
+                f" (already there: {_counts(self.records_known)})" if self.records_known else ""),
+        ]
+        if self.understood or self.opaque:
+            out.append(f"references: {len(self.understood)} became graphs, {len(self.opaque)} are opaque")
+        out += _listed("opaque", [f"{name}: {reason}" for name, reason in self.opaque.items()])
+        out += _listed("kept whole", [f"{place}: {reason}" for place, reason in self.kept_whole.items()])
+        out += _listed("definitions that the data set lacks", self.unknown_definitions)
+        out += _listed("solutions that the data set lacks", self.unknown_solutions)
+        out += _listed("input files that the folder lacks", self.missing_inputs)
+        return out + _listed("files left out", self.left_out)
+
+
+@dataclass
+class ExportReport:
+    """files: written, by path.  from_text: lines written as they were read.  from_columns: lines whose text was gone.
+
+    changed: lines whose row says something else than it did, "path:line".  inputs: safetensors files that the workloads
+    name and that are not in the folder: they are no part of the database, copy them from where the data set came from.
+    """
+
+    folder: str
+    files: list[str] = field(default_factory=list)
+    from_text: int = 0
+    from_columns: int = 0
+    changed: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """A summary, the files first."""
+        out = [
+            f"{len(self.files)} files to {self.folder}",
+            f"lines: {self.from_text} as they were read, {self.from_columns} from columns alone, {len(self.changed)} changed",
+        ]
+        out += _listed("changed", self.changed)
+        return out + _listed("input files to copy there", self.inputs)
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{count} {kind}{'' if kind in ('blank', 'whole') else 's'}" for kind, count in counter.items()) or "none"
+
+
+def _listed(title: str, items: list[str]) -> list[str]:
+    if not items:
+        return []
+    rest = [f"    … {len(items) - MOST_LISTED} more"] if len(items) > MOST_LISTED else []
+    return [f"{title} ({len(items)}):", *(f"    {each}" for each in items[:MOST_LISTED]), *rest]
