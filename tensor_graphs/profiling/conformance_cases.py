@@ -71,7 +71,8 @@ class Draw:
 
     def index(self, shape: tuple[Dim, ...], size: Dim, distinct: bool = False) -> Node:
         """Integers of any width that index `size` elements, one too low or too high among them."""
-        dtype = DTYPES[self.pick("i32", "i64", "i8", "i16", "u8", "u32", "u64")]
+        other = self.pick("i8", "i16", "u8", "u32", "u64")
+        dtype = DTYPES[self.pick("i32", "i64", "i32", other)]
         high = min(int(size) + 1, 127) if d.is_static(size) else 127
         return self.tensor(shape, dtype, low=-1, high=high, distinct=distinct)
 
@@ -263,7 +264,8 @@ def linear(draw: Draw) -> Node:
 
 def linear_argmax(draw: Draw) -> Node:
     draw.dims = 3
-    k, out = draw.size(least=1), draw.size(least=1)
+    k, out = draw.pick((None, None), (64, 300), (7, 33), (96, 1000))  # a weight of fixed shape, as in a model, or any
+    k, out = k or draw.size(least=1), out or draw.size(least=1)
     return compose("linear_argmax", draw.tensor((*draw.shape(0, 2), k)), draw.tensor((out, k), draw.pick(draw.dtype, bf16, f32)))
 
 
