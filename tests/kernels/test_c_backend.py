@@ -152,3 +152,37 @@ def test_rows_written_along_an_axis_counted_from_the_back(backend: str) -> None:
 def test_an_embedding_of_no_rows(backend: str) -> None:
     g = tg.graph(tg.embedding(tg.input("table", (0, 3)), tg.input("ids", (2,), tg.i32)))
     check(g, {"table": numbers(0, 3), "ids": np.array([0, 5], np.int32)}, backends=(backend, "numpy"))
+
+
+# ---- wide activations -------------------------------------------------------------------------------------------------
+
+
+def test_a_decoder_layer_with_f64_activations_runs_wholly_on_c() -> None:
+    n, p, heads, width, hidden = tg.dim("n", 1, 40), tg.dim("p", 0, 20), 4, 8, 24
+
+    def weight(name: str, *shape: int, dtype: DType = tg.f32) -> Node:
+        return tg.parameter(name, shape, dtype)
+
+    positions = tg.input("positions", (n,), tg.i32)
+    cos, sin = tg.rope_table(positions, head_dim=width, theta=1e4, dtype=tg.f64)
+    x = tg.embedding(weight("table", 50, hidden), tg.input("ids", (n,), tg.i32), scale=4.5, dtype=tg.f64)
+    inner = tg.rms_norm(x, weight("norm", hidden), offset=1.0)
+    q, k, v = (tg.reshape(tg.linear(inner, weight(name, count * width, hidden, dtype=tg.bf16)), (n, count, width))
+               for name, count in (("q", heads), ("k", 2), ("v", 2)))
+    caches = [tg.state(name, (64, 2, width), tg.f64) for name in ("keys", "values")]
+    keys, values = (cache.write(rows, at=p) for cache, rows in zip(caches, (tg.rope(k, cos, sin), v), strict=True))
+    seen = tg.attention(tg.rope(q, cos, sin), keys[:n + p], values[:n + p], scale=0.3, causal=True, start=p, window=9)
+    x = x + tg.linear(tg.reshape(seen, (n, heads * width)), weight("o", hidden, heads * width), weight("bias", hidden))
+    fed = tg.gated(tg.linear(x, weight("gate", 48, hidden)), tg.linear(x, weight("up", 48, hidden)))
+    x = tg.layer_norm(x + tg.linear(fed, weight("down", hidden, 48)), weight("last", hidden))
+    outputs = {"y": x, "narrow": tg.cast(tg.softmax(x), tg.f32), "best": tg.argmax(x)}
+    g = tg.graph(outputs, dict(zip(caches, (keys, values), strict=True)))
+    rng = np.random.default_rng(5)
+    parameters = {name: (rng.standard_normal(node.shape) * 0.3).astype(node.dtype.numpy) for name, node in g.parameters.items()}
+    states = {name: rng.standard_normal(node.shape) for name, node in g.states.items()}
+    for count, before in ((1, 0), (1, 20), (7, 3), (40, 11)):
+        ids = rng.integers(-1, 51, count).astype(np.int32)
+        inputs = {"ids": ids, "positions": np.arange(before, before + count, dtype=np.int32)}
+        compiled = check(g, inputs, parameters, states, {"n": count, "p": before}, backends=("c",))
+        calls = [i.call for i in compiled.plan.variants[0].program.instructions]
+        assert len(calls) > 20 and all(isinstance(call, NativeCall) for call in calls)
