@@ -225,7 +225,7 @@ class BenchmarkTrace(Base):
         Index(
             "ix_benchmark_traces_here",
             "environment_id", "workload_id", "implementation_id", "timestamp", "id",
-            "kind", "status", "verifier", "max_relative_error", "tolerance", "median_ms", "spread", "speedup_factor",
+            "kind", "status", "verifier", "max_relative_error", "tolerance", "median_ms",
         ),
         Index("ix_benchmark_traces_history", "implementation_id", "timestamp", "id", "environment_id"),
         Index("ix_benchmark_traces_workload", "workload_id"),

@@ -21,6 +21,7 @@ from tensor_graphs.records import (
     SourceRecord,
     open_database,
     queries,
+    schema,
 )
 from tensor_graphs.records.database import LOG_BYTES, MAX_ATTEMPTS, compress_log, decompress_log
 
@@ -316,7 +317,7 @@ def test_four_processes_that_use_a_new_file_first_do_not_race(tmp_path, start) -
     for process in processes:
         out, error = process.communicate(timeout=60)
         assert process.returncode == 0, error
-        assert out.split() == ["ready", "1", "0001"]
+        assert out.split() == ["ready", "1", schema.REVISION]
     with open_database(path) as opened:
         assert opened.check().ok
         assert opened.stats().rows["canonical_graphs"] == 1

@@ -9,6 +9,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -192,6 +193,63 @@ def test_history_is_the_newest_first_and_holds_the_failures(database, make) -> N
     assert queries.history(database, make.kernel().source_hash, environment="elsewhere") == ()
 
 
+def test_a_kernels_history_by_name_goes_over_its_identities_and_environments(database, make) -> None:
+    moment = datetime(2026, 5, 1, tzinfo=UTC)
+    there = dataclasses.replace(make.here, libs=(("compiler", "gcc 13"),))
+    old, new = make.kernel(source_hash="old code"), make.kernel(source_hash="new code")
+    database.add_traces([
+        make.trace(new, timestamp=moment + timedelta(days=2)),
+        make.trace(old, timestamp=moment),
+        make.trace(old, timestamp=moment + timedelta(days=1), environment=there),
+        make.trace(make.kernel("another"), timestamp=moment),
+    ])  # fmt: skip
+    rows = queries.history(database, "tanh_c")
+    assert [row.source_hash for row in rows] == ["new code", "old code", "old code"]
+    assert [row.environment_key for row in rows] == [make.here.key(), there.key(), make.here.key()]
+    assert [row.trace_id for row in queries.history(database, "tanh_c", limit=2)] == [1, 3]
+    assert [row.trace_id for row in queries.history(database, "tanh_c", environment=there)] == [3]
+    assert [row.trace_id for row in queries.history(database, "tanh_c", since=moment + timedelta(days=1))] == [1, 3]
+    assert names(queries.history(database, "old code")) == ["tanh_c", "tanh_c"]
+    assert queries.history(database, "nobody") == ()
+
+
+def test_failures_tell_the_first_line_of_their_log_and_whether_they_are_the_last_word(database, make) -> None:
+    other = make.kernel("other")
+    database.add_traces([
+        make.trace(status="RUNTIME_ERROR", samples_ms=(), log="\n  library not found \nsecond line"),
+        make.trace(other, status="TIMEOUT", samples_ms=()),
+        make.trace(),
+    ])  # fmt: skip
+    late, early = queries.failures(database)
+    assert (late.trace.implementation_name, late.trace.status, late.reason, late.newest) == ("other", "TIMEOUT", "", True)
+    assert (early.trace.status, early.reason, early.newest) == ("RUNTIME_ERROR", "library not found", False)
+    assert [each.trace.trace_id for each in queries.failures(database, kernel="tanh_c")] == [1]
+    assert [each.trace.trace_id for each in queries.failures(database, kernel=other.source_hash)] == [2]
+    assert len(queries.failures(database, limit=1)) == 1 and queries.failures(database, environment="elsewhere") == ()
+
+
+def test_the_leaderboard_can_be_asked_for_one_environment(database, make) -> None:
+    there = dataclasses.replace(make.here, libs=(("compiler", "gcc 13"),))
+    database.add_traces([make.trace(), make.trace(make.kernel("there"), environment=there)])
+    key = make.graph.structural_key
+    assert names(queries.leaderboard(database, key, environment=there)) == ["there"]
+    assert sorted(names(queries.leaderboard(database, key))) == ["tanh_c", "there"]
+    assert names(queries.leaderboard(database, key, environment=make.here, tolerance=1e-9)) == []
+
+
+def test_one_piece_of_code_under_two_rows_has_one_verdict_and_its_newest_trace_speaks(database, make) -> None:
+    moment = datetime(2026, 5, 1, tzinfo=UTC)
+    many, one = make.kernel(), make.kernel(graph_key=make.graph.structural_key)
+    database.add_traces([
+        make.trace(many, samples_ms=(2.0,), timestamp=moment + timedelta(days=1)),
+        make.trace(one, samples_ms=(1.0,), timestamp=moment, max_relative_error=1e-6),
+    ])  # fmt: skip
+    (known,) = queries.latest_traces(database, make.here).values()
+    assert (known.median_ms, known.worst_relative_error, known.trace_id) == (2.0, 1e-6, 1)
+    database.add_trace(make.trace(one, status="TIMEOUT", samples_ms=(), timestamp=moment + timedelta(days=2)))
+    assert best(database, make) == []
+
+
 def test_running_again_adds_samples_and_forgets_none(database, make) -> None:
     first, second = database.add_trace(make.trace(samples_ms=(1.0, 2.0))), database.add_trace(make.trace())
     assert queries.samples(database, first) == (1.0, 2.0)
@@ -253,14 +311,54 @@ def test_one_query_loads_a_thousand_verdicts_in_milliseconds(database, make) -> 
     assert min(ours) < 7 * min(floor), (ours, floor)
 
 
+def plan_of(database, statement) -> list[str]:
+    """SQLite's steps for a statement."""
+    compiled = statement.compile(database.engine)
+    values = tuple(compiled.params[name] for name in compiled.positiontup or ())
+    with database.reading() as connection:
+        return [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled}", values)]
+
+
 def test_the_bulk_loader_reads_its_index_and_not_the_rows(database, make) -> None:
     database.add_trace(make.trace())
-    statement = queries._JUDGED.where(queries._here(make.here))
-    compiled = statement.compile(database.engine, compile_kwargs={"literal_binds": True})
-    with database.reading() as connection:
-        steps = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled}")]
+    steps = plan_of(database, queries._judged("cold").where(queries._here(make.here)))
     assert any("USING COVERING INDEX ix_benchmark_traces_here" in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps  # the index is in the order asked for
+
+
+def test_twenty_thousand_traces_of_many_workloads_are_answered_through_the_indexes(database, make) -> None:
+    kernels, workloads = [make.kernel(f"k{n}") for n in range(20)], [make.workload(n) for n in range(250)]
+    database.add_traces(
+        make.trace(kernel, workload=each, samples_ms=(1.0 + number,), status=status, max_relative_error=1e-7, kind="cold")
+        for number, kernel in enumerate(kernels)
+        for each in workloads
+        for status in ("PASSED", "PASSED", "TIMEOUT", "PASSED")
+    )
+    key, here = make.graph.structural_key, make.here
+    statements: dict[str, object] = {}
+
+    def keep(connection, cursor, statement, parameters, context, executemany) -> None:
+        statements[statement] = parameters
+
+    sa.event.listen(database.engine, "before_cursor_execute", keep)
+    rows = queries.best_implementation(database, key, workloads[7], here, 1e-5)
+    assert names(rows) == [f"k{n}" for n in range(20)] and {row.trace_id % 4 for row in rows} == {0}
+    assert len(queries.leaderboard(database, key, environment=here)) == 20 * 250
+    assert [row.implementation_name for row in queries.history(database, "k3", limit=5)] == ["k3"] * 5
+    assert all(not each.newest for each in queries.failures(database, limit=50))
+    assert len(queries.failures(database, kernel="k3", limit=1000)) == 250
+    assert len(queries.latest_traces(database, here)) == 20 * 250
+    assert len(queries.fastest(database, here, 1e-5)) == 250
+    sa.event.remove(database.engine, "before_cursor_execute", keep)
+    raw = sqlite3.connect(database.location)
+    for statement, parameters in statements.items():
+        if not statement.startswith("SELECT"):
+            continue
+        steps = [row[3] for row in raw.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+        # (the index of failures holds nothing else; and there is one environment)
+        scans = [step for step in steps if step.startswith("SCAN") and "failures" not in step and "environments" not in step]
+        assert not scans, (statement, steps)
+    raw.close()
 
 
 @pytest.fixture(scope="module")

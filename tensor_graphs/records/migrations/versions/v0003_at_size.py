@@ -54,6 +54,10 @@ JOIN implementations i ON i.id = t.implementation_id
 JOIN workloads w ON w.id = t.workload_id
 JOIN canonical_graphs g ON g.id = w.canonical_graph_id
 JOIN environments e ON e.id = t.environment_id"""
+HERE = [
+    "environment_id", "workload_id", "implementation_id", "timestamp", "id",
+    "kind", "status", "verifier", "max_relative_error", "tolerance", "median_ms",
+]  # fmt: skip
 VIEWS = {"leaderboard": LEADERBOARD, "kernel_history": KERNEL_HISTORY}
 
 
@@ -67,6 +71,8 @@ def upgrade() -> None:
         sqlite_where=sa.text("trusted IS 0"),
         postgresql_where=sa.text("trusted IS false"),
     )
+    op.drop_index("ix_benchmark_traces_here", table_name="benchmark_traces")
+    op.create_index("ix_benchmark_traces_here", "benchmark_traces", HERE, unique=False)
     op.drop_index("ix_benchmark_traces_history", table_name="benchmark_traces")
     op.create_index(
         "ix_benchmark_traces_history",
@@ -92,5 +98,8 @@ def downgrade() -> None:
     op.drop_index("ix_benchmark_traces_failures", table_name="benchmark_traces")
     op.drop_index("ix_benchmark_traces_history", table_name="benchmark_traces")
     op.create_index("ix_benchmark_traces_history", "benchmark_traces", ["implementation_id", "timestamp"], unique=False)
+    op.drop_index("ix_benchmark_traces_here", table_name="benchmark_traces")
+    here = [*HERE, "spread", "speedup_factor"]
+    op.create_index("ix_benchmark_traces_here", "benchmark_traces", here, unique=False)
     op.drop_index("ix_implementation_sources_untrusted", table_name="implementation_sources")
     op.drop_index(op.f("ix_implementations_name"), table_name="implementations")
