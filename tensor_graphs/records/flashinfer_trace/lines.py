@@ -22,7 +22,6 @@ from tensor_graphs.records.schema import (
     Workload,
 )
 
-
 UNREADABLE = "(sources of another shape)"
 """The path of the empty source of a solution whose sources the table cannot take; they are in the line's rest."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 MOST_LISTED = 10  # of each kind, in what a person reads; to_json has them all
@@ -35,7 +35,8 @@ class ImportReport:
     missing_inputs: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        counts = {"records": dict(self.records), "records_known": dict(self.records_known)}
+        return {**asdict(replace(self, records=Counter(), records_known=Counter())), **counts}  # asdict breaks a Counter
 
     def lines(self) -> list[str]:
         """A summary, the files first."""
