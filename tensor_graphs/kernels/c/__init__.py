@@ -2,4 +2,5 @@
 
 In: pointers, sizes and constants (a `NativeCall`).  Out: outputs written in place, by all threads of the one pool.
 Read first: tg.h (the shape of a kernel), backend.py (which op becomes which symbol), library.py (how it is built and loaded).
+Words: wide = with f64 activations (wide_*.c); weights stay as narrow as they are and are widened in registers.
 """
