@@ -113,7 +113,9 @@ canonical = partial(json.dumps, sort_keys=True, separators=(",", ":"))
 
 def same(a: Any, b: Any) -> bool:
     """The same values of the same types."""
-    return bool(canonical(a) == canonical(b))
+    if type(a) is not type(b):
+        return False
+    return bool(a == b) if isinstance(a, str) else bool(canonical(a) == canonical(b))
 
 
 _STYLES = tuple(

@@ -12,10 +12,11 @@ import json
 import logging
 import os
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -178,29 +179,44 @@ class _Import:
     def lines(self, connection: Connection, file_id: int, path: str, read: list[_Read]) -> None:
         """Store the lines of a file, in order; those that were there with the same text keep their rows."""
         model = ImportedLine
-        there: defaultdict[str, list[int]] = defaultdict(list)
-        old = sa.select(model.id, model.verbatim).where(model.file_id == file_id, model.verbatim.is_not(None))
-        for line_id, verbatim in connection.execute(old.order_by(model.number.desc(), model.id.desc())):
-            there[verbatim or ""].append(line_id)  # the first one last, so that pop() keeps duplicates in their order
-        kept: dict[int, int] = {}
+        there: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        old = sa.select(model.id, model.number, model.verbatim).where(model.file_id == file_id, model.verbatim.is_not(None))
+        for line_id, number, verbatim in connection.execute(old.order_by(model.number.desc(), model.id.desc())):
+            there[verbatim or ""].append((line_id, number))  # the first one last, so that pop() keeps duplicates in order
+        kept: set[int] = set()
+        moved: list[dict[str, int]] = []
         fresh: list[_Read] = []
         for each in read:
             if there[each.line.text]:
-                kept[there[each.line.text].pop()] = each.line.number
+                line_id, number = there[each.line.text].pop()
+                kept.add(line_id)
+                if number != each.line.number:
+                    moved.append({"line": line_id, "to": each.line.number})
                 self.report.records_known[each.kind] += 1
             else:
                 fresh.append(each)
-        gone = sa.delete(model).where(model.file_id == file_id, model.id.not_in(sa.bindparam("kept", expanding=True)))
-        connection.execute(gone, {"kept": list(kept)})
-        for line_id, number in kept.items():
-            connection.execute(sa.update(model).where(model.id == line_id).values(number=number))
+        gone = set(connection.execute(sa.select(model.id).where(model.file_id == file_id)).scalars()) - kept
+        table = cast(sa.Table, model.__table__)
+        if gone:
+            remove = sa.delete(table).where(table.c.id == sa.bindparam("line"))
+            connection.execute(remove, [{"line": each} for each in sorted(gone)])
+        if moved:
+            move = sa.update(table).where(table.c.id == sa.bindparam("line")).values(number=sa.bindparam("to"))
+            connection.execute(move, moved)
         values = [self.line(connection, each, file_id, path) for each in fresh]
+        traces = [each for each in values if each["kind"] == "trace"]
+        if traces:
+            insert = sa.insert(BenchmarkTrace).returning(BenchmarkTrace.id, sort_by_parameter_order=True)
+            new = connection.execute(insert, [each["trace_id"] for each in traces]).scalars()
+            for line, row in zip(traces, new, strict=True):
+                line["trace_id"] = row
         if values:
             connection.execute(sa.insert(model), values)
         self.check(connection, file_id, path, {each.line.number: each for each in fresh})
 
     def line(self, connection: Connection, each: _Read, file_id: int, path: str) -> dict[str, Any]:
-        """The values of one new line; its row is stored, or found, on the way."""
+        """The values of one new line; its row is stored, or found, on the way, but a trace's row is left to the caller:
+        its values stand in the place of its id."""
         values: dict[str, Any] = {
             "file_id": file_id, "number": each.line.number, "kind": each.kind, "definition": None, "rest": None,
             "verbatim": each.line.text, **dict.fromkeys(LINE_ROWS.values()),
@@ -214,7 +230,9 @@ class _Import:
             return values
         self.report.records[each.kind] += 1
         values["definition"] = columns["name"] if each.kind == "definition" else columns["definition"]
-        store = {"definition": self.definition, "solution": self.solution, "workload": self.workload, "trace": self.trace}
+        store: dict[str, Callable[..., Any]] = {
+            "definition": self.definition, "solution": self.solution, "workload": self.workload, "trace": self.trace,
+        }  # fmt: skip
         values[LINE_ROWS[each.kind]] = store[each.kind](connection, each, columns, path)
         return values
 
@@ -310,10 +328,10 @@ class _Import:
         inputs = tuple(columns["input_descriptors"])
         return self.database._workload(connection, WorkloadRecord(graph, columns["axes_json"], inputs))
 
-    def trace(self, connection: Connection, each: _Read, columns: dict[str, Any], path: str) -> int:
+    def trace(self, connection: Connection, each: _Read, columns: dict[str, Any], path: str) -> dict[str, Any]:
         performed = columns["median_ms"] is not None
         libs = tuple(columns["libs"].items())
-        values = {
+        return {
             "implementation_id": self.solved_by(connection, columns["definition"], columns["implementation_name"]),
             "workload_id": self.workload(connection, each, columns, path),
             "environment_id": self.database._environment(
@@ -328,7 +346,6 @@ class _Import:
             "conditions": {"imported": ORIGIN},
             **{column: columns[column] for column in _TRACE_COLUMNS},
         }
-        return int(connection.execute(sa.insert(BenchmarkTrace).values(**values).returning(BenchmarkTrace.id)).scalar_one())
 
     # -- what records refer to ---------------------------------------------------------------------------------------
 
