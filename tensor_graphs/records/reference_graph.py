@@ -3,9 +3,9 @@
 
 In: the reference, the axes, the inputs and outputs as the definition says them.  Out: a Graph with those inputs and
 outputs by name; a var axis is a dim of that name (1 to LARGEST_SIZE), a const axis its value.
-Understood is a straight line: one function `run`, assignments of expressions that reference_functions.py knows, asserts
-that the shapes alone decide, one return. All else (loops, branches, writing in place, other functions, values read back
-from tensors) is an OpaqueReference, which says the line and the reason.
+Understood is a straight line: a function `run`, assignments of expressions that reference_functions.py knows, asserts
+that the shapes alone decide, calls of other straight lines, one return. All else (loops, branches, writing in place,
+values read back from tensors) is an OpaqueReference, which says the line and the reason.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from tensor_graphs.records.reference_functions import (
 )
 
 LONGEST = 200_000  # characters of a reference that are read
+DEEPEST_CALL, MOST_STATEMENTS = 8, 5_000  # of functions that call functions
 LARGEST_SIZE = 1 << 24  # of a var axis, which a definition leaves open
 LARGEST_POWER, LARGEST_BASE = 64, 2**31  # of plain numbers: a power tower would take for ever
 
@@ -146,6 +147,21 @@ class _Method:
     owner: Node | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class _Function:
+    """A function of the reference; `scope` is what the names around it stand for when it is called."""
+
+    definition: ast.FunctionDef
+    scope: dict[str, Any]
+    defaults: tuple[Any, ...]
+
+    @property
+    def parameters(self) -> list[str]:
+        arguments = self.definition.args
+        return [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+
+
+_OUTSIDE = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.FunctionDef)
 _MODULES = ("torch", "math", "torch.nn.functional", "torch.nn", "typing", "__future__")
 _GRADIENTLESS = ("no_grad", "inference_mode")
 _WITHOUT_MEANING = ("typing", "__future__")
@@ -156,46 +172,61 @@ class _Reader:
 
     def __init__(self, module: ast.Module) -> None:
         self.names: dict[str, Any] = dict(BUILTINS)
-        runs = [each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == "run"]
-        if len(runs) != 1:
-            refuse("it has no function named run" if not runs else "it has several functions named run")
-        self.run = runs[0]
+        self.depth = self.statements = 0
         for statement in module.body:
-            if isinstance(statement, ast.FunctionDef):
-                self.names.pop(statement.name, None)  # another function is refused where it is called
-                continue
-            if _is_text(statement):
-                continue
-            if not isinstance(statement, (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)):
+            if isinstance(statement, ast.FunctionDef) and statement.name == "run" and "run" in self.names:
+                refuse("it has several functions named run")
+            if not (isinstance(statement, _OUTSIDE) or _is_text(statement)):
                 refuse(f"line {statement.lineno}: {_kind(statement)} outside of run")
-            self.statement(statement)
+            self.at(statement)
 
     def call_run(self, inputs: Sequence[str], values: Sequence[Any]) -> Any:
         """What run returns for these inputs, which torch gives by position."""
-        for decorator in self.run.decorator_list:
-            if not self.without_gradient(decorator):
-                refuse(f"line {decorator.lineno}: run is decorated with {ast.unparse(decorator)}")
-        arguments = self.run.args
-        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
-            refuse(f"line {self.run.lineno}: run takes * or ** or keyword arguments")
-        parameters = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        run = self.names.get("run")
+        if not isinstance(run, _Function):
+            refuse("it has no function named run")
+        parameters, line = run.parameters, run.definition.lineno
         if set(parameters) == set(inputs) and parameters != list(inputs):
-            refuse(f"line {self.run.lineno}: run takes the inputs in another order than the definition says them")
-        spare = len(parameters) - len(inputs)
-        if not 0 <= spare <= len(arguments.defaults):
-            refuse(f"line {self.run.lineno}: run takes {len(parameters)} inputs; declared are {len(inputs)}")
-        given = [*values, *(self.value(each) for each in arguments.defaults[len(arguments.defaults) - spare :])]
-        self.names.update(zip(parameters, given, strict=True))
-        body = self.run.body
-        for statement in body[:-1]:
+            refuse(f"line {line}: run takes the inputs in another order than the definition says them")
+        if not 0 <= len(parameters) - len(inputs) <= len(run.defaults):
+            refuse(f"line {line}: run takes {len(parameters)} inputs; declared are {len(inputs)}")
+        return self.call_function(run, list(values), {})
+
+    def function(self, definition: ast.FunctionDef) -> _Function:
+        """A function that can be put in the place of its call: a straight line itself."""
+        for decorator in definition.decorator_list:
+            if not self.without_gradient(decorator):
+                refuse(f"{definition.name} is decorated with {ast.unparse(decorator)}")
+        arguments = definition.args
+        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
+            refuse(f"{definition.name} takes * or ** or keyword arguments")
+        return _Function(definition, self.names, tuple(self.value(each) for each in arguments.defaults))
+
+    def call_function(self, function: _Function, arguments: list[Any], named: dict[str, Any]) -> Any:
+        name, parameters = function.definition.name, function.parameters
+        if len(arguments) > len(parameters) or not set(named) <= set(parameters[len(arguments) :]):
+            refuse(f"{name} does not take these arguments")
+        bound = dict(zip(parameters[len(parameters) - len(function.defaults) :], function.defaults, strict=True))
+        bound |= dict(zip(parameters, arguments, strict=False)) | named
+        if len(bound) < len(parameters):
+            refuse(f"{name} lacks arguments")
+        if self.depth >= DEEPEST_CALL:
+            refuse(f"functions within functions, {DEEPEST_CALL} deep")
+        outside, self.names, self.depth = self.names, {**function.scope, **bound}, self.depth + 1
+        try:
+            return self.body(function.definition.body, name)
+        finally:
+            self.names, self.depth = outside, self.depth - 1
+
+    def body(self, statements: Sequence[ast.stmt], name: str) -> Any:
+        """What a straight line of statements returns at its end."""
+        for statement in statements[:-1]:
             self.at(statement)
-        last = body[-1]
-        while isinstance(last, ast.With) and all(self.without_gradient(each.context_expr) for each in last.items):
-            for statement in last.body[:-1]:
-                self.at(statement)
-            last = last.body[-1]
+        last = statements[-1]
+        if isinstance(last, ast.With) and all(self.without_gradient(each.context_expr) for each in last.items):
+            return self.body(last.body, name)
         if not isinstance(last, ast.Return) or last.value is None:
-            refuse(f"line {last.lineno}: run does not end by returning a value")
+            refuse(f"line {last.lineno}: {name} does not end by returning a value")
         return self.at(last)
 
     def without_gradient(self, node: ast.expr) -> bool:
@@ -207,11 +238,15 @@ class _Reader:
 
     def at(self, statement: ast.stmt) -> Any:
         """A statement, its line in front of whatever is wrong with it."""
+        self.statements += 1
         try:
+            if self.statements > MOST_STATEMENTS:
+                refuse(f"more than {MOST_STATEMENTS} statements, with those of the functions it calls")
             return self.value(statement.value) if isinstance(statement, ast.Return) and statement.value else (
                 self.statement(statement))
         except OpaqueReference as error:
-            raise OpaqueReference(f"line {statement.lineno}: {error}") from error
+            said = str(error)  # a function that is called has said its own line
+            raise OpaqueReference(said if said.startswith("line ") else f"line {statement.lineno}: {said}") from error
         except _REFUSED as error:
             raise OpaqueReference(f"line {statement.lineno}: {_one_line(error)}") from error
 
@@ -231,6 +266,8 @@ class _Reader:
                 refuse(f"the assert {ast.unparse(statement.test)} does not hold for these shapes")
         elif isinstance(statement, (ast.Import, ast.ImportFrom)):
             self.imports(statement)
+        elif isinstance(statement, ast.FunctionDef):
+            self.names[statement.name] = self.function(statement)
         elif isinstance(statement, ast.With) and all(self.without_gradient(i.context_expr) for i in statement.items):
             for inner in statement.body:
                 self.at(inner)
@@ -400,6 +437,8 @@ class _Reader:
             named = {_SYNONYMS.get(name, name): value for name, value in named.items()}
             first = [function.owner] if function.owner is not None else [named.pop("input")] if "input" in named else []
             return FUNCTIONS[function.name](*first, *arguments, **named)
+        if isinstance(function, _Function):
+            return self.call_function(function, arguments, named)
         if callable(function):
             return function(*arguments, **named)
         return refuse(f"a call of {ast.unparse(node.func)}")
@@ -484,7 +523,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 _KINDS = {
-    "For": "a loop", "While": "a loop", "If": "a branch", "FunctionDef": "a function", "Lambda": "a function",
+    "For": "a loop", "While": "a loop", "If": "a branch", "Lambda": "a function",
     "ListComp": "a loop", "GeneratorExp": "a loop", "DictComp": "a loop", "SetComp": "a loop", "Try": "a try",
     "Return": "a return in the middle", "Expr": "a call for its effect", "Raise": "a raise",
 }  # fmt: skip

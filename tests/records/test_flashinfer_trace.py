@@ -469,6 +469,25 @@ def test_a_file_that_fails_while_it_is_stored_leaves_nothing(database: Database,
     assert database.stats().rows == before
 
 
+IMPORT = """
+import sys
+from tensor_graphs.records import open_database
+from tensor_graphs.records.flashinfer_trace import import_dataset
+with open_database(sys.argv[1]) as database:
+    print(len(import_dataset(sys.argv[2], database).files_new))
+"""
+
+
+def test_two_processes_that_import_one_folder_store_it_once(database: Database, folder: Path, tmp_path: Path, start: Any) -> None:
+    processes = [start(IMPORT, database.location, folder) for _ in range(2)]
+    out = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], out
+    assert sum(int(text) for text, _ in out) == 18
+    export_dataset(database, tmp_path / "out")
+    assert files(tmp_path / "out") == files(folder)
+    assert rows(database, "SELECT COUNT(*) FROM benchmark_traces")[0][0] == 19
+
+
 def test_a_folder_without_a_data_set_is_refused(database: Database, tmp_path: Path) -> None:
     with pytest.raises(NoDataset, match=r"holds no definitions.*\n    fix: name the folder"):
         import_dataset(tmp_path, database)

@@ -92,6 +92,19 @@ STRAIGHT = [
     case("counting", X, OUT, "i = torch.arange(x.shape[1], device='cuda')\nreturn x * i.to(x) + x.cumsum(dim=-1)"),
     case("new tensors", X, OUT, "z = torch.full((8,), 2.0)\nreturn x + torch.zeros_like(x) + torch.ones(x.shape) * z"),
     case("a default and a choice", X, OUT, "y: torch.Tensor = x if scale is None else x * scale\nreturn y"),
+    case("functions", "x:M,H,K:float32 c:M,K:float32 s:M,K:float32", "o:M,H,K:float32", """
+        def rotate_half(t):
+            x1 = t[..., : t.shape[-1] // 2]
+            x2 = t[..., t.shape[-1] // 2 :]
+            return torch.cat((-x2, x1), dim=-1)
+        def apply(t, cos, sin=None, factor=1.0):
+            cos = cos.unsqueeze(-2)
+            return (t * cos + rotate_half(t) * sin.unsqueeze(-2)) * factor
+        cos, late = c.to(x.dtype), 2.0
+        def scaled(t):
+            return t * late
+        late = 3.0
+        return scaled(apply(x, cos, factor=0.5, sin=s))"""),
     case("without gradient", X, OUT, "with torch.no_grad():\n    y = x * 2\n    n = 3\n    n += 1\n    return y * n"),
 ]  # fmt: skip
 
@@ -213,7 +226,15 @@ def test_anything_else_is_refused_with_its_line_and_reason(body: str, reason: st
     ("def run(y, x):\n    return x\n", "run takes 2 inputs; declared are 1"),
     ("def run(*x):\n    return x\n", "run takes * or ** or keyword arguments"),
     ("import torch\n@torch.compile\ndef run(x):\n    return x\n", "run is decorated with torch.compile"),
-    ("def min(a, b):\n    return a\ndef run(x):\n    return x * min(1, 2)\n", "line 4: min is not known here"),
+    ("def f(a):\n    return f(a)\ndef run(x):\n    return f(x)\n", "line 2: functions within functions, 8 deep"),
+    ("def f(a):\n    for b in a: pass\n    return a\ndef run(x):\n    return f(x)\n", "line 2: a loop"),
+    ("def f(a):\n    a = a\ndef run(x):\n    return f(x)\n", "line 2: f does not end by returning a value"),
+    ("def f(a, b):\n    return a\ndef run(x):\n    return f(x)\n", "line 4: f lacks arguments"),
+    ("def f(a):\n    return a\ndef run(x):\n    return f(x, b=1)\n", "line 4: f does not take these arguments"),
+    ("def f(a):\n    return y\ndef run(x):\n    y = x\n    return f(x)\n", "line 2: y is not known here"),
+    ("def f(a):\n" + "    a = a\n" * 900 + "    return a\ndef run(x):\n    return " + "f(" * 7 + "x" + ")" * 7,
+     "more than 5000 statements"),
+    ("def run(x):\n    return x\ndef run(x):\n    return x\n", "it has several functions named run"),
     ("def run(x):\n    return x\n" + "#" * 200_001, "longer than"),
     ("def run(x):\n    return " + "(" * 5000 + "x" + ")" * 5000, "too many nested parentheses"),
     ("def run(x):\n    return " + "-" * 3000 + "x", ""),

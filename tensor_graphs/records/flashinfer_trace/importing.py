@@ -27,7 +27,7 @@ from tensor_graphs.language.text import print_graph
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import DatabaseError
 from tensor_graphs.records.flashinfer_trace.documents import Line, canonical, read_lines, same
-from tensor_graphs.records.flashinfer_trace.fields import ABSENT, FIELDS, look, name, split
+from tensor_graphs.records.flashinfer_trace.fields import ABSENT, FIELDS, NAME_LENGTH, look, name, split
 from tensor_graphs.records.flashinfer_trace.lines import UNREADABLE, input_files, missing, stored_lines
 from tensor_graphs.records.flashinfer_trace.report import ImportReport
 from tensor_graphs.records.reference_functions import OpaqueReference
@@ -76,7 +76,7 @@ def import_dataset(
             f"{root} holds no definitions/**/*.json, solutions/**/*.json, workloads/**/*.jsonl or traces/**/*.jsonl\n"
             "    fix: name the folder that holds these folders"
         )
-    report = ImportReport(dataset or root.name, str(root))
+    report = ImportReport(dataset or root.name[:NAME_LENGTH], str(root))
     reader = _Import(database, report)
     for path, whole in found:
         reader.file(path.relative_to(root).as_posix(), path.read_bytes(), whole=whole)
@@ -141,10 +141,9 @@ class _Import:
     def file(self, path: str, data: bytes, *, whole: bool) -> None:
         sha256 = hashlib.sha256(data).hexdigest()
         file = ImportedFile
+        stored = sa.select(file.id, file.sha256).where(file.dataset == self.report.dataset, file.path == path)
         with self.database.reading() as connection:
-            known = connection.execute(
-                sa.select(file.id, file.sha256).where(file.dataset == self.report.dataset, file.path == path)
-            ).one_or_none()
+            known = connection.execute(stored).one_or_none()
         lines = read_lines(data, path, whole=whole)
         for line in lines:
             self.input_files.update(input_files(line.document))
@@ -153,6 +152,10 @@ class _Import:
             return
         read = [self.look_at(line, path.partition("/")[0]) for line in lines]  # graphs are made before the lock is taken
         with self.database._transaction(write=True) as connection:
+            known = connection.execute(stored).one_or_none()  # again: another process may have come first
+            if known is not None and known.sha256 == sha256:
+                self.report.files_known.append(path)
+                return
             values = {"sha256": sha256, "size_bytes": len(data), "imported_at": datetime.now(UTC)}
             if known is None:
                 insert = sa.insert(file).values(dataset=self.report.dataset, path=path, **values).returning(file.id)
