@@ -24,6 +24,7 @@ from tensor_graphs.records.errors import (
     DatabaseFull,
     DatabasePathError,
     DatabaseReadOnly,
+    ExportError,
     InvalidRecord,
     MissingRecord,
     SchemaMismatch,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CorruptDatabase", "DatabaseBusy", "DatabaseError", "DatabaseFull", "DatabasePathError", "DatabaseReadOnly",
-    "DefinitionRecord", "DeviceConstant", "GraphRecord", "ImplementationRecord", "InvalidRecord", "MissingRecord",
+    "DefinitionRecord", "DeviceConstant", "ExportError", "GraphRecord", "ImplementationRecord", "InvalidRecord", "MissingRecord",
     "ProfileRequest", "QueueItem", "SchemaMismatch", "SourceRecord", "TraceRecord", "UnsupportedDatabase",
     "WorkloadRecord", "open_database",
 ]  # fmt: skip

@@ -42,5 +42,9 @@ class InvalidRecord(DatabaseError):
     """A row contradicts itself, the schema's constraints, or a row already stored."""
 
 
+class ExportError(DatabaseError):
+    """A file cannot be exported to, or it is not a whole export."""
+
+
 class MissingRecord(DatabaseError):
     """A row refers to another row that is not in the database."""

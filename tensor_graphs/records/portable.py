@@ -1,0 +1,490 @@
+"""portable: the whole database as one file that can be carried elsewhere, and merging such a file into another database.
+
+Two forms. `.jsonl.gz` (or `.jsonl`): text; one header line with the schema's version and the row counts, one line `[table, row]`
+per row, parents first, and an end line, without which the file counts as cut. `.sqlite`: a database file, copied in one go.
+
+A merge goes by natural keys, so that a second import of a file adds nothing: structural keys, signatures, workload and environment
+keys; a trace is known when a trace with the same content is there. Row ids in a file only tie its own rows together. Everything
+happens in one transaction. What is already here wins: its texts, its sources, its trust. Sources that are new are untrusted, and
+claims on requests stay behind with the workers that held them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import gzip
+import json
+import os
+import sqlite3
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby, islice
+from pathlib import Path
+from typing import IO, Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tensor_graphs.records import schema
+from tensor_graphs.records.connection import explain
+from tensor_graphs.records.database import Database, open_database
+from tensor_graphs.records.errors import ExportError, InvalidRecord, SchemaMismatch
+
+FORMAT = "tensor_graphs benchmark database"
+VERSION = 1
+"""of the lines in a text export; the schema's own version stands beside it"""
+
+TEXT_SUFFIXES = (".jsonl.gz", ".jsonl")
+FILE_SUFFIXES = (".sqlite", ".db")
+CHUNK = 500
+"""rows looked up and stored together"""
+
+TABLES: tuple[sa.Table, ...] = tuple(schema.Base.metadata.sorted_tables)
+"""parents before children"""
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "canonical_graphs": ("structural_key",),
+    "definitions": ("name", "canonical_graph_id"),
+    "implementations": ("signature",),
+    "implementation_sources": ("implementation_id", "path"),
+    "environments": ("key",),
+    "workloads": ("key",),
+    "benchmark_traces": ("environment_id", "workload_id", "implementation_id", "timestamp"),  # and then all of the content
+    "device_constants": ("environment_id", "device", "name", "timestamp"),
+    "profile_queue": ("implementation_id", "workload_id", "environment_id"),
+    "imported_files": ("dataset", "path"),
+    "imported_lines": ("file_id", "number"),
+}
+"""table: what two rows that are the same have in common"""
+
+OnStep = Callable[[int, int], None]
+"""told how many rows are done, of how many"""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What an export wrote: rows per table."""
+
+    file: str
+    schema: str
+    rows: Mapping[str, int]
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"file": self.file, "schema": self.schema, "rows": dict(self.rows), "bytes": self.bytes}
+
+    def lines(self) -> list[str]:
+        total, traces = sum(self.rows.values()), self.rows["benchmark_traces"]
+        return [f"{self.file}: {total} rows, {traces} of them traces, schema {self.schema}, {self.bytes / 1e6:.2f} MB"]
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What an import did: rows per table that are new, and rows that were known already. untrusted: signature and name of each new
+    implementation whose sources wait for `trust`."""
+
+    file: str
+    schema: str
+    new: Mapping[str, int]
+    known: Mapping[str, int]
+    untrusted: tuple[tuple[str, str], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        waiting = [{"signature": signature, "name": name} for signature, name in self.untrusted]
+        return {
+            "file": self.file, "schema": self.schema, "new": dict(self.new), "known": dict(self.known), "untrusted": waiting,
+        }  # fmt: skip
+
+    def lines(self) -> list[str]:
+        found = [f"{self.file} (schema {self.schema})"]
+        for table in self.new:
+            if self.new[table] or self.known[table]:
+                found.append(f"  {table:24s} {self.new[table]} new, {self.known[table]} known already")
+        if self.untrusted:
+            found.append(f"  {len(self.untrusted)} implementations came with sources that are not trusted, and are not used until")
+            found.extend(f"    tg db trust {signature}   # {name}" for signature, name in self.untrusted[:5])
+            if len(self.untrusted) > 5:
+                found.append(f"    … {len(self.untrusted) - 5} more (--json lists them)")
+        return found
+
+
+# ---- out -------------------------------------------------------------------------------------------------------------
+
+
+def export_file(database: Database, file: Path, on_step: OnStep = lambda done, total: None) -> ExportReport:
+    """Write every table to a file, in the form that its suffix names. The file appears when it is whole, or not at all.
+
+    Raises ExportError for another suffix or a path that cannot be written.
+    """
+    text = file.name.endswith(TEXT_SUFFIXES)
+    if not text and file.suffix not in FILE_SUFFIXES:
+        raise ExportError(f"{file}: the suffix says no form of export\n    fix: name it *.jsonl.gz or *.sqlite")
+    partial = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        counts = _write_text(database, partial, file.name, on_step) if text else _write_copy(database, partial, on_step)
+        size = partial.stat().st_size
+        os.replace(partial, file)
+    except OSError as error:
+        raise ExportError(
+            f"{file} cannot be written: {error.strerror or error}\n    fix: choose a file in a folder that you may write"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return ExportReport(str(file), schema.REVISION, counts, size)
+
+
+def _counts(connection: Connection) -> dict[str, int]:
+    return {
+        table.name: int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()) for table in TABLES
+    }
+
+
+def _write_text(database: Database, file: Path, name: str, on_step: OnStep) -> dict[str, int]:
+    with contextlib.ExitStack() as stack:
+        opened: Any = stack.enter_context(file.open("wb"))
+        if name.endswith(".gz"):
+            opened = stack.enter_context(gzip.GzipFile(name[:-3], "wb", 6, opened))
+        connection = stack.enter_context(database.reading())
+        counts = _counts(connection)
+        total = sum(counts.values())
+        header = {"format": FORMAT, "version": VERSION, "schema": schema.REVISION, "written": _now(), "rows": counts}
+        opened.write(_line(header))
+        done = 0
+        for table in TABLES:
+            for row in _rows_of(connection, table):
+                written = {column.name: _text(row[column.name]) for column in table.columns if row[column.name] is not None}
+                opened.write(_line([table.name, written]))
+                done += 1
+                if done % CHUNK == 0:
+                    on_step(done, total)
+        opened.write(_line({"end": total}))
+        on_step(total, total)
+    return counts
+
+
+def _write_copy(database: Database, file: Path, on_step: OnStep) -> dict[str, int]:
+    if not database.is_sqlite:
+        with open_database(file) as copy, database.reading() as connection:
+            counts = _counts(connection)
+            found = ((table.name, row) for table in TABLES for row in _rows_of(connection, table))
+            with copy._transaction(write=True) as target:
+                _Merge(copy, target, str(file), trusting=True).take(found, sum(counts.values()), on_step)
+            with contextlib.closing(copy.engine.raw_connection()) as raw:
+                raw.cursor().execute("PRAGMA journal_mode = DELETE")
+        return counts
+    try:
+        with database.engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            driver.execute("VACUUM INTO ?", (str(file),))
+        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as written:
+            counts = {
+                table.name: int(written.execute(f"SELECT COUNT(*) FROM {table.name}").fetchone()[0]) for table in TABLES
+            }
+    except sqlite3.Error as error:
+        raise explain(str(file), error, error) from error
+    on_step(sum(counts.values()), sum(counts.values()))
+    return counts
+
+
+def _rows_of(connection: Connection, table: sa.Table) -> Iterator[Row]:
+    found = connection.execution_options(yield_per=2 * CHUNK).execute(sa.select(table).order_by(table.c.id))
+    for row in found.mappings():
+        yield dict(row)
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def _text(value: Any) -> Any:
+    """A column's value as JSON has it: times in ISO 8601, bytes in base64, infinities as words."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return str(value)
+    return value
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# ---- in --------------------------------------------------------------------------------------------------------------
+
+
+def import_file(database: Database, file: Path, on_step: OnStep = lambda done, total: None) -> ImportReport:
+    """Merge an export (either form, told apart by content) into a database: all of it, or on any error nothing.
+
+    Raises ExportError for a file that is no whole export, SchemaMismatch for one of a newer tensor_graphs, InvalidRecord when it
+    contradicts what is stored here.
+    """
+    try:
+        with file.open("rb") as opened:
+            beginning = opened.read(16)
+    except OSError as error:
+        raise ExportError(f"{file} cannot be read: {error.strerror}\n    fix: name a file that `tg db export` wrote") from error
+    if beginning == b"SQLite format 3\0":
+        return _import_copy(database, file, on_step)
+    with contextlib.ExitStack() as stack:
+        lines: Any = stack.enter_context(file.open("rb"))
+        if beginning[:2] == b"\x1f\x8b":
+            lines = stack.enter_context(gzip.GzipFile(fileobj=lines))
+        reader = _TextReader(file, lines)
+        return _merge(database, file, reader.schema, reader.rows(), reader.total, on_step)
+
+
+def _merge(
+    database: Database, file: Path, revision: str, rows: Iterable[tuple[str, Row]], total: int, on_step: OnStep
+) -> ImportReport:
+    with database._transaction(write=True) as connection:
+        merge = _Merge(database, connection, file.name, trusting=False)
+        merge.take(rows, total, on_step)
+    database._forget()
+    new = {table.name: merge.new[table.name] for table in TABLES}
+    known = {table.name: merge.known[table.name] for table in TABLES}
+    return ImportReport(str(file), revision, new, known, tuple(merge.untrusted.values()))
+
+
+def _import_copy(database: Database, file: Path, on_step: OnStep) -> ImportReport:
+    if database.is_sqlite and database.engine.url.database and Path(database.location).resolve() == file.resolve():
+        raise ExportError(f"{file} is the database itself\n    fix: import the export of another one")
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as raw:
+            revision = raw.execute("SELECT version_num FROM alembic_version").fetchone()[0]
+            with tempfile.TemporaryDirectory() as folder:
+                readable = file
+                if revision < schema.REVISION:  # the file stays as it is; a copy is brought up to date
+                    readable = Path(folder) / "copy.db"
+                    with contextlib.closing(sqlite3.connect(readable)) as copy:
+                        raw.backup(copy)
+                raw.close()
+                with open_database(readable) as source, source.reading() as connection:
+                    found = ((table.name, row) for table in TABLES for row in _rows_of(connection, table))
+                    return _merge(database, file, revision, found, sum(_counts(connection).values()), on_step)
+    except sqlite3.OperationalError as error:
+        if "alembic_version" in str(error):
+            raise ExportError(
+                f"{file} is the database of another program\n    fix: name a file that `tg db export` wrote"
+            ) from error
+        raise explain(str(file), error, error) from error
+    except sqlite3.Error as error:
+        raise explain(str(file), error, error) from error
+
+
+class _TextReader:
+    """The rows of a text export, checked line by line. Reading the header is part of making one."""
+
+    def __init__(self, file: Path, lines: IO[bytes]) -> None:
+        self._file, self._number, self._lines = file, 0, lines
+        header = self._next()
+        if not isinstance(header, dict) or header.get("format") != FORMAT:
+            raise ExportError(f"{file} is no export of a database: its first line does not say {FORMAT!r}\n"
+                              "    fix: name a file that `tg db export` wrote")  # fmt: skip
+        self.schema = str(header.get("schema"))
+        if self.schema > schema.REVISION or header.get("version") != VERSION:
+            raise SchemaMismatch(
+                f"{file} was written by a newer tensor_graphs: its schema is {self.schema} (form {header.get('version')}), "
+                f"this one knows {schema.REVISION} (form {VERSION})\n    fix: upgrade tensor_graphs, or export with the older one"
+            )
+        rows = header.get("rows")
+        self.total = sum(rows.values()) if isinstance(rows, dict) else 0
+
+    def _read(self) -> bytes:
+        self._number += 1
+        try:
+            return self._lines.readline()
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise self._wrong("is where it is cut or damaged") from error
+
+    def _next(self) -> Any:
+        line = self._read()
+        if not line.endswith(b"\n"):
+            raise self._wrong("is where it is cut")
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            raise self._wrong("is no JSON") from error
+
+    def _wrong(self, what: str) -> ExportError:
+        return ExportError(f"{self._file} line {self._number} {what}; nothing of it was stored\n    fix: export it again")
+
+    def rows(self) -> Iterator[tuple[str, Row]]:
+        tables = {table.name: table for table in TABLES}
+        count = 0
+        while True:
+            found = self._next()
+            if isinstance(found, dict) and "end" in found:
+                if found["end"] != count:
+                    raise self._wrong(f"says that there are {found['end']} rows, and there are {count}")
+                if self._read():  # this also compares the checksum at the end of a compressed file
+                    raise self._wrong("stands behind the end")
+                return
+            if not (isinstance(found, list) and len(found) == 2 and isinstance(found[1], dict) and found[0] in tables):
+                raise self._wrong("is no row of a table that this version knows")
+            count += 1
+            yield found[0], self._row(tables[found[0]], found[1])
+
+    def _row(self, table: sa.Table, written: Row) -> Row:
+        unknown = written.keys() - table.columns.keys()
+        if unknown:
+            raise self._wrong(f"has a column that {table.name} does not have, {min(unknown)!r}")
+        row: Row = {}
+        for column in table.columns:
+            value = written.get(column.name)
+            if value is None:
+                if not column.nullable:
+                    raise self._wrong(f"has no {column.name}, which every row of {table.name} has")
+            else:
+                value = self._value(column, value)
+            row[column.name] = value
+        return row
+
+    def _value(self, column: sa.Column[Any], value: Any) -> Any:
+        kind = column.type
+        try:
+            if isinstance(kind, schema.UtcDateTime):
+                return datetime.fromisoformat(value).astimezone(UTC)
+            if isinstance(kind, sa.LargeBinary):
+                return base64.b64decode(value, validate=True)
+            if isinstance(kind, sa.Float):
+                return float(value)
+            if isinstance(kind, sa.JSON):
+                return value
+            wanted = bool if isinstance(kind, sa.Boolean) else int if isinstance(kind, sa.Integer) else str
+            if type(value) is wanted:
+                return value
+        except (TypeError, ValueError, binascii.Error):
+            pass
+        raise self._wrong(f"has a {column.name} that is none: {str(value)[:40]!r}")
+
+
+@dataclass
+class _Merge:
+    """Rows on their way into a database. trusting: a copy of a database rather than an import."""
+
+    database: Database
+    connection: Connection
+    origin: str
+    trusting: bool
+    new: Counter[str] = field(default_factory=Counter)
+    known: Counter[str] = field(default_factory=Counter)
+    untrusted: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._ids: dict[str, dict[int, int]] = {table.name: {} for table in TABLES}
+        self._added: dict[str, set[int]] = {"implementations": set(), "imported_files": set()}
+        self._names: dict[int, tuple[str, str]] = {}
+        self._matched: set[int] = set()
+        trace = schema.BenchmarkTrace
+        self._last_trace = int(self.connection.execute(sa.select(sa.func.coalesce(sa.func.max(trace.id), 0))).scalar_one())
+
+    def take(self, rows: Iterable[tuple[str, Row]], total: int, on_step: OnStep) -> None:
+        tables = {table.name: table for table in TABLES}
+        done = 0
+        for name, together in groupby(rows, key=lambda each: each[0]):
+            while chunk := [row for _, row in islice(together, CHUNK)]:
+                self._take(tables[name], chunk)
+                done += len(chunk)
+                on_step(done, total)
+
+    def _take(self, table: sa.Table, rows: list[Row]) -> None:
+        ids = self._ids[table.name]
+        here = self._traces_here if table.name == "benchmark_traces" else self._rows_here
+        wanted = [(row.pop("id"), row) for row in rows if self._adapt(table, row)]
+        self.known[table.name] += len(rows) - len(wanted)
+        known = here(table, [row for _, row in wanted])
+        fresh = [(old, row) for (old, row), there in zip(wanted, known, strict=True) if there is None]
+        ids.update((old, there) for (old, _), there in zip(wanted, known, strict=True) if there is not None)
+        self.known[table.name] += len(wanted) - len(fresh)
+        self.new[table.name] += len(fresh)
+        if not fresh:
+            return
+        added = self.database._insert_many(self.connection, table, [row for _, row in fresh])
+        ids.update(zip((old for old, _ in fresh), added, strict=True))
+        if table.name in self._added:
+            self._added[table.name].update(added)
+        if table.name == "implementations":
+            self._names.update((i, (row["signature"], row["name"])) for i, (_, row) in zip(added, fresh, strict=True))
+        if table.name == "implementation_sources" and not self.trusting:
+            for _, row in fresh:
+                self.untrusted[row["implementation_id"]] = self._names[row["implementation_id"]]
+
+    def _adapt(self, table: sa.Table, row: Row) -> bool:
+        """Give a row this database's ids and what it may say here; False: it stays behind, as its parent is known already."""
+        for column in table.columns:
+            for key in column.foreign_keys:
+                parent, old = key.column.table.name, row[column.name]
+                if old is not None:
+                    if old not in self._ids[parent]:
+                        raise ExportError(
+                            f"{self.origin}: row {row['id']} of {table.name} refers to row {old} of {parent}, which the file does "
+                            "not have before it; nothing of it was stored\n    fix: export it again"
+                        )
+                    row[column.name] = self._ids[parent][old]
+        if table.name == "implementation_sources":
+            if row["implementation_id"] not in self._added["implementations"]:
+                return False
+            if not self.trusting:
+                row["trusted"] = False
+                row["origin"] = row["origin"] or f"imported from {self.origin}"
+        if table.name == "imported_lines":
+            return row["file_id"] in self._added["imported_files"]
+        if table.name == "profile_queue":
+            row.update(claimed_by=None, claimed_at=None, lease_until=None, attempts=0)
+        return True
+
+    def _rows_here(self, table: sa.Table, rows: list[Row]) -> list[int | None]:
+        """The row that each of these is here, if it is; by natural key."""
+        names = KEYS[table.name]
+        columns = [table.c[name] for name in names]
+        also = [table.c.name] if table.name == "implementations" else []
+        keys = [tuple(row[name] for name in names) for row in rows]
+        if not keys:
+            return []
+        found: dict[tuple[Any, ...], Any] = {}
+        for each in self.connection.execute(sa.select(table.c.id, *also, *columns).where(_among(columns, keys))):
+            found[tuple(each[1 + len(also) :])] = each
+        for row, key in zip(rows, keys, strict=True):
+            if also and key in found and found[key][1] != row["name"]:
+                raise InvalidRecord(
+                    f"{self.origin}: the implementation {row['name']!r} is {found[key][1]!r} here: one source hash, "
+                    f"{row['source_hash']}, two names\n    fix: find out which name is right before you merge; nothing was stored"
+                )
+        return [found[key][0] if key in found else None for key in keys]
+
+    def _traces_here(self, table: sa.Table, rows: list[Row]) -> list[int | None]:
+        """As `_rows_here`, by all of the content. Two equal traces in a file are two traces: each row here stands for one."""
+        names = KEYS[table.name]
+        keys = [tuple(row[name] for name in names) for row in rows]
+        if not keys or not self._last_trace:
+            return [None] * len(rows)
+        select = sa.select(table).where(_among([table.c[name] for name in names], keys), table.c.id <= self._last_trace)
+        here: dict[tuple[Any, ...], list[Row]] = {}
+        for found in self.connection.execute(select.order_by(table.c.id)).mappings():
+            here.setdefault(tuple(found[name] for name in names), []).append(dict(found))
+        same: list[int | None] = []
+        for row, key in zip(rows, keys, strict=True):
+            match = next(
+                (each["id"] for each in here.get(key, ()) if each["id"] not in self._matched and each == {"id": each["id"], **row}),
+                None,
+            )
+            if match is not None:
+                self._matched.add(match)
+            same.append(match)
+        return same
+
+
+def _among(columns: list[sa.Column[Any]], keys: list[tuple[Any, ...]]) -> Any:
+    if len(columns) == 1:
+        return columns[0].in_([key[0] for key in keys])
+    return sa.tuple_(*columns).in_(keys)

@@ -1,0 +1,319 @@
+"""portable: an export carries every row and nothing else, and an import adds what is missing, all of it or nothing."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tensor_graphs.records import (
+    DefinitionRecord,
+    DeviceConstant,
+    ExportError,
+    InvalidRecord,
+    ProfileRequest,
+    SchemaMismatch,
+    SourceRecord,
+    open_database,
+    queries,
+    schema,
+)
+from tensor_graphs.records.portable import CHUNK, KEYS, TABLES, export_file, import_file
+
+FORMS = ("rows.jsonl.gz", "rows.jsonl", "rows.sqlite")
+SOURCE = SourceRecord("k.c", "int x; // ×", trusted=True, language="c")
+
+
+@pytest.fixture
+def filled(database, make):
+    """A database with rows in every table that other rooms write to."""
+    moment = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+    database.ensure_definition(DefinitionRecord("tanh", make.graph.structural_key, {"n": {"type": "var"}}, "text", ("a",)))
+    own = make.kernel(sources=(SOURCE,), requirements={"arch": ["x"]})
+    database.add_traces([
+        make.trace(own, timestamp=moment, log="a line\nanother", baseline="plain", baseline_ms=2.0, seed=2**62),
+        make.trace(own, timestamp=moment, log="a line\nanother", baseline="plain", baseline_ms=2.0, seed=2**62),
+        make.trace(own, status="INCORRECT_NUMERICAL", samples_ms=(), max_relative_error=math.inf),
+        make.trace(make.recipe(), conditions={"load": [0.5, None]}, verbatim='{"x": 1}\n'),
+    ])  # fmt: skip
+    database.enqueue(ProfileRequest(own, make.workload(9), make.here, 3.0, "guess"))
+    assert database.claim_next("somebody", make.here) is not None
+    database.add_constants(make.here, [DeviceConstant("read_bandwidth", 54e9, "byte/s")])
+    with database._transaction(write=True) as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO imported_files VALUES (1, 'set', 'traces/a.jsonl', 'f00', 12, '2026-03-01 12:00:00.000000')"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO imported_lines (id, file_id, number, kind, trace_id, verbatim) VALUES (1, 1, 1, 'trace', 4, 'text')"
+        )
+    return database
+
+
+def content(database) -> dict[str, list[dict[str, object]]]:
+    """Every row with its references resolved to what they mean, so that row ids do not matter."""
+    out: dict[str, list[dict[str, object]]] = {}
+    ids: dict[str, dict[int, object]] = {}
+    with database.reading() as connection:
+        for table in TABLES:
+            rows, ids[table.name] = [], {}
+            for found in connection.execute(table.select().order_by(table.c.id)).mappings():
+                row = dict(found)
+                number = row.pop("id")
+                for column in table.columns:
+                    for key in column.foreign_keys:
+                        if row[column.name] is not None:
+                            row[column.name] = ids[key.column.table.name][row[column.name]]
+                ids[table.name][number] = tuple(row[name] for name in KEYS[table.name])
+                rows.append(row)
+            out[table.name] = sorted(rows, key=repr)
+    return out
+
+
+def lines_of(file: Path) -> list[object]:
+    opened = gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
+    with opened as lines:
+        return [json.loads(line) for line in lines]
+
+
+def test_every_table_says_what_makes_two_of_its_rows_the_same() -> None:
+    assert KEYS.keys() == {table.name for table in TABLES}
+    assert all(set(names) <= set(table.columns.keys()) for table in TABLES for names in [KEYS[table.name]])
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_what_was_exported_comes_back_in_an_empty_database(filled, tmp_path: Path, name: str) -> None:
+    written = export_file(filled, tmp_path / name)
+    before = content(filled)
+    assert all(written.rows[table.name] for table in TABLES)
+    with open_database(tmp_path / "other.db") as other:
+        report = import_file(other, tmp_path / name)
+        after = content(other)
+        assert other.check().ok
+    assert dict(report.new) == dict(written.rows) and not any(report.known.values())
+    for row in before["implementation_sources"]:
+        row.update(trusted=False, origin=f"imported from {name}")
+    for row in before["profile_queue"]:
+        row.update(claimed_by=None, claimed_at=None, lease_until=None, attempts=0)
+    assert after == before
+    assert content(filled)["profile_queue"][0]["claimed_by"] == "somebody"
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_second_import_adds_nothing(filled, tmp_path: Path, name: str) -> None:
+    export_file(filled, tmp_path / name)
+    before = content(filled)
+    report = import_file(filled, tmp_path / name)
+    assert not any(report.new.values()) and sum(report.known.values()) == sum(map(len, before.values()))
+    assert report.untrusted == () and content(filled) == before
+    with open_database(tmp_path / "other.db") as other:
+        import_file(other, tmp_path / name)
+        once = content(other)
+        assert not any(import_file(other, tmp_path / name).new.values())
+        assert content(other) == once
+        # and back: what came from here is known here
+        export_file(other, tmp_path / "back.jsonl")
+    assert not any(import_file(filled, tmp_path / "back.jsonl").new.values())
+
+
+def test_a_merge_adds_what_is_missing_and_ties_it_to_what_is_here(filled, make, tmp_path: Path) -> None:
+    with open_database(tmp_path / "other.db") as other:
+        other.ensure_graph(make.target)  # so that row ids differ
+        other.ensure_graph(make.graph)
+        other.add_traces([
+            make.trace(make.kernel("new"), workload=make.workload(5), samples_ms=(0.5,)),
+            make.trace(make.kernel(sources=(SOURCE,)), workload=make.workload(5), samples_ms=(0.25,)),
+        ])  # fmt: skip
+        export_file(other, tmp_path / "rows.jsonl.gz")
+    report = import_file(filled, tmp_path / "rows.jsonl.gz")
+    assert (report.new["benchmark_traces"], report.new["implementations"], report.new["canonical_graphs"]) == (2, 1, 0)
+    found = queries.best_implementation(filled, make.graph.structural_key, make.workload(5), make.here, 1e-5)
+    assert [row.implementation_name for row in found] == ["tanh_c", "new"]  # sources known here keep their trust
+
+
+def test_more_rows_than_fit_a_chunk_are_merged_once(make, database, tmp_path: Path) -> None:
+    moment = datetime(2026, 3, 1, tzinfo=UTC)
+    database.add_traces(
+        make.trace(make.kernel(f"k{n % 7}"), workload=make.workload(n % 900), samples_ms=(1.0 + n,), timestamp=moment)
+        for n in range(2 * CHUNK + 7)
+    )
+    seen: list[tuple[int, int]] = []
+    export_file(database, tmp_path / "a.jsonl.gz", lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] and seen == sorted(seen)
+    with open_database(tmp_path / "other.db") as other:
+        first = import_file(other, tmp_path / "a.jsonl.gz", lambda done, total: seen.append((done, total)))
+        assert first.new["benchmark_traces"] == 2 * CHUNK + 7 and seen[-1][0] == seen[-1][1]
+        second = import_file(other, tmp_path / "a.jsonl.gz")
+        assert second.new["benchmark_traces"] == 0 and second.known["benchmark_traces"] == 2 * CHUNK + 7
+
+
+def test_imported_sources_wait_for_trust_and_our_own_code_needs_none(filled, make, tmp_path: Path) -> None:
+    export_file(filled, tmp_path / "rows.jsonl.gz")
+    own = make.kernel(sources=(SOURCE,))
+    with open_database(tmp_path / "other.db") as other:
+        (waiting,) = import_file(other, tmp_path / "rows.jsonl.gz").untrusted
+        assert waiting == (own.signature, "tanh_c")
+        assert (own.source_hash, make.workload().key) not in queries.latest_traces(other, make.here)
+        other.ensure_implementation(make.kernel(sources=(SourceRecord("k.c", "int y;", trusted=True),)))
+        assert not queries.sources(other, own.signature)[0].trusted  # another text
+    with open_database(tmp_path / "other.db") as other:
+        other.ensure_implementation(own)  # the same text, from code that runs here already
+        assert queries.sources(other, own.signature)[0].trusted
+        assert (own.source_hash, make.workload().key) in queries.latest_traces(other, make.here)
+
+
+def test_a_newer_schema_is_refused_with_both_versions(filled, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    export_file(filled, file)
+    first, *rest = file.read_text().splitlines(keepends=True)
+    file.write_text(json.dumps({**json.loads(first), "schema": "9999"}) + "\n" + "".join(rest))
+    with pytest.raises(SchemaMismatch, match=f"its schema is 9999 .* knows {schema.REVISION}"):
+        import_file(filled, file)
+    export_file(filled, tmp_path / "rows.sqlite")
+    raw = sqlite3.connect(tmp_path / "rows.sqlite")
+    raw.execute("UPDATE alembic_version SET version_num = '9999'")
+    raw.commit()
+    raw.close()
+    with pytest.raises(SchemaMismatch, match=f"its schema is 9999, this one knows {schema.REVISION}"):
+        import_file(filled, tmp_path / "rows.sqlite")
+
+
+def test_a_copy_of_an_older_schema_is_read_and_left_as_it_is(filled, tmp_path: Path) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    from tensor_graphs.records.connection import MIGRATIONS
+
+    file = tmp_path / "old.sqlite"
+    export_file(filled, file)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with open_database(file) as old, old._transaction(write=True) as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0002")
+    before = file.read_bytes()
+    with open_database(tmp_path / "other.db") as other:
+        report = import_file(other, file)
+        assert report.schema == "0002" and report.new["benchmark_traces"] == 4
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("keep", [3, 0.3, 0.9, -1])
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.jsonl"])
+def test_a_cut_export_is_refused_and_nothing_of_it_is_stored(filled, tmp_path: Path, name: str, keep: float) -> None:
+    file = tmp_path / name
+    export_file(filled, file)
+    data = file.read_bytes()
+    file.write_bytes(data[: int(keep * len(data)) if 0 < keep < 1 else int(keep)])
+    with open_database(tmp_path / "other.db") as other:
+        with pytest.raises(ExportError, match=name):
+            import_file(other, file)
+        assert sum(other.stats().rows.values()) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[:-2] + rows[-1:], "says that there are"),
+        (lambda rows: [rows[0], ["no_table", {}], *rows[1:]], "is no row of a table"),
+        (lambda rows: [rows[0], ["workloads", {"id": 1, "surprise": 1}], *rows[1:]], "'surprise'"),
+        (lambda rows: [rows[0], ["workloads", {"id": 1}], *rows[1:]], "has no key"),
+        (lambda rows: [rows[0], *[r for r in rows[1:-1] if r[0] != "workloads"], {"end": len(rows) - 4}], "refers to row"),
+        (lambda rows: [{"format": "x"}, *rows[1:]], "is no export of a database"),
+        (lambda rows: [rows[0], ["canonical_graphs", {**rows[1][1], "created": "yesterday"}], *rows[2:]], "has a created that is none"),
+        (lambda rows: [[1, 2]], "is no export of a database"),
+    ],
+)  # fmt: skip
+def test_a_text_that_is_no_whole_export_is_refused_with_its_line(filled, tmp_path: Path, change, message: str) -> None:
+    export_file(filled, tmp_path / "rows.jsonl")
+    changed = change(lines_of(tmp_path / "rows.jsonl"))
+    (tmp_path / "bad.jsonl").write_text("".join(json.dumps(each) + "\n" for each in changed))
+    with open_database(tmp_path / "other.db") as other:
+        with pytest.raises(ExportError, match=message):
+            import_file(other, tmp_path / "bad.jsonl")
+        assert sum(other.stats().rows.values()) == 0
+
+
+def test_a_row_that_the_tables_refuse_rolls_everything_back(filled, tmp_path: Path) -> None:
+    export_file(filled, tmp_path / "rows.jsonl")
+    rows = lines_of(tmp_path / "rows.jsonl")
+    last = max(i for i, row in enumerate(rows) if isinstance(row, list) and row[0] == "benchmark_traces")
+    rows[last][1]["status"] = "WONDERFUL"  # type: ignore[index]
+    (tmp_path / "bad.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    with open_database(tmp_path / "other.db") as other:
+        with pytest.raises(InvalidRecord, match="refused a row"):
+            import_file(other, tmp_path / "bad.jsonl")
+        assert sum(other.stats().rows.values()) == 0
+
+
+def test_one_source_hash_under_two_names_is_refused(filled, make, tmp_path: Path) -> None:
+    with open_database(tmp_path / "other.db") as other:
+        other.ensure_graph(make.graph)
+        other.add_trace(make.trace(make.kernel("another name", source_hash=make.kernel().source_hash)))
+        export_file(other, tmp_path / "rows.jsonl")
+    before = content(filled)
+    with pytest.raises(InvalidRecord, match="'another name' is 'tanh_c' here"):
+        import_file(filled, tmp_path / "rows.jsonl")
+    assert content(filled) == before
+
+
+def test_an_interrupted_import_leaves_nothing_and_an_interrupted_export_no_file(filled, tmp_path: Path) -> None:
+    export_file(filled, tmp_path / "rows.jsonl")
+
+    def stop(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with open_database(tmp_path / "other.db") as other:
+        with pytest.raises(KeyboardInterrupt):
+            import_file(other, tmp_path / "rows.jsonl", stop)
+        assert sum(other.stats().rows.values()) == 0
+        assert any(import_file(other, tmp_path / "rows.jsonl").new.values())  # and ids of the lost rows are forgotten
+    for name in FORMS:
+        with pytest.raises(KeyboardInterrupt):
+            export_file(filled, tmp_path / f"again-{name}", stop)
+    assert not [file for file in tmp_path.iterdir() if "again" in file.name]
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage\n", b"\x1f\x8b garbage", b"SQLite format 3\0 and no more", base64.b64decode("AAAA")])
+def test_a_file_of_another_kind_is_refused(database, tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(data)
+    with pytest.raises((ExportError, schema_errors())) as caught:
+        import_file(database, file)
+    assert str(file) in str(caught.value)
+    assert file.read_bytes() == data
+
+
+def schema_errors() -> type[Exception]:
+    from tensor_graphs.records import CorruptDatabase
+
+    return CorruptDatabase
+
+
+def test_another_programs_database_the_database_itself_and_a_missing_file_are_refused(database, tmp_path: Path) -> None:
+    raw = sqlite3.connect(tmp_path / "other.sqlite")
+    raw.execute("CREATE TABLE songs (id INTEGER)")
+    raw.commit()
+    raw.close()
+    for file, message in (
+        (tmp_path / "other.sqlite", "of another program"),
+        (Path(database.location), "is the database itself"),
+        (tmp_path / "missing", "cannot be read"),
+        (tmp_path, "cannot be read"),
+    ):
+        with pytest.raises(ExportError, match=message):
+            import_file(database, file)
+
+
+def test_an_export_elsewhere_or_of_no_known_form_is_refused(database, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"name it \*.jsonl.gz or \*.sqlite"):
+        export_file(database, tmp_path / "rows.csv")
+    for name in ("rows.jsonl.gz", "rows.sqlite"):
+        with pytest.raises(Exception, match="missing"):
+            export_file(database, tmp_path / "missing" / name)
