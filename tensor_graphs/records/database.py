@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -398,15 +398,21 @@ class Database:
 
     # -- care --------------------------------------------------------------------------------------------------------
 
-    def check(self) -> CheckReport:
-        """Look for damage: the file's structure, then dangling references and rows that contradict themselves.
+    def check(self, on_step: Callable[[str], None] = lambda what: None) -> CheckReport:
+        """Look for damage: the file's structure, the schema, dangling references, then rows that contradict themselves.
 
-        Changes nothing. In a damaged file the rows are not looked at.
+        Changes nothing. In a damaged file the rows are not looked at. on_step is told what is looked at next.
         """
         try:
             with self.reading() as connection:
-                damage = self._file_damage(connection)
-                return CheckReport(tuple(damage or self._row_damage(connection)))
+                on_step("the file")
+                damage = self._file_damage(connection) or self._schema_damage(connection)
+                if damage:
+                    return CheckReport(tuple(damage))
+                on_step("references")
+                found = list(self._reference_damage(connection))
+                on_step("rows")
+                return CheckReport((*found, *self._row_damage(connection)))
         except CorruptDatabase as error:
             return CheckReport((f"integrity: {error}",))
 
@@ -416,14 +422,47 @@ class Database:
         found = connection.exec_driver_sql("PRAGMA integrity_check").scalars()
         return [f"integrity: {line}" for line in found if line != "ok"]
 
-    def _row_damage(self, connection: Connection) -> Iterator[str]:
-        if self.is_sqlite:
+    def _schema_damage(self, connection: Connection) -> list[str]:
+        revisions = list(connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars())
+        found = []
+        if revisions != [schema.REVISION]:
+            found.append(f"schema: its version is {', '.join(revisions) or '(none)'}, and {schema.REVISION} is expected")
+        inspector = sa.inspect(connection)
+        tables, views = set(inspector.get_table_names()), set(inspector.get_view_names())
+        for table in schema.Base.metadata.sorted_tables:
+            if table.name not in tables:
+                found.append(f"schema: the table {table.name} is missing")
+                continue
+            have = {each["name"] for each in inspector.get_indexes(table.name)}
+            missing = {str(index.name) for index in table.indexes} - have
+            found.extend(f"schema: the index {name} is missing" for name in sorted(missing))
+        found.extend(f"schema: the view {name} is missing" for name in sorted(schema.VIEWS.keys() - views))
+        return found
+
+    def _reference_damage(self, connection: Connection) -> Iterator[str]:
+        if self.is_sqlite:  # PostgreSQL enforces them on everyone
             for table, row, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
                 yield f"reference: row {row} of {table} points to a row of {parent} that is not there"
+
+    def _row_damage(self, connection: Connection) -> Iterator[str]:
         trace, source = schema.BenchmarkTrace, schema.ImplementationSource
-        for row, samples, count in connection.execute(sa.select(trace.id, trace.samples_ms, trace.sample_count)):
-            if len(samples) != count:
-                yield f"trace {row}: {count} samples were announced, {len(samples)} are there"
+        length = "json_array_length(samples_ms)"
+        if self.is_sqlite:
+            length = f"CASE WHEN json_valid(samples_ms) THEN {length} ELSE -1 END"
+        there = sa.literal_column(length, sa.Integer)
+        wrong = sa.select(trace.id, trace.sample_count, there).where(trace.sample_count != there)
+        for row, count, samples in connection.execute(wrong):
+            found = f"{samples} are there" if samples >= 0 else "no list is there"
+            yield f"trace {row}: {count} samples were announced, {found}"
+        implementation, workload = schema.Implementation, schema.Workload
+        stray = (
+            sa.select(trace.id)
+            .join(implementation, implementation.id == trace.implementation_id)
+            .join(workload, workload.id == trace.workload_id)
+            .where(implementation.canonical_graph_id != workload.canonical_graph_id)
+        )
+        for row in connection.execute(stray).scalars():
+            yield f"trace {row}: its workload is of another graph than its implementation"
         texts = sa.select(source.id, source.content, source.content_sha256)
         for row, content, expected in connection.execute(texts):
             if hashlib.sha256(content.encode()).hexdigest() != expected:
@@ -566,6 +605,8 @@ class Database:
             )
             if fresh:
                 self._sources(connection, known, record.sources)
+            else:
+                self._vouch(connection, known, record.sources)
             self._ids["implementation", record.signature] = known
             self._names[record.signature] = connection.execute(sa.select(model.name).where(match)).scalar_one()
         if self._names[record.signature] != record.name:
@@ -589,6 +630,19 @@ class Database:
                 "trusted": source.trusted,
             }
             connection.execute(self._insert(schema.ImplementationSource).values(**values).on_conflict_do_nothing())
+
+    def _vouch(self, connection: Connection, implementation: int, sources: Sequence[SourceRecord]) -> None:
+        """Imported code that a caller hands in as trusted, letter by letter, is the caller's own: it needs no trust from others."""
+        model = schema.ImplementationSource
+        for source in sources:
+            if source.trusted:
+                same = hashlib.sha256(source.content.encode()).hexdigest()
+                connection.execute(
+                    sa.update(model)
+                    .where(model.implementation_id == implementation, model.trusted.is_(False))
+                    .where(model.path == source.path, model.content_sha256 == same)
+                    .values(trusted=True)
+                )
 
     def _environment(self, connection: Connection, record: Environment) -> int:
         key = record.key()
@@ -645,9 +699,18 @@ class Database:
             }
             for trace in traces
         ]
+        return self._insert_many(connection, cast(sa.Table, table.__table__), values)
+
+    def _insert_many(self, connection: Connection, table: sa.Table, values: list[dict[str, Any]]) -> tuple[int, ...]:
+        """Insert rows inside a write transaction; their row ids, in order."""
         if not values:
             return ()
-        insert = sa.insert(table).returning(table.id, sort_by_parameter_order=True)
+        if self.is_sqlite:
+            # Nobody else writes now, so the numbers are ours to give; RETURNING takes a statement per row.
+            first = connection.execute(sa.select(sa.func.coalesce(sa.func.max(table.c.id), 0) + 1)).scalar_one()
+            connection.execute(sa.insert(table), [{"id": first + n, **each} for n, each in enumerate(values)])
+            return tuple(range(first, first + len(values)))
+        insert = sa.insert(table).returning(table.c.id, sort_by_parameter_order=True)
         return tuple(connection.execute(insert, values).scalars())
 
     def _queue_item(self, connection: Connection, row: int) -> QueueItem:

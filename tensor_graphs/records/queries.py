@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -394,6 +394,25 @@ def environments(database: Database) -> tuple[tuple[str, Environment], ...]:
     )
 
 
+def graphs_like(database: Database, what: str) -> tuple[tuple[str, str], ...]:
+    """(structural key, name) of the canonical graphs of this name, or else those whose key begins with it; by name and key."""
+    row = CanonicalGraph
+    select = sa.select(row.structural_key, row.human_name).order_by(row.human_name, row.structural_key)
+    with database.reading() as connection:
+        found = connection.execute(select.where(row.human_name == what)).all()
+        if not found and what:
+            found = connection.execute(select.where(row.structural_key.startswith(what, autoescape=True))).all()
+    return tuple((key, name) for key, name in found)
+
+
+def kernels_like(database: Database, what: str) -> tuple[str, ...]:
+    """The signatures of the implementations of this name, source hash or signature."""
+    row = Implementation
+    select = sa.select(row.signature).where(sa.or_(row.name == what, row.source_hash == what, row.signature == what))
+    with database.reading() as connection:
+        return tuple(connection.execute(select.order_by(row.id)).scalars())
+
+
 def graph_text(database: Database, structural_key: str) -> tuple[str, str]:
     """(the .tg text, the JSON) of a canonical graph. Raises MissingRecord."""
     select = sa.select(CanonicalGraph.text, CanonicalGraph.json).where(CanonicalGraph.structural_key == structural_key)
@@ -587,7 +606,8 @@ def _eligible(
 _target = aliased(CanonicalGraph)
 _EVIDENCE = (
     sa.select(
-        BenchmarkTrace.environment_id, BenchmarkTrace.id, CanonicalGraph.structural_key, CanonicalGraph.human_name,
+        BenchmarkTrace.environment_id, Implementation.source_hash.label("code"), Workload.key.label("at"),
+        BenchmarkTrace.id, CanonicalGraph.structural_key, CanonicalGraph.human_name,
         Implementation.type,
         Implementation.name, Implementation.backend, Implementation.source_hash, Implementation.signature,
         _target.structural_key,
@@ -617,10 +637,8 @@ def _rows(
     rows: dict[int, Evidence] = {}
     for start in range(0, len(trace_ids), 500):
         select = _EVIDENCE.where(BenchmarkTrace.id.in_(trace_ids[start : start + 500]))
-        for place, *columns in connection.execute(select):
-            row = Evidence(*columns)
-            verdict = known.get((place, row.source_hash, row.workload_key))
-            rows[row.trace_id] = (
-                row if verdict is None else replace(row, worst_relative_error=verdict.worst_relative_error)
-            )
+        for place, code, workload, *columns in connection.execute(select):
+            verdict = known.get((place, code, workload))
+            row = Evidence(*(*columns, None if verdict is None else verdict.worst_relative_error))
+            rows[row.trace_id] = row
     return rows
