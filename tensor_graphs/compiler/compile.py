@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, GUESS_MARGIN, PriceBook, as_database, resolve_backends
+from tensor_graphs.compiler.intermediates import Intermediates, Wanted, as_written, decide, in_float64
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, copy_kernel, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -49,28 +50,75 @@ class Choice(Evidence):
 def compile_graph(graph: Graph, *, tolerance: float = DEFAULT_TOLERANCE, backends: Sequence[str] | None = None,
                   database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                   largest: Mapping[str, int] | None = None, memory_limit: int | None = None, path: GraphPath | None = None,
-                  reuse_outputs: bool = False, threads: int | None = None, progress: Progress | None = None) -> Plan:
+                  reuse_outputs: bool = False, threads: int | None = None, progress: Progress | None = None,
+                  intermediates: Wanted = "auto") -> Plan:
     """Choose the fastest path that is accurate enough, and plan it. `bind` the plan to run it.
 
-    tolerance: largest relative error of any kernel against the float64 oracle. at: typical sizes of dims for pricing.
-    largest: sizes up to which the graph will be used (default: the dims' upper bounds); memory is laid out and checked for
+    tolerance: largest relative error against the float64 oracle: measured for every kernel; for the graph as a whole predicted, and
+    where the prediction is beyond it, values are kept in float64 between ops (float states then are float64, inputs and outputs are
+    as written). intermediates: "as_written" or "float64" to have it so whatever the prediction. at: typical sizes of dims for
+    pricing. largest: sizes up to which the graph will be used (default: the dims' upper bounds); memory is laid out and checked for
     them. memory_limit: bytes the device may use in all. path: run this one instead of choosing. reuse_outputs: a run may
     overwrite the outputs of the one before. threads: rows of so many threads count, and what is verified uses them.
     Raises NoPathError (no path, or none within the tolerance) and PlanError (too little memory).
     """
     if not tolerance >= 0:
         raise PlanError(f"a tolerance of {tolerance}: a relative error ≥ 0 is needed")
-    started = time.perf_counter()
     here, notes = resolve_backends(backends)
     if not here:
         raise NoPathError("no backend is available\n  " + "\n  ".join(notes))
     store = as_database(database)
+    asked = _Asked(tolerance, here, notes, store, at, largest, memory_limit, path, reuse_outputs, threads, progress)
+    if path is not None and intermediates == "auto":             # a saved path says itself of which graph it is
+        wide = in_float64(graph, "as the given path has it")
+        return asked.plan(wide if path.graph_key == wide.graph.structural_key else as_written(graph))
+    decided = decide(graph, tolerance, intermediates)
+    try:
+        return asked.plan(decided)
+    except NoPathError:
+        if intermediates != "auto":
+            raise
+        if decided.wide:                                          # not even so: say what the graph's own kernels could do
+            return asked.plan(as_written(graph))
+        try:
+            return asked.plan(in_float64(graph, "since no path is accurate enough as the graph is written"))
+        except NoPathError:
+            pass
+        raise
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a call of `compile_graph` asks for, whatever the graph's intermediates."""
+
+    tolerance: float
+    backends: tuple[str, ...]
+    notes: tuple[str, ...]
+    database: Database
+    at: Mapping[str, int] | None
+    largest: Mapping[str, int] | None
+    memory_limit: int | None
+    path: GraphPath | None
+    reuse_outputs: bool
+    threads: int | None
+    progress: Progress | None
+
+    def plan(self, decided: Intermediates) -> Plan:
+        """The plan of one form of the graph. Raises NoPathError and PlanError."""
+        return _plan(decided, self)
+
+
+def _plan(decided: Intermediates, asked: _Asked) -> Plan:
+    started = time.perf_counter()
+    graph, tolerance, here, store, at, largest = (decided.graph, asked.tolerance, asked.backends, asked.database, asked.at,
+                                                  asked.largest)
+    path, threads, memory_limit = asked.path, asked.threads, asked.memory_limit
     sizes = _largest(graph, largest)
     _known_dims(graph, at)
     table_dim = _table_dim(graph)
     book = PriceBook(store, here, tolerance, threads, GUESS_MARGIN).load()
     table = by_op(all_kernels(here))
-    chooser = _Chooser(graph, book, table, threads, progress or (lambda text: None))
+    chooser = _Chooser(graph, book, table, threads, asked.progress or (lambda text: None))
     with chooser:
         points = _points(graph, table_dim, sizes, at)
         chosen: list[tuple[int, int, dict[str, int], GraphPath]] = []
@@ -88,7 +136,8 @@ def compile_graph(graph: Graph, *, tolerance: float = DEFAULT_TOLERANCE, backend
             largest_here[table_dim] = max(low, min(high, sizes[table_dim]))
         variants.append(chooser.variant(low, high, binding, largest_here, found, here))
     missing = chooser.queue_misses()
-    plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, notes, reuse_outputs, memory_limit, missing)
+    plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, asked.notes, asked.reuse_outputs, memory_limit, missing,
+                decided.why)
     plan.check_capacity(sizes if largest is not None else {n: d.bounds(s)[0] for n, s in graph.dims.items()})
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
              len(variants[0].program.instructions), time.perf_counter() - started)

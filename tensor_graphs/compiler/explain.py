@@ -15,7 +15,7 @@ def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str,
     """The plan as plain data: variants with their steps, evidence per signature, memory, notes."""
     return {
         "graph": plan.graph.structural_key, "tolerance": plan.tolerance, "backends": list(plan.backends),
-        "notes": list(plan.notes), "unmeasured": list(plan.unmeasured),
+        "intermediates": plan.intermediates, "notes": list(plan.notes), "unmeasured": list(plan.unmeasured),
         "memory": plan.memory(**dict(dims or {})).to_json(),
         "variants": [_variant(plan, v) for v in plan.variants],
     }
@@ -62,6 +62,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14) -
     """One screen of text: per variant the dearest choices, what each rests on, and what else was there."""
     use = plan.memory(**dict(dims or {}))
     out = [f"graph {plan.graph.structural_key[:12]} · tolerance {plan.tolerance:.1e} · backends {', '.join(plan.backends)}"]
+    out += [f"intermediates: {plan.intermediates}"] if plan.intermediates else []
     out += [f"note: {n}" for n in plan.notes]
     for v in plan.variants:
         where = "" if plan.table_dim is None else f"{plan.table_dim} = {v.low}..{v.high}: "
@@ -86,6 +87,8 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14) -
         if len(dearest) > rows:
             rest = sum(e.seconds * e.calls for e in dearest[rows:])
             out.append(f"  {rest * 1e6:9.1f} µs in {len(dearest) - rows} more")
-    out.append(f"memory: {human(use.allocated)} beside {human(use.parameters)} of parameters (states {human(use.states)}, "
-               f"arena {human(use.arena)}, outputs {human(use.outputs)})")
+    parts = {"states": use.states, "made of parameters": use.bound, "arena": use.arena, "kernels' own": use.scratch,
+             "outputs": use.outputs}
+    out.append(f"memory: {human(use.allocated)} beside {human(use.parameters)} of parameters "
+               f"({', '.join(f'{name} {human(n)}' for name, n in parts.items() if n or name == 'arena')})")
     return "\n".join(out)

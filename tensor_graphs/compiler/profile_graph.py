@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, PriceBook, as_database, resolve_backends
 from tensor_graphs.compiler.compile import price_points
+from tensor_graphs.compiler.intermediates import decide
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
 from tensor_graphs.kernels.signature import Signature
@@ -66,6 +67,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
     after which a kernel counts as hanging. Raises NoPathError when nothing may be used from the start.
     """
     store = as_database(database)
+    graph = decide(graph, tolerance).graph                          # what is measured is what would be run
     started = time.perf_counter()
     report = ProfileReport()
     here, _ = resolve_backends(backends)

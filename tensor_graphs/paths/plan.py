@@ -91,6 +91,8 @@ class Plan:
     reuse_outputs: bool = False
     capacity: int | None = None
     unmeasured: tuple[str, ...] = field(default=())
+    intermediates: str = ""
+    """in which dtype values are kept between ops, and why"""
 
     def variant(self, binding: Mapping[str, int]) -> Variant:
         if self.table_dim is not None:

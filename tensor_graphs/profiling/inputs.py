@@ -142,6 +142,9 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
             values.reshape(shape[0], -1)[int(rng.integers(0, shape[0]))] *= np.float32(1e-3)
     if positive:
         values = np.abs(values) + np.float32(1e-3)
+    if t.dtype.name == "f64":                                       # all of its bits: an f32 in between has to show
+        fine = rng.integers(-(1 << 20), 1 << 20, count, dtype=np.int32)
+        return (values * (1.0 + fine * 2.0 ** -46)).reshape(shape)
     return values.astype(t.dtype.numpy).reshape(shape)
 
 

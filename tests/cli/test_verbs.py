@@ -151,10 +151,8 @@ def test_explain_says_the_same_in_both_forms() -> None:
         assert variant["path"] in shown
         for choice in variant["choices"]:
             assert choice["kernel"] in shown
-    assert (
-        said["memory"]["total"]
-        == said["memory"]["states"] + said["memory"]["arena"] + said["memory"]["outputs"] + said["memory"]["constants"]
-    )
+    kinds = ("parameters", "states", "arena", "outputs", "constants", "bound", "scratch")
+    assert said["memory"]["total"] == sum(said["memory"][kind] for kind in kinds)
 
 
 def test_devices_names_each_backend_or_why_it_is_missing() -> None:

@@ -18,6 +18,7 @@ from tensor_graphs.compiler.explain import age, explain, explain_data, measured_
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import NoPathError, Path
@@ -25,6 +26,7 @@ from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.judge import environment_of
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
+from tensor_graphs.runtime.compiled_graph import bind
 from tests.compiler.conftest import add_row
 from tests.compiler.trial_kernels import EXACT, ROUGH, USELESS
 
@@ -90,7 +92,34 @@ def test_a_tolerance_out_of_reach_is_refused_with_the_one_that_would_do(filled: 
     errors = [e.error for v in plan.variants for e in v.evidence if e.chosen != "expand"]
     assert all(error is not None and error <= float(advised[1]) for error in errors)
     with pytest.raises(NoPathError):
-        compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=float(advised[1]) / 2)
+        compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=float(advised[1]) / 2, intermediates="as_written")
+
+
+def test_a_tolerance_below_what_the_kernels_of_a_graph_reach_is_met_by_wider_intermediates(filled: Database) -> None:
+    tolerance = 1.5e-7
+    plan = compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=tolerance)
+    assert plan.intermediates.startswith("float64, since") and "intermediates: float64, since" in explain(plan)
+    assert explain_data(plan)["intermediates"] == plan.intermediates
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((7, 16), (12, 16)))
+    out = bind(plan, {"w": w}).run({"x": x})
+    expected = interpret(LAYER, {"x": x}, {"w": w}).outputs
+    for name, node in LAYER.outputs.items():
+        assert out[name].dtype == node.dtype.numpy
+        assert measure(out[name], expected[name], node.dtype).max_relative_error <= tolerance
+
+
+def test_the_words_for_intermediates_are_three(filled: Database) -> None:
+    assert compile_graph(GRAPH, database=filled, intermediates="as_written", tolerance=1e-4).intermediates.startswith("as written")
+    assert compile_graph(GRAPH, database=filled, intermediates="float64").intermediates == "float64, asked for"
+    with pytest.raises(ValueError, match="fix: one of auto, as_written, float64"):
+        compile_graph(GRAPH, database=filled, intermediates="wide")  # type: ignore[arg-type]
+
+
+def test_a_saved_path_of_the_wide_form_is_run_in_it(filled: Database) -> None:
+    wide = compile_graph(GRAPH, database=filled, backends=("numpy",), intermediates="float64")
+    again = compile_graph(GRAPH, database=filled, backends=("numpy",), path=wide.variants[0].path)
+    assert again.graph == wide.graph and again.intermediates == "float64, as the given path has it"
 
 
 @pytest.mark.parametrize("tolerance", [-1.0, float("nan")])

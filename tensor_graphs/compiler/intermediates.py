@@ -1,0 +1,53 @@
+"""intermediates: in which float dtype a graph's values are kept between its ops: as written, or wider for a tight tolerance.
+
+A kernel's error is measured; how much a whole graph amplifies the rounding of its values is predicted (costs/rounding.py). Where
+the prediction is beyond the tolerance, the graph is rewritten with float64 intermediates (rewrites/widen.py, decision 0006).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tensor_graphs.costs.rounding import predicted_error
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.rewrites.widen import widen
+
+Wanted = Literal["auto", "as_written", "float64"]
+WANTED: tuple[Wanted, ...] = ("auto", "as_written", "float64")
+
+
+@dataclass(frozen=True)
+class Intermediates:
+    """What was decided. graph: the one to run. predicted: relative error of the graph as it was written. why: for people."""
+
+    graph: Graph
+    wide: bool
+    predicted: float
+    why: str
+
+
+def as_written(graph: Graph, why: str = "") -> Intermediates:
+    """The graph as it is."""
+    predicted = predicted_error(graph)
+    return Intermediates(graph, False, predicted, why or f"as written, predicted error {predicted:.1e}")
+
+
+def in_float64(graph: Graph, why: str = "asked for") -> Intermediates:
+    """The graph with float64 intermediates; as it is, when it holds no narrower float."""
+    return Intermediates(widen(graph, last_step=True), True, predicted_error(graph), f"float64, {why}")
+
+
+def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto") -> Intermediates:
+    """The graph to run within a tolerance. Raises ValueError for another word than those of WANTED."""
+    if wanted not in WANTED:
+        raise ValueError(f"intermediates are {wanted!r}\n  fix: one of {', '.join(WANTED)}")
+    if wanted == "as_written":
+        return as_written(graph)
+    if wanted == "float64":
+        return in_float64(graph)
+    predicted = predicted_error(graph)
+    if predicted <= tolerance:
+        return as_written(graph)
+    return in_float64(graph, f"since rounding the values as they are written is predicted to cost {predicted:.1e}, beyond the "
+                             f"tolerance {tolerance:.1e}")

@@ -1,0 +1,191 @@
+"""widen: the same graph with wider intermediates, so that rounding them costs less than a tolerance allows.
+
+Numeric class: reassociating (the same real number, rounded differently). In real mode a cast between floats is the identity, so
+the oracle gives for both graphs the very same values; tests/rewrites holds it to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensor_graphs.language import atomic, leaves
+from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
+from tensor_graphs.language.dtypes import DType, f64
+from tensor_graphs.language.errors import LanguageError
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.node import ArrayValue, Node, TensorType, apply, consumers, walk
+
+VIEWS = frozenset({"reshape", "permute", "expand", "slice", "item", "copy_to"})
+"""ops that hand a value on as it is"""
+
+MOVES = VIEWS | {"gather"}
+"""ops that read a value in its own dtype and lose nothing: a weight is not widened before them"""
+
+HANG_ON_DTYPE = frozenset({"bitcast", "uniform"})
+"""ops whose meaning hangs on their dtypes: bits are those of the dtype, and `uniform` draws as many bits as it holds"""
+
+LINEAR = frozenset({"mul", "sum", "add", "cast", "pad", "less", "not_equal", "iota"})
+"""atomic ops on floats that the definition of a last step may consist of, beside those that choose (see `_contracts`)"""
+
+CHOOSE = MOVES | {"max", "reduce_max", "where"}
+
+
+def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> Graph:
+    """The same graph, every value that is a narrower float than `to` computed in `to`. Numeric class: reassociating.
+
+    Before: well typed.  After: well typed; the same names, shapes, dims, inputs, parameters and dtypes of outputs; float states are
+    states of dtype `to`. A graph without a narrower float comes back as it is.
+
+    Inputs are cast up once, outputs cast back. Parameters stay as they are: an op that takes a narrower weight beside a wider
+    operand (linear, rms_norm, embedding, …) gets it so, for any other it is cast. A cast between floats disappears, whatever it
+    would have rounded. Constants keep the value that is written; an array's elements keep theirs, which were rounded when it
+    was made.
+
+    Not widened is what hangs on its dtype: a `bitcast`, `uniform` and an opaque op outside of the library get operands of the
+    dtypes that were written, and give those. Other composites outside of the library are replaced by their definitions, which may
+    ask for a dtype too (no kernel computes them anyway).
+
+    last_step: a product with a matrix of parameters (linear, dot, linear_argmax, …: all that `_contracts`) from which only views
+    lead to outputs stays in the outputs' dtype, on operands rounded to it. Nothing follows that would amplify these two
+    roundings, and logits take half the memory and the kernel that reads the head's weights as they are.
+
+    >>> from tensor_graphs.language.text import print_graph
+    >>> x, w = leaves.input("x", (2, 4)), leaves.parameter("w", (3, 4))
+    >>> from tensor_graphs.language.composites import linear, softmax
+    >>> wide = widen(make_graph(softmax(linear(x, w))))
+    >>> [f"{n.op.name} {n.type}" for n in wide.nodes if n.op.kind != "leaf"]
+    ['cast f64[2, 4]', 'linear f64[2, 3]', 'softmax f64[2, 3]', 'cast f32[2, 3]']
+    """
+    if not any(_narrower(t.dtype, to) for node in graph.nodes for t in node.types):
+        return graph
+    return _Widening(graph, to, last_step).graph()
+
+
+def _narrower(dtype: DType, than: DType) -> bool:
+    return dtype.is_float and dtype.itemsize < than.itemsize
+
+
+def _to(x: Node, dtype: DType) -> Node:
+    """x in a dtype; a cast that only made it wider before is undone."""
+    if x.dtype != dtype and x.op.name == "cast" and x.inputs[0].dtype == dtype and _narrower(dtype, x.dtype):
+        return x.inputs[0]
+    return atomic.cast(x, dtype)
+
+
+def _is_library(op: Any) -> bool:
+    return isinstance(op, CompositeOp) and LIBRARY.get(op.name) is op
+
+
+class _Widening:
+    """One graph being widened. `values`: for each node, its outputs in the new graph.
+
+    The new value of a float is of the dtype that `wide` says, or of a narrower one when it is exact in that: a parameter, what was
+    only moved since, and what hangs on its dtype.
+    """
+
+    def __init__(self, graph: Graph, to: DType, last_step: bool) -> None:
+        self.old, self.to = graph, to
+        self.roots = expand_all(graph.roots, lambda n: _is_library(n.op))
+        count = len(graph.outputs)
+        self.outputs = dict(zip(graph.outputs, self.roots[:count], strict=True))
+        self.updates = dict(zip(graph.updates, self.roots[count:], strict=True))
+        self.last = _last_steps(self.roots, set(self.roots[:count]), set(self.roots[count:])) if last_step else frozenset()
+        self.values: dict[Node, tuple[Node, ...]] = {}
+
+    def graph(self) -> Graph:
+        for node in walk(self.roots):
+            self.values[node] = self.outputs_of(node)
+        outputs = {name: _to(self.value(old), old.dtype) for name, old in self.outputs.items()}
+        updates: dict[leaves.State | str, Node] = {}
+        for name, old in self.updates.items():
+            state = leaves.state(name, old.shape, self.wide(old.dtype))
+            updates[state] = _to(self.value(old), self.wide(old.dtype))
+        return make_graph(outputs, updates)
+
+    def wide(self, dtype: DType) -> DType:
+        """What a value of this dtype becomes."""
+        return self.to if _narrower(dtype, self.to) else dtype
+
+    def value(self, node: Node) -> Node:
+        (found,) = self.values[node]
+        return found
+
+    def outputs_of(self, node: Node) -> tuple[Node, ...]:
+        op = node.op
+        if op is leaves.ITEM:
+            return (self.values[node.inputs[0]][node.attrs["index"]],)
+        if isinstance(op, leaves.Leaf):
+            return (self.leaf(node),)
+        inputs = [self.value(i) for i in node.inputs]
+        if op.name in HANG_ON_DTYPE or node in self.last or (isinstance(op, CompositeOp) and not _is_library(op)):
+            return self.as_written(node, inputs)
+        if op.name == "cast" and node.dtype.is_float and node.inputs[0].dtype.is_float:
+            return (inputs[0],)
+        if op.name in MOVES and inputs[0].dtype.is_float:
+            return (apply(op, inputs, node.attrs),)
+        attrs = {k: self.wide(v) if isinstance(v, DType) else v for k, v in node.attrs.items()}
+        wide = [_to(x, self.wide(i.dtype)) for x, i in zip(inputs, node.inputs, strict=True)]
+        return self.applied(node, inputs, attrs) or self.applied(node, wide, attrs) or self.as_written(node, inputs)
+
+    def leaf(self, node: Node) -> Node:
+        if not _narrower(node.dtype, self.to) or node.op is leaves.PARAMETER:
+            return node
+        if node.op is leaves.INPUT:
+            return atomic.cast(node, self.to)
+        attrs = {**node.attrs, "dtype": self.to}
+        if isinstance(node.attrs.get("value"), ArrayValue):
+            attrs["value"] = ArrayValue.of(node.attrs["value"].array().astype(self.to.numpy), self.to)
+        return apply(node.op, (), attrs)
+
+    def applied(self, node: Node, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[Node, ...] | None:
+        """The op on these operands, when it takes them and gives what is wanted: the old types, wide."""
+        try:
+            made = apply(node.op, inputs, attrs)
+        except LanguageError:
+            return None
+        wanted = tuple(TensorType(t.shape, self.wide(t.dtype)) for t in node.types)
+        return _items(made) if made.types == wanted else None
+
+    def as_written(self, node: Node, inputs: Sequence[Node]) -> tuple[Node, ...]:
+        """The op in the dtypes that were written."""
+        return _items(apply(node.op, [_to(x, i.dtype) for x, i in zip(inputs, node.inputs, strict=True)], node.attrs))
+
+
+def _items(node: Node) -> tuple[Node, ...]:
+    return tuple(leaves.item(node, i) for i in range(len(node.types)))
+
+
+def _last_steps(roots: Sequence[Node], outputs: set[Node], updates: set[Node]) -> frozenset[Node]:
+    """The products with a parameter matrix that are the last arithmetic before outputs, and nothing else."""
+    readers = consumers(roots)
+    ends: set[Node] = set()                                           # what only views lead from, to outputs
+    found: set[Node] = set()
+    for node in reversed(walk(roots)):
+        users = readers[node]
+        if node in updates or not (users or node in outputs) or not all(u in ends and u.op.name in VIEWS for u in users):
+            continue
+        ends.add(node)
+        if _is_library(node.op) and any(_is_matrix_of_parameters(i) for i in node.inputs) and _contracts(node):
+            found.add(node)
+    return frozenset(found)
+
+
+def _is_matrix_of_parameters(node: Node) -> bool:
+    rank = node.rank if len(node.types) == 1 else 0
+    while node.op.name in VIEWS or node.op.name == "cast":
+        node = node.inputs[0]
+    return node.op is leaves.PARAMETER and rank >= 2
+
+
+def _contracts(node: Node) -> bool:
+    """Whether an op sums products of its operands, and beside that only adds, chooses and moves.
+
+    A rounded operand then moves the result by no more than its share in it: nothing is divided by, nothing grows exponentially.
+    """
+    assert isinstance(node.op, CompositeOp)
+    definition = node.op.define([i.type for i in node.inputs], node.attrs)
+    names = {n.op.name for n in walk(expand_all(definition.outputs)) if n.op.kind in ("atomic", "composite")
+             and any(t.dtype.is_float for x in (n, *n.inputs) for t in x.types)}
+    return {"mul", "sum"} <= names <= LINEAR | CHOOSE
