@@ -1,0 +1,100 @@
+"""rewrites/widen.py: the same meaning to the last bit of the oracle, in wider values; and less error wherever it is run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensor_graphs as tg
+from tensor_graphs.costs.rounding import predicted_error
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.error_measure import measure
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.models.gemma3 import gemma3_graph
+from tensor_graphs.rewrites.widen import widen
+from tests.models.test_gemma3 import VARIANTS, ids_for, random_weights
+from tests.plans import compiled_of
+from tests.strategies import ALL, bindings, graphs, leaf_arrays
+
+N = tg.dim("n", 1, 32)
+
+
+def computed(g: Graph) -> list[Node]:
+    return [n for n in g.nodes if n.op.kind in ("atomic", "composite")]
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(data=st.data(), g=graphs(dtypes=ALL))
+def test_a_widened_graph_means_exactly_the_same(data: st.DataObject, g: Graph) -> None:
+    binding = data.draw(bindings(g))
+    values = leaf_arrays(g, binding)
+    for last_step in (False, True):
+        wide = widen(g, last_step=last_step)
+        assert {n: x.type for n, x in wide.outputs.items()} == {n: x.type for n, x in g.outputs.items()}
+        assert {n: x.type for n, x in wide.inputs.items()} == {n: x.type for n, x in g.inputs.items()}
+        assert list(wide.states) == list(g.states) and list(wide.parameters) == list(g.parameters) and wide.dims == g.dims
+        with np.errstate(all="ignore"):
+            before, after = (interpret(x, **values, dims=binding) for x in (g, wide))
+        for name in g.outputs:
+            np.testing.assert_array_equal(after.outputs[name], before.outputs[name])
+        for name in g.updates:
+            np.testing.assert_array_equal(after.updates[name], before.updates[name])
+
+
+def test_every_value_between_is_wide_and_weights_stay() -> None:
+    x, w, s = tg.input("x", (5, 8)), tg.parameter("w", (4, 8), tg.bf16), tg.state("s", (5, 4))
+    y = tg.softmax(tg.linear(x, w)) + s.read()
+    wide = widen(tg.graph({"y": y}, {s: y}))
+    assert [f"{n.op.name} {n.dtype}" for n in computed(wide)] == [
+        "cast f64", "linear f64", "softmax f64", "add f64", "cast f32"]
+    assert wide.parameters["w"].dtype == tg.bf16 and wide.states["s"].dtype == tg.f64
+
+
+def test_a_weight_that_an_op_takes_in_its_own_dtype_only_is_cast() -> None:
+    wide = widen(tg.graph(tg.exp(tg.input("x", (8,)) * tg.parameter("w", (8,)))))
+    assert [n.inputs[0].op.name for n in computed(wide) if n.op.name == "cast"][:2] == ["input", "parameter"]
+
+
+def test_the_last_product_with_a_weight_keeps_its_dtype() -> None:
+    x, w = tg.input("x", (N, 8)), tg.parameter("w", (4, 8))
+    inner = tg.rms_norm(tg.tanh(x))
+    for build in (lambda h: {"y": tg.linear(h, w)}, lambda h: dict(zip("vi", tg.linear_argmax(h, w), strict=True))):
+        g = tg.graph(build(inner))
+        kept = {n.op.name: n.inputs[0].dtype for n in computed(widen(g, last_step=True)) if n.op.name.startswith("linear")}
+        assert set(kept.values()) == {tg.f32}
+        assert {n.inputs[0].dtype for n in computed(widen(g)) if n.op.name.startswith("linear")} == {tg.f64}
+    amplified = widen(tg.graph(tg.exp(tg.linear(inner, w))), last_step=True)
+    assert {n.inputs[0].dtype for n in computed(amplified) if n.op.name == "linear"} == {tg.f64}
+
+
+def test_what_hangs_on_its_dtype_is_left_in_it() -> None:
+    x = tg.input("x", (8,))
+    g = tg.graph(tg.bitcast(tg.exp(x), tg.u32))
+    (bits,) = [n for n in computed(widen(g)) if n.op.name == "bitcast"]
+    assert bits.inputs[0].dtype == tg.f32 and bits.inputs[0].op.name == "cast"
+
+
+@pytest.mark.parametrize("dtype", [tg.i32, tg.f64])
+def test_a_graph_without_a_narrower_float_comes_back_as_it_is(dtype: tg.DType) -> None:
+    g = tg.graph(tg.input("x", (8,), dtype) + 1)
+    assert widen(g) is g
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS)[:2])
+@pytest.mark.parametrize("backends", [("numpy",), ("c", "numpy")])
+def test_a_decoder_run_wide_is_off_by_the_rounding_of_its_logits_alone(name: str, backends: tuple[str, ...]) -> None:
+    g = gemma3_graph(VARIANTS[name], max_positions=32)
+    weights, ids = random_weights(g), ids_for(VARIANTS[name])
+    expected = interpret(g, {"ids": ids}, weights, {s: np.zeros(x.shape) for s, x in g.states.items()},
+                         {"n": len(ids), "p": 0, "m": len(ids)}).outputs["logits"]
+    errors = []
+    for graph in (g, widen(g, last_step=True)):
+        compiled = compiled_of(graph, weights, backends)
+        out = compiled.run({"ids": ids}, dims={"p": 0, "m": len(ids)}, session=compiled.session())["logits"]
+        assert out.dtype == np.float32
+        errors.append(measure(out, expected, tg.f32).max_relative_error)
+    assert errors[1] <= 1e-6 and errors[1] < errors[0] / 2, errors
+    assert predicted_error(widen(g, last_step=True)) < 1e-6 < errors[0] < predicted_error(g)
