@@ -7,6 +7,8 @@ prompt length, prefill, decode and teacher forcing. Printed per case: distinct t
 difference is excused where the oracle's gap between its two best is below 10 × our logit error there), whether greedy decoding
 without all logits (compiled once too) gives the same, and the largest and median error of our logits (DESIGN 4.4's measure) over
 all positions, beside transformers' own in f32. Then the same comparison with mutants of the model, each of which must fail it.
+--dtype bfloat16: the weights are rounded to bf16, activations are f32; the oracle has the rounded weights, transformers computes all
+by itself in bf16: its tokens may be others.
 """
 
 from __future__ import annotations
@@ -38,12 +40,12 @@ BLOCK = 64
 """positions whose logits are compared at a time: 64 × 262144 float64 numbers take 134 MB"""
 
 
-def reference_tokens(folder: Path, prompt: list[int], count: int, ids: np.ndarray) -> tuple[list[int], np.ndarray]:
-    """transformers' greedy tokens, f32, eager, with its own cache; and its logits for `ids`, all positions at once."""
+def reference_tokens(folder: Path, dtype: str, prompt: list[int], count: int, ids: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """transformers' greedy tokens, eager, with its own cache; and its logits for `ids`, all positions at once."""
     import torch
     from transformers import Gemma3ForCausalLM
 
-    model = Gemma3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = Gemma3ForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     out: list[int] = []
     with torch.no_grad():
         past = None
@@ -53,7 +55,7 @@ def reference_tokens(folder: Path, prompt: list[int], count: int, ids: np.ndarra
             past = step.past_key_values
             out.append(int(step.logits[0, -1].argmax()))
             step_ids = torch.tensor([[out[-1]]])
-        logits = model(torch.from_numpy(ids.astype(np.int64))[None]).logits[0].numpy()
+        logits = model(torch.from_numpy(ids.astype(np.int64))[None]).logits[0].float().numpy()
     return out, logits
 
 
@@ -77,6 +79,7 @@ def main() -> None:
     parser.add_argument("--lengths", default="1,7,128,600")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--tolerance", type=float, default=2e-5)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--database", default=None)
     parser.add_argument("--no-mutants", action="store_true")
     parser.add_argument("--json", default=None)
@@ -88,8 +91,8 @@ def main() -> None:
     for seed in (int(s) for s in args.seeds.split(",")):
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "model"
-            write_gemma3_folder(folder, GEMMA3_270M, seed)
-            model = load_model(folder)
+            write_gemma3_folder(folder, GEMMA3_270M, seed, dtype=args.dtype)
+            model = load_model(folder, dtype=args.dtype)
             if plan is None or greedy_plan is None:
                 sizes: dict[str, Any] = {"at": {"n": 1, "m": 1, "p": 256}, "tolerance": args.tolerance, "database": args.database}
                 plan = compile_graph(model.graph, **sizes, largest={"n": max(lengths), "m": max(lengths),
@@ -101,7 +104,8 @@ def main() -> None:
             weights = {k: model.weights[k] for k in model.graph.parameters}
             compiled, greedy = bind(plan, weights), bind(greedy_plan, weights)
             for length in lengths:
-                case = one_case(compiled, greedy, model.graph, weights, folder, seed, length, args.tokens, args.tolerance)
+                case = one_case(compiled, greedy, model.graph, weights, folder, args.dtype, seed, length, args.tokens,
+                                args.tolerance)
                 cases.append(case)
                 print(case, flush=True)
             if not args.no_mutants and seed == 0:
@@ -113,14 +117,14 @@ def main() -> None:
         Path(args.json).write_text(json.dumps({"compiles": compiles, "cases": cases}, indent=1))
 
 
-def one_case(compiled: CompiledGraph, greedy: CompiledGraph, graph: Any, weights: dict[str, np.ndarray], folder: Path, seed: int,
-             length: int, tokens: int, tolerance: float) -> dict[str, Any]:
+def one_case(compiled: CompiledGraph, greedy: CompiledGraph, graph: Any, weights: dict[str, np.ndarray], folder: Path, dtype: str,
+             seed: int, length: int, tokens: int, tolerance: float) -> dict[str, Any]:
     rng = np.random.default_rng([seed, length])
     prompt = [2, *rng.integers(5, 262000, length - 1).tolist()][:length]
     made = generate(compiled, prompt, tokens).ids
     without_logits = generate(greedy, prompt, tokens).ids
     ids = np.array([*prompt, *made[:-1]], dtype=np.int32)
-    theirs, their_logits = reference_tokens(folder, prompt, tokens, ids)
+    theirs, their_logits = reference_tokens(folder, dtype, prompt, tokens, ids)
     started = time.perf_counter()
     logits = ours_all_positions(compiled, ids, length)
     reference = interpret(graph, {"ids": ids}, parameters=weights, dims={"p": 0, "m": len(ids)}).outputs["logits"]
@@ -136,7 +140,7 @@ def one_case(compiled: CompiledGraph, greedy: CompiledGraph, graph: Any, weights
                 break                                   # behind a tie the two go on from different texts
             unexcused += 1
             break
-    return {"seed": seed, "length": length, "distinct": len(set(made)), "equal": made == theirs, "excused": excused,
+    return {"dtype": dtype, "seed": seed, "length": length, "distinct": len(set(made)), "equal": made == theirs, "excused": excused,
             "unexcused": unexcused, "equal_without_logits": without_logits == made, "error_max": max(errors),
             "error_median": float(np.median(errors)), "positions": len(errors),
             "positions_beyond": sum(not e <= tolerance for e in errors),
