@@ -12,7 +12,6 @@ claims on requests stay behind with the workers that held them.
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import gzip
 import json
@@ -62,6 +61,10 @@ KEYS: dict[str, tuple[str, ...]] = {
     "imported_lines": ("file_id", "number"),
 }
 """table: what two rows that are the same have in common"""
+
+_PARENTS = {
+    table.name: tuple((c.name, key.column.table.name) for c in table.columns for key in c.foreign_keys) for table in TABLES
+}
 
 OnStep = Callable[[int, int], None]
 """told how many rows are done, of how many"""
@@ -319,7 +322,6 @@ class _TextReader:
         return ExportError(f"{self._file} line {self._number} {what}; nothing of it was stored\n    fix: export it again")
 
     def rows(self) -> Iterator[tuple[str, Row]]:
-        tables = {table.name: table for table in TABLES}
         count = 0
         while True:
             found = self._next()
@@ -329,43 +331,51 @@ class _TextReader:
                 if self._read():  # this also compares the checksum at the end of a compressed file
                     raise self._wrong("stands behind the end")
                 return
-            if not (isinstance(found, list) and len(found) == 2 and isinstance(found[1], dict) and found[0] in tables):
+            if not (isinstance(found, list) and len(found) == 2 and isinstance(found[1], dict) and found[0] in _READERS):
                 raise self._wrong("is no row of a table that this version knows")
             count += 1
-            yield found[0], self._row(tables[found[0]], found[1])
+            yield found[0], self._row(found[0], found[1])
 
-    def _row(self, table: sa.Table, written: Row) -> Row:
-        unknown = written.keys() - table.columns.keys()
+    def _row(self, table: str, written: Row) -> Row:
+        readers = _READERS[table]
+        unknown = written.keys() - readers.keys()
         if unknown:
-            raise self._wrong(f"has a column that {table.name} does not have, {min(unknown)!r}")
+            raise self._wrong(f"has a column that {table} does not have, {min(unknown)!r}")
         row: Row = {}
-        for column in table.columns:
-            value = written.get(column.name)
-            if value is None:
-                if not column.nullable:
-                    raise self._wrong(f"has no {column.name}, which every row of {table.name} has")
-            else:
-                value = self._value(column, value)
-            row[column.name] = value
+        for name, (nullable, read) in readers.items():
+            value = written.get(name)
+            if value is not None:
+                try:
+                    value = read(value)
+                except (TypeError, ValueError) as error:  # binascii.Error is one of them
+                    raise self._wrong(f"has a {name} that is none: {str(value)[:40]!r}") from error
+            elif not nullable:
+                raise self._wrong(f"has no {name}, which every row of {table} has")
+            row[name] = value
         return row
 
-    def _value(self, column: sa.Column[Any], value: Any) -> Any:
-        kind = column.type
-        try:
-            if isinstance(kind, schema.UtcDateTime):
-                return datetime.fromisoformat(value).astimezone(UTC)
-            if isinstance(kind, sa.LargeBinary):
-                return base64.b64decode(value, validate=True)
-            if isinstance(kind, sa.Float):
-                return float(value)
-            if isinstance(kind, sa.JSON):
-                return value
-            wanted = bool if isinstance(kind, sa.Boolean) else int if isinstance(kind, sa.Integer) else str
-            if type(value) is wanted:
-                return value
-        except (TypeError, ValueError, binascii.Error):
-            pass
-        raise self._wrong(f"has a {column.name} that is none: {str(value)[:40]!r}")
+
+def _reader(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any]:
+    """From what `_text` wrote to a column's value; raises TypeError or ValueError for anything else."""
+    if isinstance(kind, schema.UtcDateTime):
+        return lambda value: datetime.fromisoformat(value).astimezone(UTC)
+    if isinstance(kind, sa.LargeBinary):
+        return lambda value: base64.b64decode(value, validate=True)
+    if isinstance(kind, sa.Float):
+        return float
+    if isinstance(kind, sa.JSON):
+        return lambda value: value
+    wanted = bool if isinstance(kind, sa.Boolean) else int if isinstance(kind, sa.Integer) else str
+
+    def same(value: Any) -> Any:
+        if type(value) is not wanted:
+            raise TypeError(value)
+        return value
+
+    return same
+
+
+_READERS = {table.name: {c.name: (bool(c.nullable), _reader(c.type)) for c in table.columns} for table in TABLES}
 
 
 @dataclass
@@ -421,16 +431,16 @@ class _Merge:
 
     def _adapt(self, table: sa.Table, row: Row) -> bool:
         """Give a row this database's ids and what it may say here; False: it stays behind, as its parent is known already."""
-        for column in table.columns:
-            for key in column.foreign_keys:
-                parent, old = key.column.table.name, row[column.name]
-                if old is not None:
-                    if old not in self._ids[parent]:
-                        raise ExportError(
-                            f"{self.origin}: row {row['id']} of {table.name} refers to row {old} of {parent}, which the file does "
-                            "not have before it; nothing of it was stored\n    fix: export it again"
-                        )
-                    row[column.name] = self._ids[parent][old]
+        for name, parent in _PARENTS[table.name]:
+            old = row[name]
+            if old is not None:
+                new = self._ids[parent].get(old)
+                if new is None:
+                    raise ExportError(
+                        f"{self.origin}: row {row['id']} of {table.name} refers to row {old} of {parent}, which the file does "
+                        "not have before it; nothing of it was stored\n    fix: export it again"
+                    )
+                row[name] = new
         if table.name == "implementation_sources":
             if row["implementation_id"] not in self._added["implementations"]:
                 return False

@@ -394,12 +394,13 @@ def environments(database: Database) -> tuple[tuple[str, Environment], ...]:
     )
 
 
-def graphs_like(database: Database, what: str) -> tuple[tuple[str, str], ...]:
-    """(structural key, name) of the canonical graphs of this name, or else those whose key begins with it; by name and key."""
+def graphs_like(database: Database, what: str | None = None) -> tuple[tuple[str, str], ...]:
+    """(structural key, name) of the canonical graphs of this name, or else those whose key begins with it (None: of all), by
+    name and key."""
     row = CanonicalGraph
     select = sa.select(row.structural_key, row.human_name).order_by(row.human_name, row.structural_key)
     with database.reading() as connection:
-        found = connection.execute(select.where(row.human_name == what)).all()
+        found = connection.execute(select if what is None else select.where(row.human_name == what)).all()
         if not found and what:
             found = connection.execute(select.where(row.structural_key.startswith(what, autoescape=True))).all()
     return tuple((key, name) for key, name in found)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import math
 import sqlite3
@@ -76,9 +74,7 @@ def content(database) -> dict[str, list[dict[str, object]]]:
 
 
 def lines_of(file: Path) -> list[object]:
-    opened = gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
-    with opened as lines:
-        return [json.loads(line) for line in lines]
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def test_every_table_says_what_makes_two_of_its_rows_the_same() -> None:
@@ -225,7 +221,7 @@ def test_a_cut_export_is_refused_and_nothing_of_it_is_stored(filled, tmp_path: P
         (lambda rows: [rows[0], ["workloads", {"id": 1}], *rows[1:]], "has no key"),
         (lambda rows: [rows[0], *[r for r in rows[1:-1] if r[0] != "workloads"], {"end": len(rows) - 4}], "refers to row"),
         (lambda rows: [{"format": "x"}, *rows[1:]], "is no export of a database"),
-        (lambda rows: [rows[0], ["canonical_graphs", {**rows[1][1], "created": "yesterday"}], *rows[2:]], "has a created that is none"),
+        (lambda rows: [rows[0], [rows[1][0], {**rows[1][1], "created": "yesterday"}], *rows[2:]], "has a created that is none"),
         (lambda rows: [[1, 2]], "is no export of a database"),
     ],
 )  # fmt: skip
@@ -280,7 +276,7 @@ def test_an_interrupted_import_leaves_nothing_and_an_interrupted_export_no_file(
     assert not [file for file in tmp_path.iterdir() if "again" in file.name]
 
 
-@pytest.mark.parametrize("data", [b"", b"garbage\n", b"\x1f\x8b garbage", b"SQLite format 3\0 and no more", base64.b64decode("AAAA")])
+@pytest.mark.parametrize("data", [b"", b"garbage\n", b"\x1f\x8b garbage", b"SQLite format 3\0 and no more", b"\0\0\0"])
 def test_a_file_of_another_kind_is_refused(database, tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "file"
     file.write_bytes(data)

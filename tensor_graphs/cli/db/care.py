@@ -1,0 +1,52 @@
+"""care: is the database sound, is it compact, and whose code may run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tensor_graphs.cli import options
+
+
+def check(db: options.DatabaseAt = None, json: options.Json = False) -> None:
+    """Is the file sound, is its schema ours, and do all rows refer to what exists? Exit code 1 if not."""
+    store = options.database(db)
+    with options.status("checking", json) as update:
+        found = store.check(lambda what: update(f"checking {what}"))
+    if json:
+        options.print_json({"ok": found.ok, "problems": list(found.problems)})
+    else:
+        print("ok" if found.ok else "\n".join(found.problems))
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def vacuum(db: options.DatabaseAt = None, json: options.Json = False) -> None:
+    """Give unused space in the file back, and renew the statistics that queries are planned with."""
+    store = options.database(db)
+    with options.status("vacuuming", json):
+        saved = store.vacuum()
+    if json:
+        options.print_json({"bytes": saved})
+    else:
+        print(f"{saved} bytes given back")
+
+
+def trust(
+    implementation: Annotated[
+        str, typer.Argument(help="An implementation's signature (`tg db import` prints it), or its name.")
+    ],
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """Let the imported sources of an implementation be compiled and run."""
+    from tensor_graphs.records import queries
+
+    store = options.database(db)
+    found = queries.kernels_like(store, implementation) or (implementation,)
+    count = sum(store.trust(signature) for signature in found)
+    if json:
+        options.print_json({"trusted": count})
+    else:
+        print(f"{count} sources are trusted now")

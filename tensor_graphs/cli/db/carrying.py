@@ -1,0 +1,96 @@
+"""carrying: the database, or a data set in it, out to a file and in from one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tensor_graphs.cli import options
+
+if TYPE_CHECKING:
+    from tensor_graphs.records.portable import OnStep
+
+FORMATS = ("own", "flashinfer-trace")
+
+
+def _format(value: str) -> str:
+    if value not in FORMATS:
+        raise options.UsageError(f"--format: {value!r} is no format\n  fix: {' or '.join(FORMATS)}")
+    return value
+
+
+Format = Annotated[
+    str,
+    typer.Option("--format", callback=_format, help="own: one file with every table; flashinfer-trace: a folder of JSON."),
+]
+
+
+def export(
+    target: Annotated[Path, typer.Argument(help="FILE.jsonl.gz, FILE.sqlite, or (flashinfer-trace) a folder.")],
+    format: Format = "own",
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """Write every table to one file, or the imported data sets to a folder. A file is whole, or not there."""
+    store = options.database(db)
+    report: Any
+    if format == "own":
+        from tensor_graphs.records.portable import export_file
+
+        with _progress("exporting", json) as on_step:
+            report = export_file(store, target, on_step)
+    else:
+        from tensor_graphs.records.flashinfer_trace import export_dataset
+
+        with options.status(f"writing {target}", json):
+            report = export_dataset(store, target)
+    _tell(report, json)
+
+
+def import_(
+    source: Annotated[Path, typer.Argument(help="A file that `tg db export` wrote, or (flashinfer-trace) a folder.")],
+    format: Format = "own",
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """Add what a file or a data set has and the database has not; all of a file or nothing. Its code is not trusted."""
+    report: Any
+    if format == "own":
+        from tensor_graphs.records.portable import import_file
+
+        if not source.is_file():  # said before a database is made
+            what = "is a folder\n  fix: name a file, or say --format flashinfer-trace" if source.is_dir() else "is not there"
+            raise options.UsageError(f"{source} {what}")
+        with _progress("importing", json) as on_step:
+            report = import_file(options.database(db), source, on_step)
+    else:
+        from tensor_graphs.records.flashinfer_trace import import_dataset
+
+        if not source.is_dir():
+            raise options.UsageError(f"{source} is no folder\n  fix: name the folder of the data set")
+        with options.status(f"reading {source}", json):
+            report = import_dataset(source, options.database(db))
+    _tell(report, json)
+
+
+def _tell(report: Any, json: bool) -> None:
+    if json:
+        options.print_json(report.to_json())
+    else:
+        print("\n".join(report.lines()))
+
+
+@contextmanager
+def _progress(what: str, quiet: bool) -> Iterator[OnStep]:
+    """A bar of rows on standard error; silent off a terminal or when quiet."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    shown = options.console()
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
+    with Progress(*columns, console=shown, disable=quiet or not shown.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

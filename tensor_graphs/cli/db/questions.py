@@ -1,0 +1,157 @@
+"""questions: what the database knows: its size, the fastest of a graph, the past of a kernel, what failed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensor_graphs.cli import options
+
+if TYPE_CHECKING:
+    from tensor_graphs.records.database import Database
+    from tensor_graphs.records.queries import Evidence
+
+Limit = Annotated[int, typer.Option(min=1, help="Show at most so many rows.")]
+
+
+def stats(db: options.DatabaseAt = None, json: options.Json = False) -> None:
+    """Path, schema version, size, rows per table, and the profile queue."""
+    store = options.database(db)
+    found = store.stats()
+    if json:
+        options.print_json(dataclasses.asdict(found))
+        return
+    print(f"{found.location} · schema {found.revision} · {found.file_bytes / 1e6:.2f} MB")
+    for table, count in found.rows.items():
+        print(f"  {table:24s} {count}")
+    for status, count in found.traces_by_status.items():
+        print(f"  traces {status:17s} {count}")
+    print(f"  queue: {found.waiting} waiting, {found.claimed} claimed, {found.abandoned} abandoned")
+
+
+def best(
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILE|OP|KEY]", help="A .tg file (and each op in it), an op, or how a structural key begins."),
+    ] = None,
+    tolerance: options.Tolerance = 1e-3,
+    every: Annotated[bool, typer.Option("--all", help="Not only the fastest, but all within the tolerance.")] = False,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """The fastest implementation within the tolerance, per graph, workload and environment."""
+    from tensor_graphs.records import queries
+
+    store = options.database(db)
+    rows: list[Evidence] = []
+    if what is None and not every:
+        for _, environment in queries.environments(store):
+            rows.extend(queries.fastest(store, environment, tolerance))
+    else:
+        for key in _graphs(store, what):
+            found = queries.leaderboard(store, key, tolerance=tolerance)
+            first: dict[tuple[str, str], Evidence] = {}
+            for row in found:
+                first.setdefault((row.workload_key, row.environment_key), row)
+            rows.extend(found if every else first.values())
+    if json:
+        options.print_json([dataclasses.asdict(r) for r in rows])
+        return
+    for r in rows:
+        gain = "" if r.speedup_factor is None else f" {r.speedup_factor:6.1f} × plain"
+        print(
+            f"{(r.median_ms or 0) * 1e3:12.1f} µs{gain}  error {r.worst_relative_error:.1e}  "
+            f"{r.implementation_name:20s} {_place(r)}"
+        )
+    if not rows:
+        print(f"nothing measured is within the tolerance {tolerance:g}")
+
+
+def history(
+    kernel: Annotated[str, typer.Argument(help="A kernel's name, or the source hash of one of its identities.")],
+    limit: Limit = 50,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """Every trace of a kernel, failures too, the newest first: over its identities, workloads and environments."""
+    from tensor_graphs.records import queries
+
+    store = options.database(db)
+    rows = queries.history(store, kernel, limit=limit)
+    if not rows and not queries.kernels_like(store, kernel):
+        raise _unknown_kernel(store, kernel)
+    if json:
+        options.print_json([dataclasses.asdict(r) for r in rows])
+        return
+    for r in rows:
+        time = "" if r.median_ms is None else f"{r.median_ms * 1e3:.1f} µs"
+        error = "" if r.max_relative_error is None else f"error {r.max_relative_error:.1e}"
+        print(
+            f"{r.trace_id:8d}  {r.timestamp:%Y-%m-%d %H:%M:%S}  {r.source_hash[:8]}  {r.kind:8s} {r.status:19s} {time:>12s}  "
+            f"{error:13s} {_place(r)}"
+        )
+    if len(rows) == limit:
+        print(f"(the newest {limit}; --limit shows more)")
+
+
+def failures(
+    kernel: Annotated[str | None, typer.Argument(help="Only of this kernel: its name, or a source hash.")] = None,
+    limit: Limit = 50,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """The traces that did not pass, the newest first, each with the first line of its log."""
+    from tensor_graphs.records import queries
+
+    store = options.database(db)
+    if kernel is not None and not queries.kernels_like(store, kernel):
+        raise _unknown_kernel(store, kernel)
+    found = queries.failures(store, kernel=kernel, limit=limit)
+    if json:
+        options.print_json([{**dataclasses.asdict(f.trace), "reason": f.reason, "newest": f.newest} for f in found])
+        return
+    for f in found:
+        t, later = f.trace, "" if f.newest else "  (measured again since)"
+        print(f"{t.trace_id:8d}  {t.timestamp:%Y-%m-%d %H:%M:%S}  {t.status:19s} {t.implementation_name:20s} {_place(t)}{later}")
+        print(f"          {f.reason or '(no log)'}")
+    if len(found) == limit:
+        print(f"(the newest {limit}; --limit shows more)")
+    elif not found:
+        print("nothing failed")
+
+
+def _place(r: Evidence) -> str:
+    axes = ", ".join(f"{k}={v}" for k, v in r.axes.items())
+    return f"{r.graph_name} {r.graph_key[:8]} at {axes or 'all sizes'}  [{r.hardware_name}]"
+
+
+def _graphs(store: Database, what: str | None) -> Iterable[str]:
+    """The structural keys that a person means. Raises UsageError when the database has none of them."""
+    from tensor_graphs.records import queries
+
+    if what is None:
+        return [key for key, _ in queries.graphs_like(store)]
+    if what.endswith(".tg") or Path(what).is_file():
+        from tensor_graphs.kernels.signature import signature_of
+
+        graph = options.read_graph(what)
+        parts = [signature_of(n).key for n in graph.nodes if n.op.kind in ("atomic", "composite")]
+        keys = dict.fromkeys([graph.structural_key, *parts])
+        known = [key for key in keys if queries.graphs_like(store, key)]
+        missing = f"neither {what} nor any op in it was ever measured\n  fix: tg profile {what}"
+    else:
+        known = [key for key, _ in queries.graphs_like(store, what)]
+        missing = f"{store.location} has no graph that is named {what!r} or whose key begins so\n  fix: tg db best lists them"
+    if not known:
+        raise options.UsageError(missing)
+    return known
+
+
+def _unknown_kernel(store: Database, kernel: str) -> options.UsageError:
+    return options.UsageError(
+        f"{store.location} knows no kernel named {kernel!r}, nor a source hash like it\n  fix: tg db best lists kernels"
+    )

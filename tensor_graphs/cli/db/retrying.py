@@ -1,0 +1,116 @@
+"""retrying: measure again what failed. Rows are for ever, so a newer one has to speak.
+
+A crash, a time-out or a failed build is answered by its newest row: when the judge finds the kernel well today, the next compile
+may use it. A wrong shape, a wrong dtype, a changed operand or a wrong number stays: such code must change, and then it is other
+code, with another source hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensor_graphs.cli import options
+
+if TYPE_CHECKING:
+    from tensor_graphs.profiling.judge import Judge
+    from tensor_graphs.records.database import Database
+    from tensor_graphs.records.queries import Failure
+
+MOST = 10_000
+"""failures of one kernel that are looked at"""
+
+
+def retry(
+    what: Annotated[str, typer.Argument(metavar="KERNEL|TRACE", help="A kernel's name, or the number of one failed trace.")],
+    threads: options.Threads = None,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """Have the judge compare again what failed on this machine, and store what it finds. Exit code 1 if anything fails again."""
+    from tensor_graphs.profiling.judge import Judge
+
+    store = options.database(db)
+    todo = list(_failed_here(store, what, threads))
+    told: list[dict[str, object]] = []
+    with Judge(store, threads=threads) as judge, options.status("retrying", json) as update:
+        for i, failure in enumerate(todo):
+            t = failure.trace
+            update(f"comparing {t.implementation_name} again ({i + 1} of {len(todo)})")
+            status, reason = _again(judge, store, failure)
+            told.append({
+                "trace_id": t.trace_id, "kernel": t.implementation_name, "graph": t.graph_name, "graph_key": t.graph_key,
+                "axes": dict(t.axes), "before": t.status, "status": status, "reason": reason,
+            })  # fmt: skip
+    if json:
+        options.print_json(told)
+    else:
+        for row in told:
+            became = f"{row['before']} → {row['status']}"
+            print(f"{row['trace_id']:8d}  {row['kernel']} {row['graph']}: {became}  {row['reason']}".rstrip())
+        if not told:
+            print(f"nothing of {what} failed here that was not measured again since")
+    if any(row["status"] != "PASSED" for row in told):
+        raise typer.Exit(1)
+
+
+def _failed_here(store: Database, what: str, threads: int | None) -> Iterator[Failure]:
+    """The last words on this kernel (or this trace) in this machine's environments that are failures; verdicts before times."""
+    from tensor_graphs.kernels.registry import BACKENDS, why_missing
+    from tensor_graphs.profiling.judge import environment_of
+    from tensor_graphs.records import queries
+
+    here = {environment_of(name, threads).key() for name in BACKENDS if why_missing(name) is None}
+    if what.isdecimal():
+        (asked,) = queries.evidence(store, int(what))
+        if asked.environment_key not in here:
+            raise options.UsageError(f"trace {what} was measured on {asked.hardware_name} ({asked.backend}), not in an "
+                                     "environment of this machine\n  fix: retry it there")  # fmt: skip
+        found = [f for f in queries.failures(store, kernel=asked.source_hash, limit=MOST) if f.trace.trace_id == int(what)]
+        if not found:
+            raise options.UsageError(f"trace {what} is {asked.status}, so there is nothing to retry")
+        if not found[0].newest:
+            raise options.UsageError(f"trace {what} was measured again since\n  fix: tg db history {asked.implementation_name}")
+    else:
+        if not queries.kernels_like(store, what):
+            raise options.UsageError(f"{store.location} knows no kernel named {what!r}\n  fix: tg db failures lists them")
+        found = [f for f in queries.failures(store, kernel=what, limit=MOST) if f.newest and f.trace.environment_key in here]
+    yield from sorted(found, key=lambda f: (bool(f.trace.axes), f.trace.trace_id))
+
+
+def _again(judge: Judge, store: Database, failure: Failure) -> tuple[str, str]:
+    """Examine the kernel as it was examined then, and store the row; (its status or "NOT RETRIED", why)."""
+    from tensor_graphs.kernels.kernel import KernelError
+    from tensor_graphs.kernels.registry import kernel_named, matching
+    from tensor_graphs.language.text import parse_graph
+    from tensor_graphs.paths.plan import midpoint
+    from tensor_graphs.profiling.judge import JudgeError
+    from tensor_graphs.profiling.single import signature_of_graph
+    from tensor_graphs.records import queries
+    from tensor_graphs.records.rows import REFUTING
+
+    t = failure.trace
+    text, _ = queries.graph_text(store, t.graph_key)
+    try:
+        signature = signature_of_graph(parse_graph(text))
+        kernel = kernel_named(t.implementation_name)
+        if kernel.identity != t.source_hash:
+            return "NOT RETRIED", "its source is another one today, which has no such row"
+        if not matching(signature.spec, {kernel.op: [kernel]}):
+            return "NOT RETRIED", f"it does not accept {signature.title()} any more"
+        if t.axes:
+            at = signature.binding({n: v for n, v in t.axes.items() if signature.dim_names})
+            verdict = judge.examine(kernel, signature, at, time_at=at, verify=False)
+            judge.record(kernel, signature, verdict, at)
+        else:
+            at = {n: midpoint(s) for n, s in signature.graph.dims.items() if n in signature.dim_names}
+            verdict = judge.examine(kernel, signature, at)
+            judge.record(kernel, signature, verdict, None)
+    except (KernelError, JudgeError, ValueError) as error:
+        return "NOT RETRIED", str(error).split("\n", 1)[0]
+    reason = verdict.log.lstrip().partition("\n")[0]
+    if verdict.status == "PASSED" and (t.status in REFUTING or t.status == "INCORRECT_NUMERICAL"):
+        reason = f"but {t.status} stays: such code must change before it is used"
+    return verdict.status, reason

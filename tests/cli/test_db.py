@@ -1,0 +1,309 @@
+"""`tg db`: what is known, what failed, out to a file and in again; and mistakes told on one screen."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import typer.main
+
+from tensor_graphs.cli.main import app
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.registry import load_backend
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language.text import parse_graph
+from tensor_graphs.profiling.judge import VERIFIER, environment_of, graph_record, implementation_of, timed_workload, verify_workload
+from tensor_graphs.records import SourceRecord, TraceRecord, open_database, queries
+from tests.cli.command import ROOT, TG, assert_complains, document, environment, tg
+
+GRAPH = parse_graph("tg 1\ndim n 1..64\ninput x f32[n, 32]\noutput y = softmax(x)\n")
+SIGNATURE = signature_of(GRAPH.outputs["y"])
+KERNEL = next(k for k in load_backend("numpy") if k.name == "numpy.softmax")
+BINDING = dict.fromkeys(SIGNATURE.dim_names, 16)
+
+
+def trace(
+    status: str = "PASSED", *, timed: bool = True, milliseconds: float = 0.5, log: str = "", **changes: object
+) -> TraceRecord:
+    """A row as the judge writes it."""
+    passed = status == "PASSED"
+    given = {
+        "implementation": implementation_of(KERNEL),
+        "workload": timed_workload(SIGNATURE, BINDING) if timed else verify_workload(SIGNATURE),
+        "environment": environment_of("numpy"), "kind": "cold" if timed else "verify", "status": status,
+        "samples_ms": (milliseconds,) if timed and passed else (), "max_relative_error": 1e-7 if passed else None,
+        "tolerance": 1e-4, "verifier": VERIFIER, "log": log, **changes,
+    }  # fmt: skip
+    return TraceRecord(**given)  # type: ignore[arg-type]
+
+
+@dataclass
+class Said:
+    """What a verb answered, called in this process: most tests here ask many small questions."""
+
+    returncode: int
+    stdout: str
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    command = typer.main.get_command(app)
+
+    def call(*arguments: object) -> Said:
+        capsys.readouterr()
+        try:
+            code = command.main(["db", *map(str, arguments)], prog_name="tg", standalone_mode=False)
+        except typer.Exit as e:
+            code = e.exit_code
+        return Said(code or 0, capsys.readouterr().out)
+
+    return call
+
+
+@pytest.fixture
+def answer(ask: Callable[..., Said]) -> Callable[..., Any]:
+    """The one JSON document of a verb that succeeds."""
+
+    def call(*arguments: object) -> Any:
+        said = ask(*arguments, "--json")
+        assert said.returncode == 0, said
+        return json.loads(said.stdout)
+
+    return call
+
+
+@pytest.fixture
+def complains(ask: Callable[..., Said]) -> Callable[..., None]:
+    """The verb is refused with all of `said`."""
+
+    def call(arguments: tuple[object, ...], *said: str) -> None:
+        with pytest.raises(TensorGraphsError) as caught:
+            ask(*arguments)
+        for text in said:
+            assert text in str(caught.value), (text, str(caught.value))
+
+    return call
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    """A database in which numpy.softmax passed, then crashed in a broken installation."""
+    file = tmp_path / "own.db"
+    with open_database(file) as store:
+        store.ensure_graph(graph_record(SIGNATURE))
+        store.add_traces([
+            trace(timed=False), trace(milliseconds=0.25), trace("RUNTIME_ERROR", timed=False, log="library not found\nmore"),
+        ])  # fmt: skip
+    return file
+
+
+def test_best_takes_a_file_an_op_or_the_beginning_of_a_key(ask, answer, db: Path, tmp_path: Path) -> None:
+    with open_database(db) as store:
+        store.add_trace(trace(timed=False))
+    file = tmp_path / "two.tg"
+    file.write_text("tg 1\ndim n 1..64\ninput x f32[n, 32]\n%0 = softmax(x)\noutput y = rms_norm(%0)\n")
+    for what in (file, "softmax", SIGNATURE.key[:10], SIGNATURE.key):
+        (row,) = answer("best", what, "--db", db)
+        assert (row["implementation_name"], row["graph_key"], row["median_ms"]) == ("numpy.softmax", SIGNATURE.key, 0.25)
+        shown = ask("best", what, "--db", db).stdout
+        assert "250.0 µs" in shown and "numpy.softmax" in shown and "d0=16" in shown
+    assert answer("best", "--db", db) == answer("best", "--all", "--db", db)
+    assert answer("best", "softmax", "--tolerance", 1e-9, "--db", db) == []
+    assert "nothing measured is within" in ask("best", "softmax", "--tolerance", 1e-9, "--db", db).stdout
+
+
+def test_history_has_the_failures_and_failures_have_their_first_line(ask, answer, db: Path) -> None:
+    rows = answer("history", "numpy.softmax", "--db", db)
+    assert [row["status"] for row in rows] == ["RUNTIME_ERROR", "PASSED", "PASSED"]
+    assert answer("history", KERNEL.identity, "--limit", 1, "--db", db) == rows[:1]
+    shown = ask("history", "numpy.softmax", "--limit", 2, "--db", db).stdout
+    assert "at all sizes" in shown and "250.0 µs" in shown and "--limit shows more" in shown
+    (failure,) = answer("failures", "--db", db)
+    assert (failure["status"], failure["reason"], failure["newest"]) == ("RUNTIME_ERROR", "library not found", True)
+    assert "library not found" in ask("failures", "numpy.softmax", "--db", db).stdout
+
+
+def test_retry_runs_the_judge_again_and_the_newer_row_speaks(complains, answer, db: Path) -> None:
+    key = KERNEL.identity, verify_workload(SIGNATURE).key
+    with open_database(db) as store:
+        assert queries.latest_traces(store, environment_of("numpy"), verifier=VERIFIER)[key].status == "RUNTIME_ERROR"
+    (told,) = answer("retry", "numpy.softmax", "--db", db)
+    assert (told["trace_id"], told["before"], told["status"]) == (3, "RUNTIME_ERROR", "PASSED")
+    with open_database(db) as store:
+        known = queries.latest_traces(store, environment_of("numpy"), verifier=VERIFIER)[key]
+        assert (known.status, known.passed, known.refuted) == ("PASSED", True, False)
+        assert store.stats().rows["benchmark_traces"] == 4
+    assert answer("retry", "numpy.softmax", "--db", db) == []
+    (failure,) = answer("failures", "--db", db)
+    assert failure["newest"] is False  # the old row is there, and no longer the last word
+    complains(("retry", 3, "--db", db), "trace 3 was measured again since")
+    complains(("retry", 1, "--db", db), "trace 1 is PASSED")
+
+
+def test_retry_of_one_trace_times_it_again_and_refutations_and_other_code_stay(ask, answer, db: Path) -> None:
+    other = KERNEL.identity[::-1]
+    with open_database(db) as store:
+        store.add_traces([
+            trace("TIMEOUT"), trace("INCORRECT_SHAPE", timed=False),
+            trace("TIMEOUT", implementation=type(implementation_of(KERNEL))("KERNEL", "numpy.rms_norm", "numpy", other)),
+        ])  # fmt: skip
+    (told,) = answer("retry", 4, "--db", db)
+    assert (told["trace_id"], told["status"], bool(told["axes"])) == (4, "PASSED", True)
+    (told,) = answer("retry", 5, "--db", db)
+    assert told["status"] == "PASSED" and "INCORRECT_SHAPE stays" in told["reason"]
+    shown = ask("retry", "numpy.rms_norm", "--db", db)
+    assert shown.returncode == 1 and "NOT RETRIED" in shown.stdout and "its source is another one" in shown.stdout
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.sqlite"])
+def test_an_export_is_imported_once_and_its_code_waits_for_trust(ask, answer, db: Path, tmp_path: Path, name: str) -> None:
+    with open_database(db) as store:
+        own = implementation_of(KERNEL)
+        foreign = type(own)("KERNEL", "theirs", "numpy", "f" * 64, sources=(SourceRecord("a.py", "1 / 0"),))
+        store.add_trace(trace(implementation=foreign))
+    file, other = tmp_path / name, tmp_path / "other.db"
+    written = answer("export", file, "--db", db)
+    assert written["rows"]["benchmark_traces"] == 4 and written["bytes"] == file.stat().st_size
+    told = answer("import", file, "--db", other)
+    assert told["new"]["benchmark_traces"] == 4 and {each["name"] for each in told["untrusted"]} == {"theirs", "numpy.softmax"}
+    again = ask("import", file, "--db", other)
+    assert again.returncode == 0 and "4 known already" in again.stdout and " 0 new" in again.stdout
+    assert answer("best", "--db", other) == []
+    signature = next(each["signature"] for each in told["untrusted"] if each["name"] == "theirs")
+    assert answer("trust", signature, "--db", other) == {"trusted": 1}
+    assert [row["implementation_name"] for row in answer("best", "--db", other)] == ["theirs"]
+    assert answer("check", "--db", other)["ok"]
+
+
+def test_stats_and_check_name_the_schema_and_what_is_wrong(ask, answer, db: Path) -> None:
+    found = answer("stats", "--db", db)
+    assert found["location"] == str(db) and found["revision"] and found["rows"]["benchmark_traces"] == 3
+    with sqlite3.connect(db) as raw:
+        raw.execute("UPDATE benchmark_traces SET workload_id = 99 WHERE id = 1")
+        raw.execute("UPDATE benchmark_traces SET samples_ms = 'no list' WHERE id = 2")
+        raw.execute("DROP INDEX ix_benchmark_traces_history")
+    raw.close()
+    result = ask("check", "--db", db, "--json")
+    assert result.returncode == 1
+    assert json.loads(result.stdout) == {"ok": False, "problems": ["schema: the index ix_benchmark_traces_history is missing"]}
+    with sqlite3.connect(db) as raw:
+        raw.execute("CREATE INDEX ix_benchmark_traces_history ON benchmark_traces (id)")
+    raw.close()
+    result = ask("check", "--db", db)
+    assert result.returncode == 1
+    assert "row 1 of benchmark_traces points to a row of workloads that is not there" in result.stdout
+    assert "trace 2: 1 samples were announced, no list is there" in result.stdout
+
+
+def test_mistakes_say_what_and_where_and_the_fix(complains, ask, answer, db: Path, tmp_path: Path) -> None:
+    good = tmp_path / "rows.jsonl.gz"
+    assert ask("export", good, "--db", db).returncode == 0
+    cut, garbage, newer = tmp_path / "cut.jsonl.gz", tmp_path / "garbage", tmp_path / "newer.jsonl"
+    cut.write_bytes(good.read_bytes()[:-30])
+    garbage.write_bytes(b"\x00\x01garbage")
+    newer.write_bytes(gzip.decompress(good.read_bytes()).replace(b'"schema":"00', b'"schema":"99', 1))
+    new = tmp_path / "new.db"
+
+    complains(("import", tmp_path / "nothing", "--db", new), "nothing is not there")
+    complains(("import", tmp_path, "--db", new), "is a folder", "--format flashinfer-trace")
+    assert not new.exists()
+    complains(("import", cut, "--db", new), str(cut), "cut", "nothing of it was stored", "fix:")
+    complains(("import", garbage, "--db", new), str(garbage), "fix:")
+    complains(("import", newer, "--db", new), "newer tensor_graphs", "9903", "fix:")
+    assert sum(answer("stats", "--db", new)["rows"].values()) == 0
+    complains(("stats", "--db", garbage), str(garbage), "fix:")
+    complains(("check", "--db", garbage), str(garbage), "fix:")
+    complains(("export", tmp_path / "rows.csv", "--db", db), "rows.csv", "*.jsonl.gz")
+    complains(("export", tmp_path / "no" / "rows.jsonl.gz", "--db", db), "cannot be written")
+    complains(("export", tmp_path / "x", "--format", "csv", "--db", db), "'csv' is no format", "flashinfer-trace")
+    complains(("best", "nobody", "--db", db), "'nobody'", "fix:")
+    complains(("best", tmp_path / "no.tg", "--db", db), "no.tg cannot be read")
+    complains(("history", "nobody", "--db", db), "'nobody'", "fix:")
+    complains(("failures", "nobody", "--db", db), "'nobody'", "fix:")
+    complains(("retry", "nobody", "--db", db), "'nobody'", "fix:")
+    complains(("retry", 99, "--db", db), "no trace 99")
+    complains(("trust", "nobody", "--db", db), "nobody", "fix:")
+
+
+def test_a_mistake_takes_one_screen_and_no_traceback(db: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"format":'))
+    assert_complains(tg("db", "import", tmp_path / "cut.jsonl.gz", "--db", db), "line 1 is where it is cut", "fix:")
+    assert_complains(tg("db", "history", "nobody", "--db", db), "'nobody'", "fix:")
+    assert_complains(tg("db", "best", "--limit", 3), "No such option", code=2)
+
+
+def being_written(file: Path) -> bool:
+    """Its tables are there, and another process holds the lock of the next transaction."""
+    if not file.exists():
+        return False
+    raw = sqlite3.connect(file, timeout=0, isolation_level=None)
+    try:
+        raw.execute("SELECT id FROM benchmark_traces")
+    except sqlite3.OperationalError:
+        return False
+    else:
+        try:
+            raw.execute("BEGIN IMMEDIATE")
+            return False
+        except sqlite3.OperationalError as error:
+            return "locked" in str(error)
+    finally:
+        raw.close()
+
+
+def test_ctrl_c_leaves_no_half_of_an_import(db: Path, tmp_path: Path) -> None:
+    with open_database(db) as store:
+        store.add_traces(trace(milliseconds=1.0 + n) for n in range(6000))
+    file, other = tmp_path / "rows.jsonl", tmp_path / "other.db"
+    assert tg("db", "export", file, "--db", db).returncode == 0
+    process = subprocess.Popen(
+        [*TG, "db", "import", str(file), "--db", str(other)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not being_written(other):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "") and "Traceback" not in err
+    assert sum(document(tg("db", "stats", "--db", other, "--json"))["rows"].values()) == 0
+    assert document(tg("db", "import", file, "--db", other, "--json"))["new"]["benchmark_traces"] == 6003
+    assert document(tg("db", "import", file, "--db", other, "--json"))["new"]["benchmark_traces"] == 0
+
+
+def test_a_data_set_of_another_project_comes_in_and_goes_out_byte_by_byte(complains, ask, answer, db: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    shutil.copytree(ROOT / "tests" / "records" / "flashinfer", folder)
+    flag = ("--format", "flashinfer-trace", "--db", db)
+    told = answer("import", folder, *flag)
+    assert told["files_new"] and told["records"]["trace"] > 0
+    again = ask("import", folder, *flag)
+    assert again.returncode == 0 and "already there" in again.stdout
+    written = answer("export", tmp_path / "out", *flag)
+    for name in written["files"]:
+        assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes(), name
+    assert len(written["files"]) == len(told["files_new"]) and not written["changed"]
+    file, other = tmp_path / "rows.jsonl.gz", tmp_path / "other.db"  # and our own form carries the data set along
+    assert ask("export", file, "--db", db).returncode == ask("import", file, "--db", other).returncode == 0
+    assert ask("export", tmp_path / "there", "--format", "flashinfer-trace", "--db", other).returncode == 0
+    for name in written["files"]:
+        assert (tmp_path / "there" / name).read_bytes() == (folder / name).read_bytes(), name
+    complains(("import", tmp_path / "none", *flag), "is no folder")
+    (tmp_path / "empty").mkdir()
+    complains(("import", tmp_path / "empty", *flag), "fix:")
