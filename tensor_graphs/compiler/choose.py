@@ -6,12 +6,13 @@ its error is within the tolerance. Without a verdict it is a candidate: the comp
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensor_graphs.compiler.intermediates import decide
+from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.costs.roofline import DeviceRates, guess_seconds
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, why_missing
@@ -143,8 +144,12 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
                all_kernels_count: bool = True) -> Iterator[GraphPath]:
     """Every path of a graph, cheapest first, lazily. Kernels without a verdict are listed too (error None) unless told not to."""
     here, _ = resolve_backends(backends)
-    graph = decide(graph, tolerance).graph
     book = PriceBook(as_database(database), here, tolerance, margin=GUESS_MARGIN).load()
     binding = typical_sizes(graph, at)
-    paths = Paths(graph, by_op(all_kernels(here)), lambda k, s: book.price(k, s, binding, all_kernels_count))
-    return iter(paths)
+    table = by_op(all_kernels(here))
+    for form in forms(graph, tolerance):
+        paths = iter(Paths(form.graph, table, lambda k, s: book.price(k, s, binding, all_kernels_count)))
+        first = next(paths, None)
+        if first is not None:                                       # else nothing within the tolerance computes this form
+            return itertools.chain((first,), paths)
+    return iter(())

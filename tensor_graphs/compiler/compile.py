@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, GUESS_MARGIN, PriceBook, as_database, resolve_backends
-from tensor_graphs.compiler.intermediates import Intermediates, Wanted, as_written, decide, in_float64
+from tensor_graphs.compiler.intermediates import Intermediates, Wanted, as_written, forms, in_float64
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, copy_kernel, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -72,19 +72,13 @@ def compile_graph(graph: Graph, *, tolerance: float = DEFAULT_TOLERANCE, backend
     if path is not None and intermediates == "auto":             # a saved path says itself of which graph it is
         wide = in_float64(graph, "as the given path has it")
         return asked.plan(wide if path.graph_key == wide.graph.structural_key else as_written(graph))
-    decided = decide(graph, tolerance, intermediates)
-    try:
-        return asked.plan(decided)
-    except NoPathError:
-        if intermediates != "auto":
-            raise
-        if decided.wide:                                          # not even so: say what the graph's own kernels could do
-            return asked.plan(as_written(graph))
+    refused: dict[bool, NoPathError] = {}
+    for form in forms(graph, tolerance, intermediates):
         try:
-            return asked.plan(in_float64(graph, "since no path is accurate enough as the graph is written"))
-        except NoPathError:
-            pass
-        raise
+            return asked.plan(form)
+        except NoPathError as e:
+            refused[form.wide] = e
+    raise refused.get(False) or refused[True]                    # what the graph's own kernels could do, where that was tried
 
 
 @dataclass(frozen=True)

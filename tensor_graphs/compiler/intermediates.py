@@ -6,6 +6,7 @@ the prediction is beyond the tolerance, the graph is rewritten with float64 inte
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,7 +48,23 @@ def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto") -> Intermedi
     if wanted == "float64":
         return in_float64(graph)
     predicted = predicted_error(graph)
-    if predicted <= tolerance:
+    if predicted <= tolerance or widen(graph) is graph:
         return as_written(graph)
     return in_float64(graph, f"since rounding the values as they are written is predicted to cost {predicted:.1e}, beyond the "
                              f"tolerance {tolerance:.1e}")
+
+
+def forms(graph: Graph, tolerance: float, wanted: Wanted = "auto") -> Iterator[Intermediates]:
+    """The form that `decide` names; with "auto" then the other one, for when no path of the first is within the tolerance.
+
+    Whoever lists, measures or compiles goes through this, so that all three speak of the same graph.
+    """
+    decided = decide(graph, tolerance, wanted)
+    yield decided
+    if wanted != "auto":
+        return
+    if decided.wide:
+        yield as_written(graph, f"as written, since no path with float64 between the ops is within the tolerance {tolerance:.1e}; "
+                                f"the predicted error {decided.predicted:.1e} is beyond it too")
+    elif widen(graph) is not graph:
+        yield in_float64(graph, "since no path is accurate enough as the graph is written")

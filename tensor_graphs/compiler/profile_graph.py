@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, PriceBook, as_database, resolve_backends
 from tensor_graphs.compiler.compile import price_points
-from tensor_graphs.compiler.intermediates import decide
+from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
 from tensor_graphs.kernels.signature import Signature
@@ -67,7 +67,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
     after which a kernel counts as hanging. Raises NoPathError when nothing may be used from the start.
     """
     store = as_database(database)
-    graph = decide(graph, tolerance).graph                          # what is measured is what would be run
+    tried = forms(graph, tolerance)                                 # what is measured is what would be run
+    form = next(tried)
     started = time.perf_counter()
     report = ProfileReport()
     here, _ = resolve_backends(backends)
@@ -78,9 +79,13 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
         with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
             while True:
                 try:
-                    asked = questions_of(graph, backends=backends, database=store, tolerance=tolerance, at=at, largest=largest,
+                    asked = questions_of(form.graph, backends=backends, database=store, tolerance=tolerance, at=at, largest=largest,
                                          threads=threads)
                 except NoPathError:
+                    other = next(tried, None)
+                    if other is not None:
+                        form = other
+                        continue
                     if not seen:
                         raise
                     break                                           # what was measured leaves nothing to use: no question is left

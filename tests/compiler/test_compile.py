@@ -15,6 +15,7 @@ import tensor_graphs as tg
 from tensor_graphs.compiler.choose import list_paths
 from tensor_graphs.compiler.compile import Choice, compile_graph, price_points
 from tensor_graphs.compiler.explain import age, explain, explain_data, measured_share
+from tensor_graphs.compiler.profile_graph import profile_graph
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
@@ -120,6 +121,35 @@ def test_a_saved_path_of_the_wide_form_is_run_in_it(filled: Database) -> None:
     wide = compile_graph(GRAPH, database=filled, backends=("numpy",), intermediates="float64")
     again = compile_graph(GRAPH, database=filled, backends=("numpy",), path=wide.variants[0].path)
     assert again.graph == wide.graph and again.intermediates == "float64, as the given path has it"
+
+
+def test_what_is_listed_measured_and_compiled_is_one_form_of_the_graph(database: Database) -> None:
+    deep = tg.graph(tg.tanh(tg.tanh(tg.tanh(tg.input("x", (64,))))))                 # predicted: 6e-7
+    for tolerance, form in ((1e-6, "as written"), (3e-7, "float64, since")):
+        listed = next(list_paths(deep, database=database, backends=("numpy",), tolerance=tolerance))
+        assert profile_graph(deep, database=database, backends=("numpy",), tolerance=tolerance, budget=30).left == 0
+        plan = compile_graph(deep, database=database, backends=("numpy",), tolerance=tolerance)
+        assert plan.intermediates.startswith(form) and listed.graph_key == plan.graph.structural_key
+        assert (plan.graph == deep) == (form == "as written")
+        assert all(measured_share(v) == 1.0 for v in plan.variants)
+
+
+def test_where_nothing_computes_the_wide_form_the_written_one_runs_and_says_so(database: Database) -> None:
+    x = tg.input("x", (64,))
+    deep = tg.graph(tg.tanh(tg.tanh(tg.tanh(x))))
+    add_row(database, kernel_named("numpy.cast"), signature_of(tg.cast(x, tg.f64)), status="INCORRECT_NUMERICAL")
+    plan = compile_graph(deep, database=database, backends=("numpy",), tolerance=3e-7)
+    assert plan.graph == deep
+    assert ("intermediates: as written, since no path with float64 between the ops is within the tolerance 3.0e-07; "
+            "the predicted error 6.1e-07 is beyond it too") in explain(plan)
+    (listed,) = {p.graph_key for p in islice(list_paths(deep, database=database, backends=("numpy",), tolerance=3e-7), 2)}
+    assert listed == deep.structural_key
+
+
+def test_a_graph_of_float64_has_no_wider_form(filled: Database) -> None:
+    g = tg.graph(tg.tanh(tg.input("x", (64,), tg.f64)))
+    plan = compile_graph(g, database=filled, backends=("numpy",), tolerance=1e-17)   # numpy's tanh is the oracle's
+    assert plan.graph == g and plan.intermediates == "as written, predicted error 1.1e-16"
 
 
 @pytest.mark.parametrize("tolerance", [-1.0, float("nan")])
