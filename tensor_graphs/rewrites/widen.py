@@ -51,7 +51,6 @@ def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> Graph:
     lead to outputs stays in the outputs' dtype, on operands rounded to it. Nothing follows that would amplify these two
     roundings, and logits take half the memory and the kernel that reads the head's weights as they are.
 
-    >>> from tensor_graphs.language.text import print_graph
     >>> x, w = leaves.input("x", (2, 4)), leaves.parameter("w", (3, 4))
     >>> from tensor_graphs.language.composites import linear, softmax
     >>> wide = widen(make_graph(softmax(linear(x, w))))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,12 +11,16 @@ from hypothesis import strategies as st
 
 import tensor_graphs as tg
 from tensor_graphs.costs.rounding import predicted_error
+from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.leaves import item
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.gemma3 import gemma3_graph
+from tensor_graphs.rewrites import widen as module
 from tensor_graphs.rewrites.widen import widen
+from tests.kernels.cases import CASES, Draw, applied
 from tests.models.test_gemma3 import VARIANTS, ids_for, random_weights
 from tests.plans import compiled_of
 from tests.strategies import ALL, bindings, graphs, leaf_arrays
@@ -98,3 +104,31 @@ def test_a_decoder_run_wide_is_off_by_the_rounding_of_its_logits_alone(name: str
         errors.append(measure(out, expected, tg.f32).max_relative_error)
     assert errors[1] <= 1e-6 and errors[1] < errors[0] / 2, errors
     assert predicted_error(widen(g, last_step=True)) < 1e-6 < errors[0] < predicted_error(g)
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_every_op_means_the_same_when_its_dtype_is_wider(op: str) -> None:
+    """All rows of both tables: an op whose meaning hangs on its dtype shows here, and belongs into HANG_ON_DTYPE."""
+    for seed, dtype in enumerate((tg.f16, tg.bf16, tg.f32)):
+        draw = Draw(seed, dtype)
+        try:
+            node = applied(CASES[op](draw))
+        except DTypeError:                                  # an op of integers
+            continue
+        g = tg.graph([item(node, i) for i in range(len(node.types))])
+        values = {name: draw.values[name] for name in g.inputs}
+        for wide in (widen(g, tg.f32), widen(g), widen(g, last_step=True)):
+            with np.errstate(all="ignore"):
+                before, after = (interpret(x, values).outputs for x in (g, wide))
+            for name in before:
+                np.testing.assert_array_equal(after[name], before[name])
+
+
+def test_an_op_that_hangs_on_its_dtype_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HANG_ON_DTYPE", frozenset({"bitcast"}))
+    with pytest.raises(AssertionError, match="Mismatched elements"):
+        test_every_op_means_the_same_when_its_dtype_is_wider("uniform")
+
+
+def test_the_example_is_what_it_says() -> None:
+    assert doctest.testmod(module) == (0, 4)
