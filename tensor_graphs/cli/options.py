@@ -39,7 +39,11 @@ def _tolerance(value: float) -> float:
 
 
 Tolerance = Annotated[
-    float, typer.Option(callback=_tolerance, help="Largest relative error of any kernel against the float64 oracle.")
+    float,
+    typer.Option(
+        callback=_tolerance,
+        help="Largest relative error against float64: of any kernel (measured), of the graph (predicted).",
+    ),
 ]
 Backends = Annotated[str, typer.Option(help="Comma-separated backends a plan may use: c, numpy, torch, or one that is installed.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads (default: what this process may use).")]
