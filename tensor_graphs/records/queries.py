@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -494,6 +494,7 @@ _MISJUDGED = sa.and_(  # an error that does not explain the verdict counts as in
 _JudgedRow = tuple[int, int, int, int, str, float | None, float | None]
 
 
+@lru_cache(maxsize=8)  # building it takes as long as fetching a hundred rows
 def _judged(kind: str | None) -> Any:
     """Environment, workload, implementation, trace, status, error, and the median (None if it is of another kind)."""
     trace = BenchmarkTrace
