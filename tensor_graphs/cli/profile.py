@@ -60,6 +60,7 @@ def profile(
             {
                 "measured": report.measured,
                 "already_known": report.already_known,
+                "deployed": report.deployed,
                 "failed": report.failed,
                 "left": report.left,
                 "seconds": report.seconds,
@@ -71,7 +72,7 @@ def profile(
     else:
         print(
             f"{report.measured} measured, {report.already_known} known already, {report.failed} failed, "
-            f"{report.left} left in {report.seconds:.1f} s · {store.location}"
+            f"{report.deployed} steps measured in place, {report.left} left in {report.seconds:.1f} s · {store.location}"
         )
     if report.interrupted:
         raise typer.Exit(130)

@@ -51,14 +51,16 @@ class PriceBook:
     threads: int | None = None
     margin: float = 1.0
     known: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
+    in_graph: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     device: DeviceRates = field(default_factory=DeviceRates)
 
     def load(self) -> PriceBook:
-        """Read everything measured in these environments: one query per backend, and one for its device's constants."""
+        """Read everything measured in these environments: two queries per backend, and one for its device's constants."""
         for backend in self.backends:
             if why_missing(backend) is None:
                 environment = environment_of(backend, self.threads)
                 self.known[backend] = queries.latest_traces(self.database, environment, "cold", verifier=VERIFIER)
+                self.in_graph[backend] = queries.latest_traces(self.database, environment, "in_graph", verifier=VERIFIER)
         self.device = known_rates(self.database, self.backends, self.threads) or DeviceRates()
         return self
 
@@ -69,6 +71,15 @@ class PriceBook:
     def time(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> KnownTime | None:
         """What is known of it at these sizes."""
         return self.known.get(kernel.backend, {}).get((kernel.identity, timed_workload(signature, binding).key))
+
+    def timed(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[KnownTime, bool] | None:
+        """The row that prices it, and whether it was measured in its place in a whole graph, which counts before one on its own."""
+        key = kernel.identity, timed_workload(signature, binding).key
+        found = self.in_graph.get(kernel.backend, {}).get(key)
+        if found is not None and found.median_ms is not None:
+            return found, True
+        row = self.time(kernel, signature, binding)
+        return None if row is None or row.median_ms is None else (row, False)
 
     def error(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float | None:
         """The worst error ever seen, over all sizes compared and at these sizes; None when it was never compared."""
@@ -108,13 +119,20 @@ class PriceBook:
         if reason is not None and not (optimistic and reason == "unverified"):
             return None
         error = self.error(kernel, signature, binding)
-        row = self.time(kernel, signature, binding)
-        if row is not None and row.median_ms is not None:
-            return Price(row.median_ms * 1e-3, True, error, f"trace {row.trace_id}")
+        timed = self.timed(kernel, signature, binding)
+        if timed is not None:
+            row, in_graph = timed
+            assert row.median_ms is not None
+            return Price(row.median_ms * 1e-3, True, error, f"trace {row.trace_id}{', in its graph' if in_graph else ''}")
+        guessed = self.guess(kernel, signature, binding)
+        return Price(guessed.seconds, False, error, guessed.note)
+
+    def guess(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Price:
+        """The price of a kernel of which no time is known."""
         at = {n: int(binding[n]) for n in signature.dim_names}
         moved = None if kernel.traffic is None else float(d.evaluate(kernel.traffic(signature.spec), at))
         seconds = guess_seconds(signature, at, kernel.backend, self.device, moved) * self.margin
-        return Price(seconds, False, error, "guess (roofline)" if self.margin == 1 else f"guess (roofline × {self.margin:g})")
+        return Price(seconds, False, None, "guess (roofline)" if self.margin == 1 else f"guess (roofline × {self.margin:g})")
 
 
 def resolve_backends(backends: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

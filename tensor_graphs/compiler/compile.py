@@ -332,9 +332,9 @@ class _Chooser:
         rows: dict[str, int] = {}
         for key, a in chosen.items():
             if a.kernel is not None and a.price.measured:
-                row = self.book.time(a.kernel, self._signature(paths, key), binding)
-                assert row is not None
-                rows[key] = row.trace_id
+                timed = self.book.timed(a.kernel, self._signature(paths, key), binding)
+                assert timed is not None
+                rows[key] = timed[0].trace_id
         ages = {e.trace_id: e.timestamp for e in queries.evidence(self.book.database, *rows.values())} if rows else {}
         for key, a in chosen.items():
             signature = self._signature(paths, key)

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path as FilePath
 
-from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, PriceBook, as_database, resolve_backends
+from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, GUESS_MARGIN, PriceBook, as_database, resolve_backends
 from tensor_graphs.compiler.compile import price_points
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.paths.path import NoPathError, Paths, Price
+from tensor_graphs.paths.path import NoPathError, Path, Paths, Price
 from tensor_graphs.profiling.calibration import known_rates, measure_device
+from tensor_graphs.profiling.deployed import NotDeployed, measure_deployed, record_deployed
 from tensor_graphs.profiling.judge import VERIFIER, Judge
 from tensor_graphs.profiling.profile import ProfileReport, Question, answer, question_key, unanswered
 from tensor_graphs.profiling.queue import settle_queue
 from tensor_graphs.records.database import Database
+
+log = logging.getLogger(__name__)
+
+ROUNDS = 6
+"""how often another path may turn out the cheapest before the search for it ends"""
+
+MANY_RUNS = 20.0
+"""runs of a path that measuring it as a whole costs, about"""
 
 OnStep = Callable[[int, int, str], None]
 """(done, total, what) for a progress bar"""
@@ -52,19 +62,71 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
     return out
 
 
+def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: Sequence[str], tolerance: float, end: float,
+             say: Callable[[str], None]) -> int:
+    """Measure the cheapest path at these sizes where it will run, beside the best guess, until the cheapest one is known there.
+
+    end: of the budget, on the clock of time.perf_counter. Returns how many steps were measured.
+    """
+    table = by_op(all_kernels(backends))
+    measured = 0
+    guessed: Path | None = None
+    for _ in range(ROUNDS):
+        book = PriceBook(judge.database, tuple(backends), tolerance, judge.threads, GUESS_MARGIN).load()
+        paths = Paths(graph, table, partial(_verified, book, binding))
+        path = paths.cheapest()
+        chosen = {key: a.kernel for key, a in paths.kernels(path).items() if a.kernel is not None}
+        signatures = {s.key: s for s in paths.known()}
+        unknown = [key for key, kernel in chosen.items() if not _known_in_graph(book, kernel, signatures[key], binding)]
+        if not unknown or path.seconds * MANY_RUNS > end - time.perf_counter():
+            break
+        if guessed is None:                                         # so that what is chosen later was compared with it in one run
+            plain = Paths(graph, table, partial(_guess, book, binding))
+            guessed = plain.cheapest()
+            chosen_by_guess = {key: a.kernel for key, a in plain.kernels(guessed).items() if a.kernel is not None}
+            signatures |= {s.key: s for s in plain.known()}
+        both = [path, *([guessed] if guessed.choices != path.choices else [])]
+        kernels = {k.name: k for k in (*chosen.values(), *chosen_by_guess.values())}
+        at = {n: int(s) for n, s in binding.items()}
+        say(f"{len(both)} path{'s' if len(both) > 1 else ''} as a whole")
+        try:
+            found = measure_deployed(judge, graph, both, kernels, at, backends)
+        except NotDeployed as e:
+            log.warning("the path %s could not be measured as a whole: %s", path.id, e)
+            break
+        measured += record_deployed(judge, found, kernels, signatures, at, VERIFIER)
+    return measured
+
+
+def _known_in_graph(book: PriceBook, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
+    timed = book.timed(kernel, signature, binding)
+    return timed is not None and timed[1]
+
+
+def _verified(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
+    return book.price(kernel, signature, binding)
+
+
+def _guess(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
+    """The price of a kernel that may be used, as if nothing had been timed."""
+    return None if book.why_not(kernel, signature, binding) is not None else book.guess(kernel, signature, binding)
+
+
 def _price(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
     return book.price(kernel, signature, binding, True)
 
 
 def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str] | None = None,
-                  database: Database | str | Path | None = None, tolerance: float = DEFAULT_TOLERANCE,
+                  database: Database | str | FilePath | None = None, tolerance: float = DEFAULT_TOLERANCE,
                   at: Mapping[str, int] | None = None, largest: Mapping[str, int] | None = None, threads: int | None = None,
                   timeout: float | None = None, on_step: OnStep | None = None) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
     Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest one
-    rests on rows only. Interrupting it (Ctrl-C) keeps every row measured so far; the next call goes on from there. timeout: seconds
-    after which a kernel counts as hanging. Raises NoPathError when nothing may be used from the start.
+    rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before those of
+    kernels on their own; again until nothing is cheaper. Interrupting it (Ctrl-C) keeps every row measured so far; the next call
+    goes on from there. timeout: seconds after which a kernel counts as hanging. Raises NoPathError when nothing may be used from the
+    start.
     """
     store = as_database(database)
     tried = forms(graph, tolerance)                                 # what is measured is what would be run
@@ -105,6 +167,10 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
                         on_step(done, total, f"{q.kernel.name} {q.signature.title()}")
                 if not todo or report.left:
                     break
+            if not report.left:
+                for binding in price_points(form.graph, at, largest):
+                    report.deployed += in_place(judge, form.graph, binding, here, tolerance, started + budget,
+                                                lambda what: None if on_step is None else on_step(done, done, what))
         settle_queue(store, here, threads)
     except KeyboardInterrupt:
         report.interrupted = True

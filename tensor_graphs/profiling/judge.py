@@ -342,7 +342,7 @@ class Judge:
                     raise JudgeError(f"{signature.title()} has no value at {dict(time_at)}, so it cannot be timed there")
                 baseline = _within(signature, time_at, PLAIN_WORK, 1e12)
             job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
-                   "modules": [_module_of(kernel)], "time": timed, "baseline": baseline, "budget": budget, "threads": self.threads}
+                   "modules": [module_of(kernel)], "time": timed, "baseline": baseline, "budget": budget, "threads": self.threads}
             reply = self.worker.run(job)
             if reply["status"] == "OTHER":
                 raise KernelError(reply["log"] + "\n  fix: start this process again, so that both see the same source")
@@ -437,7 +437,8 @@ def _within(signature: Signature, binding: Mapping[str, int], flops: float, traf
     return arithmetic <= flops and moved <= traffic
 
 
-def _module_of(kernel: Kernel) -> tuple[str, str | None]:
+def module_of(kernel: Kernel) -> tuple[str, str | None]:
+    """What a worker imports to know a kernel: the module's name and its file."""
     module = sys.modules.get(kernel.module)
     return kernel.module, getattr(module, "__file__", None)
 

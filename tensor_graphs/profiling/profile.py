@@ -41,6 +41,8 @@ class ProfileReport:
     seconds: float = 0.0
     statuses: dict[str, int] = field(default_factory=dict)
     interrupted: bool = False
+    deployed: int = 0
+    """steps that were measured in their places in whole paths"""
 
 
 def question_key(q: Question) -> tuple[str, str]:

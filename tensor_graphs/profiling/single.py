@@ -51,7 +51,7 @@ def with_parameters(graph: Graph, names: Sequence[str]) -> Graph:
 
 def single_kernel_plan(graph: Graph, kernel: Kernel) -> Plan:
     """A plan of the graph in which every node that needs a choice is run by this kernel."""
-    return _plan(graph, graph.roots, lambda node: kernel, copy_kernel((kernel.backend,)), (kernel.backend,))
+    return plan_along(graph, graph.roots, lambda node: kernel, copy_kernel((kernel.backend,)), (kernel.backend,))
 
 
 def views_graph(graph: Graph) -> Graph:
@@ -93,10 +93,12 @@ def plain_plan(graph: Graph) -> Plan | None:
     for node in make_graph(dict(zip(graph.outputs, roots, strict=True))).nodes:
         if needs_choice(node) and not has_kernel(node):
             return None
-    return _plan(graph, roots, lambda node: found[node], NUMPY_COPY, ("numpy",))
+    return plan_along(graph, roots, lambda node: found[node], NUMPY_COPY, ("numpy",))
 
 
-def _plan(graph: Graph, roots: Sequence[Node], choose: Callable[[Node], Kernel], copier: Kernel, backends: tuple[str, ...]) -> Plan:
+def plan_along(graph: Graph, roots: Sequence[Node], choose: Callable[[Node], Kernel], copier: Kernel,
+               backends: tuple[str, ...]) -> Plan:
+    """One variant of a graph whose nodes (after expansion: `roots`) each have a kernel."""
     used: dict[str, Kernel] = {copier.name: copier}
     chosen: dict[str, str] = {}
 

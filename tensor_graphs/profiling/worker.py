@@ -296,6 +296,10 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
         from tensor_graphs.runtime.threads import set_threads
 
         set_threads(job["threads"])
+    if job.get("kind") == "deployed":
+        from tensor_graphs.profiling.path_runs import run_deployed
+
+        return run_deployed(job)
     graph = parse_graph(job["graph"])
     kernel = kernel_named(job["kernel"])
     if kernel.identity != job["identity"]:

@@ -11,15 +11,20 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.compiler import profile_graph as module
-from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.compiler.compile import Choice, compile_graph
 from tensor_graphs.compiler.explain import measured_share
 from tensor_graphs.compiler.profile_graph import profile_graph
+from tensor_graphs.kernels.registry import register, unregister
+from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.path import NoPathError
+from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling import profile as questions
 from tensor_graphs.profiling.judge import environment_of
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
+from tests.compiler.conftest import add_row
+from tests.compiler.trial_kernels import SLEEPY
 
 N = tg.dim("n", 1, 24)
 SMALL = tg.graph({"y": tg.softmax(tg.linear(tg.input("x", (5, 16), tg.f32), tg.parameter("w", (12, 16), tg.f32)))})
@@ -57,7 +62,41 @@ def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list
     assert [measured_share(v) for v in plan.variants] == [1.0] * len(plan.variants)
     assert plan.unmeasured == () and starts == []
     again = profile_graph(g, database=database, budget=300.0)
-    assert again.measured == again.failed == again.left == 0 < again.already_known <= report.measured
+    assert again.measured == again.failed == again.left == again.deployed == 0 < again.already_known <= report.measured
+
+
+def test_the_steps_of_the_chosen_paths_are_known_in_their_places(database: Database) -> None:
+    g = tg.graph({"y": transformer()})
+    report = profile_graph(g, database=database, budget=300.0)
+    plan = compile_graph(g, database=database)
+    chosen = {(e.signature, e.chosen, str(v.at)) for v in plan.variants for e in v.evidence if e.chosen != "expand"}
+    assert report.deployed >= len(chosen)
+    rows = [e for v in plan.variants for e in v.evidence if e.chosen != "expand"]
+    assert all(", in its graph" in e.note for e in rows)
+    kinds = {e.kind for e in queries.evidence(database, *(e.trace for e in rows if isinstance(e, Choice) and e.trace))}
+    assert kinds == {"in_graph"}
+
+
+def test_a_kernel_that_was_fast_on_its_own_only_is_not_kept(database: Database) -> None:
+    """Its row says it takes no time; in its place in the graph it takes three milliseconds."""
+    register(SLEEPY)
+    try:
+        softmax = tg.softmax(tg.input("x", (64, 16), tg.f32))
+        add_row(database, SLEEPY, signature_of(softmax), {}, us=0.001)
+        g = tg.graph({"y": tg.tanh(softmax)})
+        before = compile_graph(g, database=database, backends=("numpy",))
+        assert SLEEPY.name in kernels_of(before)
+        assert profile_graph(g, database=database, budget=300.0, backends=("numpy",)).deployed > 0
+        after = compile_graph(g, database=database, backends=("numpy",))
+        assert SLEEPY.name not in kernels_of(after)
+        (sleepy,) = [s for e in after.variants[0].evidence for n, s, _ in e.others if n == SLEEPY.name]
+        assert sleepy > 3e-3
+    finally:
+        unregister(SLEEPY.name)
+
+
+def kernels_of(plan: Plan) -> set[str]:
+    return {i.kernel for v in plan.variants for i in v.program.instructions}
 
 
 def test_profiling_stores_baselines_and_constants(database: Database) -> None:
@@ -86,6 +125,7 @@ def test_an_interrupted_profile_keeps_its_rows_and_goes_on_from_there(database: 
     seen: list[tuple[int, int, str]] = []
     second = profile_graph(SMALL, database=database, budget=100.0, backends=("numpy",), on_step=lambda *step: seen.append(step))
     assert second.already_known == 1 and second.left == 0 and not second.interrupted
+    seen = [step for step in seen if "as a whole" not in step[2]]
     assert second.measured == len(seen) and [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
     assert seen[-1][0] == seen[-1][1] and all("numpy." in what for _, _, what in seen)
 

@@ -1,0 +1,73 @@
+"""deployed: what each step of a whole path takes where it will run: in its place among the others, in the real order.
+
+A kernel that is fast alone may be slow in its plan: other kernels leave other caches, threads of two runtimes get in each other's
+way, and a weight that was rotated through memory meets what its neighbours left. Paths are run in turns in one worker, so that a
+noisy neighbour slows all of them; the time of every step is stored as an `in_graph` trace of its kernel.
+Values do not matter here (every kernel on these paths has its verdict): weights are one block of random numbers, repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.json_form import graph_to_json
+from tensor_graphs.paths.path import Path
+from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, module_of, timed_workload
+from tensor_graphs.records.rows import TraceRecord
+
+log = logging.getLogger(__name__)
+
+MOST_RUNS, LEAST_RUNS = 30, 5
+SECONDS = 20.0
+"""about how long all runs together may take"""
+
+
+class NotDeployed(Exception):
+    """The worker could not run these paths; the message has its log."""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """One path as it ran. whole: seconds of each run. steps: (signature key, kernel name) -> mean seconds of a call, run by run."""
+
+    path: Path
+    whole: tuple[float, ...]
+    steps: Mapping[tuple[str, str], tuple[float, ...]]
+
+
+def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
+                     backends: Sequence[str]) -> list[Deployed]:
+    """Run paths of one graph in turns, in a worker. kernels: by name, all that the paths choose. Raises NotDeployed."""
+    expected = sum(p.seconds for p in paths)
+    runs = int(min(MOST_RUNS, max(LEAST_RUNS, SECONDS / max(expected, 1e-6))))
+    job = {"kind": "deployed", "graph": graph_to_json(graph), "paths": [p.to_json() for p in paths], "binding": dict(binding),
+           "backends": tuple(backends), "runs": runs, "threads": judge.threads,
+           "modules": sorted({module_of(k) for k in kernels.values()}, key=str),
+           "identities": {k.name: k.identity for k in kernels.values()}}
+    reply = judge.worker.run(job)
+    if reply["status"] != "RAN":
+        raise NotDeployed(str(reply.get("log", reply["status"])))
+    return [Deployed(path, tuple(found["whole"]), {(key, name): tuple(samples) for key, name, samples in found["steps"]})
+            for path, found in zip(paths, reply["paths"], strict=True)]
+
+
+def record_deployed(judge: Judge, found: Sequence[Deployed], kernels: Mapping[str, Kernel], signatures: Mapping[str, Signature],
+                    binding: Mapping[str, int], verifier: str) -> int:
+    """Store the time of every step as a trace of its kernel; what several paths share is one trace. Returns how many."""
+    samples: dict[tuple[str, str], list[float]] = {}
+    for each in found:
+        for step, seconds in each.steps.items():
+            samples.setdefault(step, []).extend(seconds)
+    for (key, name), times in samples.items():
+        kernel, signature = kernels[name], signatures[key]
+        judge.database.ensure_graph(graph_record(signature))
+        judge.database.add_trace(TraceRecord(
+            implementation_of(kernel), timed_workload(signature, binding), environment_of(kernel.backend, judge.threads),
+            "in_graph", "PASSED", samples_ms=tuple(s * 1e3 for s in times), timer="perf_counter", verifier=verifier,
+            conditions={"threads": judge.threads or 0, "paths": [d.path.id for d in found]}))
+    return len(samples)

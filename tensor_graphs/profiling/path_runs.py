@@ -1,0 +1,76 @@
+"""path_runs: the worker's part of deployed.py: builds the plans of several paths of one graph and runs them in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.kernels.registry import copy_kernel, kernel_named
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.json_form import graph_from_json
+from tensor_graphs.language.node import TensorType
+from tensor_graphs.paths.path import Path, expanded_roots
+from tensor_graphs.paths.plan import Plan
+from tensor_graphs.profiling.inputs import make_inputs
+from tensor_graphs.profiling.single import plan_along
+from tensor_graphs.runtime.compiled_graph import bind
+
+BLOCK = (1 << 20) + 7
+"""random numbers that weights repeat; odd, so that rows of a matrix differ"""
+
+WARM_UP = 2
+"""runs of each path that do not count"""
+
+
+def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Build every path's plan, run them in turns, return the times of their steps."""
+    graph = graph_from_json(job["graph"])
+    for name, identity in job["identities"].items():
+        if kernel_named(name).identity != identity:
+            return {"status": "OTHER", "log": f"{name} is another kernel in the worker: its source is not the same there"}
+    weights = {name: filled(node.type.at({}), i) for i, (name, node) in enumerate(graph.parameters.items())}
+    inputs = make_inputs(graph, job["binding"], 1)
+    dims = {n: s for n, s in job["binding"].items() if n in graph.dims}
+    plans = [path_plan(graph, Path.from_json(p), job["backends"]) for p in job["paths"]]
+    compiled = [bind(plan, weights) for plan in plans]
+    sessions = [c.session() for c in compiled]
+    taken: list[list[np.ndarray]] = [[] for _ in plans]
+    for run in range(WARM_UP + job["runs"]):
+        for c, session, samples in zip(compiled, sessions, taken, strict=True):
+            seconds = np.zeros(len(c.executors[0].program.instructions))
+            c._run(inputs, dims, session, None, seconds=seconds)
+            if run >= WARM_UP:
+                samples.append(seconds)
+    return {"status": "RAN", "paths": [
+        {"whole": [float(s.sum()) for s in samples], "steps": steps_of(plan, np.array(samples))}
+        for plan, samples in zip(plans, taken, strict=True)]}
+
+
+def path_plan(graph: Graph, path: Path, backends: Sequence[str]) -> Plan:
+    """The plan of a path, as the compiler lowers it."""
+    return plan_along(graph, expanded_roots(graph, path), lambda node: kernel_named(path.choices[signature_of(node).key]),
+                      copy_kernel(backends), tuple(backends))
+
+
+def filled(t: TensorType, seed: int) -> np.ndarray:
+    """Small random numbers (integers 0 to 3) of a type, one block of them over and over."""
+    rng = np.random.default_rng(seed)
+    block = rng.standard_normal(BLOCK).astype(np.float32) * np.float32(0.05) if t.dtype.is_float else rng.integers(0, 4, BLOCK)
+    return np.resize(block.astype(t.dtype.numpy), tuple(int(s) for s in t.shape))
+
+
+def steps_of(plan: Plan, samples: np.ndarray) -> list[tuple[str, str, list[float]]]:
+    """(signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. A copy that a kernel needed, and what
+    it prepares in every run, counts as the kernel's."""
+    found: dict[tuple[str, str], list[np.ndarray]] = {}
+    waiting = np.zeros(len(samples))
+    for i, ins in enumerate(plan.variants[0].program.instructions):
+        if not ins.signature or ins.label.startswith("prepare_"):
+            waiting = waiting + samples[:, i]
+            continue
+        found.setdefault((ins.signature, ins.kernel), []).append(samples[:, i] + waiting)
+        waiting = np.zeros(len(samples))
+    return [(key, name, np.mean(calls, axis=0).tolist()) for (key, name), calls in found.items()]
