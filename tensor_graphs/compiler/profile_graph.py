@@ -122,11 +122,11 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
                   timeout: float | None = None, on_step: OnStep | None = None) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
-    Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest one
-    rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before those of
-    kernels on their own; again until nothing is cheaper. Interrupting it (Ctrl-C) keeps every row measured so far; the next call
-    goes on from there. timeout: seconds after which a kernel counts as hanging. Raises NoPathError when nothing may be used from the
-    start.
+    Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
+    one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before
+    those of kernels on their own; again until nothing is cheaper. Interrupting it (Ctrl-C) keeps every row measured so far; the
+    next call goes on from there. timeout: seconds after which a kernel counts as hanging. Raises NoPathError when nothing may
+    be used from the start.
     """
     store = as_database(database)
     tried = forms(graph, tolerance)                                 # what is measured is what would be run
@@ -136,6 +136,11 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
     here, _ = resolve_backends(backends)
     seen: set[tuple[str, str]] = set()
     done = 0
+
+    def say(what: str) -> None:
+        if on_step is not None:
+            on_step(done, done, what)
+
     try:
         measure_device(store, here, threads=threads)
         with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
@@ -165,12 +170,14 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
                     report.failed += status != "PASSED"
                     if on_step is not None:
                         on_step(done, total, f"{q.kernel.name} {q.signature.title()}")
-                if not todo or report.left:
+                if report.left:
                     break
-            if not report.left:
-                for binding in price_points(form.graph, at, largest):
-                    report.deployed += in_place(judge, form.graph, binding, here, tolerance, started + budget,
-                                                lambda what: None if on_step is None else on_step(done, done, what))
+                if not todo:                                        # times in place may make another path the cheapest: ask again
+                    steps = sum(in_place(judge, form.graph, binding, here, tolerance, started + budget, say)
+                                for binding in price_points(form.graph, at, largest))
+                    report.deployed += steps
+                    if not steps:
+                        break
         settle_queue(store, here, threads)
     except KeyboardInterrupt:
         report.interrupted = True

@@ -16,13 +16,14 @@ from tensor_graphs.paths.path import Path, expanded_roots
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.inputs import make_inputs
 from tensor_graphs.profiling.single import plan_along
+from tensor_graphs.profiling.turns import settle
 from tensor_graphs.runtime.compiled_graph import bind
 
 BLOCK = (1 << 20) + 7
 """random numbers that weights repeat; odd, so that rows of a matrix differ"""
 
-WARM_UP = 2
-"""runs of each path that do not count"""
+TURN = 5
+"""runs of a path in a row; the first does not count"""
 
 
 def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,12 +39,14 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
     compiled = [bind(plan, weights) for plan in plans]
     sessions = [c.session() for c in compiled]
     taken: list[list[np.ndarray]] = [[] for _ in plans]
-    for run in range(WARM_UP + job["runs"]):
+    while len(taken[-1]) < job["runs"]:
         for c, session, samples in zip(compiled, sessions, taken, strict=True):
-            seconds = np.zeros(len(c.executors[0].program.instructions))
-            c._run(inputs, dims, session, None, seconds=seconds)
-            if run >= WARM_UP:
-                samples.append(seconds)
+            settle()
+            for run in range(TURN):
+                seconds = np.zeros(len(c.executors[0].program.instructions))
+                c._run(inputs, dims, session, None, seconds=seconds)
+                if run:
+                    samples.append(seconds)
     return {"status": "RAN", "paths": [
         {"whole": [float(s.sum()) for s in samples], "steps": steps_of(plan, np.array(samples))}
         for plan, samples in zip(plans, taken, strict=True)]}

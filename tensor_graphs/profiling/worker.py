@@ -230,12 +230,13 @@ class Bench:
                              "mutated": digest({n: a for n, a in inputs.items() if n not in shared}) != before})
 
     def time(self, points: tuple[Point, ...], budget: float, baseline: CompiledGraph | None) -> tuple[list[float], list[float]]:
-        """Cold samples [s] of the kernel and, in between, of the plain path; then the points once more, to be compared.
+        """Cold samples [s] of the kernel and, in the middle of them, of the plain path; then the points once more, to be compared.
 
         Operands rotate over more memory than the last-level cache holds. Before each run a number of an operand is changed, so
-        that a remembered answer is of no use; at least 5 samples, at most 50.
+        that a remembered answer is of no use; at least 6 samples, at most 50.
         """
         from tensor_graphs.profiling.inputs import point_inputs
+        from tensor_graphs.profiling.turns import settle
 
         binding = points[0].binding
         exact = [point_inputs(self.graph, p) for p in points]
@@ -249,21 +250,28 @@ class Bench:
         plain_steps = len(baseline.executors[0].program.instructions) if baseline is not None else 0
         samples: list[float] = []
         plain: list[float] = []
-        started = time.perf_counter()
-        for k in range(52):
-            inputs = sets[k % copies]
-            stir(inputs, k)
-            seconds = np.zeros(steps)
-            execute(bound[k % copies], inputs, arrays, binding, seconds)
-            if k >= 2:
-                samples.append(float(seconds.sum()))
-            if baseline is not None and (k < 5 or sum(plain) < budget / 2):
+        k = 0
+        for turn in range(2):                                       # the kernel, the plain path, the kernel again
+            settle()
+            end = time.perf_counter() + budget / 2
+            for count in range(27):
+                inputs = sets[k % copies]
+                stir(inputs, k)
+                seconds = np.zeros(steps)
+                execute(bound[k % copies], inputs, arrays, binding, seconds)
+                k += 1
+                if count >= 2:
+                    samples.append(float(seconds.sum()))
+                if count >= 4 and time.perf_counter() > end:
+                    break
+            for count in range(27 if baseline is not None and turn == 0 else 0):
+                assert baseline is not None
                 seconds = np.zeros(plain_steps)
-                execute(baseline, sets[(k + copies // 2) % copies], arrays, binding, seconds)
-                if k >= 1:
+                execute(baseline, sets[(k + count) % copies], arrays, binding, seconds)
+                if count >= 1:
                     plain.append(float(seconds.sum()))
-            if len(samples) >= 5 and time.perf_counter() - started > budget:
-                break
+                if count >= 4 and sum(plain) > budget / 2:
+                    break
         for inputs in exact:
             for g in out.values():
                 g.poison()
