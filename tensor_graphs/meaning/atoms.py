@@ -1,0 +1,91 @@
+"""atoms: a graph in atomic ops alone, in the short forms that are the same functions of real numbers.
+
+A composite is replaced by its definition, but where the definition branches or rounds on purpose (exp, tanh, softmax,
+…) by the shortest expression that has its value for finite operands without overflow; erf stays, as a function of
+which only oddness is known. Nothing here is fit for computing in floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tensor_graphs.language import atomic, leaves
+from tensor_graphs.language.atomic import AtomicOp
+from tensor_graphs.language.composite import LIBRARY, CompositeOp, instantiate
+from tensor_graphs.language.composites.elementary import ALGEBRAIC, LN2, LOG2E, wide
+from tensor_graphs.language.node import Node, rebuild
+from tensor_graphs.meaning.errors import OutsideFragmentError
+
+Form = Callable[[Node, Mapping[str, Any]], Node]
+
+KEPT = frozenset({"erf"})
+"""Composites that are functions of one number of which only oddness is known."""
+
+
+def _exp(x: Node) -> Node:
+    return atomic.exp2(x * LOG2E)
+
+
+def _softmax(x: Node, attrs: Mapping[str, Any]) -> Node:
+    e = _exp(x)
+    return e * atomic.reciprocal(e.sum(attrs["axis"], keepdims=True))
+
+
+def _logsumexp(x: Node, axis: int, keepdims: bool) -> Node:
+    return atomic.log2(_exp(x).sum(axis, keepdims=keepdims)) * LN2
+
+
+def _log_softmax(x: Node, attrs: Mapping[str, Any]) -> Node:
+    return x - _logsumexp(x, attrs["axis"], True)
+
+
+def _erfc(x: Node, attrs: Mapping[str, Any]) -> Node:
+    made: Node = 1.0 - LIBRARY["erf"](x)
+    return made
+
+
+def _of_one(form: Callable[[Node], Node]) -> Form:
+    return lambda x, attrs: form(x)
+
+
+FORMS: dict[str, Form] = {
+    **{name: _of_one(form) for name, form in ALGEBRAIC.items()},
+    "softmax": _softmax, "log_softmax": _log_softmax,
+    "logsumexp": lambda x, attrs: _logsumexp(x, attrs["axis"], attrs["keepdims"]), "erfc": _erfc,
+}
+"""Library composites of one operand -> their value over the reals; the operand comes in the dtype computed in."""
+
+
+def in_atoms(outputs: Sequence[Node]) -> list[Node]:
+    """The outputs over leaves, atomic ops and the KEPT composites. Raises OutsideFragmentError for an opaque one."""
+    several: dict[Node, list[Node]] = {}
+
+    def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
+        op = node.op
+        if op is leaves.ITEM and node.inputs[0] in several:
+            index: int = node.attrs["index"]
+            return several[node.inputs[0]][index]
+        if op is leaves.COPY_TO:
+            return new[0]
+        if not isinstance(op, CompositeOp):
+            if isinstance(op, AtomicOp) or op.kind in ("leaf", "structural"):
+                return None
+            raise OutsideFragmentError(f"{op.name} is neither atomic nor a composite", node.location)
+        ours = LIBRARY.get(op.name) is op
+        if ours and op.name in KEPT:
+            if new[0].dtype.itemsize >= 4:
+                return None
+            return atomic.cast(op(wide(new[0])), new[0].dtype)
+        if ours and op.name in FORMS:
+            x = new[0]
+            return atomic.cast(in_atoms([FORMS[op.name](wide(x), node.attrs)])[0], x.dtype)
+        if op.opaque:
+            raise OutsideFragmentError(f"{op.name} is opaque: it is never replaced by a definition", node.location)
+        definition = op.define([i.type for i in node.inputs], node.attrs)
+        made = in_atoms(instantiate(definition, new))
+        if len(made) > 1:
+            several[node] = made
+        return made[0]
+
+    return rebuild(list(outputs), replace)

@@ -1,0 +1,193 @@
+"""counterexample: inputs at which two graphs differ in float64 by more than rounding can explain.
+
+What rounding can do is measured, not estimated: the graphs run again with every operation and every constant that is no
+whole number disturbed by up to 2^-44 of itself, and only a difference many times larger than all that this moves
+counts. Where a result hangs on cancellation, or sits at an edge of floor or <, the disturbed runs scatter and nothing
+is claimed. Source: Monte Carlo arithmetic, Parker 1997.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.leaves import NAMED_LEAVES
+from tensor_graphs.language.node import Node, walk
+from tensor_graphs.meaning.algebra import Array, At, Real
+from tensor_graphs.meaning.interpreter import _Walk
+
+NOISE = 2.0**-44
+SAFETY = 256.0
+"""A difference counts when it is so many times what the disturbances moved."""
+
+_RUNS = 3
+
+
+class Disturbed(Real):
+    """Real, with floats off by a random factor within 1 ± NOISE after every op."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def noise(self, x: Array) -> Array:
+        return np.asarray(x * (1.0 + NOISE * self.rng.uniform(-1.0, 1.0, x.shape)))
+
+    def constant(self, n: At, value: bool | int | float | Array) -> Array:
+        made = super().constant(n, value)
+        return made if n.dtype.kind != "float" else np.where(made == np.floor(made), made, self.noise(made))
+
+    def finish(self, n: At, value: Array) -> Array:
+        return self.noise(value) if n.dtype.kind == "float" and n.node.op.name in ROUNDING else value
+
+
+ROUNDING = frozenset({"reciprocal", "sqrt", "exp2", "log2", "sin", "add", "mul", "sum", "scatter"})
+
+
+class _DisturbedWalk(_Walk):
+    def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], use_direct: bool, seed: int) -> None:
+        super().__init__(leaf_values, binding, "real", use_direct)
+        self.algebra = self.disturbed = Disturbed(seed)
+
+    def direct(self, op: Any, node: Node, values: list[Array]) -> tuple[Array, ...]:
+        return tuple(self.disturbed.noise(x) if x.dtype == np.float64 else x for x in super().direct(op, node, values))
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Inputs (float64, or integers) at real sizes, and the first place where the outputs differ.
+
+    noise: what rounding could explain there, of both together; inf values mean that shapes differ.
+    """
+
+    sizes: Mapping[str, int]
+    leaves: Mapping[str, Array]
+    output: str
+    index: tuple[int, ...]
+    left: float | int | bool
+    right: float | int | bool
+    noise: float
+
+    def show(self) -> str:
+        """A few lines for a person."""
+        at = ", ".join(f"{k} = {v}" for k, v in self.sizes.items())
+        place = ", ".join(map(str, self.index))
+        explained = f"rounding explains {self.noise:.1e}"
+        lines = [f"{self.output}[{place}] is {self.left!r} and {self.right!r} ({explained}){f' at {at}' if at else ''}"]
+        for name, value in self.leaves.items():
+            text = np.array2string(value.reshape(-1), threshold=12, edgeitems=3, precision=17, max_line_width=1000)
+            lines.append(f"  {name} {value.dtype.name}{list(value.shape)} = {text}")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        def plain(x: Any) -> Any:
+            x = x.item() if isinstance(x, np.generic) else x
+            return x if not isinstance(x, float) or math.isfinite(x) else str(x)
+
+        return {"sizes": dict(self.sizes), "output": self.output, "index": list(self.index), "left": plain(self.left),
+                "right": plain(self.right), "noise": self.noise,
+                "leaves": {name: {"dtype": x.dtype.name, "shape": list(x.shape),
+                                  "values": [plain(v) for v in x.reshape(-1)[:4096].tolist()]} for name, x in self.leaves.items()}}
+
+
+def work(roots: Sequence[Node], binding: Mapping[str, int]) -> int:
+    """Elements of all nodes, composites unexpanded."""
+    return sum(d.evaluate(t.size(), binding) for node in walk(roots) for t in node.types)
+
+
+def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int]) -> Array:
+    """Values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 with zeros, repeats and signs, 4 large."""
+    dtype, rng = leaf.dtype, np.random.default_rng(seed)
+    if dtype.kind == "bool":
+        return np.asarray(rng.random(shape) < (0.5, 0.7, 0.3, 0.1, 0.95)[kind])
+    if dtype.kind == "float":
+        normal = rng.standard_normal(shape)
+        made = (normal, rng.uniform(0.25, 2.0, shape), normal * 10.0 ** rng.uniform(-4, 2, shape),
+                rng.integers(-2, 3, shape) * 0.5, normal * 6.0)[kind]
+        return np.asarray(made, dtype=np.float64)
+    return _integers(dtype, shape, kind, rng)
+
+
+def _integers(dtype: DType, shape: tuple[int, ...], kind: int, rng: np.random.Generator) -> Array:
+    low, high = int(dtype.min), int(dtype.max)
+    if kind in (0, 1):
+        count = math.prod(shape)
+        made = rng.permutation(max(count, 3))[:count].reshape(shape) if kind == 0 else rng.integers(0, 3, shape)
+        return np.asarray(made % (high + 1)).astype(dtype.numpy)
+    if kind == 3:
+        return rng.integers(max(low, -3), min(high, 12), shape).astype(dtype.numpy)
+    return rng.integers(low, high, shape, dtype=dtype.numpy, endpoint=True)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Two graphs run once: worst relative difference among finite places, and a counterexample if it counts."""
+
+    difference: float
+    compared: int
+    found: Counterexample | None
+
+
+def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mapping[str, int], kind: int, seed: int,
+            use_direct: bool) -> Trial | None:
+    """Run two graphs, outputs by name, at random leaves; None where one of them has no meaning for the values drawn."""
+    roots = [*left.values(), *right.values()]
+    given = {leaf: draw(leaf, tuple(int(s) for s in leaf.type.at(binding).shape), kind,
+                        [seed, kind, *leaf.attrs["name"].encode()])
+             for leaf in walk(roots) if leaf.op in NAMED_LEAVES}
+    names = {str(leaf.attrs["name"]): x for leaf, x in given.items()}
+    try:
+        with np.errstate(all="ignore"):
+            exact = _Walk(given, binding, "real", True).run(roots)
+            noisy = [_DisturbedWalk(given, binding, use_direct, seed * 10 + k).run(roots) for k in range(_RUNS)]
+    except TensorGraphsError:
+        return None
+    worst, compared, found = 0.0, 0, None
+    count = len(left)
+    for place, name in enumerate(left):
+        x, y = exact[place], exact[count + place]
+        if x.shape != y.shape:
+            text = Counterexample(binding, names, name, (), math.inf, math.inf, 0.0)
+            return Trial(math.inf, 0, text)
+        if x.size == 0:
+            continue
+        with np.errstate(all="ignore"):
+            a, b = x.astype(np.float64), y.astype(np.float64)
+            if x.dtype != np.float64 and x.dtype.itemsize == 8:
+                gap = np.where(x == y, 0.0, np.maximum(np.abs(a - b), 1.0))
+            else:
+                gap = np.abs(a - b)
+            moved = np.zeros(x.shape)
+            for run in noisy:
+                for at, was in ((place, a), (count + place, b)):
+                    moved = np.maximum(moved, np.abs(run[at].astype(np.float64) - was))
+            scale = np.maximum(np.abs(a), np.abs(b))
+            finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(moved)
+            counts = finite & (gap > SAFETY * moved + 1e-12 * scale) & (gap > 1e-200)
+            relative = np.where(finite & (gap > 0), gap / np.where(scale > 0, scale, 1.0), 0.0)
+        compared += int(finite.sum())
+        if relative.size:
+            worst = max(worst, float(relative.max()))
+        if found is None and counts.any():
+            first = np.unravel_index(int(np.argmax(np.where(counts, relative, -1.0))), x.shape)
+            index = tuple(int(i) for i in first)
+            found = Counterexample(binding, names, name, index, x[index].item(), y[index].item(), float(moved[index]))
+    return Trial(worst, compared, found)
+
+
+def trials(bindings: Sequence[Mapping[str, int]]) -> Iterator[tuple[Mapping[str, int], int, int]]:
+    """(sizes, kind, seed) in the order in which to try them: every size once, then every kind at the first ones."""
+    for i, binding in enumerate(bindings):
+        yield binding, 0, i
+    for kind in (1, 3, 2, 4):
+        for binding in bindings[:2]:
+            yield binding, kind, 100 + kind
+    for seed in range(4):
+        for kind in (0, 3):
+            yield bindings[seed % len(bindings)], kind, 200 + seed

@@ -1,0 +1,303 @@
+"""equality: whether two graphs are the same function: proved, refuted, or not known.
+
+    verdict = equal(a, b)
+    verdict.status      "structural" | "fingerprint" | "refuted" | "unknown"
+    verdict.proved      True for the first two
+
+Leaves are the same when they have the same name and kind, outputs too (or the same place, where names differ); float
+leaves and outputs may differ in width, as in real numbers they are the same. With bits=True they may not, and every
+narrowing cast is a function of its own: graphs that are equal then round the same values, and differ by the order of
+sums at most.
+
+A proof by fingerprint needs agreement at every size and point (fingerprint.py), and no run in float64 that contradicts
+it; a refutation needs inputs at which float64 results differ by more than rounding can explain (counterexample.py).
+Everything else is unknown, with the reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language import atomic, leaves
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.graph import Graph, replace_dims
+from tensor_graphs.language.node import Node, rebuild, walk
+from tensor_graphs.meaning import counterexample
+from tensor_graphs.meaning.counterexample import Counterexample
+from tensor_graphs.meaning.errors import OutsideFragmentError
+from tensor_graphs.meaning.fingerprint import MOST_WORK, Points, compare
+from tensor_graphs.meaning.sizes import Sizes, choose
+
+log = logging.getLogger(__name__)
+
+Status = Literal["structural", "fingerprint", "refuted", "unknown"]
+
+LARGEST_RUN = 20_000_000
+"""Elements of all nodes that a run in float64 may have; three quarters of a second."""
+
+_RUNS_WORK = 60_000_000
+_DIRECT_ABOVE = 2_000_000
+
+ASSUMED = {
+    "reciprocal": "no division by 0", "log2": "logarithms of numbers > 0", "sqrt": "roots of numbers ≥ 0",
+    "less": "no NaN", "not_equal": "no NaN",
+}
+"""What a proof by fingerprint takes for granted, by the ops that occur."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of two graphs.
+
+    probability: that different graphs would have passed (fingerprint only; at most 2^-24). sizes: those compared at.
+    tested_at: the numbers written in the program that meet a dim, by dim: the proof then says "tested at these sizes"
+    for it, not "at all". assuming: what was taken for granted. counterexample: inputs (refuted only). reason: why
+    unknown. difference: the largest relative difference that float64 runs showed, None where there were none.
+    """
+
+    status: Status
+    probability: float | None = None
+    sizes: tuple[Mapping[str, int], ...] = ()
+    tested_at: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    assuming: tuple[str, ...] = ()
+    counterexample: Counterexample | None = None
+    reason: str = ""
+    difference: float | None = None
+    bits: bool = False
+
+    @property
+    def proved(self) -> bool:
+        return self.status in ("structural", "fingerprint")
+
+    def __bool__(self) -> bool:
+        raise TypeError("a verdict has four values, not two; ask verdict.proved, or compare verdict.status")
+
+    def show(self) -> str:
+        """A few lines for a person."""
+        if self.status == "structural":
+            return "equal: the same graph once composites are written out"
+        if self.status == "refuted":
+            assert self.counterexample is not None
+            return "not equal:\n" + self.counterexample.show()
+        if self.status == "unknown":
+            shown = "" if self.difference is None else f"\n  largest relative difference in float64: {self.difference:.1e}"
+            return f"not known: {self.reason}{shown}"
+        lines = [f"equal: the same values at random points of finite fields (wrong with probability ≤ {self.probability:.1e})"]
+        if any(self.sizes):
+            at = "; ".join(", ".join(f"{k} = {v}" for k, v in s.items()) for s in self.sizes)
+            meets = "; ".join(f"{k} meets {', '.join(map(str, v))}" for k, v in self.tested_at.items())
+            lines.append(f"  {'tested' if self.tested_at else 'compared'} at {at}{f' ({meets})' if meets else ''}")
+        if self.assuming:
+            lines.append(f"  assuming {', '.join(self.assuming)}")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"verdict": self.status, "probability": self.probability, "sizes": [dict(s) for s in self.sizes],
+                "tested_at": {k: list(v) for k, v in self.tested_at.items()}, "assuming": list(self.assuming),
+                "counterexample": None if self.counterexample is None else self.counterexample.as_json(),
+                "reason": self.reason, "difference": None if self.difference is None else str(self.difference)
+                if self.difference == float("inf") else self.difference, "mode": "bits" if self.bits else "math"}
+
+
+def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
+    """Whether a and b compute the same outputs (and new states) for all inputs; see the module's docstring.
+
+    bits: narrowing casts count (mode *bits*), else floats are real numbers (mode *math*). Deterministic for a given
+    seed. Never raises for graphs that are well formed: what cannot be decided is "unknown", with the reason.
+    """
+    try:
+        left, right = _together(a, b, bits)
+    except TensorGraphsError as e:
+        return Verdict("unknown", reason=_first_line(e), bits=bits)
+    if all(x is right[name] for name, x in left.items()):
+        return Verdict("structural", bits=bits)
+    roots = [*left.values(), *right.values()]
+    try:
+        expanded = expand_all(roots)
+        if expanded[:len(left)] == expanded[len(left):]:
+            return Verdict("structural", bits=bits)
+    except TensorGraphsError as e:
+        return Verdict("unknown", reason=_first_line(e), bits=bits)
+    symbols = _symbols(roots)
+    sizes = Sizes(({name: low for name, (low, _) in symbols.items()},), {}, False)
+    reason, probability, done, points = "", 0.0, [], None
+    try:
+        points = Points([list(left.values()), list(right.values())], bits)
+        sizes = choose(points.order, symbols)
+        budget = MOST_WORK
+        for binding in sizes.bindings:
+            try:
+                found = compare(points, binding, budget, seed)
+            except d.DimError:
+                continue                                    # sizes that do not go together
+            if not found.equal:
+                reason = f"the fingerprints differ: {found.where}"
+                break
+            budget -= found.work
+            probability = max(probability, found.probability)
+            done.append(binding)
+        if not done and not reason:
+            reason = "no choice of sizes at which both graphs have a meaning"
+    except TensorGraphsError as e:
+        reason = _first_line(e)
+    difference: float | None = None
+    allowed = _RUNS_WORK if reason else LARGEST_RUN
+    for run_at, kind, trial_seed in itertools.islice(counterexample.trials(_runnable(sizes, done, roots)), None if reason else 2):
+        try:
+            size = counterexample.work(expanded, run_at)
+            use_direct = size > _DIRECT_ABOVE
+            if use_direct:
+                size = counterexample.work(roots, run_at)
+            allowed -= size * 4
+            if size > LARGEST_RUN or allowed < 0:
+                break
+            trial = counterexample.attempt(left, right, run_at, kind, seed + trial_seed, use_direct)
+        except TensorGraphsError:
+            continue
+        if trial is None:
+            continue
+        difference = max(difference or 0.0, trial.difference)
+        if trial.found is not None:
+            if not reason:
+                log.warning("a fingerprint says equal, float64 differs: %s", trial.found.show())
+                return Verdict("unknown", reason="the fingerprints agree, but float64 runs differ by more than their rounding",
+                               difference=difference, sizes=tuple(done), bits=bits)
+            return Verdict("refuted", counterexample=trial.found, difference=difference, bits=bits)
+    if reason:
+        return Verdict("unknown", reason=reason, difference=difference, sizes=tuple(done), bits=bits)
+    assert points is not None
+    return Verdict("fingerprint", probability, tuple(done), sizes.met, _assuming(points), difference=difference, bits=bits)
+
+
+def _first_line(e: TensorGraphsError) -> str:
+    return str(getattr(e, "message", "") or e).splitlines()[0]
+
+
+def _assuming(points: Points) -> tuple[str, ...]:
+    found = dict.fromkeys(ASSUMED[n.op.name] for n in points.order if n.op.name in ASSUMED and n.inputs[0].dtype.kind == "float")
+    if any(n.dtype.kind == "float" for n in points.order):
+        found["finite inputs"] = found["no overflow"] = None
+    if points.given and any(n not in points.shared for n in points.order if n.dtype.kind != "float"):
+        found["integers as sampled"] = None
+    return tuple(found)
+
+
+def _symbols(roots: Sequence[Node]) -> dict[str, tuple[int, int]]:
+    graph = Graph({str(i): r for i, r in enumerate(roots)}, {})
+    return {name: d.bounds(x) for name, x in graph.dims.items()}
+
+
+def _runnable(sizes: Sizes, done: Sequence[Mapping[str, int]], roots: Sequence[Node]) -> list[Mapping[str, int]]:
+    """Sizes for runs in float64: those where the fingerprints agreed come last, the one where they differed first."""
+    rest = [s for s in sizes.bindings if s not in done]
+    return [*rest[:1], *done[:1], *rest[1:], *done[1:]]
+
+
+# ---- the same leaves, dims and outputs -------------------------------------------------------------------------------
+
+
+def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str, Node]]:
+    """The outputs and new states of both graphs by name, over the same leaves and dims.
+
+    Raises OutsideFragmentError where leaves or outputs cannot be paired.
+    """
+    pairs = _pairs(a, b)
+    to_a: dict[str, Dim] = {}
+    to_b: dict[str, Dim] = {}
+    for x, y in pairs:
+        if x.rank != y.rank or (x.dtype != y.dtype and (bits or x.dtype.kind != "float" or y.dtype.kind != "float")):
+            raise _two_types(x, y)
+        for one, other in zip(x.shape, y.shape, strict=True):
+            _unify(one, other, to_a, to_b)
+    for name in a.dims.keys() & b.dims.keys() - to_a.keys() - to_b.keys():
+        _unify(a.dims[name], b.dims[name], to_a, to_b)
+    roots_a, roots_b = _roots(a), _roots(b)
+    left, right = _output_names(roots_a, roots_b)
+    new_a = replace_dims(list(left.values()), to_a) if to_a else list(left.values())
+    new_b = replace_dims(list(right.values()), to_b) if to_b else list(right.values())
+    now: dict[tuple[Any, str], Node] = {(n.op, n.attrs["name"]): n for n in walk(new_a) if n.op in leaves.NAMED_LEAVES}
+    for x in ([replace_dims([x], to_a)[0] for x, _ in pairs] if to_a else [x for x, _ in pairs]):
+        now.setdefault((x.op, x.attrs["name"]), x)
+    names = {(y.op, y.attrs["name"]): (x.op, x.attrs["name"]) for x, y in pairs}
+
+    def replace(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        if node.op not in leaves.NAMED_LEAVES or (node.op, node.attrs["name"]) not in names:
+            return None
+        x = now[names[node.op, node.attrs["name"]]]
+        if x.shape != node.shape:
+            raise _two_types(x, node)
+        return atomic.cast(x, node.dtype)
+
+    new_b = rebuild(new_b, replace)
+    for name, x, y in zip(left, new_a, new_b, strict=True):
+        if x.rank != y.rank or (x.dtype != y.dtype and (bits or not x.dtype.kind == y.dtype.kind == "float")):
+            raise OutsideFragmentError(f"{name} is {x.type} in one graph and {y.type} in the other")
+    return dict(zip(left, new_a, strict=True)), dict(zip(left, new_b, strict=True))
+
+
+def _two_types(x: Node, y: Node) -> OutsideFragmentError:
+    return OutsideFragmentError(f"{x.op.name} {x.attrs['name']!r} is {x.type} in one graph and {y.type} in the other")
+
+
+def _pairs(a: Graph, b: Graph) -> list[tuple[Node, Node]]:
+    """The leaves that are the same, one of each graph."""
+    found = []
+    for kind in ("inputs", "parameters", "states"):
+        one: Mapping[str, Node] = getattr(a, kind)
+        other: Mapping[str, Node] = getattr(b, kind)
+        found += [(x, other[name]) for name, x in one.items() if name in other]
+    return found
+
+
+def _unify(one: Dim, other: Dim, to_a: dict[str, Dim], to_b: dict[str, Dim]) -> None:
+    """Make two sizes of one axis the same, where one of them is a symbol by itself."""
+    one = d.substitute(one, {k: v for k, v in to_a.items() if isinstance(one, d.Expr) and k in one.symbols})
+    other = d.substitute(other, {k: v for k, v in to_b.items() if isinstance(other, d.Expr) and k in other.symbols})
+    if one == other:
+        return
+    alone_a = isinstance(one, d.Expr) and [str(one)] == list(one.symbols)
+    alone_b = isinstance(other, d.Expr) and [str(other)] == list(other.symbols)
+    if alone_a and alone_b:
+        (low, high), (low_b, high_b) = d.bounds(one), d.bounds(other)
+        low, high = max(low, low_b), min(high, high_b)
+        if low > high:
+            raise OutsideFragmentError(f"the dims {one} and {other} have no size in common")
+        made = d.dim(str(one), low, high)
+        if made != one:
+            to_a[str(one)] = made
+        if made != other:
+            to_b[str(other)] = made
+    elif alone_b:
+        to_b[str(other)] = one
+    elif alone_a:
+        to_a[str(one)] = other
+    else:
+        raise OutsideFragmentError(f"an axis has the size {one} in one graph and {other} in the other")
+
+
+def _roots(g: Graph) -> tuple[dict[str, Node], dict[str, Node]]:
+    return dict(g.outputs), dict(g.updates)
+
+
+def _output_names(a: tuple[dict[str, Node], dict[str, Node]],
+                  b: tuple[dict[str, Node], dict[str, Node]]) -> tuple[dict[str, Node], dict[str, Node]]:
+    """Outputs and updates of both by the names of the first; by place where the names of outputs differ."""
+    (outputs_a, updates_a), (outputs_b, updates_b) = a, b
+    if set(outputs_a) != set(outputs_b):
+        if len(outputs_a) != len(outputs_b):
+            raise OutsideFragmentError(f"one graph has {len(outputs_a)} outputs, the other {len(outputs_b)}")
+        outputs_b = dict(zip(outputs_a, outputs_b.values(), strict=True))
+    left = dict(outputs_a)
+    right = {name: outputs_b[name] for name in outputs_a}
+    for name in dict.fromkeys([*updates_a, *updates_b]):
+        if name not in updates_a or name not in updates_b:
+            raise OutsideFragmentError(f"only one graph moves the state {name!r} on")
+        left[f"{name} (new)"], right[f"{name} (new)"] = updates_a[name], updates_b[name]
+    return left, right

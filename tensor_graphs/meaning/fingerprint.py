@@ -1,0 +1,289 @@
+"""fingerprint: what a graph means, as its values at random points of a finite field.
+
+`Points` evaluates one or more graphs together, at sizes and points of choice, over the same random leaves; `compare`
+says at one choice of sizes whether two lists of outputs agree, and how likely different ones would have agreed;
+`fingerprint` hashes the values of one graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensor_graphs.language import leaves
+from tensor_graphs.language.atomic import AtomicOp
+from tensor_graphs.language.composite import resolve_attributes
+from tensor_graphs.language.dims import bounds
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import ArrayValue, Node, walk
+from tensor_graphs.meaning import lanes as lane_room
+from tensor_graphs.meaning import residues
+from tensor_graphs.meaning.algebra import Array, At
+from tensor_graphs.meaning.atoms import in_atoms
+from tensor_graphs.meaning.degree import degrees
+from tensor_graphs.meaning.errors import OutsideFragmentError
+from tensor_graphs.meaning.finite_field import Field, Value
+from tensor_graphs.meaning.selections import Selections
+from tensor_graphs.meaning.sizes import choose
+
+TARGET = 2.0**-24
+"""A proof is wrong with at most this probability."""
+
+MOST_WORK = 40_000_000
+"""Elements times points that one comparison of two graphs may compute, at all sizes together (about a second)."""
+
+MOST_POINTS = 8192
+FEWEST_POINTS = 4
+_BATCH_ELEMENTS = 400_000
+"""of the largest node, times points: what is in memory at a time."""
+
+
+def seed_of(*words: object) -> list[int]:
+    digest = hashlib.sha256("|".join(map(str, words)).encode()).digest()
+    return [int.from_bytes(digest[i:i + 4], "little") for i in (0, 4, 8, 12)]
+
+
+def draw_integers(dtype: DType, shape: tuple[int, ...], points: int, pool: Sequence[int], sizes: Sequence[int],
+                  seed: list[int]) -> Array:
+    """Integers for every point, [*shape, points]: indices of some axis, small ones, numbers of the program ± 1, any."""
+    rng = np.random.default_rng(seed)
+    if dtype.kind == "bool":
+        share = rng.choice([0.5, 0.5, 0.5, 0.15, 0.85], points)
+        return np.asarray(rng.random((*shape, points)) < share)
+    low, high = int(dtype.min), int(dtype.max)
+    full = (*shape, points)
+    extent = rng.choice(np.asarray([3, 7, *sizes], dtype=np.int64), points)
+    kinds = rng.choice(4, points, p=[0.5, 0.15, 0.15, 0.2])
+    kinds[:4] = range(min(4, points))
+    near = np.asarray(sorted({max(low, min(high, k + e)) for k in (0, low, high, *pool) for e in (-1, 0, 1)}), dtype=object)
+    out = np.empty(full, dtype=dtype.numpy)
+    for i, kind in enumerate(kinds.tolist()):
+        if kind == 0:
+            made = rng.integers(0, max(1, min(int(extent[i]), high)), shape)
+        elif kind == 1:
+            made = rng.integers(max(low, -2), min(high, 9) + 1, shape)
+        elif kind == 2:
+            made = near[rng.integers(0, len(near), shape)]
+        else:
+            made = rng.integers(low, high, shape, dtype=dtype.numpy, endpoint=True)
+        out[..., i] = np.asarray(made).astype(dtype.numpy)
+    return out
+
+
+class Points:
+    """Lists of outputs, one for each graph, ready to be evaluated over the same leaves at chosen sizes.
+
+    Leaves are known by kind and name. Raises OutsideFragmentError for ops that exact evaluation knows nothing of.
+    """
+
+    def __init__(self, roots: Sequence[Sequence[Node]], bits: bool = False) -> None:
+        self.bits = bits
+        flat = in_atoms([r for graph in roots for r in graph])
+        self.roots: list[list[Node]] = []
+        for graph in roots:
+            self.roots.append(flat[:len(graph)])
+            flat = flat[len(graph):]
+        self.lanes, self.compared_in = lane_room.plan(self.roots, bits)
+        self.order = walk([r for graph in self.roots for r in graph])
+        self.shared = set(walk(self.roots[0])).intersection(*(walk(graph) for graph in self.roots[1:]))
+        self.pool = sorted({int(v) for n in self.order for v in [n.attrs.get("value")] if n.types[0].dtype.is_integer
+                            and isinstance(v, int) and not isinstance(v, bool)})
+        self.has_logarithm = any(n.op.name == "log2" and n not in self.lanes.random for n in self.order)
+        self.given = [n for n in self.order if n.op in leaves.NAMED_LEAVES and n.dtype.kind != "float"]
+        self._last = {x: i for i, node in enumerate(self.order) for x in node.inputs}
+        self._kept = {r for graph in self.roots for r in graph}
+
+    def at(self, binding: Mapping[str, int]) -> list[At]:
+        """Every node at these sizes, operands before users. Raises DimError."""
+        made = []
+        types = {}
+        for node in self.order:
+            types[node] = node.type.at(binding)
+            made.append(At(node, resolve_attributes(node.attrs, binding), (types[node],),
+                           tuple(types[i] for i in node.inputs)))
+        return made
+
+    def evaluate(self, nodes: Sequence[At], field: Field, indices: dict[Node, Array] | None = None) -> list[list[Value]]:
+        """The outputs' values, by graph; the integers of gather and scatter go to `indices`."""
+        values: dict[Node, Value] = {}
+        for position, n in enumerate(nodes):
+            node = n.node
+            if isinstance(node.op, AtomicOp):
+                values[node] = field.finish(n, node.op.meaning(field, n, *(values[i] for i in node.inputs)))
+            elif node.op is leaves.CONSTANT:
+                value = n.attrs["value"]
+                values[node] = field.constant(n, value.array() if isinstance(value, ArrayValue) else value)
+            elif node.op in leaves.NAMED_LEAVES:
+                values[node] = self._draw(n, field, nodes)
+            else:
+                values[node] = field.erf(n, values[node.inputs[0]])
+            if indices is not None and node.op.name in ("gather", "scatter"):
+                indices[node.inputs[1]] = values[node.inputs[1]].integers
+            for i in node.inputs:
+                if self._last[i] == position and i not in self._kept:
+                    values.pop(i, None)
+        return [[values[r] for r in graph] for graph in self.roots]
+
+    def _draw(self, n: At, field: Field, nodes: Sequence[At]) -> Value:
+        name, shape = leaf_name(n.node), tuple(n.shape)
+        if n.dtype.kind != "float":
+            sizes = sorted({int(s) for m in nodes if m.node.op.name in ("gather", "scatter")
+                            for s in [m.input_types[0].shape[m.attrs["axis"]]] if s})
+            return Value(exact=draw_integers(n.dtype, shape, field.points, self.pool, sizes, seed_of(field.seed, name)))
+        lanes = {}
+        for lane in field.needed(n):
+            rng = np.random.default_rng(seed_of(field.seed, name, lane))
+            lanes[lane] = rng.integers(0, field.chain[lane], (*shape, field.points), dtype=np.uint64)
+        return Value(lanes)
+
+    def choices(self, nodes: Sequence[At], field: Field, indices: Mapping[Node, Array]) -> float:
+        """The most choices (in bits) on which an element of an output hangs, with its counterparts in all graphs."""
+        if not field.selections and not self.given:
+            return 0.0
+        algebra = Selections(field.selections, indices)
+        found: dict[Node, object] = {}
+        for n in nodes:
+            node = n.node
+            if isinstance(node.op, AtomicOp):
+                found[node] = algebra.finish(n, node.op.meaning(algebra, n, *(found[i] for i in node.inputs)))
+            elif node.op in leaves.NAMED_LEAVES and n.dtype.kind != "float":
+                found[node] = algebra.given(n, leaf_name(node))
+            else:
+                found[node] = algebra.reciprocal(n, found[node.inputs[0]]) if node.inputs else None  # type: ignore[arg-type]
+        most = 0.0
+        for same in zip(*self.roots, strict=True):
+            each = [found[r] for r in same if found[r] is not None]
+            if each:
+                together = each[0].hardest.reshape(-1)  # type: ignore[attr-defined]
+                for other in each[1:]:
+                    together = np.bitwise_or(together, other.hardest.reshape(-1))  # type: ignore[attr-defined]
+                most = max(most, max((algebra.weight(c) for c in together), default=0.0))
+        return most
+
+
+def leaf_name(node: Node) -> str:
+    return f"{node.op.name} {node.attrs['name']}"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What was found at one choice of sizes.
+
+    equal: all outputs agreed at all points (else where: output, and the place in it); probability: at most so likely
+    would different graphs have agreed; points: at which the element seen least was defined; work: elements computed.
+    """
+
+    equal: bool
+    probability: float
+    points: int
+    work: int
+    where: str = ""
+
+
+def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, seed: int = 0) -> Agreement:
+    """Whether the two lists of outputs of p agree at these sizes.
+
+    Raises OutsideFragmentError when too little can be seen: an element that is defined nowhere, too many choices, too
+    much to compute, a comparison of integers that never came out both ways.
+    """
+    nodes = p.at(binding)
+    sizes = {n.node: math.prod(n.shape) for n in nodes}
+    for a, b in zip(*p.roots, strict=True):
+        if a.type.at(binding).shape != b.type.at(binding).shape:
+            return Agreement(False, 1.0, 0, 0, "the shapes differ")
+    prime = min(min(chain) for chain in residues.CHAINS)
+    degree = max((degrees(p.order, sizes, p.lanes)[r] for graph in p.roots for r in graph if r.dtype.kind == "float"), default=0)
+    total, largest = sum(sizes.values()) + 1, max(sizes.values(), default=1) + 1
+    shapes = [r.type.at(binding).shape for r in p.roots[0]]
+    counts = [np.zeros(tuple(int(s) for s in shape), dtype=np.int64) for shape in shapes]
+    hidden = 0.0
+    needed, points, work, batch, lost = FEWEST_POINTS, 8, 0, 0, 0
+    outcomes: dict[Node, tuple[bool, bool]] = {}
+    while True:
+        points = max(1, min(points, _BATCH_ELEMENTS // largest, 512))
+        work += total * points
+        if work > work_left:
+            raise OutsideFragmentError(f"more than {MOST_WORK:.0e} elements to compute",
+                                       fix="make large sizes dims, so that small ones can stand for them")
+        chain = residues.CHAINS[(lost if p.has_logarithm else batch) % len(residues.CHAINS)]       # tables of logarithms are dear
+        field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits)
+        indices: dict[Node, Array] = {}
+        with np.errstate(all="ignore"):
+            found = p.evaluate(nodes, field, indices if batch == 0 else None)
+        for number, (x, y) in enumerate(zip(*found, strict=True)):
+            if x.exact is not None:
+                same = np.asarray(x.exact == y.integers)
+            else:
+                lane = p.compared_in[number]
+                same = np.asarray(x.lanes[lane] == y.lanes[lane])
+                if x.minus is not None or y.minus is not None:
+                    none = np.zeros(1, dtype=np.bool_)
+                    one, two = none if x.minus is None else x.minus, none if y.minus is None else y.minus
+                    same = np.where(one | two, one & two, same)
+            good = np.ones((), dtype=np.bool_)
+            for v in (x, y):
+                if v.bad is not None:
+                    good = good & ~v.bad
+            same, good = np.broadcast_arrays(same | ~good, good)
+            if not same.all():
+                place = np.argwhere(~same)[0][:-1].tolist()
+                return Agreement(False, 1.0, int(min((c.min() for c in counts if c.size), default=0)), work,
+                                 f"output {number} at {place}")
+            counts[number] += good.sum(axis=-1) * (points if same.shape[-1] == 1 else 1)
+        for node, (true, false) in field.outcomes.items():
+            t, f = outcomes.get(node, (False, False))
+            outcomes[node] = (t or true, f or false)
+        if batch == 0:
+            hidden = p.choices(nodes, field, indices)
+        chance = degree / prime + (1.0 - 2.0**-hidden)
+        if chance >= 1.0 - 1e-6:
+            raise OutsideFragmentError(f"degree {degree:.1e} and {hidden:.0f} choices hide too much")
+        needed = max(FEWEST_POINTS, math.ceil(math.log(TARGET) / math.log(chance)) if chance > 0 else 0)
+        if needed > MOST_POINTS:
+            raise OutsideFragmentError(f"{hidden:.1f} choices on which an element hangs: {needed} points would be needed")
+        least = int(min((c.min() for c in counts if c.size), default=needed))
+        batch += 1
+        if least >= needed:
+            break
+        lost += least == 0
+        drawn = int(work // total)
+        if drawn >= 256 and least == 0:
+            raise OutsideFragmentError(f"an element of an output is undefined at {drawn} points of the field (too many roots, "
+                                       "or −∞ where it is no symbol)")
+        points = min(512, max(8, needed - least if least * 4 > drawn else drawn))
+    for node, (true, false) in outcomes.items():
+        if node not in p.shared and not (true and false):
+            raise OutsideFragmentError("a comparison of integers never came out both ways", node.location)
+    return Agreement(True, chance**least if chance > 0 else 0.0, least, work)
+
+
+def fingerprint(graph: Graph, dims: Mapping[str, int] | None = None, points: int = 8, seed: int = 0, bits: bool = False) -> str:
+    """A hash of what a graph means: 64 hexadecimal digits, equal for graphs that are equal functions of equally named leaves.
+
+    dims: sizes by name (a generic choice where absent); points: of the field; bits: narrowing casts count. Points at which
+    an element is undefined are marked as such, so graphs with roots and logarithms that are equal only where all of
+    them are defined may have different fingerprints; `equal` compares those. Raises OutsideFragmentError, DimError.
+    """
+    p = Points([graph.roots], bits)
+    first = choose(p.roots[0], {name: bounds(x) for name, x in graph.dims.items()}).bindings[0]
+    nodes = p.at({**first, **(dims or {})})
+    field = Field(residues.CHAINS[0], points, seed, p.lanes, bits)
+    with np.errstate(all="ignore"):
+        (found,) = p.evaluate(nodes, field)
+    h = hashlib.sha256(f"{points} {seed} {bits}".encode())
+    for name, x, lane in zip([*graph.outputs, *graph.updates], found, p.compared_in, strict=True):
+        values = x.exact if x.exact is not None else x.lanes[lane]
+        if x.minus is not None:
+            values = np.where(x.minus, np.uint64(2**62), values)
+        if x.bad is not None:
+            values = np.where(x.bad, np.asarray(0, dtype=values.dtype), values)
+        bad = np.broadcast_to(np.zeros(1, dtype=np.bool_) if x.bad is None else x.bad, values.shape)
+        whole = np.broadcast_to(values, (*values.shape[:-1], points))
+        h.update(f"|{name} {values.dtype} {whole.shape}|".encode() + np.ascontiguousarray(whole).tobytes())
+        h.update(np.ascontiguousarray(np.broadcast_to(bad, whole.shape)).tobytes())
+    return h.hexdigest()

@@ -1,0 +1,561 @@
+"""finite_field: the op table over residues: one more algebra for the same rows, in which equal formulas have equal values.
+
+A float is a random residue modulo each prime of a chain (residues.py); an expression of +, ·, 1/x, √x, 2^x and log2 x
+that is equal to another one for all real numbers is equal to it modulo every prime at every point where both are
+defined, and one that is not differs at nearly all points. What a value is known in are its lanes: 2^x takes lane i to
+lane i + 1, log2 takes it back. A function of which exact arithmetic knows nothing (sin, floor, a second 2^x on one
+path, a narrowing cast in bits mode) is a keyed random function of the residue: equal operands give equal results.
+
+Order is a keyed random order that negation reverses, a new one for each point: what holds for max, less and abs in
+every such order holds for the real one, and what mixes order with arithmetic (max(x, 0) = x) fails at half the points.
+x ≠ x is False; of other values ≠ is a keyed random bit, as equality may occur but does not in general.
+
+Integers and booleans are exact, and so is whatever depends on no float leaf, by float64 at its side (masks, iotas). −∞
+is a symbol: 2^x makes it 0, max ignores it, + keeps it. An element for which a point defines nothing (1/0, the root of
+a non-square, −∞ in any other place) is bad at that point, and is compared at others.
+
+Every array has one more axis at the end: the points, or 1 where all points agree. Values are never written to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.node import Node
+from tensor_graphs.meaning import literals, residues
+from tensor_graphs.meaning.algebra import Array, At, Real, narrow
+from tensor_graphs.meaning.errors import OutsideFragmentError
+
+MOST_LITERALS = 20_000
+"""Different float constants in one node; beyond, their residues would take seconds."""
+
+_LEAST = np.int64(np.iinfo(np.int64).min)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Floats: lanes (residues by lane), real (float64, where no float leaf is below), minus (is −∞); else exact.
+
+    bad: where the point defines nothing; None is nowhere.
+    """
+
+    lanes: Mapping[int, Array] = field(default_factory=dict)
+    exact: Array | None = None
+    real: Array | None = None
+    minus: Array | None = None
+    bad: Array | None = None
+
+    def each(self, f: Callable[[Array], Array]) -> Value:
+        """The value with every array passed through f, which only moves or repeats elements."""
+        def one(x: Array | None) -> Array | None:
+            return None if x is None else f(x)
+
+        return Value({i: f(x) for i, x in self.lanes.items()}, one(self.exact), one(self.real), one(self.minus), one(self.bad))
+
+    @property
+    def integers(self) -> Array:
+        assert self.exact is not None
+        return self.exact
+
+
+def _either(*masks: Array | None) -> Array | None:
+    found: Array | None = None
+    for m in masks:
+        if m is not None:
+            found = m if found is None else np.asarray(found | m)
+    return found
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Which lanes each node of a graph is needed in, and which ops are random functions (lanes.py finds both)."""
+
+    needed: Mapping[Node, frozenset[int]]
+    random: frozenset[Node]
+    compared_in: Mapping[Node, int]         # for ops that look at values: the lane in which they look
+
+
+class Field:
+    """The algebra at one batch of points. See the module's docstring.
+
+    chain: three primes; points: how many; seed: of everything random, the same for all graphs to be compared.
+    """
+
+    def __init__(self, chain: tuple[int, int, int], points: int, seed: int, lanes: Lanes, bits: bool = False) -> None:
+        self.chain, self.points, self.seed, self.lanes, self.bits = chain, points, seed, lanes, bits
+        self.key = np.random.default_rng([seed, 1]).integers(0, 2**63, points, dtype=np.uint64)
+        self._named: dict[tuple[str, int], Array] = {}
+        self.selections: dict[Node, tuple[Array, tuple[int, ...]]] = {}
+        self.outcomes: dict[Node, tuple[bool, bool]] = {}
+        self.exactly = Real()
+
+    # ---- help --------------------------------------------------------------------------------------------------------
+
+    def needed(self, n: At) -> frozenset[int]:
+        return self.lanes.needed[n.node]
+
+    def keyed(self, word: str) -> Array:
+        """The points' keys for one purpose."""
+        number = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "little") >> 1
+        return residues.mix(self.key, np.asarray(number, dtype=np.uint64))
+
+    def named(self, word: str, lane: int) -> Array:
+        """A random element other than 0 for each point: what ln 2 and √π are."""
+        found = self._named.get((word, lane))
+        if found is None:
+            m = self.chain[lane]
+            found = self._named[word, lane] = self.keyed(f"{word} {lane}") % np.uint64(m - 1) + np.uint64(1)
+        return found
+
+    def literal(self, value: float, lane: int) -> tuple[Array, Array | None]:
+        """(residues [points or 1], bad) of a finite float."""
+        m, number = self.chain[lane], literals.read(value)
+        ratio = number.factor.numerator * pow(number.factor.denominator, -1, m) % m
+        out, bad = np.full(1, ratio, dtype=np.uint64), None
+        if number.root != 1:
+            square = np.full(1, number.root.numerator * pow(number.root.denominator, -1, m) % m, dtype=np.uint64)
+            found, ok = residues.root(square, m)
+            out, bad = out * found % np.uint64(m), None if ok.all() else ~ok
+        for word, exponent in (("ln2", number.ln2), ("root pi", number.root_pi)):
+            if exponent:
+                out = out * residues.power(self.named(word, lane), exponent % (m - 1), m) % np.uint64(m)
+        return out, bad
+
+    def of_reals(self, n: At, real: Array) -> Value:
+        """Known floats, [..., points or 1], each as the literal that it is."""
+        finite = np.isfinite(real)
+        minus = real == -np.inf
+        bad: Array | None = ~(finite | minus)
+        values, back = np.unique(np.where(finite, real, 0.0), return_inverse=True)
+        back = back.reshape(real.shape)
+        lanes: dict[int, Array] = {}
+        if values.size > MOST_LITERALS:
+            raise OutsideFragmentError(f"{n.node.op.name}: {values.size} different float constants", n.node.location)
+        for lane in self.needed(n):
+            each = [self.literal(float(v), lane) for v in values]
+            width = max((r.size for r, _ in each), default=1)
+            table = np.stack([np.broadcast_to(r, width) for r, _ in each]) if each else np.zeros((1, 1), dtype=np.uint64)
+            wrong = np.asarray([b is not None for _, b in each], dtype=np.bool_)
+            if table.shape[1] == 1 or real.shape[-1] == 1:
+                lanes[lane] = table[back[..., 0]] if real.shape[-1] == 1 else table[back, 0]
+            else:
+                lanes[lane] = table[back, np.arange(self.points)]
+            if wrong.any():
+                bad = _either(bad, wrong[back])
+        return Value(lanes, real=real, minus=minus if minus.any() else None,
+                     bad=bad if bad is not None and bad.any() else None)
+
+    def _binary(self, n: At, x: Value, y: Value, f: Callable[[Array, Array, int], Array],
+                real: Callable[[Array, Array], Array]) -> Value:
+        lanes = {i: f(x.lanes[i], y.lanes[i], self.chain[i]) for i in self.needed(n)}
+        known = np.asarray(real(x.real, y.real)) if x.real is not None and y.real is not None else None
+        return Value(lanes, real=known, bad=_either(x.bad, y.bad))
+
+    def looked_at(self, n: At, *xs: Value) -> list[Array]:
+        """The residues in the lane in which the node compares its operands."""
+        lane = self.lanes.compared_in[n.node]
+        return [x.lanes[lane] for x in xs]
+
+    def ranks(self, n: At, *xs: Value) -> list[Array]:
+        """Where operands stand in the keyed order (or in the real one, where all are known); −∞ is before all."""
+        if all(x.real is not None for x in xs):
+            return [np.asarray(x.real) for x in xs]
+        lane = self.lanes.compared_in[n.node]
+        key, out = self.keyed("order"), []
+        for x in xs:
+            found = residues.rank(x.lanes[lane], key, self.chain[lane])
+            out.append(found if x.minus is None else np.where(x.minus, _LEAST, found))
+        return out
+
+    def chance(self, n: At, *xs: Value, axes: tuple[int, ...] = ()) -> None:
+        """Remember that the result of a node hangs on the order of these operands (for selections.py)."""
+        if any(x.real is None for x in xs):
+            found = np.broadcast_arrays(*self.looked_at(n, *xs))
+            self.selections[n.node] = (np.stack(found), axes)
+
+    def random_function(self, n: At, x: Value, word: str, odd: bool) -> Value:
+        m = self.chain[self.lanes.compared_in[n.node]]
+        (seen,) = self.looked_at(n, x)
+        lanes = {i: residues.oracle(seen, self.keyed(f"{word} {i}"), m, self.chain[i], odd) for i in self.needed(n)}
+        return Value(lanes, bad=_either(x.bad, x.minus))
+
+    # ---- sources and elementwise -------------------------------------------------------------------------------------
+
+    def constant(self, n: At, value: bool | int | float | Array) -> Value:
+        given = self.exactly.constant(n, value)[..., None]
+        if n.dtype.kind != "float":
+            return Value(exact=given)
+        return self.of_reals(n, given)
+
+    def finish(self, n: At, value: Value) -> Value:
+        return value
+
+    def iota(self, n: At) -> Value:
+        line = self.exactly.iota(n)[..., None]
+        if n.dtype.kind != "float":
+            return Value(exact=line)
+        return Value({i: residues.whole(line.astype(np.int64), self.chain[i]) for i in self.needed(n)}, real=line)
+
+    def reciprocal(self, n: At, x: Value) -> Value:
+        lanes = {i: residues.inverse(x.lanes[i], self.chain[i]) for i in self.needed(n)}
+        zero = _either(*(lane == 0 for lane in lanes.values()))
+        return Value(lanes, real=None if x.real is None else np.asarray(1.0 / x.real), bad=_either(x.bad, x.minus, zero))
+
+    def sqrt(self, n: At, x: Value) -> Value:
+        lanes, bad = {}, _either(x.bad, x.minus)
+        for i in self.needed(n):
+            lanes[i], ok = residues.root(x.lanes[i], self.chain[i])
+            bad = _either(bad, ~ok)
+        return Value(lanes, real=None if x.real is None else np.sqrt(x.real), bad=bad)
+
+    def exp2(self, n: At, x: Value) -> Value:
+        if n.node in self.lanes.random:
+            return dataclasses.replace(self.random_function(n, x, "exp2", odd=False),
+                                       real=None if x.real is None else np.exp2(x.real))
+        lanes = {i: residues.exp2(x.lanes[i - 1], self.chain[i]) for i in self.needed(n)}
+        if x.minus is not None:
+            lanes = {i: np.where(x.minus, np.uint64(0), lane) for i, lane in lanes.items()}
+        return Value(lanes, real=None if x.real is None else np.exp2(x.real), bad=x.bad)
+
+    def log2(self, n: At, x: Value) -> Value:
+        real = None if x.real is None else np.log2(x.real)
+        if n.node in self.lanes.random:
+            return dataclasses.replace(self.random_function(n, x, "log2", odd=False), real=real)
+        lanes, bad, minus = {}, _either(x.bad, x.minus), None
+        for i in self.needed(n):
+            lanes[i], ok = residues.log2(x.lanes[i + 1], self.chain[i + 1])
+            zero = x.lanes[i + 1] == 0
+            minus = _either(minus, zero)
+            bad = _either(bad, ~(ok | zero))
+        return Value(lanes, real=real, minus=minus if minus is not None and minus.any() else None, bad=bad)
+
+    def sin(self, n: At, x: Value) -> Value:
+        return dataclasses.replace(self.random_function(n, x, "sin", odd=True), real=None if x.real is None else np.sin(x.real))
+
+    def erf(self, n: At, x: Value) -> Value:
+        return self.random_function(n, x, "erf", odd=True)
+
+    def floor(self, n: At, x: Value) -> Value:
+        if x.real is not None:
+            return self.of_reals(n, np.floor(x.real))
+        return self.random_function(n, x, "floor", odd=False)
+
+    def cast(self, n: At, x: Value) -> Value:
+        old, new = n.input_types[0].dtype, n.dtype
+        if old.kind == "float":
+            if new.kind == "float":
+                return self._round(n, x, old, new)
+            if x.real is not None:
+                return Value(exact=self.exactly.cast(n, x.real), bad=x.bad)
+            if new.kind == "bool":
+                raise OutsideFragmentError("a bool made of a float that depends on inputs", n.node.location)
+            raise OutsideFragmentError("an integer made of a float that depends on inputs", n.node.location)
+        if new.kind == "float":
+            real = x.integers.astype(np.float64)
+            if self.bits:
+                real = narrow(real, new).astype(np.float64)
+                return dataclasses.replace(self.of_reals(n, real), bad=x.bad)
+            return Value({i: residues.whole(x.integers, self.chain[i]) for i in self.needed(n)}, bad=x.bad,
+                         real=real)
+        return Value(exact=self.exactly.cast(n, x.integers), bad=x.bad)
+
+    def _round(self, n: At, x: Value, old: DType, new: DType) -> Value:
+        narrower = new.epsilon > old.epsilon or new.max < old.max
+        if not self.bits or not narrower:
+            return dataclasses.replace(x, lanes={i: x.lanes[i] for i in self.needed(n)})
+        if x.real is not None:
+            return dataclasses.replace(self.of_reals(n, narrow(x.real, new).astype(np.float64)), bad=x.bad)
+        made = self.random_function(n, x, f"round to {new.name}", odd=True)
+        return dataclasses.replace(made, minus=x.minus, bad=x.bad)
+
+    def bitcast(self, n: At, x: Value) -> Value:
+        old, new = n.input_types[0].dtype, n.dtype
+        given = x.exact if old.kind != "float" else x.real
+        if given is None:
+            raise OutsideFragmentError("the bytes of a float that depends on inputs", n.node.location)
+        made = np.stack([self.exactly.bitcast(n, given[..., k]) for k in range(given.shape[-1])], axis=-1)
+        bad = x.bad
+        if bad is not None and bad.any():
+            bad = np.broadcast_to(bad.any(axis=tuple(range(bad.ndim - 1))), made.shape)
+        return self.of_reals(n, made) if new.kind == "float" else Value(exact=made, bad=bad)
+
+    def add(self, n: At, x: Value, y: Value) -> Value:
+        if x.exact is not None:
+            return Value(exact=self.exactly.add(n, x.exact, y.integers), bad=_either(x.bad, y.bad))
+        made = self._binary(n, x, y, lambda a, b, m: (a + b) % np.uint64(m), np.add)
+        return dataclasses.replace(made, minus=_either(x.minus, y.minus))
+
+    def mul(self, n: At, x: Value, y: Value) -> Value:
+        if x.exact is not None:
+            return Value(exact=self.exactly.mul(n, x.exact, y.integers), bad=_either(x.bad, y.bad))
+        made = self._binary(n, x, y, lambda a, b, m: a * b % np.uint64(m), np.multiply)
+        minus: Array | None = None
+        bad = made.bad
+        for a, b in ((x, y), (y, x)):
+            if a.minus is not None:                         # −∞ · c is −∞ for a known c > 0, else not a symbol
+                positive = np.zeros(1, dtype=np.bool_) if b.real is None else b.real > 0
+                minus, bad = _either(minus, a.minus & positive), _either(bad, a.minus & ~positive)
+        return dataclasses.replace(made, minus=minus, bad=bad)
+
+    def _choose(self, n: At, condition: Array, x: Value, y: Value) -> Value:
+        """x where the condition holds, else y."""
+        def mask(a: Array | None, b: Array | None) -> Array | None:
+            if a is None and b is None:
+                return None
+            none = np.zeros(1, dtype=np.bool_)
+            return np.where(condition, none if a is None else a, none if b is None else b)
+
+        if x.exact is not None:
+            return Value(exact=np.where(condition, x.exact, y.integers), bad=mask(x.bad, y.bad))
+        real = np.where(condition, x.real, y.real) if x.real is not None and y.real is not None else None
+        return Value({i: np.where(condition, x.lanes[i], y.lanes[i]) for i in self.needed(n)}, real=real,
+                     minus=mask(x.minus, y.minus), bad=mask(x.bad, y.bad))
+
+    def max(self, n: At, x: Value, y: Value) -> Value:
+        if x.exact is not None:
+            return Value(exact=np.maximum(x.exact, y.integers), bad=_either(x.bad, y.bad))
+        self.chance(n, x, y)
+        a, b = self.ranks(n, x, y)
+        return dataclasses.replace(self._choose(n, np.asarray(a >= b), x, y), bad=_either(x.bad, y.bad))
+
+    def idiv(self, n: At, x: Value, y: Value) -> Value:
+        a, b = np.broadcast_arrays(x.integers, y.integers)
+        return Value(exact=self.exactly.idiv(n, a, b), bad=_either(x.bad, y.bad))
+
+    def bit_and(self, n: At, x: Value, y: Value) -> Value:
+        return Value(exact=self.exactly.bit_and(n, x.integers, y.integers), bad=_either(x.bad, y.bad))
+
+    def bit_xor(self, n: At, x: Value, y: Value) -> Value:
+        return Value(exact=self.exactly.bit_xor(n, x.integers, y.integers), bad=_either(x.bad, y.bad))
+
+    def _outcome(self, n: At, result: Array) -> None:
+        if result.shape[-1] > 1 and result.size:
+            true, false = self.outcomes.get(n.node, (False, False))
+            self.outcomes[n.node] = (true or bool(result.any()), false or not bool(result.all()))
+
+    def less(self, n: At, x: Value, y: Value) -> Value:
+        if x.exact is not None:
+            made = self.exactly.less(n, x.exact, y.integers)
+            self._outcome(n, made)
+            return Value(exact=made, bad=_either(x.bad, y.bad))
+        self.chance(n, x, y)
+        a, b = self.ranks(n, x, y)
+        return Value(exact=np.asarray(a < b), bad=_either(x.bad, y.bad))
+
+    def not_equal(self, n: At, x: Value, y: Value) -> Value:
+        bad = _either(x.bad, y.bad)
+        if x.exact is not None:
+            made = self.exactly.not_equal(n, x.exact, y.integers)
+            if n.input_types[0].dtype.kind != "bool":
+                self._outcome(n, made)
+            return Value(exact=made, bad=bad)
+        if x.real is not None and y.real is not None:
+            return Value(exact=np.asarray(x.real != y.real), bad=bad)
+        self.chance(n, x, y)
+        a, b = self.looked_at(n, x, y)
+        m, key = np.uint64(self.chain[self.lanes.compared_in[n.node]]), self.keyed("equals")
+        difference = np.where(a >= b, a - b, a + m - b)
+        both = residues.mix(np.minimum(a, b), residues.mix(np.maximum(a, b), key))
+        differ = (difference != 0) & ((both >> np.uint64(7)) & np.uint64(1)).astype(np.bool_)
+        one, two = (np.zeros(1, dtype=np.bool_) if v.minus is None else v.minus for v in (x, y))
+        return Value(exact=np.where(one | two, one ^ two, differ), bad=bad)
+
+    def where(self, n: At, condition: Value, x: Value, y: Value) -> Value:
+        made = self._choose(n, condition.integers, x, y)
+        return dataclasses.replace(made, bad=_either(made.bad, condition.bad))
+
+    # ---- reductions --------------------------------------------------------------------------------------------------
+
+    def sum(self, n: At, x: Value) -> Value:
+        axes = n.attrs["axes"]
+        bad = None if x.bad is None else np.any(x.bad, axis=axes)
+        if x.exact is not None:
+            return Value(exact=np.asarray(np.sum(x.exact, axis=axes, dtype=x.exact.dtype)), bad=bad)
+        lanes = {i: np.asarray(np.sum(x.lanes[i], axis=axes) % np.uint64(self.chain[i])) for i in self.needed(n)}
+        minus = None if x.minus is None else np.any(x.minus, axis=axes)
+        return Value(lanes, real=None if x.real is None else np.sum(x.real, axis=axes), minus=minus, bad=bad)
+
+    def reduce_max(self, n: At, x: Value) -> Value:
+        axes = n.attrs["axes"]
+        bad = None if x.bad is None else np.any(x.bad, axis=axes)
+        if x.exact is not None:
+            return Value(exact=np.asarray(np.max(x.exact, axis=axes, initial=int(n.dtype.min))), bad=bad)
+        if math.prod(n.input_types[0].shape[a] for a in axes) == 0:
+            return dataclasses.replace(self.of_reals(n, np.full((*n.shape, 1), -np.inf)), bad=None)
+        self.chance(n, x, axes=axes)
+        if x.real is not None:
+            return dataclasses.replace(self.of_reals(n, np.asarray(np.max(x.real, axis=axes))), bad=bad)
+        (order,) = self.ranks(n, x)
+        kept = [i for i in range(order.ndim - 1) if i not in axes]
+
+        def rows(a: Array) -> Array:
+            return a.transpose([*kept, *axes, a.ndim - 1]).reshape(*n.shape, -1, a.shape[-1])
+
+        best = rows(order).argmax(axis=-2)[..., None, :]
+
+        def pick(a: Array) -> Array:
+            wide = np.broadcast_to(a, order.shape)
+            return np.take_along_axis(rows(wide), best, axis=-2)[..., 0, :]
+
+        return Value({i: pick(x.lanes[i]) for i in self.needed(n)}, bad=bad,
+                     minus=None if x.minus is None else pick(x.minus))
+
+    # ---- movement ----------------------------------------------------------------------------------------------------
+
+    def _move(self, n: At, x: Value, f: Callable[[Array], Array]) -> Value:
+        lanes = {i: x.lanes[i] for i in self.needed(n)} if x.exact is None else {}
+
+        return dataclasses.replace(x, lanes=lanes).each(f)
+
+    def reshape(self, n: At, x: Value) -> Value:
+        return self._move(n, x, lambda a: a.reshape(*n.shape, a.shape[-1]))
+
+    def permute(self, n: At, x: Value) -> Value:
+        axes = n.attrs["axes"]
+        return self._move(n, x, lambda a: a.transpose([*axes, len(axes)]))
+
+    def expand(self, n: At, x: Value) -> Value:
+        return self._move(n, x, lambda a: np.broadcast_to(a, (*n.shape, a.shape[-1])))
+
+    def pad(self, n: At, x: Value) -> Value:
+        padding = n.attrs["padding"]
+        if any(amount < 0 for pair in padding for amount in pair):
+            raise OutsideFragmentError("pad by a negative amount at these sizes", n.node.location)
+        inside = tuple(slice(before, before + size)
+                       for (before, _), size in zip(padding, n.input_types[0].shape, strict=True))
+
+        def put(a: Array, fill: Array) -> Array:
+            out = np.empty((*n.shape, max(a.shape[-1], fill.shape[-1])), dtype=a.dtype)
+            out[...] = fill
+            out[inside] = a
+            return out
+
+        value = n.attrs["value"]
+        if x.exact is not None:
+            filled = Value(exact=put(x.exact, np.asarray([value], dtype=x.exact.dtype)))
+        else:
+            number = self.of_reals(n, np.asarray([value], dtype=np.float64))
+            lanes = {i: put(x.lanes[i], number.lanes[i]) for i in self.needed(n)}
+            real = None if x.real is None else put(x.real, np.asarray([value], dtype=np.float64))
+            minus = None
+            if x.minus is not None or number.minus is not None:
+                none = np.zeros(1, dtype=np.bool_)
+                was = np.zeros((*n.input_types[0].shape, 1), dtype=np.bool_) if x.minus is None else x.minus
+                minus = put(was, none if number.minus is None else number.minus)
+            filled = Value(lanes, real=real, minus=minus)
+            if number.bad is not None:
+                raise OutsideFragmentError(f"pad with {value}", n.node.location)
+        return dataclasses.replace(filled, bad=None if x.bad is None else put(x.bad, np.zeros(1, dtype=np.bool_)))
+
+    def slice(self, n: At, x: Value) -> Value:
+        for (start, stop, step), size in zip(n.attrs["bounds"], n.input_types[0].shape, strict=True):
+            low, high = (start, stop) if step > 0 else (stop + 1, start + 1)
+            if not 0 <= low <= high <= size:
+                raise OutsideFragmentError("slice leaves its axis at these sizes", n.node.location)
+        at = tuple(slice(start, None if stop < 0 else stop, step) for start, stop, step in n.attrs["bounds"])
+        return self._move(n, x, lambda a: a[at])
+
+    # ---- indexing ----------------------------------------------------------------------------------------------------
+
+    def gather(self, n: At, x: Value, index: Value) -> Value:
+        axis, shape = n.attrs["axis"], n.input_types[0].shape
+        places = index.integers
+        inside = (places >= 0) & (places < shape[axis])
+        at = np.where(inside, places, places.dtype.type(0)).astype(np.intp)
+        before = int(math.prod(shape[:axis]))
+        after = int(math.prod(shape[axis + 1:]))
+        size = int(shape[axis])
+        count, points = math.prod(at.shape[:-1]), at.shape[-1]
+        flat, seen = at.reshape(count, points), inside.reshape(1, count, 1, points)
+
+        def take(a: Array) -> Array:
+            if size == 0:
+                return np.zeros((*n.shape, 1), dtype=a.dtype)
+            rows = a.reshape(before, size, after, a.shape[-1])
+            if points == 1:
+                made = rows[:, flat[:, 0]]
+            else:
+                rows = np.broadcast_to(rows, (*rows.shape[:-1], points))
+                made = rows.transpose(1, 3, 0, 2)[flat, np.arange(points)]          # [count, points, before, after]
+                made = made.transpose(2, 0, 3, 1)
+            return np.where(seen, made, a.dtype.type(0)).reshape(*n.shape, made.shape[-1])
+
+        lanes = {i: x.lanes[i] for i in self.needed(n)} if x.exact is None else {}
+        made = dataclasses.replace(x, lanes=lanes).each(take)
+        if index.bad is None:
+            return made
+        wrong = np.broadcast_to(index.bad.reshape(1, count, 1, -1),
+                                (before, count, after, index.bad.shape[-1])).reshape(*n.shape, -1)
+        return dataclasses.replace(made, bad=_either(made.bad, wrong), real=None)
+
+    def scatter(self, n: At, base: Value, index: Value, updates: Value) -> Value:
+        axis, mode, shape = n.attrs["axis"], n.attrs["mode"], n.shape
+        if mode == "max" and base.exact is None:
+            raise OutsideFragmentError("scatter(max) of floats", n.node.location)
+        before, size, after = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1:])
+        places = index.integers
+        count = math.prod(places.shape[:-1])
+        points = max(a.shape[-1] for v in (base, index, updates)
+                     for a in (*v.lanes.values(), v.exact, v.real, v.minus, v.bad) if a is not None)
+        flat = np.broadcast_to(places.reshape(count, -1), (count, points))
+        inside = (flat >= 0) & (flat < size)
+        needed = self.needed(n) if base.exact is None else frozenset()
+
+        def spread(v: Value, middle: int) -> Value:
+            def one(a: Array) -> Array:
+                return np.broadcast_to(a, (*a.shape[:-1], points)).reshape(before, middle, after, points)
+            return dataclasses.replace(v, lanes={i: v.lanes[i] for i in needed}).each(one)
+
+        def none(middle: int) -> Array:
+            return np.zeros((before, middle, after, points), dtype=np.bool_)
+
+        old, new = spread(base, size), spread(updates, count)
+        keep_real = old.real is not None and new.real is not None and mode == "set"
+        out: dict[str | int, Array] = {i: old.lanes[i].copy() for i in needed}
+        add: dict[str | int, Array] = {i: new.lanes[i] for i in needed}
+        out["bad"], add["bad"] = none(size) if old.bad is None else old.bad.copy(), none(count) if new.bad is None else new.bad
+        if old.exact is not None:
+            out["exact"], add["exact"] = old.exact.copy(), new.integers
+        else:
+            out["minus"] = none(size) if old.minus is None else old.minus.copy()
+            add["minus"] = none(count) if new.minus is None else new.minus
+        if keep_real:
+            assert old.real is not None and new.real is not None
+            out["real"], add["real"] = old.real.copy(), new.real
+        written = np.zeros((size, points), dtype=np.bool_)
+        for k in range(count):
+            ps = np.flatnonzero(inside[k])
+            at = flat[k, ps].astype(np.intp)
+            if mode == "set":
+                again = written[at, ps]
+                out["bad"][:, :, :, ps[again]] = True       # two writes to one place are undefined
+                written[at, ps] = True
+            here: tuple[Any, ...] = (slice(None), at, slice(None), ps)
+            for name, target in out.items():
+                now, more = target[here], np.moveaxis(add[name][:, k][..., ps], -1, 0)      # [points, before, after]
+                if mode == "set":
+                    target[here] = more
+                elif name in ("bad", "minus"):
+                    target[here] = now | more
+                elif name == "exact":
+                    target[here] = now + more if mode == "add" else np.maximum(now, more)
+                else:
+                    target[here] = (now + more) % np.uint64(self.chain[name])  # type: ignore[index]
+
+        def back(name: str | int) -> Array | None:
+            return out[name].reshape(*shape, points) if name in out else None
+        wrong = back("bad")
+        if index.bad is not None:
+            wrong = _either(wrong, np.broadcast_to(index.bad.any(axis=tuple(range(index.bad.ndim - 1))), (*shape, points)))
+        minus = back("minus")
+        return Value({i: out[i].reshape(*shape, points) for i in needed}, back("exact"), back("real"),
+                     minus if minus is not None and minus.any() else None,
+                     wrong if wrong is not None and wrong.any() else None)

@@ -1,0 +1,85 @@
+"""literals: which real number a float in a program stands for, as far as exact arithmetic is concerned.
+
+0.1 stands for 1/10, 0.3333333333333333 for 1/3, 0.6931471805599453 for ln 2, 0.35355339059327373 for 1/√8: the number
+that a person wrote, or computed, before it was rounded to 53 bits. A float that is none of these stands for itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+_SHORT_BITS = 24
+_SHORT_DIGITS = 15
+_ULPS = 3.0 * 2.0**-53
+_LARGEST_DENOMINATOR = 4096
+_LARGEST_ROOT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Literal:
+    """factor · (ln 2)^ln2 · (√π)^root_pi · √root: factor and root are rational, root > 0."""
+
+    factor: Fraction
+    ln2: int = 0
+    root_pi: int = 0
+    root: Fraction = Fraction(1)
+
+
+_NAMED: tuple[tuple[float, int, int, Fraction], ...] = (
+    (math.log(2.0), 1, 0, Fraction(1)), (1.0 / math.log(2.0), -1, 0, Fraction(1)),
+    (math.pi, 0, 2, Fraction(1)), (1.0 / math.pi, 0, -2, Fraction(1)),
+    (math.sqrt(math.pi), 0, 1, Fraction(1)), (1.0 / math.sqrt(math.pi), 0, -1, Fraction(1)),
+    (math.sqrt(2.0), 0, 0, Fraction(2)), (math.sqrt(2.0 * math.pi), 0, 1, Fraction(2)),
+    (math.sqrt(2.0 / math.pi), 0, -1, Fraction(2)))
+
+
+def _short(x: float, bits: int) -> Fraction | None:
+    """The number of at most so many bits next to x, if it is within a few units in the last place."""
+    mantissa, exponent = math.frexp(x)
+    near = round(math.ldexp(mantissa, bits))
+    if abs(math.ldexp(near, -bits) - mantissa) > _ULPS * abs(mantissa):
+        return None
+    return Fraction(near) * (Fraction(2) ** (exponent - bits))
+
+
+def _root(x: float) -> Literal | None:
+    """√d or 1/√d for a whole d that is no square."""
+    if not 1e-6 < x < 1e6:
+        return None
+    for square, upside_down in ((x * x, False), (1.0 / (x * x), True)):
+        d = round(square)
+        if 2 <= d <= _LARGEST_ROOT and abs(square - d) <= 4 * _ULPS * square and math.isqrt(d) ** 2 != d:
+            return Literal(Fraction(1), root=Fraction(1, d) if upside_down else Fraction(d))
+    return None
+
+
+@lru_cache(maxsize=4096)
+def read(value: float) -> Literal:
+    """What a finite float stands for."""
+    exact = Fraction(value)
+    if value == 0 or _bits(exact) <= _SHORT_BITS:
+        return Literal(exact)
+    digits = repr(abs(value)).split("e")[0].replace(".", "").strip("0")
+    if len(digits) <= _SHORT_DIGITS:
+        return Literal(Fraction(repr(value)))
+    sign, x = (-1, -value) if value < 0 else (1, value)
+    for known, ln2, root_pi, root in _NAMED:
+        ratio = _short(x / known, 12)
+        if ratio is not None:
+            return Literal(sign * ratio, ln2, root_pi, root)
+    for known, ln2 in ((1.0, 0), (math.log(2.0), 1), (1.0 / math.log(2.0), -1)):
+        found = _root(x / known)
+        if found is not None:
+            return Literal(sign * found.factor, ln2, 0, found.root)
+    small = Fraction(x).limit_denominator(_LARGEST_DENOMINATOR)
+    if small and small.numerator <= _LARGEST_DENOMINATOR and abs(float(small) - x) <= _ULPS * x:
+        return Literal(sign * small)
+    return Literal(exact)
+
+
+def _bits(exact: Fraction) -> int:
+    numerator = abs(exact.numerator)
+    return (numerator // (numerator & -numerator)).bit_length() if numerator else 0

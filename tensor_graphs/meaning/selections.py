@@ -1,0 +1,242 @@
+"""selections: on how many random choices an element hangs, so that enough points are drawn to see every combination.
+
+A choice is the order of two or more numbers in max, less and the like, a boolean or an integer that is given. Two
+functions that differ under one combination only agree at all other points: with a choice between two as likely as not,
+s of them hide a difference with probability 1 − 2^−s at each point. Products are as hard to see as all choices of their
+factors together; of a sum the harder term counts (a polynomial of degree s in fair bits that is not 0 is not 0 with
+probability ≥ 2^−s); behind 1/x, √x, 2^x and comparisons all choices of the operand count.
+
+One more algebra for the rows of the op table: an element's value is two sets of choices, as bits of Python integers:
+all that it can hang on, and those of its hardest term.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.algebra import Array, At
+from tensor_graphs.meaning.errors import OutsideFragmentError
+
+MOST_ELEMENTS = 300_000
+"""of all nodes that hang on a choice; beyond, following each would take seconds."""
+
+GIVEN_BITS = {"bool": 1.0, "int": 2.0, "uint": 2.0}
+"""How many choices between two an element of an input that is not a float counts for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """every, hardest: object arrays of the node's shape, an int whose set bits are choices for each element."""
+
+    every: Array
+    hardest: Array
+
+    def each(self, f: Callable[[Array], Array]) -> Choices:
+        return Choices(f(self.every), f(self.hardest))
+
+
+class Selections:
+    """The algebra. A value is None where nothing is chosen. Start with one for all graphs to be compared."""
+
+    def __init__(self, compared: Mapping[Node, tuple[Array, tuple[int, ...]]], indices: Mapping[Node, Array]) -> None:
+        """compared: operands of ordering ops as the field saw them; indices: the integers of gather and scatter."""
+        self.compared, self.indices = compared, indices
+        self.weights: list[float] = []
+        self.numbers: dict[Any, int] = {}
+        self.elements = 0
+        self._weighed: dict[int, float] = {0: 0.0}
+        self._larger = np.frompyfunc(lambda a, b: a if self.weight(a) >= self.weight(b) else b, 2, 1)
+
+    def choice(self, key: Any, weight: float) -> int:
+        number = self.numbers.setdefault(key, len(self.weights))
+        if number == len(self.weights):
+            self.weights.append(weight)
+        return 1 << number
+
+    def weight(self, choices: int) -> float:
+        """In bits."""
+        found = self._weighed.get(choices)
+        if found is None:
+            left, found = choices, 0.0
+            while left:
+                low = left & -left
+                found += self.weights[low.bit_length() - 1]
+                left ^= low
+            self._weighed[choices] = found
+        return found
+
+    def given(self, n: At, name: str) -> Choices:
+        """An input, parameter or state of integers or booleans."""
+        weight, size = GIVEN_BITS[n.dtype.kind], int(math.prod(n.shape))
+        self._count(size)
+        made = np.empty(size, dtype=object)
+        made[:] = [self.choice((name, i), weight) for i in range(size)]
+        return Choices(made.reshape(n.shape), made.reshape(n.shape))
+
+    def _count(self, size: int) -> None:
+        self.elements += size
+        if self.elements > MOST_ELEMENTS:
+            raise OutsideFragmentError(f"more than {MOST_ELEMENTS} elements hang on comparisons")
+
+    def finish(self, n: At, value: Choices | None) -> Choices | None:
+        if value is not None:
+            self._count(value.every.size)
+            if n.dtype.kind != "float":                     # integers have divisors of 0: every choice counts
+                return Choices(value.every, value.every)
+        return value
+
+    # ---- joining -----------------------------------------------------------------------------------------------------
+
+    def _union(self, a: Array, b: Array) -> Array:
+        return np.asarray(np.bitwise_or(a, b), dtype=object)
+
+    def _larger_of(self, a: Array, b: Array) -> Array:
+        return np.asarray(self._larger(a, b), dtype=object)
+
+    def _join(self, x: Choices | None, y: Choices | None, hardest: Callable[[Array, Array], Array]) -> Choices | None:
+        if x is None or y is None:
+            return y if x is None else x
+        return Choices(self._union(x.every, y.every), hardest(x.hardest, y.hardest))
+
+    def _all(self, x: Choices | None) -> Choices | None:
+        return None if x is None else Choices(x.every, x.every)
+
+    def _event(self, n: At) -> Choices | None:
+        """The node's own choices: one for each set of different operands, the same for the same operands elsewhere."""
+        found = self.compared.get(n.node)
+        if found is None:
+            return None
+        values, axes = found
+        shape = n.shape
+        if axes:
+            moved = np.moveaxis(values[0], axes, range(-len(axes) - 1, -1))
+            values = np.moveaxis(moved.reshape(*shape, -1, values.shape[-1]), -2, 0)
+        count, size = values.shape[0], math.prod(shape)
+        self._count(size * count)
+        rows = np.ascontiguousarray(values.reshape(count, size, -1))
+        made = np.empty(size, dtype=object)
+        for i in range(size):
+            operands = frozenset(rows[k, i].tobytes() for k in range(count))
+            made[i] = self.choice(operands, math.log2(len(operands))) if len(operands) > 1 else 0
+        made = made.reshape(shape)
+        return Choices(made, made)
+
+    # ---- rows --------------------------------------------------------------------------------------------------------
+
+    def iota(self, n: At) -> None:
+        return None
+
+    def reciprocal(self, n: At, x: Choices | None) -> Choices | None:
+        return self._all(x)
+
+    sqrt = exp2 = log2 = sin = floor = erf = reciprocal
+
+    def cast(self, n: At, x: Choices | None) -> Choices | None:
+        return x
+
+    def bitcast(self, n: At, x: Choices | None) -> Choices | None:
+        if x is None:
+            return None
+        together = 0
+        for one in x.every.reshape(-1):
+            together |= one
+        made = np.full(n.shape, together, dtype=object)
+        return Choices(made, made)
+
+    def add(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
+        return self._join(x, y, self._larger_of)
+
+    def mul(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
+        return self._join(x, y, self._union)
+
+    idiv = bit_and = bit_xor = mul
+
+    def max(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
+        return self._join(self._join(x, y, self._larger_of), self._event(n), self._union)
+
+    def less(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
+        return self._all(self._join(self._join(x, y, self._union), self._event(n), self._union))
+
+    not_equal = less
+
+    def where(self, n: At, condition: Choices | None, x: Choices | None, y: Choices | None) -> Choices | None:
+        return self._join(condition, self._join(x, y, self._larger_of), self._union)
+
+    def _reduce(self, n: At, x: Choices) -> Choices:
+        every, hardest = x.every, x.hardest
+        for axis in sorted(n.attrs["axes"], reverse=True):
+            if every.shape[axis] == 0:
+                shape = tuple(s for i, s in enumerate(every.shape) if i != axis)
+                every = hardest = np.full(shape, 0, dtype=object)
+            else:
+                every = np.asarray(np.bitwise_or.reduce(every, axis=axis), dtype=object)
+                hardest = np.asarray(self._larger.reduce(hardest, axis=axis), dtype=object)
+        return Choices(every.reshape(n.shape), hardest.reshape(n.shape))
+
+    def sum(self, n: At, x: Choices | None) -> Choices | None:
+        return None if x is None else self._reduce(n, x)
+
+    def reduce_max(self, n: At, x: Choices | None) -> Choices | None:
+        return self._join(None if x is None else self._reduce(n, x), self._event(n), self._union)
+
+    def reshape(self, n: At, x: Choices | None) -> Choices | None:
+        return None if x is None else x.each(lambda a: a.reshape(n.shape))
+
+    def permute(self, n: At, x: Choices | None) -> Choices | None:
+        return None if x is None else x.each(lambda a: a.transpose(n.attrs["axes"]))
+
+    def expand(self, n: At, x: Choices | None) -> Choices | None:
+        return None if x is None else x.each(lambda a: np.broadcast_to(a, n.shape))
+
+    def pad(self, n: At, x: Choices | None) -> Choices | None:
+        if x is None:
+            return None
+        inside = tuple(slice(before, before + size)
+                       for (before, _), size in zip(n.attrs["padding"], n.input_types[0].shape, strict=True))
+
+        def put(a: Array) -> Array:
+            out = np.full(n.shape, 0, dtype=object)
+            out[inside] = a
+            return out
+
+        return x.each(put)
+
+    def slice(self, n: At, x: Choices | None) -> Choices | None:
+        at = tuple(slice(start, None if stop < 0 else stop, step) for start, stop, step in n.attrs["bounds"])
+        return None if x is None else x.each(lambda a: a[at])
+
+    def gather(self, n: At, x: Choices | None, index: Choices | None) -> Choices | None:
+        axis, places = n.attrs["axis"], self.indices[n.node.inputs[1]]
+        made: Choices | None = None
+        if x is not None and 0 not in n.shape:
+            if places.shape[-1] == 1:
+                at, size = places[..., 0], x.every.shape[axis]
+                inside = (at >= 0) & (at < size)
+                clipped = np.where(inside, at, 0).astype(np.intp)
+                fits = inside.reshape([1] * axis + list(at.shape) + [1] * (len(n.shape) - axis - at.ndim))
+                made = x.each(lambda a: np.where(fits, np.take(a, clipped, axis=axis), 0)) if size else None
+            else:                                           # any of the axis, as the index differs from point to point
+                shape = (*n.shape[:axis], *([1] * (places.ndim - 1)), *n.shape[axis + places.ndim - 1:])
+                every = np.asarray(np.bitwise_or.reduce(x.every, axis=axis), dtype=object).reshape(shape)
+                made = Choices(*[np.broadcast_to(every, n.shape)] * 2)
+        if index is None:
+            return made
+        shape = (*([1] * axis), *index.every.shape, *([1] * (len(n.shape) - axis - index.every.ndim)))
+        return self._join(made, index.each(lambda a: np.broadcast_to(a.reshape(shape), n.shape)), self._union)
+
+    def scatter(self, n: At, base: Choices | None, index: Choices | None, updates: Choices | None) -> Choices | None:
+        together = 0
+        for one in (index, updates):
+            for bits in () if one is None else one.every.reshape(-1):
+                together |= bits
+        rest = None
+        if together:
+            every = np.full(n.shape, together, dtype=object)
+            rest = Choices(every, every)
+        return self._join(base, rest, self._union)

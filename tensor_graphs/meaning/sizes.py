@@ -1,0 +1,196 @@
+"""sizes: at which sizes of its dims a graph has to be compared, so that agreement there means agreement everywhere.
+
+Bounds and constants that come from a dim are expressions of it, so a graph does the same thing at every size, but where
+a number written in the program meets the dim: a window, a block, a cache of fixed length. Hence: two generic sizes (at
+least 3, different from each other and from every number in the graphs), the two smallest, the sizes around each number
+that meets a dim (w − 1, w, w + 1, 2w + 1), and the residues 0, 1, b − 1 over two blocks of each divisor b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.node import ArrayValue, Node, walk
+
+_GENERIC = (4, 3, 5, 6, 7, 9, 8, 10, 11, 13, 12, 14, 15, 16, 17, 18, 19, 23)
+_FEW = 8
+"""A dim of no more sizes than this is tried at all of them."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """bindings: sizes by name of dim, the generic ones first; met: the numbers that meet a dim, by its name;
+    complete: every combination of sizes is among the bindings."""
+
+    bindings: tuple[dict[str, int], ...]
+    met: Mapping[str, tuple[int, ...]]
+    complete: bool
+
+
+def _numbers(value: Any) -> Iterable[int]:
+    """The ints anywhere inside of an attribute, those inside of expressions of dims too."""
+    if isinstance(value, bool):
+        return
+    if isinstance(value, int):
+        yield abs(value)
+    elif isinstance(value, tuple):
+        for v in value:
+            yield from _numbers(v)
+    elif isinstance(value, d.Expr):
+        yield from _in_expression(value)
+
+
+def _in_expression(x: Dim) -> Iterable[int]:
+    if not isinstance(x, d.Expr):
+        yield abs(int(x))
+        return
+    for monomial, k in x.terms:
+        yield abs(k)
+        for atom in monomial:
+            if isinstance(atom, d.Call):
+                for arg in atom.args:
+                    yield from _in_expression(arg)
+
+
+def _symbols(*values: Any) -> set[str]:
+    found: set[str] = set()
+    for v in values:
+        if isinstance(v, d.Expr):
+            found |= set(v.symbols)
+        elif isinstance(v, tuple):
+            found |= _symbols(*v)
+    return found
+
+
+def _behind(node: Node) -> Node:
+    """What an expanded or reshaped constant is."""
+    while node.op.name in ("expand", "reshape", "cast"):
+        node = node.inputs[0]
+    return node
+
+
+def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
+    """(numbers by dim that they are compared with, divisors by dim)."""
+    met: dict[str, set[int]] = {}
+    blocks: dict[str, set[int]] = {}
+
+    def meet(names: Iterable[str], numbers: Iterable[int], into: dict[str, set[int]] = met) -> None:
+        for name in names:
+            into.setdefault(name, set()).update(k for k in numbers if k >= 2)
+
+    def divisors(x: Dim) -> None:
+        for monomial, _ in x.terms if isinstance(x, d.Expr) else ():
+            for atom in monomial:
+                if isinstance(atom, d.Call):
+                    names = _symbols(*atom.args)
+                    if atom.fn == "floordiv" and isinstance(atom.args[1], int):
+                        meet(names, [atom.args[1]], blocks)
+                    else:
+                        meet(names, [k for a in atom.args for k in _in_expression(a)])
+                    for a in atom.args:
+                        divisors(a)
+
+    hangs: set[Node] = set()                                # on leaves: sampled, so not compared with sizes
+    for node in order:
+        shape, name = node.types[0].shape, node.op.name
+        if node.op in leaves.NAMED_LEAVES or any(i in hangs for i in node.inputs):
+            hangs.add(node)
+        for s in shape:
+            divisors(s)
+        for value in node.attrs.values():
+            for v in value if isinstance(value, tuple) else (value,):
+                for x in v if isinstance(v, tuple) else (v,):
+                    divisors(x)
+        if name == "slice":
+            for (start, stop, step), size in zip(node.attrs["bounds"], node.inputs[0].shape, strict=True):
+                names = _symbols(size, start, stop)
+                if names and not (start == 0 and stop == size and step == 1):
+                    numbers = [k for x in (start, stop) for k in _in_expression(x)]
+                    meet(names, numbers if isinstance(size, d.Expr) else [*numbers, size])
+                    if abs(step) > 1:
+                        meet(names, [abs(step)], blocks)
+        elif name == "pad":
+            for pair, size in zip(node.attrs["padding"], node.inputs[0].shape, strict=True):
+                if names := _symbols(size, *pair):
+                    meet(names, [k for x in pair for k in _in_expression(x)])
+        elif name in ("gather", "scatter"):
+            size = node.inputs[0].shape[node.attrs["axis"]]
+            names = _symbols(node.inputs[1].shape, size)
+            meet(names, _in_expression(size))
+        elif name in ("less", "not_equal", "max", "add", "mul", "idiv", "and", "xor") and node.inputs[0].dtype.kind != "bool" and (
+                node not in hangs):
+            values = [_behind(i) for i in node.inputs]
+            constants = [v.attrs["value"] for v in values if v.op is leaves.CONSTANT]
+            names = _symbols(shape, *[c for c in constants if isinstance(c, d.Expr)])
+            if node.inputs[0].dtype.kind == "float" and name not in ("less", "not_equal", "max"):
+                continue
+            numbers = [abs(int(c)) for c in constants if isinstance(c, (int, float)) and not isinstance(c, bool)
+                       and abs(c) < 2**40 and float(c).is_integer()]
+            numbers += [k for c in constants if isinstance(c, d.Expr) for k in _in_expression(c)]
+            meet(names, numbers, blocks if name == "idiv" else met)
+    return met, blocks
+
+
+def choose(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Sizes:
+    """The sizes at which graphs over these atomic nodes have to be compared; symbols: lowest and highest by name."""
+    if not symbols:
+        return Sizes(({},), {}, True)
+    order = walk(roots)
+    met, blocks = meeting(order)
+    taken = {k for node in order for value in (*node.attrs.values(), *(t.shape for t in node.types)) for k in _numbers(value)}
+    for node in order:
+        value = node.attrs.get("value")
+        if isinstance(value, ArrayValue):
+            taken |= set(value.array().shape)
+    names = sorted(symbols)
+
+    def generic(skip: int) -> dict[str, int]:
+        found: dict[str, int] = {}
+        wanted = [k for k in _GENERIC if k not in taken]
+        for place, name in enumerate(names):
+            low, high = symbols[name]
+            here = [k for k in wanted if low <= k <= high and k not in found.values()]
+            if here:
+                found[name] = here[min(skip, len(here) - 1)]
+            else:
+                found[name] = min(high, low + 3 + skip + place) if high - low > 40 else min(high, low + skip)
+        return found
+
+    bindings: list[dict[str, int]] = []
+
+    def add(binding: dict[str, int]) -> None:
+        inside = all(symbols[k][0] <= v <= symbols[k][1] for k, v in binding.items())
+        if inside and binding not in bindings:
+            bindings.append(binding)
+
+    first, second = generic(0), generic(1)
+    add(first)
+    add(second)
+    used: dict[str, tuple[int, ...]] = {}
+    for name in names:
+        low, high = symbols[name]
+        wanted = list(range(low, high + 1)) if high - low < _FEW else [low, low + 1]
+        numbers = sorted(w for w in met.get(name, ()) if low - 1 <= w <= high + 1)
+        divisors = sorted(b for b in blocks.get(name, ()) if b <= high)
+        for w in numbers:
+            wanted += [w - 1, w, w + 1, 2 * w + 1]
+        for b in divisors:
+            wanted += [2 * b, 2 * b + 1, 3 * b - 1]
+        if numbers or divisors:
+            used[name] = tuple(sorted({*numbers, *divisors}))
+        for size in wanted:
+            add({**first, name: size})
+    if len(names) > 1:
+        add({name: symbols[name][0] for name in names})
+        for a in range(len(names) - 1):                     # equal sizes, where an axis could be taken for another
+            low = max(symbols[names[a]][0], symbols[names[a + 1]][0])
+            add({**first, names[a]: max(low, 4), names[a + 1]: max(low, 4)})
+    count = 1
+    for low, high in symbols.values():
+        count *= high - low + 1
+    return Sizes(tuple(bindings), used, count == len(bindings))
