@@ -172,6 +172,7 @@ if TYPE_CHECKING:
     from tensor_graphs.compiler.explain import explain as explain
     from tensor_graphs.compiler.profile_graph import profile_graph
     from tensor_graphs.kernels.registry import host_kernel
+    from tensor_graphs.meaning.equality import equal as equal
     from tensor_graphs.meaning.interpreter import interpret as interpret
     from tensor_graphs.runtime.compiled_graph import bind as bind
 
@@ -180,6 +181,7 @@ if TYPE_CHECKING:
 LAZY: dict[str, tuple[str, str]] = {
     "bind": ("tensor_graphs.runtime.compiled_graph", "bind"),
     "compile": ("tensor_graphs.compiler.compile", "compile_graph"),
+    "equal": ("tensor_graphs.meaning.equality", "equal"),
     "explain": ("tensor_graphs.compiler.explain", "explain"),
     "interpret": ("tensor_graphs.meaning.interpreter", "interpret"),
     "kernel": ("tensor_graphs.kernels.registry", "host_kernel"),

@@ -22,8 +22,8 @@ from tensor_graphs.records.rows import TraceRecord
 
 log = logging.getLogger(__name__)
 
-MOST_RUNS, LEAST_RUNS = 30, 5
-SECONDS = 20.0
+MOST_RUNS, LEAST_RUNS = 20, 4
+SECONDS = 8.0
 """about how long all runs together may take"""
 
 
