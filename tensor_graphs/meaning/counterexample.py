@@ -119,7 +119,7 @@ def _integers(dtype: DType, shape: tuple[int, ...], kind: int, rng: np.random.Ge
     if kind in (0, 1):
         count = math.prod(shape)
         made = rng.permutation(max(count, 3))[:count].reshape(shape) if kind == 0 else rng.integers(0, 3, shape)
-        return np.asarray(made % (high + 1)).astype(dtype.numpy)
+        return np.asarray(made % min(high + 1, 2**31)).astype(dtype.numpy)
     if kind == 3:
         return rng.integers(max(low, -3), min(high, 12), shape).astype(dtype.numpy)
     return rng.integers(low, high, shape, dtype=dtype.numpy, endpoint=True)

@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 _SHORT_BITS = 24
+_WRITTEN_DIGITS = 12                                     # a person writes no more by hand
 _SHORT_DIGITS = 15
 _ULPS = 3.0 * 2.0**-53
 _LARGEST_DENOMINATOR = 4096
@@ -63,7 +64,7 @@ def read(value: float) -> Literal:
     if value == 0 or _bits(exact) <= _SHORT_BITS:
         return Literal(exact)
     digits = repr(abs(value)).split("e")[0].replace(".", "").strip("0")
-    if len(digits) <= _SHORT_DIGITS:
+    if len(digits) <= _WRITTEN_DIGITS:
         return Literal(Fraction(repr(value)))
     sign, x = (-1, -value) if value < 0 else (1, value)
     for known, ln2, root_pi, root in _NAMED:
@@ -74,6 +75,8 @@ def read(value: float) -> Literal:
         found = _root(x / known)
         if found is not None:
             return Literal(sign * found.factor, ln2, 0, found.root)
+    if len(digits) <= _SHORT_DIGITS:
+        return Literal(Fraction(repr(value)))
     small = Fraction(x).limit_denominator(_LARGEST_DENOMINATOR)
     if small and small.numerator <= _LARGEST_DENOMINATOR and abs(float(small) - x) <= _ULPS * x:
         return Literal(sign * small)

@@ -1,7 +1,7 @@
 """residues: arithmetic modulo the primes of a chain, on whole arrays: powers, inverses, roots, exp2 and its inverse.
 
-A chain is three primes q, p = 2q + 1, r = 2p + 1, each ≡ 3 modulo 4; p and r are then ≡ 7 modulo 8, so that 2 is a
-square there and generates the squares, a group of q (of p) elements. Hence exp2 is a homomorphism from residues modulo
+A chain is three primes q, p = 2q + 1, r = 2p + 1, each ≡ 7 modulo 8, so that 2 is a square, and modulo p (r) generates
+the squares, a group of q (of p) elements. Hence exp2 is a homomorphism from residues modulo
 q to residues modulo p, and from those modulo p to those modulo r, and the discrete logarithm is its inverse. All primes
 are below 2^31, so products fit 64 bits. Arrays are uint64 with values in [0, prime).
 
@@ -19,11 +19,11 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 CHAINS: tuple[tuple[int, int, int], ...] = (
-    (486273311, 972546623, 1945093247), (436941671, 873883343, 1747766687), (502216619, 1004433239, 2008866479),
-    (450777779, 901555559, 1803111119), (509405999, 1018811999, 2037623999), (495333719, 990667439, 1981334879),
-    (529153511, 1058307023, 2116614047), (515602931, 1031205863, 2062411727), (501980159, 1003960319, 2007920639),
-    (490171919, 980343839, 1960687679), (526447679, 1052895359, 2105790719), (473820911, 947641823, 1895283647))
-"""(q, p, r) with q between 2^28 and 2^29. A test holds each to what the docstring says."""
+    (412214879, 824429759, 1648859519), (412723079, 825446159, 1650892319), (412935599, 825871199, 1651742399),
+    (413180039, 826360079, 1652720159), (413637839, 827275679, 1654551359), (414889439, 829778879, 1659557759),
+    (415116239, 830232479, 1660464959), (415148159, 830296319, 1660592639), (415416119, 830832239, 1661664479),
+    (415878119, 831756239, 1663512479), (416215799, 832431599, 1664863199), (416247719, 832495439, 1664990879))
+"""(q, p, r) with q between 2^28 and 2^29; 2, 3, 5 and 7 are squares modulo each. A test holds them to all this."""
 
 MAIN = 1
 """The lane (place in the chain) in which values are compared and hashed when they are known in several."""
