@@ -168,6 +168,8 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
                 for at, was in ((place, a), (count + place, b)):
                     moved = np.maximum(moved, np.abs(run[at].astype(np.float64) - was))
             scale = np.maximum(np.abs(a), np.abs(b))
+            if (np.isfinite(a) != np.isfinite(b)).any():    # one of them left float64's range on the way: e^800 / e^800
+                continue
             finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(moved)
             counts = finite & (gap > SAFETY * moved + 1e-12 * scale) & (gap > 1e-200)
             relative = np.where(finite & (gap > 0), gap / np.where(scale > 0, scale, 1.0), 0.0)
