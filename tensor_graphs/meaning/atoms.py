@@ -7,6 +7,7 @@ which only oddness is known. Nothing here is fit for computing in floats.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.atomic import AtomicOp
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, instantiate
 from tensor_graphs.language.composites.elementary import ALGEBRAIC, LN2, LOG2E, wide
-from tensor_graphs.language.node import Node, rebuild
+from tensor_graphs.language.dtypes import f32
+from tensor_graphs.language.node import Node, apply, rebuild
 from tensor_graphs.meaning.errors import OutsideFragmentError
 
 Form = Callable[[Node, Mapping[str, Any]], Node]
@@ -55,6 +57,28 @@ FORMS: dict[str, Form] = {
     "logsumexp": lambda x, attrs: _logsumexp(x, attrs["axis"], attrs["keepdims"]), "erfc": _erfc,
 }
 """Library composites of one operand -> their value over the reals; the operand comes in the dtype computed in."""
+
+
+_ROUNDING = frozenset({"reciprocal", "sqrt", "exp2", "log2", "sin", "add", "mul", "sum"})
+
+
+def _power_of_two(x: Node) -> bool:
+    while x.op.name in ("expand", "reshape"):
+        x = x.inputs[0]
+    value = x.attrs["value"] if x.op is leaves.CONSTANT else 0.0
+    return isinstance(value, (int, float)) and abs(math.frexp(value)[0]) == 0.5
+
+
+def rounding_aloud(outputs: Sequence[Node]) -> list[Node]:
+    """Atomic ops on floats of less than 32 bits as the same op in f32, rounded by a cast: what casts count for there too."""
+    def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
+        if node.op.name not in _ROUNDING or node.dtype.kind != "float" or node.dtype.itemsize >= 4:
+            return None
+        if node.op.name == "mul" and any(map(_power_of_two, node.inputs)):
+            return None                                     # exact
+        return atomic.cast(apply(node.op, [atomic.cast(x, f32) for x in new], node.attrs), node.dtype)
+
+    return rebuild(list(outputs), replace)
 
 
 def in_atoms(outputs: Sequence[Node]) -> list[Node]:

@@ -33,7 +33,7 @@ from tensor_graphs.meaning import counterexample
 from tensor_graphs.meaning.counterexample import Counterexample
 from tensor_graphs.meaning.errors import OutsideFragmentError
 from tensor_graphs.meaning.fingerprint import MOST_WORK, Points, compare
-from tensor_graphs.meaning.sizes import Sizes, choose
+from tensor_graphs.meaning.sizes import Sizes, choose, unseen
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
     except TensorGraphsError as e:
         return Verdict("unknown", reason=_first_line(e), bits=bits)
     symbols = _symbols(roots)
-    sizes = Sizes(({name: low for name, (low, _) in symbols.items()},), {}, False)
+    sizes = Sizes(({name: low for name, (low, _) in symbols.items()},), {}, {})
     reason, probability, done, points = "", 0.0, [], None
     try:
         points = Points([list(left.values()), list(right.values())], bits)
@@ -143,8 +143,18 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
             budget -= found.work
             probability = max(probability, found.probability)
             done.append(binding)
+        if not reason and sizes.further not in done:
+            try:
+                if not (found := compare(points, sizes.further, min(budget, MOST_WORK // 8), seed)).equal:
+                    reason = f"the fingerprints differ: {found.where}"
+                else:
+                    done.append(sizes.further)
+            except (OutsideFragmentError, d.DimError):
+                log.debug("not compared at %s: too much", sizes.further)
         if not done and not reason:
             reason = "no choice of sizes at which both graphs have a meaning"
+        if not reason and (hidden := unseen(points.order, done, symbols)) is not None:
+            reason = f"{hidden.op.name} of sizes comes out otherwise at large sizes than at those compared"
     except TensorGraphsError as e:
         reason = _first_line(e)
     difference: float | None = None
@@ -197,7 +207,8 @@ def _symbols(roots: Sequence[Node]) -> dict[str, tuple[int, int]]:
 def _runnable(sizes: Sizes, done: Sequence[Mapping[str, int]], roots: Sequence[Node]) -> list[Mapping[str, int]]:
     """Sizes for runs in float64: those where the fingerprints agreed come last, the one where they differed first."""
     rest = [s for s in sizes.bindings if s not in done]
-    return [*rest[:1], *done[:1], *rest[1:], *done[1:]]
+    beyond = {name: min(high, max(low, 37 + place)) for place, (name, (low, high)) in enumerate(_symbols(roots).items())}
+    return [*rest[:1], *([beyond] if not rest else []), *done[:1], *rest[1:], *done[1:], beyond]
 
 
 # ---- the same leaves, dims and outputs -------------------------------------------------------------------------------
@@ -249,10 +260,17 @@ def _two_types(x: Node, y: Node) -> OutsideFragmentError:
 def _pairs(a: Graph, b: Graph) -> list[tuple[Node, Node]]:
     """The leaves that are the same, one of each graph."""
     found = []
-    for kind in ("inputs", "parameters", "states"):
+    left_b = {kind: dict(getattr(b, kind)) for kind in ("inputs", "parameters", "states")}
+    alone: list[Node] = []
+    for kind, other in left_b.items():
         one: Mapping[str, Node] = getattr(a, kind)
-        other: Mapping[str, Node] = getattr(b, kind)
-        found += [(x, other[name]) for name, x in one.items() if name in other]
+        alone += [x for name, x in one.items() if name not in other]
+        found += [(x, other.pop(name)) for name, x in one.items() if name in other]
+    for x in alone:                                         # a parameter of one may be an input of the other
+        for other in left_b.values():
+            if x.attrs["name"] in other:
+                found.append((x, other.pop(x.attrs["name"])))
+                break
     return found
 
 

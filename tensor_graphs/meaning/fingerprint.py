@@ -24,7 +24,7 @@ from tensor_graphs.language.node import ArrayValue, Node, walk
 from tensor_graphs.meaning import lanes as lane_room
 from tensor_graphs.meaning import residues
 from tensor_graphs.meaning.algebra import Array, At
-from tensor_graphs.meaning.atoms import in_atoms
+from tensor_graphs.meaning.atoms import in_atoms, rounding_aloud
 from tensor_graphs.meaning.degree import degrees
 from tensor_graphs.meaning.errors import OutsideFragmentError
 from tensor_graphs.meaning.finite_field import Field, Value
@@ -39,6 +39,9 @@ MOST_WORK = 40_000_000
 
 MOST_POINTS = 8192
 FEWEST_POINTS = 4
+_LOGARITHM = 400
+"""Elements that take as long as one discrete logarithm."""
+
 _BATCH_ELEMENTS = 400_000
 """of the largest node, times points: what is in memory at a time."""
 
@@ -53,7 +56,7 @@ def draw_integers(dtype: DType, shape: tuple[int, ...], points: int, pool: Seque
     """Integers for every point, [*shape, points]: indices of some axis, small ones, numbers of the program ± 1, any."""
     rng = np.random.default_rng(seed)
     if dtype.kind == "bool":
-        share = rng.choice([0.5, 0.5, 0.5, 0.15, 0.85], points)
+        share = rng.choice([0.5, 0.5, 0.5, 0.15, 0.85, 0.0, 1.0], points, p=[0.2, 0.2, 0.2, 0.15, 0.15, 0.05, 0.05])
         return np.asarray(rng.random((*shape, points)) < share)
     low, high = int(dtype.min), int(dtype.max)
     full = (*shape, points)
@@ -84,6 +87,8 @@ class Points:
     def __init__(self, roots: Sequence[Sequence[Node]], bits: bool = False) -> None:
         self.bits = bits
         flat = in_atoms([r for graph in roots for r in graph])
+        if bits:
+            flat = rounding_aloud(flat)
         self.roots: list[list[Node]] = []
         for graph in roots:
             self.roots.append(flat[:len(graph)])
@@ -91,8 +96,8 @@ class Points:
         self.lanes, self.compared_in = lane_room.plan(self.roots, bits)
         self.order = walk([r for graph in self.roots for r in graph])
         self.shared = set(walk(self.roots[0])).intersection(*(walk(graph) for graph in self.roots[1:]))
-        self.pool = sorted({int(v) for n in self.order for v in [n.attrs.get("value")] if n.types[0].dtype.is_integer
-                            and isinstance(v, int) and not isinstance(v, bool)})
+        self.pool = sorted({int(v) for n in self.order for v in [n.attrs.get("value")] if isinstance(v, (int, float))
+                            and not isinstance(v, bool) and abs(v) < 2**64 and float(v).is_integer()})
         self.has_logarithm = any(n.op.name == "log2" and n not in self.lanes.random for n in self.order)
         self.given = [n for n in self.order if n.op in leaves.NAMED_LEAVES and n.dtype.kind != "float"]
         self._last = {x: i for i, node in enumerate(self.order) for x in node.inputs}
@@ -143,9 +148,9 @@ class Points:
 
     def choices(self, nodes: Sequence[At], field: Field, indices: Mapping[Node, Array]) -> float:
         """The most choices (in bits) on which an element of an output hangs, with its counterparts in all graphs."""
-        if not field.selections and not self.given:
+        if not field.selections and not field.roots and not self.given:
             return 0.0
-        algebra = Selections(field.selections, indices)
+        algebra = Selections(field.selections, indices, field.roots)
         found: dict[Node, object] = {}
         for n in nodes:
             node = n.node
@@ -198,11 +203,13 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
             return Agreement(False, 1.0, 0, 0, "the shapes differ")
     prime = min(min(chain) for chain in residues.CHAINS)
     degree = max((degrees(p.order, sizes, p.lanes)[r] for graph in p.roots for r in graph if r.dtype.kind == "float"), default=0)
-    total, largest = sum(sizes.values()) + 1, max(sizes.values(), default=1) + 1
+    logarithms = [sizes[n.node] for n in nodes if n.node.op.name == "log2" and n.node not in p.lanes.random]
+    total, largest = sum(sizes.values()) + _LOGARITHM * sum(logarithms) + 1, max(sizes.values(), default=1) + 1
     shapes = [r.type.at(binding).shape for r in p.roots[0]]
     counts = [np.zeros(tuple(int(s) for s in shape), dtype=np.int64) for shape in shapes]
     hidden = 0.0
-    needed, points, work, batch, lost = FEWEST_POINTS, 8, 0, 0, 0
+    roots = sum(sizes[n.node] for n in nodes if n.node.op.name == "sqrt")
+    needed, points, work, batch, lost = FEWEST_POINTS, 8 if not roots else min(128, 32 + roots), 0, 0, 0
     outcomes: dict[Node, tuple[bool, bool]] = {}
     while True:
         points = max(1, min(points, _BATCH_ELEMENTS // largest, 512))
@@ -257,7 +264,7 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
                                        "or −∞ where it is no symbol)")
         points = min(512, max(8, needed - least if least * 4 > drawn else drawn))
     for node, (true, false) in outcomes.items():
-        if node not in p.shared and not (true and false):
+        if not (true and false):
             raise OutsideFragmentError("a comparison of integers never came out both ways", node.location)
     return Agreement(True, chance**least if chance > 0 else 0.0, least, work)
 

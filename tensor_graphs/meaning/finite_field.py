@@ -94,6 +94,7 @@ class Field:
         self.key = np.random.default_rng([seed, 1]).integers(0, 2**63, points, dtype=np.uint64)
         self._named: dict[tuple[str, int], Array] = {}
         self.selections: dict[Node, tuple[Array, tuple[int, ...]]] = {}
+        self.roots: dict[Node, tuple[Array, Array]] = {}
         self.outcomes: dict[Node, tuple[bool, bool]] = {}
         self.exactly = Real()
 
@@ -214,6 +215,8 @@ class Field:
         for i in self.needed(n):
             lanes[i], ok = residues.root(x.lanes[i], self.chain[i])
             bad = _either(bad, ~ok)
+            if x.real is None:
+                self.roots[n.node] = (x.lanes[i], ok)
         return Value(lanes, real=None if x.real is None else np.sqrt(x.real), bad=bad)
 
     def exp2(self, n: At, x: Value) -> Value:
@@ -348,7 +351,10 @@ class Field:
             return Value(exact=made, bad=_either(x.bad, y.bad))
         self.chance(n, x, y)
         a, b = self.ranks(n, x, y)
-        return Value(exact=np.asarray(a < b), bad=_either(x.bad, y.bad))
+        made = np.asarray(a < b)
+        if x.real is not None and y.real is not None:
+            self._outcome(n, made)
+        return Value(exact=made, bad=_either(x.bad, y.bad))
 
     def not_equal(self, n: At, x: Value, y: Value) -> Value:
         bad = _either(x.bad, y.bad)
@@ -358,7 +364,9 @@ class Field:
                 self._outcome(n, made)
             return Value(exact=made, bad=bad)
         if x.real is not None and y.real is not None:
-            return Value(exact=np.asarray(x.real != y.real), bad=bad)
+            made = np.asarray(x.real != y.real)
+            self._outcome(n, made)
+            return Value(exact=made, bad=bad)
         self.chance(n, x, y)
         a, b = self.looked_at(n, x, y)
         m, key = np.uint64(self.chain[self.lanes.compared_in[n.node]]), self.keyed("equals")

@@ -29,7 +29,8 @@ MAIN = 1
 """The lane (place in the chain) in which values are compared and hashed when they are known in several."""
 
 _LOW_BITS = 15
-_BABY = 1 << 20
+_BABY_BITS = 21                             # a tenth of a second and 32 MB for each prime, and then 200 to 400 steps
+_BABY = 1 << _BABY_BITS
 _FILTER_BITS = 24
 
 
@@ -88,10 +89,10 @@ def exp2(x: Array, m: int) -> Array:
 def _baby_steps(m: int) -> tuple[Array, Array, Array]:
     """(values of 2^i for i < _BABY in order, their i, a table by low bits of which values occur)."""
     values = _powers(2, _BABY, m)
-    packed = np.sort((values << np.uint64(20)) | np.arange(_BABY, dtype=np.uint64))
+    packed = np.sort((values << np.uint64(_BABY_BITS)) | np.arange(_BABY, dtype=np.uint64))
     occurs = np.zeros(1 << _FILTER_BITS, dtype=np.bool_)
     occurs[values & np.uint64((1 << _FILTER_BITS) - 1)] = True
-    return packed >> np.uint64(20), packed & np.uint64(_BABY - 1), occurs
+    return (packed >> np.uint64(_BABY_BITS)).astype(np.uint32), (packed & np.uint64(_BABY - 1)).astype(np.uint32), occurs
 
 
 _known_logarithms: dict[int, dict[int, int]] = {}
@@ -124,10 +125,10 @@ def _giant_steps(y: Array, m: int) -> Array:
     for j in range(order // _BABY + 1):
         maybe = np.flatnonzero(occurs[now & np.uint64((1 << _FILTER_BITS) - 1)])
         if maybe.size:
-            at = np.minimum(np.searchsorted(values, now[maybe]), _BABY - 1)
+            at = np.minimum(np.searchsorted(values, now[maybe].astype(np.uint32)), _BABY - 1)
             hit = values[at] == now[maybe]
             if hit.any():
-                out[left[maybe[hit]]] = (indices[at[hit]] + np.uint64(j * _BABY)) % np.uint64(order)
+                out[left[maybe[hit]]] = (indices[at[hit]].astype(np.uint64) + np.uint64(j * _BABY)) % np.uint64(order)
                 keep = np.ones(left.size, dtype=np.bool_)
                 keep[maybe[hit]] = False
                 left, now = left[keep], now[keep]

@@ -1,6 +1,9 @@
 """selections: on how many random choices an element hangs, so that enough points are drawn to see every combination.
 
-A choice is the order of two or more numbers in max, less and the like, a boolean or an integer that is given. Two
+A choice is the order of two or more numbers in max, less and the like, a boolean or an integer that is given, and the
+sign of a root that others determine: √(x²) is x or −x. (Roots whose operands are independent up to squares are not
+choices: with s² = a for such an a, what is not 0 for s is not 0 for −s. Operands are independent when no product of
+them is a square at all points: linear algebra over bits.) Two
 functions that differ under one combination only agree at all other points: with a choice between two as likely as not,
 s of them hide a difference with probability 1 − 2^−s at each point. Products are as hard to see as all choices of their
 factors together; of a sum the harder term counts (a polynomial of degree s in fair bits that is not 0 is not 0 with
@@ -44,9 +47,13 @@ class Choices:
 class Selections:
     """The algebra. A value is None where nothing is chosen. Start with one for all graphs to be compared."""
 
-    def __init__(self, compared: Mapping[Node, tuple[Array, tuple[int, ...]]], indices: Mapping[Node, Array]) -> None:
-        """compared: operands of ordering ops as the field saw them; indices: the integers of gather and scatter."""
-        self.compared, self.indices = compared, indices
+    def __init__(self, compared: Mapping[Node, tuple[Array, tuple[int, ...]]], indices: Mapping[Node, Array],
+                 roots: Mapping[Node, tuple[Array, Array]]) -> None:
+        """compared: operands of ordering ops as the field saw them; indices: the integers of gather and scatter;
+        roots: operands of roots, and where they are squares."""
+        self.compared, self.indices, self.roots = compared, indices, roots
+        self._seen: dict[bytes, int] = {}                   # operand of a root -> its choice, 0 for none
+        self._basis: dict[int, int] = {}                    # highest bit -> pattern of squares
         self.weights: list[float] = []
         self.numbers: dict[Any, int] = {}
         self.elements = 0
@@ -135,7 +142,33 @@ class Selections:
     def reciprocal(self, n: At, x: Choices | None) -> Choices | None:
         return self._all(x)
 
-    sqrt = exp2 = log2 = sin = floor = erf = reciprocal
+    exp2 = log2 = sin = floor = erf = reciprocal
+
+    def sqrt(self, n: At, x: Choices | None) -> Choices | None:
+        found = self.roots.get(n.node)
+        if found is None:
+            return self._all(x)
+        operands, squares = (np.ascontiguousarray(a).reshape(-1, a.shape[-1]) for a in np.broadcast_arrays(*found))
+        self._count(len(operands))
+        signs = np.empty(len(operands), dtype=object)
+        for i in range(len(operands)):
+            signs[i] = self._sign(operands[i].tobytes(), squares[i])
+        made = signs.reshape(n.shape)
+        if not any(signs):
+            return self._all(x)
+        return self._all(self._join(x, Choices(made, made), self._union))
+
+    def _sign(self, operand: bytes, square: Array) -> int:
+        """The choice of a root's sign: one where the operand is, up to squares, a product of operands seen before."""
+        known = self._seen.get(operand)
+        if known is None:
+            left = int.from_bytes(np.packbits(~square).tobytes(), "big")
+            while left and left.bit_length() in self._basis:
+                left ^= self._basis[left.bit_length()]
+            if left:
+                self._basis[left.bit_length()] = left
+            known = self._seen[operand] = 0 if left else self.choice(("sign", operand), 1.0)
+        return known
 
     def cast(self, n: At, x: Choices | None) -> Choices | None:
         return x

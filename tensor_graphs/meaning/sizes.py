@@ -12,24 +12,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import ArrayValue, Node, walk
+from tensor_graphs.meaning.interpreter import evaluate
 
 _GENERIC = (4, 3, 5, 6, 7, 9, 8, 10, 11, 13, 12, 14, 15, 16, 17, 18, 19, 23)
+_LARGER = (13, 11, 17, 12)
+"""By place among the dims."""
+
+_MOST_GENERIC = 16
 _FEW = 8
+_LARGEST_PROBE = 1 << 19
+_PROBED = frozenset({"less", "not_equal", "max", "floor", "idiv"})
 """A dim of no more sizes than this is tried at all of them."""
 
 
 @dataclass(frozen=True)
 class Sizes:
     """bindings: sizes by name of dim, the generic ones first; met: the numbers that meet a dim, by its name;
-    complete: every combination of sizes is among the bindings."""
+    further: one more choice beyond what small roots and thresholds reach, where it is not too much."""
 
     bindings: tuple[dict[str, int], ...]
     met: Mapping[str, tuple[int, ...]]
-    complete: bool
+    further: dict[str, int]
 
 
 def _numbers(value: Any) -> Iterable[int]:
@@ -139,7 +149,7 @@ def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[i
 def choose(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Sizes:
     """The sizes at which graphs over these atomic nodes have to be compared; symbols: lowest and highest by name."""
     if not symbols:
-        return Sizes(({},), {}, True)
+        return Sizes(({},), {}, {})
     order = walk(roots)
     met, blocks = meeting(order)
     taken = {k for node in order for value in (*node.attrs.values(), *(t.shape for t in node.types)) for k in _numbers(value)}
@@ -171,6 +181,10 @@ def choose(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Siz
     first, second = generic(0), generic(1)
     add(first)
     add(second)
+    degree = sum(len(monomial) for node in order if node.op is leaves.CONSTANT and isinstance(node.attrs["value"], d.Expr)
+                 for monomial, _ in node.attrs["value"].terms[:1])
+    for skip in range(2, min(degree, _MOST_GENERIC)):       # a polynomial of the dims may be 0 at as many sizes
+        add(generic(skip))
     used: dict[str, tuple[int, ...]] = {}
     for name in names:
         low, high = symbols[name]
@@ -190,7 +204,66 @@ def choose(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Siz
         for a in range(len(names) - 1):                     # equal sizes, where an axis could be taken for another
             low = max(symbols[names[a]][0], symbols[names[a + 1]][0])
             add({**first, names[a]: max(low, 4), names[a + 1]: max(low, 4)})
-    count = 1
-    for low, high in symbols.values():
-        count *= high - low + 1
-    return Sizes(tuple(bindings), used, count == len(bindings))
+    further = {name: min(symbols[name][1], max(symbols[name][0], _LARGER[place % len(_LARGER)]))
+               for place, name in enumerate(names)}
+    return Sizes(tuple(bindings), used, further)
+
+
+def unseen(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Mapping[str, tuple[int, int]]) -> Node | None:
+    """A node that the sizes alone determine, the same number everywhere at the sizes tested, but not at large ones.
+
+    Such as i // 40 < 30: a threshold that no number of the program shows. Large is the highest size, or as many
+    elements as take no time.
+    """
+    hang: set[Node] = set()
+    found: list[Node] = []
+    for node in order:
+        if node.op in leaves.NAMED_LEAVES or any(i in hang for i in node.inputs):
+            hang.add(node)
+        elif node.op.name in _PROBED:
+            found.append(node)
+    if not found or not symbols:
+        return None
+    for name in symbols:                                    # one dim large at a time, then all
+        bad = _changes(found, tested, {**tested[0], name: symbols[name][1]}, symbols, {name})
+        if bad is not None:
+            return bad
+    return _changes(found, tested, {name: high for name, (_, high) in symbols.items()}, symbols, set(symbols))
+
+
+def _changes(nodes: Sequence[Node], tested: Sequence[Mapping[str, int]], large: Mapping[str, int],
+             symbols: Mapping[str, tuple[int, int]], free: set[str]) -> Node | None:
+    large = dict(large)
+    while True:
+        try:
+            most = max(d.evaluate(node.type.size(), large) for node in walk(nodes))
+        except d.DimError:
+            return None
+        if most <= _LARGEST_PROBE:
+            break
+        smaller = {name: max(symbols[name][0], large[name] // 2) if name in free else large[name] for name in large}
+        if smaller == large:
+            return None
+        large = smaller
+    at_large = _values(nodes, large)
+    varying = [k for k, x in enumerate(at_large) if x is not None]
+    at_tested = [_values(nodes, binding) for binding in tested]
+    for k in varying:
+        small = set().union(*(_few(v[k]) for v in at_tested))
+        if len(small) == 1 and _few(at_large[k]) - small:
+            return nodes[k]
+    return None
+
+
+def _few(x: Any) -> set[Any]:
+    """Up to two different values of an array."""
+    if x is None or x.size == 0:
+        return set()
+    return {x.min().item(), x.max().item()}
+
+
+def _values(nodes: Sequence[Node], binding: Mapping[str, int]) -> list[Any]:
+    try:
+        return [np.asarray(x) for x in evaluate(nodes, {}, binding)]
+    except TensorGraphsError:
+        return [None] * len(nodes)

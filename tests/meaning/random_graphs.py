@@ -1,0 +1,174 @@
+"""random_graphs: random pairs of graphs that are equal by construction, or differ by one change that is no identity.
+
+An expression is drawn over two inputs [n, m] and a few ops; `IDENTITIES` rewrite a node to another that is the same
+function of real numbers wherever both are defined, `MISTAKES` to one that looks like it. Everything hangs on one seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tensor_graphs as tg
+from tensor_graphs.language.node import Node, rebuild, walk
+
+N, M = tg.dim("n", 1, 64), tg.dim("m", 1, 64)
+LEAVES = (tg.input("x", (N, M)), tg.input("y", (N, M)), tg.input("z", (N, M)))
+
+
+@dataclass(frozen=True)
+class RandomPair:
+    left: tg.Graph
+    right: tg.Graph
+    equal: bool
+    changes: tuple[str, ...]
+
+
+def positive(x: Node) -> Node:
+    """A number > 0 made of any."""
+    return x * x + 1.0
+
+
+OPS: dict[str, Callable[[random.Random, Node, Node], Node]] = {
+    "add": lambda r, x, y: x + y, "sub": lambda r, x, y: x - y, "mul": lambda r, x, y: x * y,
+    "div": lambda r, x, y: x / positive(y), "scale": lambda r, x, y: x * r.choice([2.0, -0.5, 3.0, 0.1]),
+    "shift": lambda r, x, y: x + r.choice([1.0, -2.0, 0.25]), "max": lambda r, x, y: tg.maximum(x, y),
+    "min": lambda r, x, y: tg.minimum(x, y), "exp": lambda r, x, y: tg.exp(tg.sin(x)), "tanh": lambda r, x, y: tg.tanh(x),
+    "sigmoid": lambda r, x, y: tg.sigmoid(x), "root": lambda r, x, y: tg.sqrt(positive(x)),
+    "log": lambda r, x, y: tg.log(positive(x)), "softmax": lambda r, x, y: tg.softmax(x), "norm": lambda r, x, y: tg.rms_norm(x),
+    "centre": lambda r, x, y: x - tg.mean(x, axes=1, keepdims=True), "where": lambda r, x, y: tg.where(x < y, x * 2.0, y),
+    "flip": lambda r, x, y: tg.flip(x, axes=r.randrange(2)), "rowsum": lambda r, x, y: x + y.sum(1, keepdims=True),
+    "colmax": lambda r, x, y: x - y.max(0, keepdims=True), "sin": lambda r, x, y: tg.sin(x), "relu": lambda r, x, y: tg.relu(x),
+    "abs": lambda r, x, y: tg.abs(x), "cumsum": lambda r, x, y: tg.cumsum(x, axis=1), "silu": lambda r, x, y: tg.silu(x),
+}
+
+
+def _is(node: Node, *names: str) -> bool:
+    return node.op.name in names
+
+
+def _distribute(r: random.Random, n: Node) -> Node | None:
+    if not _is(n, "mul"):
+        return None
+    x, y = n.inputs
+    if _is(y, "add", "sub"):
+        a, b = y.inputs
+        return x * a + x * b if _is(y, "add") else x * a - x * b
+    return None
+
+
+def _associate(r: random.Random, n: Node) -> Node | None:
+    if _is(n, "add", "mul", "max") and n.inputs[0].op is n.op:
+        (a, b), c = n.inputs[0].inputs, n.inputs[1]
+        return {"add": lambda: a + (b + c), "mul": lambda: a * (b * c), "max": lambda: tg.maximum(a, tg.maximum(b, c))}[n.op.name]()
+    return None
+
+
+def _commute(r: random.Random, n: Node) -> Node | None:
+    if _is(n, "add", "mul", "max"):
+        a, b = n.inputs
+        return {"add": lambda: b + a, "mul": lambda: b * a, "max": lambda: tg.maximum(b, a)}[n.op.name]()
+    return None
+
+
+def _plain(n: Node) -> bool:
+    return n.dtype.kind == "float" and n.rank == 2
+
+
+IDENTITIES: dict[str, Callable[[random.Random, Node], Node | None]] = {
+    "distribute": _distribute, "associate": _associate, "commute": _commute,
+    "subtract as add": lambda r, n: n.inputs[0] + (-n.inputs[1]) if _is(n, "sub") else None,
+    "divide by inverse": lambda r, n: n.inputs[0] * tg.reciprocal(n.inputs[1]) if _is(n, "div") else None,
+    "add and take away": lambda r, n: (n + LEAVES[0]) - LEAVES[0] if _plain(n) and n.shape == (N, M) else None,
+    "multiply and divide": lambda r, n: n * positive(LEAVES[1]) / positive(LEAVES[1]) if n.shape == (N, M) and _plain(n) else None,
+    "transpose twice": lambda r, n: (n.T * 1.0).T if _plain(n) else None,
+    "flip twice": lambda r, n: tg.flip(tg.flip(n, axes=1), axes=1) if _plain(n) else None,
+    "reshape there and back": lambda r, n: tg.reshape(tg.reshape(n, (n.shape[0] * n.shape[1],)) * 1.0, n.shape) if _plain(n) else None,
+    "minus minus": lambda r, n: -(-n) if _plain(n) else None,
+    "split in halves": lambda r, n: n * 0.5 + n * 0.5 if _plain(n) else None,
+    "sigmoid by tanh": lambda r, n: (tg.tanh(n.inputs[0] * 0.5) + 1.0) * 0.5 if _is(n, "sigmoid") else None,
+    "tanh by sigmoid": lambda r, n: tg.sigmoid(n.inputs[0] * 2.0) * 2.0 - 1.0 if _is(n, "tanh") else None,
+    "softmax shifted": lambda r, n: tg.softmax(n.inputs[0] - LEAVES[2][:, :1]) if _is(n, "softmax") else None,
+    "softmax by exp": lambda r, n: tg.exp(n.inputs[0]) / tg.exp(n.inputs[0]).sum(1, keepdims=True) if _is(n, "softmax") else None,
+    "max by min": lambda r, n: -tg.minimum(-n.inputs[0], -n.inputs[1]) if _is(n, "max") else None,
+    "max by where": lambda r, n: tg.where(n.inputs[0] < n.inputs[1], n.inputs[1], n.inputs[0]) if _is(n, "max") else None,
+    "norm written out": lambda r, n: n.inputs[0] / tg.sqrt(tg.mean(n.inputs[0] ** 2, axes=1, keepdims=True) + 1e-6)
+    if _is(n, "rms_norm") else None,
+    "sum of flipped": lambda r, n: tg.flip(n.inputs[0], axes=tuple(n.attrs["axes"])).sum(n.attrs["axes"])
+    if _is(n, "sum") and n.inputs[0].rank == 2 else None,
+    "magnitude by relu": lambda r, n: tg.relu(n.inputs[0]) + tg.relu(-n.inputs[0]) if _is(n, "abs") else None,
+    "exp of a sum": lambda r, n: tg.exp(n.inputs[0] - LEAVES[1]) * tg.exp(LEAVES[1])
+    if _is(n, "exp") and n.shape == (N, M) else None,
+    "silu written out": lambda r, n: n.inputs[0] / (tg.exp(-n.inputs[0]) + 1.0) if _is(n, "silu") else None,
+    "log halved": lambda r, n: tg.log(tg.sqrt(n.inputs[0])) * 2.0 if _is(n, "log") else None,
+}
+
+MISTAKES: dict[str, Callable[[random.Random, Node], Node | None]] = {
+    "operands swapped": lambda r, n: n.inputs[1] - n.inputs[0] if _is(n, "sub") else None,
+    "add for sub": lambda r, n: n.inputs[0] + n.inputs[1] if _is(n, "sub") else None,
+    "sub for add": lambda r, n: n.inputs[0] - n.inputs[1] if _is(n, "add") else None,
+    "one more": lambda r, n: n + 1.0 if _plain(n) else None,
+    "a little more": lambda r, n: n * 1.0001 if _plain(n) else None,
+    "negated": lambda r, n: -n if _plain(n) else None,
+    "relu put in": lambda r, n: tg.relu(n) if _plain(n) else None,
+    "magnitude put in": lambda r, n: tg.abs(n) if _plain(n) else None,
+    "min for max": lambda r, n: tg.minimum(*n.inputs) if _is(n, "max") else None,
+    "first operand of max": lambda r, n: n.inputs[0] if _is(n, "max") else None,
+    "flipped": lambda r, n: tg.flip(n, axes=r.randrange(2)) if _plain(n) else None,
+    "softmax over the other axis": lambda r, n: tg.softmax(n.inputs[0], axis=0) if _is(n, "softmax") else None,
+    "another eps": lambda r, n: tg.rms_norm(n.inputs[0], eps=1e-5) if _is(n, "rms_norm") else None,
+    "exp in base two": lambda r, n: tg.exp2(n.inputs[0]) if _is(n, "exp") else None,
+    "branches swapped": lambda r, n: tg.where(n.inputs[0], n.inputs[2], n.inputs[1]) if _is(n, "where") else None,
+    "another leaf": lambda r, n: LEAVES[2] + n * 0.0 if n is LEAVES[0] else None,
+    "clipped": lambda r, n: tg.clip(n, -2.0, 2.0) if _plain(n) else None,
+    "root of the square": lambda r, n: tg.sqrt(n * n) if _plain(n) else None,
+}
+
+
+def expression(r: random.Random, steps: int) -> Node:
+    nodes: list[Node] = list(LEAVES)
+    for _ in range(steps):
+        name = r.choice(sorted(OPS))
+        nodes.append(OPS[name](r, r.choice(nodes[-4:]), r.choice(nodes)))
+    return nodes[-1]
+
+
+def change(r: random.Random, root: Node, table: dict[str, Callable[[random.Random, Node], Node | None]]) -> tuple[Node, str] | None:
+    """The expression with one node rewritten by a row of the table that fits, and the row's name."""
+    places = walk([root])
+    for _ in range(30):
+        target, name = r.choice(places), r.choice(sorted(table))
+        made = table[name](r, target) if not target.op.kind == "leaf" or name == "another leaf" or r.random() < 0.2 else None
+        if made is None or made.type != target.type or made is target:
+            continue
+
+        def replace(node: Node, inputs: tuple[Node, ...], target: Node = target, made: Node = made) -> Node | None:
+            return made if node is target else None
+
+        new = rebuild([root], replace)[0]
+        if new is not root:
+            return new, name
+    return None
+
+
+def random_pair(seed: int) -> RandomPair:
+    """Seeds that are odd make different pairs, those that are even equal ones."""
+    r = random.Random(seed)
+    root = expression(r, r.randint(1, 6))
+    made, names = root, []
+    for _ in range(r.randint(1, 4)):
+        found = change(r, made, IDENTITIES)
+        if found is not None:
+            made, name = found
+            names.append(name)
+    same = seed % 2 == 0
+    if not same:
+        for _ in range(20):
+            found = change(r, made, MISTAKES)
+            if found is not None:
+                made, name = found
+                names.append(name)
+                break
+    finish = r.choice([lambda x: x, lambda x: x.sum(1), lambda x: x.max(1), lambda x: x])
+    return RandomPair(tg.graph(finish(root)), tg.graph(finish(made)), same or made is root, tuple(names))
