@@ -21,8 +21,9 @@ from tensor_graphs.meaning.errors import OutsideFragmentError
 
 Form = Callable[[Node, Mapping[str, Any]], Node]
 
-KEPT = frozenset({"erf"})
-"""Composites that are functions of one number of which only oddness is known."""
+KEPT = frozenset({"erf", "dot"})
+"""Composites that algebras evaluate themselves: erf, a function of which only oddness is known, and the product of
+matrices of floats, whose definition would need the memory of all its terms."""
 
 
 def _exp(x: Node) -> Node:
@@ -97,10 +98,10 @@ def in_atoms(outputs: Sequence[Node]) -> list[Node]:
                 return None
             raise OutsideFragmentError(f"{op.name} is neither atomic nor a composite", node.location)
         ours = LIBRARY.get(op.name) is op
-        if ours and op.name in KEPT:
+        if ours and op.name in KEPT and new[0].dtype.is_float:
             if new[0].dtype.itemsize >= 4:
                 return None
-            return atomic.cast(op(wide(new[0])), new[0].dtype)
+            return atomic.cast(op(*map(wide, new)), new[0].dtype)
         if ours and op.name in FORMS:
             x = new[0]
             return atomic.cast(in_atoms([FORMS[op.name](wide(x), node.attrs)])[0], x.dtype)

@@ -46,7 +46,7 @@ def _form(node: Node, operands: list[_Form]) -> _Form:
         return (0 if name in ("constant", "iota") else 1, {})
     if name in ("reciprocal", "sqrt"):
         return (1 if name == "sqrt" else 0, {node: 1})
-    join: Callable[[int, int], int] = operator.add if name == "mul" else max
+    join: Callable[[int, int], int] = operator.add if name in ("mul", "dot") else max
     base, quotients = operands[0][0], dict(operands[0][1])
     for other, more in operands[1:]:
         base = join(base, other)

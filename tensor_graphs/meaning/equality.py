@@ -39,10 +39,10 @@ log = logging.getLogger(__name__)
 
 Status = Literal["structural", "fingerprint", "refuted", "unknown"]
 
-LARGEST_RUN = 20_000_000
-"""Elements of all nodes that a run in float64 may have; three quarters of a second."""
+LARGEST_RUN = 8_000_000
+"""Elements of all nodes that a run in float64 may have."""
 
-_RUNS_WORK = 60_000_000
+_RUNS_WORK = 30_000_000
 _DIRECT_ABOVE = 2_000_000
 
 ASSUMED = {

@@ -27,7 +27,7 @@ from tensor_graphs.meaning.algebra import Array, At
 from tensor_graphs.meaning.atoms import in_atoms, rounding_aloud
 from tensor_graphs.meaning.degree import degrees
 from tensor_graphs.meaning.errors import OutsideFragmentError
-from tensor_graphs.meaning.finite_field import Field, Value
+from tensor_graphs.meaning.finite_field import POLE, Field, Value
 from tensor_graphs.meaning.selections import Selections
 from tensor_graphs.meaning.sizes import choose
 
@@ -37,10 +37,14 @@ TARGET = 2.0**-24
 MOST_WORK = 40_000_000
 """Elements times points that one comparison of two graphs may compute, at all sizes together (about a second)."""
 
+_LARGE = 500_000
 MOST_POINTS = 8192
-FEWEST_POINTS = 4
+FEWEST_POINTS = 2
 _LOGARITHM = 400
 """Elements that take as long as one discrete logarithm."""
+
+_TERMS = 16
+"""Products within a matrix product that take as long as one element elsewhere."""
 
 _BATCH_ELEMENTS = 400_000
 """of the largest node, times points: what is in memory at a time."""
@@ -126,7 +130,7 @@ class Points:
             elif node.op in leaves.NAMED_LEAVES:
                 values[node] = self._draw(n, field, nodes)
             else:
-                values[node] = field.erf(n, values[node.inputs[0]])
+                values[node] = getattr(field, node.op.name)(n, *(values[i] for i in node.inputs))
             if indices is not None and node.op.name in ("gather", "scatter"):
                 indices[node.inputs[1]] = values[node.inputs[1]].integers
             for i in node.inputs:
@@ -159,7 +163,7 @@ class Points:
             elif node.op in leaves.NAMED_LEAVES and n.dtype.kind != "float":
                 found[node] = algebra.given(n, leaf_name(node))
             else:
-                found[node] = algebra.reciprocal(n, found[node.inputs[0]]) if node.inputs else None  # type: ignore[arg-type]
+                found[node] = getattr(algebra, node.op.name)(n, *(found[i] for i in node.inputs)) if node.inputs else None
         most = 0.0
         for same in zip(*self.roots, strict=True):
             each = [found[r] for r in same if found[r] is not None]
@@ -190,6 +194,16 @@ class Agreement:
     where: str = ""
 
 
+def one_sided(x: Value, y: Value) -> bool:
+    """Whether some element of one value divides by 0 at a point at which the other is defined."""
+    for v, other in ((x, y), (y, x)):
+        if v.bad is not None:
+            pole = (v.bad & POLE) != 0
+            if pole.any() and bool(np.any(pole if other.bad is None else pole & (other.bad == 0))):
+                return True
+    return False
+
+
 def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, seed: int = 0) -> Agreement:
     """Whether the two lists of outputs of p agree at these sizes.
 
@@ -204,12 +218,15 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
     prime = min(min(chain) for chain in residues.CHAINS)
     degree = max((degrees(p.order, sizes, p.lanes)[r] for graph in p.roots for r in graph if r.dtype.kind == "float"), default=0)
     logarithms = [sizes[n.node] for n in nodes if n.node.op.name == "log2" and n.node not in p.lanes.random]
-    total, largest = sum(sizes.values()) + _LOGARITHM * sum(logarithms) + 1, max(sizes.values(), default=1) + 1
+    terms = sum(sizes[n.node] * int(n.input_types[0].shape[-1]) for n in nodes if n.node.op.name == "dot")
+    total, largest = terms // _TERMS + sum(sizes.values()) + _LOGARITHM * sum(logarithms) + 1, max(sizes.values(), default=1) + 1
     shapes = [r.type.at(binding).shape for r in p.roots[0]]
     counts = [np.zeros(tuple(int(s) for s in shape), dtype=np.int64) for shape in shapes]
     hidden = 0.0
     roots = sum(sizes[n.node] for n in nodes if n.node.op.name == "sqrt")
     needed, points, work, batch, lost = FEWEST_POINTS, 8 if not roots else min(128, 32 + roots), 0, 0, 0
+    if not roots and total > _LARGE:
+        points = FEWEST_POINTS
     outcomes: dict[Node, tuple[bool, bool]] = {}
     while True:
         points = max(1, min(points, _BATCH_ELEMENTS // largest, 512))
@@ -235,7 +252,9 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
             good = np.ones((), dtype=np.bool_)
             for v in (x, y):
                 if v.bad is not None:
-                    good = good & ~v.bad
+                    good = good & (v.bad == 0)
+            if one_sided(x, y):
+                raise OutsideFragmentError(f"one graph divides by 0 in output {number} where the other does not")
             same, good = np.broadcast_arrays(same | ~good, good)
             if not same.all():
                 place = np.argwhere(~same)[0][:-1].tolist()
@@ -292,5 +311,5 @@ def fingerprint(graph: Graph, dims: Mapping[str, int] | None = None, points: int
         bad = np.broadcast_to(np.zeros(1, dtype=np.bool_) if x.bad is None else x.bad, values.shape)
         whole = np.broadcast_to(values, (*values.shape[:-1], points))
         h.update(f"|{name} {values.dtype} {whole.shape}|".encode() + np.ascontiguousarray(whole).tobytes())
-        h.update(np.ascontiguousarray(np.broadcast_to(bad, whole.shape)).tobytes())
+        h.update(np.ascontiguousarray(np.broadcast_to(bad != 0, whole.shape)).tobytes())
     return h.hexdigest()

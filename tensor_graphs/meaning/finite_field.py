@@ -24,6 +24,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ from tensor_graphs.meaning.errors import OutsideFragmentError
 MOST_LITERALS = 20_000
 """Different float constants in one node; beyond, their residues would take seconds."""
 
+POLE = 2
+
 _LEAST = np.int64(np.iinfo(np.int64).min)
 
 
@@ -44,7 +47,8 @@ _LEAST = np.int64(np.iinfo(np.int64).min)
 class Value:
     """Floats: lanes (residues by lane), real (float64, where no float leaf is below), minus (is −∞); else exact.
 
-    bad: where the point defines nothing; None is nowhere.
+    bad: where the point defines nothing, None is nowhere: 1 (or True) where exact arithmetic has no value there, POLE where
+    the numbers have none, 1/0; both may be set.
     """
 
     lanes: Mapping[int, Array] = field(default_factory=dict)
@@ -207,8 +211,12 @@ class Field:
 
     def reciprocal(self, n: At, x: Value) -> Value:
         lanes = {i: residues.inverse(x.lanes[i], self.chain[i]) for i in self.needed(n)}
-        zero = _either(*(lane == 0 for lane in lanes.values()))
-        return Value(lanes, real=None if x.real is None else np.asarray(1.0 / x.real), bad=_either(x.bad, x.minus, zero))
+        pole = None
+        for lane in lanes.values():                         # a residue is 0 by chance once in 10^9 times
+            zero = lane == 0 if x.bad is None else (lane == 0) & (x.bad == 0)
+            if zero.any():
+                pole = _either(pole, zero * np.uint8(POLE))
+        return Value(lanes, real=None if x.real is None else np.asarray(1.0 / x.real), bad=_either(x.bad, x.minus, pole))
 
     def sqrt(self, n: At, x: Value) -> Value:
         lanes, bad = {}, _either(x.bad, x.minus)
@@ -245,6 +253,33 @@ class Field:
 
     def erf(self, n: At, x: Value) -> Value:
         return self.random_function(n, x, "erf", odd=True)
+
+    def dot(self, n: At, x: Value, y: Value) -> Value:
+        def matrices(a: Array, b: Array) -> tuple[Array, Array]:
+            """Points first, vectors as a row and a column, as many batch axes in both."""
+            a, b = np.moveaxis(a, -1, 0), np.moveaxis(b, -1, 0)
+            a = a[:, None, :] if a.ndim == 2 else a
+            b = b[:, :, None] if b.ndim == 2 else b
+            rank = max(a.ndim, b.ndim)
+            return tuple(c.reshape(c.shape[0], *([1] * (rank - c.ndim)), *c.shape[1:]) for c in (a, b))  # type: ignore[return-value]
+
+        def product(a: Array, b: Array, multiply: Callable[[Array, Array], Array]) -> Array:
+            made = multiply(*matrices(a, b))
+            return np.moveaxis(made.reshape(made.shape[0], *n.shape), 0, -1)
+
+        lanes = {i: product(x.lanes[i], y.lanes[i], partial(residues.matmul, m=self.chain[i])) for i in self.needed(n)}
+        bad: Array | None = None
+        wrong = [_either(v.bad, v.minus) for v in (x, y)]
+        for bit in (1, POLE):
+            if not any(w is not None and (w & bit).any() for w in wrong):
+                continue
+            masks = [np.zeros((*t.shape, 1)) if w is None else np.asarray((w & bit) != 0, dtype=np.float64)
+                     for t, w in zip(n.input_types, wrong, strict=True)]
+            one, other = (np.ones_like(w) for w in masks)
+            reached = (product(masks[0], other, np.matmul) + product(one, masks[1], np.matmul)) > 0
+            bad = _either(bad, reached * np.uint8(bit))
+        real = product(x.real, y.real, np.matmul) if x.real is not None and y.real is not None else None
+        return Value(lanes, real=real, bad=bad)
 
     def floor(self, n: At, x: Value) -> Value:
         if x.real is not None:
@@ -384,7 +419,7 @@ class Field:
 
     def sum(self, n: At, x: Value) -> Value:
         axes = n.attrs["axes"]
-        bad = None if x.bad is None else np.any(x.bad, axis=axes)
+        bad = None if x.bad is None else np.bitwise_or.reduce(x.bad, axis=axes)
         if x.exact is not None:
             return Value(exact=np.asarray(np.sum(x.exact, axis=axes, dtype=x.exact.dtype)), bad=bad)
         lanes = {i: np.asarray(np.sum(x.lanes[i], axis=axes) % np.uint64(self.chain[i])) for i in self.needed(n)}
@@ -393,7 +428,7 @@ class Field:
 
     def reduce_max(self, n: At, x: Value) -> Value:
         axes = n.attrs["axes"]
-        bad = None if x.bad is None else np.any(x.bad, axis=axes)
+        bad = None if x.bad is None else np.bitwise_or.reduce(x.bad, axis=axes)
         if x.exact is not None:
             return Value(exact=np.asarray(np.max(x.exact, axis=axes, initial=int(n.dtype.min))), bad=bad)
         if math.prod(n.input_types[0].shape[a] for a in axes) == 0:
@@ -529,7 +564,8 @@ class Field:
         keep_real = old.real is not None and new.real is not None and mode == "set"
         out: dict[str | int, Array] = {i: old.lanes[i].copy() for i in needed}
         add: dict[str | int, Array] = {i: new.lanes[i] for i in needed}
-        out["bad"], add["bad"] = none(size) if old.bad is None else old.bad.copy(), none(count) if new.bad is None else new.bad
+        out["bad"] = (none(size) if old.bad is None else old.bad).astype(np.uint8)
+        add["bad"] = none(count) if new.bad is None else new.bad
         if old.exact is not None:
             out["exact"], add["exact"] = old.exact.copy(), new.integers
         else:
@@ -544,7 +580,7 @@ class Field:
             at = flat[k, ps].astype(np.intp)
             if mode == "set":
                 again = written[at, ps]
-                out["bad"][:, :, :, ps[again]] = True       # two writes to one place are undefined
+                out["bad"][:, :, :, ps[again]] |= 1         # two writes to one place are undefined
                 written[at, ps] = True
             here: tuple[Any, ...] = (slice(None), at, slice(None), ps)
             for name, target in out.items():

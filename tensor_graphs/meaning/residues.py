@@ -59,6 +59,19 @@ def root(x: Array, m: int) -> tuple[Array, Array]:
     return s, np.asarray(s * s % np.uint64(m) == x)
 
 
+def matmul(a: Array, b: Array, m: int) -> Array:
+    """a[…, i, k] · b[…, k, j] modulo m, by products of halves in float64: exact for k ≤ 2^20."""
+    (a1, a0), (b1, b0) = (((x >> np.uint64(16)).astype(np.float64), (x & np.uint64(0xFFFF)).astype(np.float64)) for x in (a, b))
+
+    def part(x: Array, y: Array) -> Array:
+        return np.asarray(np.matmul(x, y).astype(np.uint64) % np.uint64(m))
+
+    half = np.uint64(1 << 16)
+    middle = (part(a1, b0) + part(a0, b1)) % np.uint64(m)
+    high = (part(a1, b1) * half + middle) % np.uint64(m)
+    return np.asarray((high * half + part(a0, b0)) % np.uint64(m))
+
+
 def whole(x: Array, m: int) -> Array:
     """Integers (signed, unsigned, bool) modulo m."""
     if x.dtype == np.uint64:

@@ -201,6 +201,46 @@ class Selections:
     def where(self, n: At, condition: Choices | None, x: Choices | None, y: Choices | None) -> Choices | None:
         return self._join(condition, self._join(x, y, self._larger_of), self._union)
 
+    def dot(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
+        """Every choice of the row and of the column; the hardest term is taken to hang on all of them when both do."""
+        if x is None and y is None:
+            return None
+        each: list[Choices | None] = []
+        for operand, axis, type in ((x, -1, n.input_types[0]), (y, -2, n.input_types[1])):
+            rank = len(type.shape)
+            if operand is None:
+                each.append(None)
+                continue
+            over = axis if rank > 1 else -1
+            every = np.asarray(np.bitwise_or.reduce(operand.every, axis=over, keepdims=True), dtype=object)
+            hardest = np.asarray(self._larger.reduce(operand.hardest, axis=over, keepdims=True), dtype=object)
+            if rank == 1:
+                each.append(Choices(every.reshape(1, 1), hardest.reshape(1, 1)))
+            else:
+                each.append(Choices(every, hardest))
+        row, column = each
+
+        def spread(a: Array) -> Array:
+            whole = self._whole(n)
+            return np.broadcast_to(a, whole).reshape(n.shape)
+
+        if row is None or column is None:
+            one = row if row is not None else column
+            assert one is not None
+            return one.each(spread)
+        made = spread(self._union(row.every, column.every))
+        return Choices(made, made)
+
+    def _whole(self, n: At) -> tuple[int, ...]:
+        """The shape of a product with the axes that vectors lack."""
+        left, right = len(n.input_types[0].shape), len(n.input_types[1].shape)
+        shape = list(n.shape)
+        if right == 1:
+            shape.append(1)
+        if left == 1:
+            shape.insert(len(shape) - 1, 1)
+        return tuple(shape)
+
     def _reduce(self, n: At, x: Choices) -> Choices:
         every, hardest = x.every, x.hardest
         for axis in sorted(n.attrs["axes"], reverse=True):
