@@ -26,7 +26,7 @@ from tensor_graphs.meaning.equality import equal
 from tensor_graphs.meaning.interpreter import evaluate
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.meaning.random_graphs import random_pair  # noqa: E402
+from tests.meaning.random_graphs import random_pair
 
 
 def differ(a: tg.Graph, b: tg.Graph, seed: int) -> bool | None:
@@ -80,7 +80,8 @@ def main() -> int:
         if (k + 1) % 1000 == 0:
             print(f"{k + 1} pairs, {len(wrong)} wrong", file=sys.stderr, flush=True)
     times.sort()
-    summary = {"pairs": given.pairs, "wrong": len(wrong), "counts": dict(sorted(counts.items())), "unknown": dict(reasons.most_common(12)),
+    summary = {"pairs": given.pairs, "wrong": len(wrong), "counts": dict(sorted(counts.items())),
+               "unknown": dict(reasons.most_common(12)),
                "seconds": {"median": times[len(times) // 2], "p99": times[math.ceil(len(times) * 0.99) - 1], "max": times[-1]}}
     for name, count in summary["counts"].items():  # type: ignore[attr-defined]
         print(f"{count:7d}  {name}")

@@ -84,8 +84,9 @@ IDENTITIES: dict[str, Callable[[random.Random, Node], Node | None]] = {
     "multiply and divide": lambda r, n: n * positive(LEAVES[1]) / positive(LEAVES[1]) if n.shape == (N, M) and _plain(n) else None,
     "transpose twice": lambda r, n: (n.T * 1.0).T if _plain(n) else None,
     "flip twice": lambda r, n: tg.flip(tg.flip(n, axes=1), axes=1) if _plain(n) else None,
-    "reshape there and back": lambda r, n: tg.reshape(tg.reshape(n, (n.shape[0] * n.shape[1],)) * 1.0, n.shape) if _plain(n) else None,
-    "minus minus": lambda r, n: -(-n) if _plain(n) else None,
+    "reshape there and back": lambda r, n: (
+        tg.reshape(tg.reshape(n, (n.shape[0] * n.shape[1],)) * 1.0, n.shape) if _plain(n) else None),
+    "minus minus": lambda r, n: tg.neg(tg.neg(n)) if _plain(n) else None,
     "split in halves": lambda r, n: n * 0.5 + n * 0.5 if _plain(n) else None,
     "sigmoid by tanh": lambda r, n: (tg.tanh(n.inputs[0] * 0.5) + 1.0) * 0.5 if _is(n, "sigmoid") else None,
     "tanh by sigmoid": lambda r, n: tg.sigmoid(n.inputs[0] * 2.0) * 2.0 - 1.0 if _is(n, "tanh") else None,
@@ -139,7 +140,7 @@ def change(r: random.Random, root: Node, table: dict[str, Callable[[random.Rando
     places = walk([root])
     for _ in range(30):
         target, name = r.choice(places), r.choice(sorted(table))
-        made = table[name](r, target) if not target.op.kind == "leaf" or name == "another leaf" or r.random() < 0.2 else None
+        made = table[name](r, target) if target.op.kind != "leaf" or name == "another leaf" or r.random() < 0.2 else None
         if made is None or made.type != target.type or made is target:
             continue
 
