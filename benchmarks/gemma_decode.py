@@ -8,6 +8,11 @@ Printed per dtype: milliseconds per step of each (median, quartiles), the ratios
 step reads over the read bandwidth measured in the same run (the limit), how much of that bandwidth our step reaches, and the price
 of the walk itself: a step in which every kernel does nothing, over the real step. Steps take
 turns (token, logits, theirs), so that a noisy neighbour slows all.
+
+llama.cpp is a second peer where `--llama-python` names an interpreter that has it (peers/llama_cpp_decode.py says how to install
+it): its milliseconds, and the ratio of transformers' step to its. It runs in a process of its own, takes its turn after
+transformers, and times itself. In float32 it must first find the same tokens as transformers. Before each turn all sleep for a
+moment, so that no idle threads spin beside the one measured.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.peers.llama_cpp_decode import LlamaCppProcess, installed
 from benchmarks.peers.transformers_decode import TransformersDecoder
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.explain import explain
@@ -35,6 +41,10 @@ from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.threads import set_threads
 
 PROMPT = 32
+PROOF = 32
+"""Tokens of llama.cpp that are compared with transformers' before anything is measured."""
+PAUSE = 0.04
+"""Seconds of sleep before each turn: longer than the threads of the one before it spin (OpenBLAS's do for 27 ms)."""
 
 
 def read_bandwidth(seconds: float = 1.0) -> float:
@@ -114,13 +124,29 @@ def quartiles(samples: list[float]) -> list[float]:
     return [float(q) * 1e3 for q in np.quantile(samples, [0.25, 0.5, 0.75])]
 
 
-def compare(folder: Path, dtype: str, steps: int, threads: int, database: str | None) -> list[dict[str, Any]]:
-    """One row for each of our two ways."""
+def agreeing_tokens(llama: LlamaCppProcess, theirs: TransformersDecoder, prompt: list[int]) -> int:
+    """How many of the first `PROOF` tokens after the prompt agree before the first that differs; in float32 all must."""
+    found, expected = ([d.prefill(prompt), *(d.step() for _ in range(PROOF - 1))] for d in (llama, theirs))
+    same = next((i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b), PROOF)
+    if theirs.dtype == "float32" and same < PROOF:
+        raise SystemExit(f"llama.cpp's tokens differ from transformers', so its times say nothing: {found} and {expected}")
+    return same
+
+
+def compare(folder: Path, dtype: str, steps: int, threads: int, database: str | None,
+            llama: LlamaCppProcess | None) -> list[dict[str, Any]]:
+    """One row for each of our two ways; of llama.cpp, which both rows hold, None without it."""
     model = load_model(folder, dtype=dtype)
     ours = [OurDecoder(model, output, database) for output in ("token", "logits")]
     theirs = TransformersDecoder(folder, dtype, threads)
     set_threads(threads)
     prompt = [2, *np.random.default_rng(0).integers(5, 262000, PROMPT - 1).tolist()]
+    agreeing = agreeing_tokens(llama, theirs, prompt) if llama else 0
+    llama_seconds: list[float] = []
+    if llama:
+        llama.prefill(prompt)
+        for _ in range(3):
+            llama.step()
     tokens = [[d.prefill(prompt)] for d in (*ours, theirs)]
     for _ in range(3):
         for d, found in zip((*ours, theirs), tokens, strict=True):
@@ -128,13 +154,20 @@ def compare(folder: Path, dtype: str, steps: int, threads: int, database: str | 
     seconds: list[list[float]] = [[], [], []]
     for _ in range(steps):
         for samples, decoder, found in zip(seconds, (*ours, theirs), tokens, strict=True):
+            time.sleep(PAUSE)
             start = time.perf_counter()
             found.append(decoder.step())
             samples.append(time.perf_counter() - start)
+        if llama:
+            time.sleep(PAUSE)
+            llama.step()
+            llama_seconds.append(llama.seconds)
     if tokens[0] != tokens[1] or (dtype == "float32" and tokens[0] != tokens[2]):
         raise SystemExit(f"the tokens differ, so the times say nothing: {tokens}")
     b = seconds[2]
     bandwidth = read_bandwidth()
+    beside = {"ms": quartiles(llama_seconds), "ratio": float(np.median(b) / np.median(llama_seconds)),
+              "agreeing_tokens": agreeing, "compared_tokens": PROOF} if llama else None
     rows = []
     for decoder, a in zip(ours, seconds, strict=False):
         no_op, real = decoder.no_op_seconds(), decoder.run_seconds()
@@ -143,7 +176,7 @@ def compare(folder: Path, dtype: str, steps: int, threads: int, database: str | 
             "dtype": dtype, "output": decoder.output, "threads": threads, "ours_ms": quartiles(a), "transformers_ms": quartiles(b),
             "ratio": float(np.median(b) / np.median(a)), "paired_ratio": float(np.median(np.array(b) / np.array(a))),
             "read_bandwidth_GBps": bandwidth / 1e9, "limit_ms": limit * 1e3, "share_of_bandwidth": limit / float(np.median(a)),
-            "no_op_ms": no_op * 1e3, "no_op_share": no_op / real, "tokens": tokens[0],
+            "no_op_ms": no_op * 1e3, "no_op_share": no_op / real, "tokens": tokens[0], "llama_cpp": beside,
             "explain": explain(decoder.plan, {"n": 1, "m": 1, "p": 64}, rows=8)})
     return rows
 
@@ -155,23 +188,36 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", default=None, help="a model folder (default: one with random weights of seed 0 is made)")
     parser.add_argument("--database", default=None)
+    parser.add_argument("--llama-python", default=None, help="an interpreter that has llama_cpp and gguf (default: without)")
     parser.add_argument("--json", default=None)
     args = parser.parse_args()
+    version = installed(args.llama_python) if args.llama_python else None
+    if args.llama_python and not version:
+        parser.error(f"--llama-python {args.llama_python}: no such interpreter, or it cannot import llama_cpp and gguf")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(args.folder) if args.folder else Path(scratch) / "model"
         if not args.folder:
             write_gemma3_folder(folder, GEMMA3_270M, 0)
-        rows = [row for dtype in args.dtypes.split(",")
-                for row in compare(folder, dtype, args.steps, args.threads, args.database)]
+        rows = []
+        for dtype in args.dtypes.split(","):
+            llama = LlamaCppProcess(args.llama_python, folder, dtype, args.threads) if version else None
+            try:
+                rows += compare(folder, dtype, args.steps, args.threads, args.database, llama)
+            finally:
+                if llama:
+                    llama.close()
     print(f"{'dtype':10s} {'output':7s} {'ours ms':>9s} {'eager ms':>9s} {'ratio':>6s} {'paired':>7s} {'limit ms':>9s} "
-          f"{'of GB/s':>8s} {'share':>6s} {'no-op':>6s}")
+          f"{'of GB/s':>8s} {'share':>6s} {'no-op':>6s} {'llama.cpp ms':>13s} {'ratio':>6s}")
     for r in rows:
+        beside = r["llama_cpp"]
+        last = f"{beside['ms'][1]:13.2f} {beside['ratio']:6.2f}" if beside else f"{'not given':>13s} {'':6s}"
         print(f"{r['dtype']:10s} {r['output']:7s} {r['ours_ms'][1]:9.2f} {r['transformers_ms'][1]:9.2f} {r['ratio']:6.2f} "
               f"{r['paired_ratio']:7.2f} {r['limit_ms']:9.2f} {r['read_bandwidth_GBps']:8.1f} {r['share_of_bandwidth']:6.1%} "
-              f"{r['no_op_share']:6.2%}")
+              f"{r['no_op_share']:6.2%} {last}".rstrip())
     if args.json:
         environment = fingerprint("c")
-        Path(args.json).write_text(json.dumps({"environment": str(environment), "rows": rows}, indent=1))
+        found = {"environment": str(environment), "llama-cpp-python": version, "rows": rows}
+        Path(args.json).write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
