@@ -8,7 +8,7 @@ the op defines that. A `Point` says at which sizes, on which values and in which
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -18,6 +18,7 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
+from tensor_graphs.profiling.memory_guards import BIG_BYTES
 
 POSITIVE = {"log2", "sqrt", "log", "rsqrt"}
 """ops whose operand is drawn positive (their behaviour elsewhere is NaN, which conformance tests cover)"""
@@ -30,13 +31,20 @@ Form = Literal["apart", "in_place", "views"]
 """where operands lie: in memory of their own; an output in its operand's memory; operands as strided windows of other arrays"""
 
 
+Stir = tuple[tuple[str, int, int], ...]
+"""(operand, position, count): so many of its values, from this position on, are those that lie `count` further on"""
+
+STRETCH = 64
+"""values that a stir changes of one operand, at most: enough to show in a sum of thousands"""
+
+
 @dataclass(frozen=True)
 class Point:
     """One comparison of a kernel with the oracle: sizes, values, memory.
 
     like: the values come from `seed`, but the first and last number of each float operand (and all integers) from the seed
     `like`, and they lie at the addresses at which the worker has just shown those of `like`: a kernel that remembers answers shows.
-    special: NaN and infinities among the floats.
+    special: NaN and infinities among the floats. stirred: which of the `stirs` has changed a few of the values.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -44,6 +52,7 @@ class Point:
     like: int | None = None
     form: Form = "apart"
     special: bool = False
+    stirred: Stir = ()
 
     @property
     def binding(self) -> dict[str, int]:
@@ -52,12 +61,13 @@ class Point:
     @property
     def values(self) -> Point:
         """The same values at the same sizes, whatever the memory: what the oracle's answer depends on."""
-        return Point(self.sizes, self.seed, self.like, special=self.special)
+        return Point(self.sizes, self.seed, self.like, special=self.special, stirred=self.stirred)
 
     def __str__(self) -> str:
         where = ", ".join(f"{k}={v}" for k, v in self.sizes) or "its only size"
         notes = [*(["other values at the same addresses"] if self.like is not None else []),
                  *(["NaN and infinities"] if self.special else []),
+                 *(["in a timed run"] if self.stirred else []),
                  *({"in_place": ["in place"], "views": ["strided operands"], "apart": []}[self.form])]
         return f"{where} ({', '.join(notes)})" if notes else where
 
@@ -165,7 +175,41 @@ def point_inputs(graph: Graph, point: Point) -> dict[str, np.ndarray]:
                 at = generator(point.seed, f"special {name}").permutation(array.size)[:3]
                 array.reshape(-1)[at] = np.array([np.nan, np.inf, -np.inf], dtype=np.float32).astype(array.dtype)
                 break                                              # in one operand: inf − inf everywhere would hide the rest
+    stir(found, point.stirred, found)
     return found
+
+
+def stirs(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, count: int, kept: Sequence[str] = ()) -> list[Stir]:
+    """So many ways to change some values of the operands, for runs whose answer must not be a remembered one.
+
+    kept: operands that stay as they are (what a kernel prepared from them is not prepared again). So do large ones, and the
+    integers of ops that do not define what equal ones mean.
+    """
+    integers = not any(node.op.name in ("write_at_index", "scatter") for node in graph.nodes)
+    found = []
+    for number in range(count):
+        rng = generator(seed, f"stir {number}")
+        one = []
+        for name, node in graph.inputs.items():
+            size = int(node.type.at(dict(sizes)).size())
+            small = 1 < size and size * node.dtype.itemsize <= BIG_BYTES
+            if name not in kept and small and (integers or node.dtype.kind == "float"):
+                length = max(1, min(STRETCH, size // 4))
+                one.append((name, int(rng.integers(0, size - 2 * length + 1)), length))
+        found.append(tuple(one))
+    return found
+
+
+def stir(arrays: Mapping[str, np.ndarray], how: Stir, pristine: Mapping[str, np.ndarray]) -> None:
+    """Change values of these C-contiguous arrays, which hold what `pristine` holds."""
+    for name, at, count in how:
+        arrays[name].reshape(-1)[at:at + count] = pristine[name].reshape(-1)[at + count:at + 2 * count].copy()
+
+
+def unstir(arrays: Mapping[str, np.ndarray], how: Stir, pristine: Mapping[str, np.ndarray]) -> None:
+    """Undo `stir`."""
+    for name, at, count in how:
+        arrays[name].reshape(-1)[at:at + count] = pristine[name].reshape(-1)[at:at + count]
 
 
 def _is_float(array: np.ndarray) -> bool:

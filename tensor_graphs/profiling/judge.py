@@ -1,26 +1,22 @@
 """judge: compares what a worker returns with the float64 oracle, and writes the verdict (and the time) to the database.
 
-The worker is a separate process (worker.py). Expected outputs stay here. A crash, a hang or a wrong result is a row too.
+The worker is a separate process (worker_process.py, worker.py). Expected outputs stay here, and so does the clock that decides
+whether a time can be true. A crash, a hang or a wrong result is a row too.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import select
-import signal
+import secrets
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
@@ -34,8 +30,16 @@ from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.profiling.inputs import Point, largest_sizes, point_inputs, work_points
-from tensor_graphs.profiling.worker import INSIDE, MAIN, read_frame, write_frame
+from tensor_graphs.profiling.bench import WARM_UP, Timing, output_file
+from tensor_graphs.profiling.blocks import LEAST_SECONDS, Block, implausible
+from tensor_graphs.profiling.clock import TIMER
+from tensor_graphs.profiling.inputs import Point, Stir, largest_sizes, point_inputs, stirs, work_points
+from tensor_graphs.profiling.reference_stream import Kind
+from tensor_graphs.profiling.samples import summarise, thinned
+from tensor_graphs.profiling.single import prepared_names
+from tensor_graphs.profiling.worker import MAIN
+from tensor_graphs.profiling.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
+from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, Status, TraceRecord, WorkloadRecord
 
@@ -47,12 +51,6 @@ VERIFIER = "2"
 SAME_MATH = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}
 """error beyond which a result is not the same math in this dtype, whatever tolerance a user allows"""
 
-JOB_SECONDS = 120.0
-"""a worker that has not answered after so many seconds is killed"""
-
-START_SECONDS = 60.0
-"""the time a worker may take to start"""
-
 LARGE_WORK = (5e6, 1 << 20)
 """flops and bytes up to which a kernel is compared at the far end of its dims too (the oracle takes some 50 ms for it)"""
 
@@ -62,12 +60,23 @@ PLAIN = "plain"
 PLAIN_WORK = 1e10
 """flops beyond which the plain path is not timed beside a kernel"""
 
+WAYS, FEW_WAYS = 8, 2
+"""in how many ways operands of timed runs are stirred, and where the oracle is slow: it is asked once for each that is chosen"""
+
+SUSPICIOUS = 10.0
+"""a time so many times below the best that is known here is measured again in a fresh worker"""
+
+APART = 3.0
+"""two measurements of one kernel that differ by more are no measurements"""
+
+AGAIN = (0.1, 0.5)
+"""a measurement in doubt is repeated in blocks that last so many seconds at least"""
+
+OUTSIDE = "seen from outside"
+"""how the log of a time begins that does not agree with the judge's clock"""
+
 IMPLAUSIBLE_FACTOR = 50.0
 """a time so many times below the device's roofline is no time of this work (caches are at most 20 times as fast as memory)"""
-
-
-class JudgeError(TensorGraphsError):
-    """The judge can not work here: a worker does not start, or a worker asks for one."""
 
 
 def same_math_limit(signature: Signature) -> float:
@@ -116,7 +125,8 @@ def timed_workload(signature: Signature, binding: Mapping[str, int]) -> Workload
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge found for one kernel on one signature."""
+    """What the judge found for one kernel on one signature. samples: cold times [s]; plain: those of the plain path in the same
+    run; timing: what else is known of the times, as it is stored; seed: of the values that no kernel could know."""
 
     status: Status
     error: float | None
@@ -126,7 +136,8 @@ class Verdict:
     log: str
     samples: tuple[float, ...] = ()
     plain: tuple[float, ...] = ()
-    """times [s] of the plain path of the same run"""
+    timing: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
 
 
 def out_of_reach(kernel: Kernel) -> str | None:
@@ -134,126 +145,6 @@ def out_of_reach(kernel: Kernel) -> str | None:
     if kernel.module == MAIN and getattr(sys.modules.get(MAIN), "__file__", None) is None:
         return "it was defined in an interactive session, where no other process finds it; put it into a file"
     return None
-
-
-class WorkerProcess:
-    """A worker that is started when needed, killed with its children when a job runs out of time, and started again."""
-
-    def __init__(self, timeout: float = JOB_SECONDS) -> None:
-        self.timeout = timeout
-        self.process: subprocess.Popen[bytes] | None = None
-        self.folder = tempfile.TemporaryDirectory(prefix="tensor_graphs-")
-        self.count = 0
-        self.starts = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        if INSIDE in os.environ:
-            raise JudgeError("a worker may not start another worker\n  fix: in the file that defines the kernel, compile and "
-                             "profile under `if __name__ == \"__main__\":` only")
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path), INSIDE: "1"}
-        self.starts += 1
-        with self._said.open("wb") as said:                        # a file: a pipe that nobody reads would block who writes much
-            process = subprocess.Popen([sys.executable, "-m", "tensor_graphs.profiling.worker"], stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, stderr=said, start_new_session=True, env=environment)
-        self.process = process
-        ready = self._read(process, START_SECONDS)
-        if ready is None or ready["status"] != "READY":
-            text = self._last_words()
-            self.kill()
-            raise JudgeError(f"the profiling worker did not start within {START_SECONDS:.0f} s: {text or 'it said nothing'}")
-        return process
-
-    def _read(self, process: subprocess.Popen[bytes], timeout: float) -> dict[str, Any] | None:
-        assert process.stdout is not None
-        end = time.monotonic() + timeout
-        while True:
-            left = end - time.monotonic()
-            if left <= 0:
-                return {"status": "TIMEOUT", "log": f"no answer within {timeout:.0f} s"}
-            ready, _, _ = select.select([process.stdout], [], [], min(left, 1.0))
-            if ready:
-                return read_frame(process.stdout)  # type: ignore[arg-type]
-            if process.poll() is not None:
-                return None
-
-    @property
-    def _said(self) -> Path:
-        return Path(self.folder.name, "said.txt")
-
-    def _last_words(self) -> str:
-        try:
-            with self._said.open("rb") as said:
-                said.seek(max(0, said.seek(0, os.SEEK_END) - 4000))
-                return said.read().decode(errors="replace").strip()
-        except FileNotFoundError:
-            return ""
-
-    def run(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Run a job; a dead or stuck worker is a reply too (RUNTIME_ERROR, TIMEOUT).
-
-        A worker that was found dead had not begun the job, and one that was killed from outside (SIGKILL, as by a system short of
-        memory) need not have died of it: the job is then tried once more.
-        """
-        self.count += 1
-        job = {**job, "id": self.count, "folder": self.folder.name}
-        tries = 0
-        while True:
-            tries += 1
-            process = self.process if self.process is not None and self.process.poll() is None else self._start()
-            assert process.stdin is not None
-            begun = False
-            try:
-                write_frame(process.stdin, job)  # type: ignore[arg-type]
-                begun = True
-                reply = self._read(process, self.timeout)
-            except BrokenPipeError:
-                reply = None
-            except BaseException:                                   # Ctrl-C: a later job must not read this job's answer
-                self.kill()
-                raise
-            if reply is not None and reply["status"] != "TIMEOUT":
-                return reply
-            text = self._last_words()
-            try:
-                process.wait(1.0 if reply is None else 0.0)         # how it ended, before it is made to
-            except subprocess.TimeoutExpired:
-                pass
-            self.kill()
-            code = process.returncode
-            if reply is not None:
-                return {**reply, "log": f"{reply['log']}\n{text}".strip()}
-            if tries < 2 and (not begun or code == -signal.SIGKILL):
-                log.warning("the worker was %s; trying once more", "dead before the job began" if not begun else "killed")
-                continue
-            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
-            return {"status": "RUNTIME_ERROR", "log": f"the worker died ({how})\n{text}".strip()}
-
-    def kill(self) -> None:
-        """End the worker and whatever it started."""
-        process, self.process = self.process, None
-        if process is None:
-            return
-        try:
-            os.killpg(process.pid, signal.SIGKILL)                  # its own session: the group is the worker and its children
-        except (ProcessLookupError, PermissionError):
-            pass
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    pass
-
-    def close(self) -> None:
-        self.kill()
-        self.folder.cleanup()
 
 
 class Judge:
@@ -266,6 +157,7 @@ class Judge:
         self.worker = WorkerProcess(JOB_SECONDS if timeout is None else timeout)
         self._expected: dict[Point, dict[str, np.ndarray] | None] = {}
         self._expected_for = ""
+        self._secret_of = ("", 0)
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -311,7 +203,7 @@ class Judge:
                              "compared\n  fix: sizes at which its operands fit together")
         base = max(found[:-1] or found, key=lambda p: sum(n for _, n in p.sizes if n <= 32))
         again = found.index(base) + 1
-        found.insert(again, Point(base.sizes, 2000, like=base.seed))
+        found.insert(again, Point(base.sizes, self.secret(signature), like=base.seed))
         if not _big(signature, base.binding):
             if kernel.in_place:
                 found.append(Point(base.sizes, base.seed, form="in_place"))
@@ -331,37 +223,113 @@ class Judge:
         if reason is not None:
             raise JudgeError(f"kernel {kernel.name!r} cannot be judged: {reason}")
         with self._lock:
-            shown = self.points(kernel, signature, typical) if verify else []
-            timed: tuple[Point, ...] | None = None
-            baseline = False
-            if time_at is not None:
-                same = next((p for p in shown if p.binding == dict(time_at) and p.like is None and not p.special), None)
-                first = same.values if same is not None else Point(_pairs(time_at), 3000)
-                timed = (first,) if _big(signature, time_at) else (first, Point(_pairs(time_at), 3001))
-                if self.expected(signature, first) is None:
-                    raise JudgeError(f"{signature.title()} has no value at {dict(time_at)}, so it cannot be timed there")
-                baseline = _within(signature, time_at, PLAIN_WORK, 1e12)
-            job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
-                   "modules": [module_of(kernel)], "time": timed, "baseline": baseline, "budget": budget, "threads": self.threads}
-            reply = self.worker.run(job)
+            verdict = self._examine(kernel, signature, typical, time_at, budget, verify)
+            for longer in AGAIN:
+                doubt = self._doubt(kernel, signature, time_at, verdict)
+                if not doubt:
+                    return verdict
+                log.info("%s on %s is measured again in a fresh worker: %s", kernel.name, signature.title(), doubt)
+                self.worker.kill()
+                again = self._examine(kernel, signature, typical, time_at, budget, False, longer)
+                if verdict.status == again.status == "PASSED":
+                    return self._slower(verdict, again, doubt)
+                verdict = again if verdict.status == "IMPLAUSIBLE" or again.status != "PASSED" else verdict
+            return verdict
+
+    def _examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], time_at: Mapping[str, int] | None,
+                 budget: float, verify: bool, least: float = LEAST_SECONDS) -> Verdict:
+        shown = self.points(kernel, signature, typical) if verify else []
+        timing = self._timing(kernel, signature, time_at, budget, least) if time_at is not None else None
+        job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
+               "modules": [module_of(kernel)], "time": timing, "threads": self.threads}
+        hearing = _Hearing(self, signature, shown, compare_at_once=timing is None)
+        reply = self.worker.run(job, hearing)
+        try:
             if reply["status"] == "OTHER":
                 raise KernelError(reply["log"] + "\n  fix: start this process again, so that both see the same source")
             if reply["status"] != "RAN":
-                status: Status = reply["status"]
-                return Verdict(status, None, None, None, None, reply.get("log", ""))
-            worst = [0.0, 0.0, 0.0, 0.0]
-            for point, found in zip((*shown, *(timed or ())), reply["points"], strict=True):
-                verdict = self._compare(signature, point, found, worst)
-                if verdict is not None:
-                    self._sweep()
-                    return verdict
-            samples = tuple(reply.get("samples", ()))
-            if time_at is not None:
-                floor = self._floor(signature, time_at)
-                if statistics.median(samples) < floor:
-                    return Verdict("IMPLAUSIBLE", worst[0], worst[1], worst[2], worst[3],
-                                   f"{statistics.median(samples):.2g} s: this work takes {floor:.2g} s at least")
-            return Verdict("PASSED", worst[0], worst[1], worst[2], worst[3], "", samples, tuple(reply.get("plain", ())))
+                return _without_numbers(reply["status"], reply.get("log", ""))
+            wrong = hearing.compared()
+            if wrong is not None:
+                return wrong
+            if timing is not None:
+                way = self._way(kernel, signature, timing, hearing.run)
+                at = replace(timing.point, stirred=way)
+                wrong = self._compare(signature, at, reply["points"][0], hearing.file(), hearing.worst)
+                if wrong is not None:
+                    return wrong
+            return self._weigh(signature, timing, hearing)
+        finally:
+            hearing.close()
+            self._sweep()
+
+    def secret(self, signature: Signature) -> int:
+        """The seed of values that show a remembered or prepared answer: drawn for each signature anew, stored with the row."""
+        if self._secret_of[0] != signature.key:
+            self._secret_of = (signature.key, 10_000 + secrets.randbelow(1 << 31))
+        return self._secret_of[1]
+
+    def _timing(self, kernel: Kernel, signature: Signature, time_at: Mapping[str, int], budget: float,
+                least: float) -> Timing:
+        point = Point(_pairs(time_at), self.secret(signature))
+        traffic, flops = work(signature, _at(signature, time_at))
+        bound: Kind = "read" if traffic / self.rates.bandwidth >= flops / self.rates.flops else "arithmetic"
+        timing = Timing(point, FEW_WAYS if _big(signature, time_at) else WAYS, secrets.randbits(62), budget,
+                        _within(signature, time_at, PLAIN_WORK, 1e12), bound, least)
+        if self.expected(signature, replace(point, stirred=self._way(kernel, signature, timing, 0))) is None:
+            raise JudgeError(f"{signature.title()} has no value at {dict(time_at)}, so it cannot be timed there")
+        return timing
+
+    @staticmethod
+    def _way(kernel: Kernel, signature: Signature, timing: Timing, run: int) -> Stir:
+        """How the operands of a timed run were stirred."""
+        ways = stirs(signature.graph, timing.point.sizes, timing.point.seed, timing.ways, prepared_names(signature.graph, kernel))
+        return ways[run % len(ways)]
+
+    def _weigh(self, signature: Signature, timing: Timing | None, hearing: _Hearing) -> Verdict:
+        """The verdict on a kernel that is right: PASSED, or IMPLAUSIBLE where its times cannot be true."""
+        right = Verdict("PASSED", *hearing.four(), "", seed=self.secret(signature))
+        if timing is None:
+            return right
+        why = implausible(hearing.blocks)
+        if why:
+            return replace(right, status="IMPLAUSIBLE", log=f"{OUTSIDE}: {why}")
+        cold, plain, hot = (_counting(hearing.blocks, name, "calls") for name in ("cold", "plain", "hot"))
+        floor = self._floor(signature, timing.point.binding)
+        if statistics.median(cold) < floor:
+            return replace(right, status="IMPLAUSIBLE",
+                           log=f"{statistics.median(cold):.2g} s: this work takes {floor:.2g} s at least")
+        reference = _counting(hearing.blocks, "cold", "reference")
+        told = {"cold": summarise(cold).to_json(1e3), "hot": {**summarise(hot).to_json(1e3), "samples": [s * 1e3 for s in hot]},
+                "reference": {**summarise(reference).to_json(1e3), "kind": timing.reference},
+                "over_reference": summarise([c / r for c, r in zip(cold, reference, strict=True)]).to_json(),
+                "wall": {"seconds": sum(b.wall for b in hearing.blocks), "counted": sum(b.counted for b in hearing.blocks),
+                         "runs": sum(len(b.calls) for b in hearing.blocks)}}
+        return replace(right, samples=tuple(cold), plain=tuple(plain), timing=told)
+
+    def _doubt(self, kernel: Kernel, signature: Signature, time_at: Mapping[str, int] | None, verdict: Verdict) -> str:
+        """Why a time is measured a second time before it is believed, or refused; "" when it is not."""
+        if time_at is None:
+            return ""
+        if verdict.status == "IMPLAUSIBLE":
+            return verdict.log if verdict.log.startswith(OUTSIDE) else ""
+        if verdict.status != "PASSED":
+            return ""
+        best = queries.best_implementation(self.database, signature.key, timed_workload(signature, time_at),
+                                           environment_of(kernel.backend, self.threads), float("inf"), verifier=VERIFIER)
+        median = statistics.median(verdict.samples) * 1e3
+        if best and best[0].median_ms is not None and median * SUSPICIOUS < best[0].median_ms:
+            return f"{median:.3g} ms, and the best that is known is {best[0].median_ms:.3g} ms"
+        return ""
+
+    @staticmethod
+    def _slower(first: Verdict, second: Verdict, doubt: str) -> Verdict:
+        """Of two measurements, the one that claims less; IMPLAUSIBLE when they are too far apart."""
+        one, two = statistics.median(first.samples), statistics.median(second.samples)
+        if max(one, two) > APART * min(one, two):
+            return replace(first, status="IMPLAUSIBLE", log=f"{doubt}; measured again, {two * 1e3:.3g} ms", samples=(), plain=())
+        slower = first if one >= two else second
+        return replace(slower, timing={**slower.timing, "measured_twice": [one * 1e3, two * 1e3]})
 
     def _floor(self, signature: Signature, binding: Mapping[str, int]) -> float:
         """A time [s] that no kernel of this device beats; of arithmetic only where no formula saves any."""
@@ -370,26 +338,27 @@ class Judge:
         return max(traffic / self.rates.bandwidth, flops / self.rates.flops) / IMPLAUSIBLE_FACTOR
 
     def _sweep(self) -> None:
+        """Remove what the worker has left in files."""
         for file in Path(self.worker.folder.name).glob("*.bin"):
             file.unlink()
 
-    def _compare(self, signature: Signature, point: Point, found: Mapping[str, Any], worst: list[float]) -> Verdict | None:
-        """None, or why these outputs are wrong; `worst` collects the errors."""
+    def _compare(self, signature: Signature, point: Point, found: Mapping[str, Any], file: BinaryIO,
+                 worst: list[float]) -> Verdict | None:
+        """None, or why the outputs that come next in the file are wrong; `worst` collects the errors."""
         if found["outside"]:
-            return Verdict("INCORRECT_SHAPE", None, None, None, None, f"at {point} it wrote outside: {'; '.join(found['outside'])}")
+            return _without_numbers("INCORRECT_SHAPE", f"at {point} it wrote outside: {'; '.join(found['outside'])}")
         if found["mutated"]:
-            return Verdict("MUTATED_INPUT", None, None, None, None, f"an operand was changed at {point}")
+            return _without_numbers("MUTATED_INPUT", f"an operand was changed at {point}")
         expected = self.expected(signature, point)
         assert expected is not None
         for name, node in signature.graph.outputs.items():
             t = node.type.at(point.binding)
             shape = tuple(found["shapes"][name])
             if shape != t.shape:
-                return Verdict("INCORRECT_SHAPE", None, None, None, None, f"output {name}: {shape} instead of {t} at {point}")
-            data = np.fromfile(found["files"][name], dtype=np.uint8)
-            Path(found["files"][name]).unlink()
+                return _without_numbers("INCORRECT_SHAPE", f"output {name}: {shape} instead of {t} at {point}")
+            data = np.fromfile(file, dtype=np.uint8, count=int(np.prod(shape)) * t.dtype.itemsize)
             if data.nbytes != int(np.prod(shape)) * t.dtype.itemsize:
-                return Verdict("INCORRECT_DTYPE", None, None, None, None, f"output {name}: {data.nbytes} bytes, {t} expected")
+                return _without_numbers("INCORRECT_DTYPE", f"output {name}: {data.nbytes} bytes, {t} expected")
             report = measure(data.view(t.dtype.numpy).reshape(shape), expected[name], t.dtype)
             errors = (report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)
             limit = SAME_MATH.get(t.dtype.name, 0.0)
@@ -412,12 +381,84 @@ class Judge:
             implementation_of(kernel), workload, environment_of(kernel.backend, self.threads), "cold" if timed else "verify",
             verdict.status, samples_ms=tuple(s * 1e3 for s in verdict.samples) if timed else (),
             max_relative_error=verdict.error, p999_relative_error=verdict.p999, norm_error=verdict.norm_error,
-            max_absolute_error=verdict.absolute, tolerance=same_math_limit(signature), seed=1000 if binding is None else 3001,
-            timer="perf_counter" if timed else "", verifier=VERIFIER, log=verdict.log, baseline="" if plain is None else PLAIN,
-            baseline_ms=plain, conditions={"threads": self.threads or 0})
+            max_absolute_error=verdict.absolute, tolerance=same_math_limit(signature), seed=verdict.seed,
+            timer=TIMER if timed and verdict.samples else "", verifier=VERIFIER, log=verdict.log,
+            baseline="" if plain is None else PLAIN, baseline_ms=plain,
+            conditions={"threads": self.threads or 0, **(verdict.timing if timed else {})})
         self.database.add_trace(trace)
         log.info("%s on %s: %s error %s", kernel.name, signature.title(), verdict.status, verdict.error)
         return trace
+
+
+class _Hearing:
+    """What the judge hears from the worker in the middle of a job, and when: outputs that are there, blocks that begin and end."""
+
+    def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], compare_at_once: bool) -> None:
+        """compare_at_once: nothing is being timed meanwhile, so that the judge may work."""
+        self.judge, self.signature, self.points, self.compare_at_once = judge, signature, points, compare_at_once
+        self._file: BinaryIO | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self.close()
+        self.blocks: list[Block] = []
+        self.worst = [0.0, 0.0, 0.0, 0.0]
+        self.run = 0
+        self._begun = 0.0
+        self._shown: list[dict[str, Any]] = []
+        self._verdict: tuple[Verdict | None] | None = None
+
+    def __call__(self, said: dict[str, Any], heard: float) -> dict[str, Any] | None:
+        match said["mark"]:
+            case "shown":                                           # the first word of a job, and of one that is tried again
+                self._forget()
+                self._shown = said["points"]
+                if self.compare_at_once:
+                    self.compared()
+            case "begin":
+                self._begun = heard
+            case "end":
+                self.blocks.append(Block.of(said, heard - self._begun))
+            case "kept":                                            # chosen now, when all runs are over
+                self.run = secrets.choice(said["runs"])
+                return {"run": self.run}
+        return None
+
+    def four(self) -> tuple[float, float, float, float]:
+        """The errors, as a verdict has them."""
+        a, b, c, e = self.worst
+        return a, b, c, e
+
+    def compared(self) -> Verdict | None:
+        """None, or why the outputs at the points are wrong."""
+        if self._verdict is None:
+            wrong = None
+            for point, found in zip(self.points, self._shown, strict=True):
+                wrong = self.judge._compare(self.signature, point, found, self.file(), self.worst)
+                if wrong is not None:
+                    break
+            self._verdict = (wrong,)
+        return self._verdict[0]
+
+    def file(self) -> BinaryIO:
+        """Of the outputs; behind those that were compared."""
+        if self._file is None:
+            self._file = output_file(Path(self.judge.worker.folder.name), self.judge.worker.count).open("rb")
+        return self._file
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _counting(blocks: Sequence[Block], name: str, what: str) -> list[float]:
+    """What was taken down of all runs of this name that count, thinned out."""
+    return thinned([each for b in blocks if b.name == name for each in getattr(b, what)[WARM_UP:]])
+
+
+def _without_numbers(status: Status, why: str) -> Verdict:
+    return Verdict(status, None, None, None, None, why)
 
 
 def _pairs(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

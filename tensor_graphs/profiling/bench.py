@@ -1,0 +1,313 @@
+"""bench: one kernel on one graph, inside a worker: it is shown points, and it is timed.
+
+Every array that a candidate gets lies between two zones of known bytes, its outputs are poisoned before each run that counts and
+read as soon as it returns, and its operands are compared afterwards. Outputs are read once more a while later: whoever writes after
+having returned shows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.profiling.blocks import Name
+from tensor_graphs.profiling.clock import Watched, busy_seconds, now, sleep
+from tensor_graphs.profiling.inputs import Point, Stir, point_inputs, stir, stirs, unstir
+from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded
+from tensor_graphs.profiling.reference_stream import Kind, ReferenceStream, reference_stream
+from tensor_graphs.profiling.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
+from tensor_graphs.profiling.turns import QUIET_SECONDS
+from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+
+LLC_BYTES = 64 << 20
+"""inputs are rotated over at least this much memory for cold times: beyond the last-level cache of the machines we know"""
+
+LATE_SECONDS = 0.02
+"""after so long an output is read again, where there are threads that were not there before"""
+
+KEPT_BYTES = 16 << 20
+"""of outputs of timed runs that are kept until the judge has said of which it wants them"""
+
+WARM_UP = 2
+"""runs of a block that do not count"""
+
+ENOUGH = 25
+"""runs that count, after which a block need not last longer than it must"""
+
+MOST_RUNS = 20_000
+
+HOT_SHARE = 0.1
+"""of the time for a kernel, for its hot runs"""
+
+BUSY_SECONDS = 0.005
+"""the time for which this process is watched while it should be asleep …"""
+
+BUSY_SHARE = 0.5
+"""… and the share of it that its threads may work: a kernel that has returned has ended"""
+
+
+class LateError(Exception):
+    """Something went on after the kernel had returned."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What to time. point: whose values are stirred before each run, in so many different ways; keep: seed of which outputs are
+    kept where there is no memory for all; least: seconds that a block lasts."""
+
+    point: Point
+    ways: int
+    keep: int
+    budget: float
+    baseline: bool
+    reference: Kind
+    least: float
+
+
+@dataclass
+class _Shown:
+    """An output and what its bytes, and those around it, were when the kernel returned."""
+
+    what: str
+    guard: Guarded
+    digest: str
+    overrun: str
+
+
+class Bench:
+    """One kernel on one graph: shows it points, keeps what it returned in a file, times it."""
+
+    def __init__(self, graph: Graph, kernel: Any, folder: Path, job: int) -> None:
+        self.graph, self.kernel = graph, kernel
+        self.file = output_file(folder, job).open("wb")
+        self.parameters = prepared_names(graph, kernel)
+        self.plan = single_kernel_plan(with_parameters(graph, self.parameters), kernel)
+        self._make_views = lambda: single_kernel_plan(with_parameters(views_graph(graph), self.parameters), kernel)
+        self._bound: dict[str, Watched] = {}
+        self.replies: list[dict[str, Any]] = []
+        self.last: tuple[Point, dict[str, np.ndarray], dict[str, Guarded]] | None = None
+        self._shown: list[_Shown] = []
+        self._returned = 0.0
+        self._threads = threads_alive()
+
+    def bound(self, inputs: Mapping[str, np.ndarray], form: str = "apart") -> Watched:
+        """The plan, given what the kernel prepares from as parameters; a kernel that prepares nothing is bound once."""
+        found = self._bound.get(form)
+        if found is None:
+            plan = self._make_views() if form == "views" else self.plan
+            found = Watched(bind(plan, {n: inputs[n] for n in self.parameters}))
+            if not self.parameters:
+                self._bound[form] = found
+        return found
+
+    def outputs(self, binding: Mapping[str, int]) -> dict[str, Guarded]:
+        made = {}
+        for name, node in self.graph.outputs.items():
+            made[name] = Guarded(tuple(int(s) for s in node.type.at(binding).shape), node.dtype.numpy)
+            made[name].poison()
+        return made
+
+    # ---- right or wrong ----
+
+    def show(self, point: Point) -> None:
+        """Run the kernel at a point and keep its outputs."""
+        inputs, binding = point_inputs(self.graph, point), point.binding
+        if point.form == "views":
+            inputs = as_stored(self.graph, inputs)
+        if point.like is not None and self.last is not None and self.last[0].sizes == point.sizes:
+            _, memory, guards = self.last                          # the same addresses, other values
+            for name, array in memory.items():
+                if name in guards:
+                    array[...] = inputs[name]
+                else:
+                    memory[name] = inputs[name]
+            inputs = memory
+        else:
+            inputs, guards = guarded(inputs)
+        self.last = (point, inputs, guards) if point.form == "apart" else None
+        out = self.outputs(binding)
+        shared = self.share(inputs, guards, out) if point.form == "in_place" else set()
+        before = digest({n: a for n, a in inputs.items() if n not in shared})
+        plan = self.bound(inputs, "views" if point.form == "views" else "apart")
+        plan.run(inputs, {n: g.array for n, g in out.items()}, binding)
+        self._keep(out, {n: g.bytes for n, g in out.items()})
+        outside = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
+        outside += [f"operand {n}, {where}" for n, g in guards.items() if (where := g.overrun())]
+        self.replies[-1] |= {"outside": outside, "mutated": digest({n: a for n, a in inputs.items() if n not in shared}) != before}
+        if point.form == "apart" and sum(g.nbytes for g in out.values()) <= BIG_BYTES:
+            self._shown += [_Shown(f"output {n} at {point}", g, digest({n: g.bytes}), g.overrun()) for n, g in out.items()]
+        self._returned = now()
+
+    def share(self, inputs: dict[str, np.ndarray], guards: Mapping[str, Guarded], out: dict[str, Guarded]) -> set[str]:
+        """Put an output into the memory of the operand that the kernel says it may share with."""
+        names, outputs = list(inputs), list(out)
+        for o, i in self.kernel.in_place:
+            if i < len(names) and names[i] in guards:
+                x, y = inputs[names[i]], out[outputs[o]].array
+                if x.shape == y.shape and x.dtype == y.dtype:
+                    out[outputs[o]] = guards[names[i]]
+                    return {names[i]}
+        return set()
+
+    def _keep(self, out: Mapping[str, Guarded], values: Mapping[str, np.ndarray]) -> None:
+        """Put outputs where the judge looks for them: one behind the other in one file (a file each takes 2 ms)."""
+        for name in out:
+            self.file.write(values[name].data)
+        self.replies.append({"shapes": {n: g.array.shape for n, g in out.items()}, "outside": [], "mutated": False})
+
+    def late(self) -> None:
+        """Raise LateError if an output is another one than when the kernel returned it."""
+        if threads_alive() > self._threads:
+            sleep(max(0.0, self._returned + LATE_SECONDS - now()))
+        for each in self._shown:
+            if digest({"": each.guard.bytes}) != each.digest or each.guard.overrun() != each.overrun:
+                raise LateError(f"{each.what} was changed after the kernel had returned")
+        self._shown.clear()
+
+    # ---- fast or slow ----
+
+    def settle(self) -> None:
+        """Wait until the threads of libraries have gone to sleep. Raises LateError where some never do."""
+        for _ in range(6):
+            sleep(QUIET_SECONDS - BUSY_SECONDS)
+            before, start = busy_seconds(), now()
+            sleep(BUSY_SECONDS)
+            if busy_seconds() - before < BUSY_SHARE * (now() - start):
+                return
+        raise LateError("threads of this process work on after the kernel has returned")
+
+    def time(self, what: Timing, plain: CompiledGraph | None, say: Callable[[dict[str, Any]], None],
+             ask: Callable[[], dict[str, Any]]) -> None:
+        """Time the kernel, the plain path, the kernel again, then the kernel on hot operands; a block each, announced by `say`.
+
+        Cold operands rotate over more memory than the last-level cache holds. Before each run some values change, so that a
+        remembered answer is of no use, and the outputs are poisoned; behind it they are copied away. When all is done, `ask` says
+        of which run the judge wants them.
+        """
+        binding = what.point.binding
+        exact = point_inputs(self.graph, what.point)
+        nbytes = sum(a.nbytes for a in exact.values()) or 1
+        copies = max(1, min(64, -(-2 * LLC_BYTES // nbytes)))
+        sets = [{n: a if k == 0 and a.nbytes > BIG_BYTES else a.copy() for n, a in exact.items()} for k in range(copies)]
+        large = {n: a for n, a in exact.items() if a.nbytes > BIG_BYTES}     # the first set's own: no other copy to compare with
+        before = digest(large)
+        ways = stirs(self.graph, what.point.sizes, what.point.seed, what.ways, self.parameters)
+        out = self.outputs(binding)
+        arrays = {n: g.array for n, g in out.items()}
+        bound = [self.bound(inputs) for inputs in sets]
+        reference = reference_stream(what.reference, self.kernel.backend == "c")
+        kept = _Kept(out, what.keep)
+        runs = _Runs(exact, sets, ways, out, arrays, binding, reference, what.least)
+        walk = bound[0].walk(sets[0], arrays, binding)
+
+        def cold(budget: float) -> None:
+            self.settle()
+            self.late()
+            runs.block("cold", walk, budget, lambda k: bound[k % copies], say, kept)
+
+        cold(what.budget / 2)
+        if plain is not None:
+            yardstick = Watched(plain)
+            price = yardstick.walk(sets[0], arrays, binding)
+            runs.block("plain", price, what.budget / 2, lambda k: yardstick, say)
+        cold(what.budget / 2)
+        runs.block("hot", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, rotate=False)
+        say({"mark": "kept", "runs": kept.numbers()})
+        wanted = ask()["run"]
+        self._keep(out, kept.outputs[wanted])
+        self.file.close()
+        self.replies[-1]["outside"] = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
+        looked_at = range(copies) if copies * nbytes <= KEPT_BYTES else {0, wanted % copies}
+        self.replies[-1]["mutated"] = digest(large) != before or not all(_equal(sets[k], exact) for k in looked_at)
+
+
+class _Kept:
+    """Copies of what timed runs returned: of all of them, or of as many as there is memory for, every run as likely as any."""
+
+    def __init__(self, out: Mapping[str, Guarded], seed: int) -> None:
+        self.most = max(2, KEPT_BYTES // max(1, sum(g.nbytes for g in out.values())))
+        self.rng = np.random.default_rng(seed)
+        self.outputs: dict[int, dict[str, np.ndarray]] = {}
+        self.seen = 0
+
+    def offer(self, run: int, out: Mapping[str, Guarded]) -> None:
+        self.seen += 1
+        if len(self.outputs) >= self.most:
+            if self.rng.random() * self.seen >= self.most:
+                return
+            del self.outputs[list(self.outputs)[int(self.rng.integers(len(self.outputs)))]]
+        self.outputs[run] = {n: g.bytes.copy() for n, g in out.items()}
+
+    def numbers(self) -> list[int]:
+        return sorted(self.outputs)
+
+
+@dataclass
+class _Runs:
+    """Runs in a row on operands of which a few values are others each time."""
+
+    exact: Mapping[str, np.ndarray]
+    sets: Sequence[Mapping[str, np.ndarray]]
+    ways: Sequence[Stir]
+    out: Mapping[str, Guarded]
+    arrays: Mapping[str, np.ndarray]
+    binding: Mapping[str, int]
+    reference: ReferenceStream
+    least: float
+    number: int = 0
+
+    def block(self, name: Name, walk: float, budget: float, plan: Callable[[int], Watched], say: Callable[[dict[str, Any]], None],
+              kept: _Kept | None = None, rotate: bool = True) -> None:
+        """At least five runs of which the first two do not count, until the budget [s] is spent or there are enough."""
+        whole: list[float] = []
+        calls: list[float] = []
+        passed: list[float] = []
+        say({"mark": "begin"})
+        begin = now()
+        for count in range(MOST_RUNS):
+            k = self.number
+            self.number += 1
+            inputs, way = self.sets[k % len(self.sets) if rotate else 0], self.ways[k % len(self.ways)]
+            watched = plan(k)
+            start = now()
+            self.reference.run()
+            passed.append(now() - start)
+            stir(inputs, way, self.exact)
+            for g in self.out.values():
+                g.poison()
+            start = now()
+            taken = watched.run(inputs, self.arrays, self.binding)
+            whole.append(now() - start)
+            calls.append(taken)
+            if kept is not None and count >= WARM_UP:
+                kept.offer(k, self.out)
+            unstir(inputs, way, self.exact)
+            spent = now() - begin
+            if count >= WARM_UP + 2 and (spent > max(budget, self.least)
+                                         or (count >= WARM_UP + ENOUGH and spent > self.least)):
+                break
+        counted = now() - begin
+        say({"mark": "end", "name": name, "counted": counted, "walk": walk, "whole": whole, "calls": calls, "reference": passed})
+
+
+def output_file(folder: Path, job: int) -> Path:
+    """Where the worker puts the outputs of a job and the judge looks for them."""
+    return folder / f"{job}.bin"
+
+
+def threads_alive() -> int:
+    """Threads of this process, whoever started them; 0 where the system does not say."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 0
+
+
+def _equal(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
+    return all(np.array_equal(bytes_of(a[n]), bytes_of(b[n])) for n in b)

@@ -1,0 +1,70 @@
+"""memory_guards: what shows that memory was touched, or was not: zones of known bytes around arrays, digests, and poison."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+GUARD_BYTES = 4096
+"""the zone before and behind each array"""
+
+GUARD = 0xA5
+BIG_BYTES = 4 << 20
+"""operands beyond this are not moved between guards"""
+
+COLUMNS = 509
+"""words of a large array are folded into so many, by position: two words that change places show"""
+
+
+def bytes_of(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array, flat (a copy where it is not contiguous)."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
+
+
+def digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """Of the bytes of all arrays; of a large one, of what its 64-bit words xor and add up to (memory speed; a write shows)."""
+    h = hashlib.blake2b(digest_size=16)
+    for name in sorted(arrays):
+        data = bytes_of(arrays[name])
+        if data.size > 1 << 22:
+            whole = data.size // (8 * COLUMNS) * (8 * COLUMNS)
+            words = data[:whole].view(np.uint64).reshape(-1, COLUMNS)
+            h.update(np.bitwise_xor.reduce(words, axis=0).tobytes() + np.add.reduce(words, axis=0).tobytes())
+            data = data[whole:]
+        h.update(data.data)
+    return h.hexdigest()
+
+
+class Guarded:
+    """An array between two zones of known bytes."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.nbytes = int(np.prod(shape)) * dtype.itemsize
+        raw = np.empty(self.nbytes + 2 * GUARD_BYTES + 64, dtype=np.uint8)
+        start = GUARD_BYTES + -(raw.ctypes.data + GUARD_BYTES) % 64
+        self.before, self.after = raw[start - GUARD_BYTES:start], raw[start + self.nbytes:start + self.nbytes + GUARD_BYTES]
+        self.before.fill(GUARD)
+        self.after.fill(GUARD)
+        self.bytes = raw[start:start + self.nbytes]
+        self.array = np.ndarray(shape, dtype=dtype, buffer=raw, offset=start)
+
+    def poison(self) -> None:
+        """A pattern that is NaN in every float format (and true for a truth value)."""
+        self.bytes.fill(1 if self.array.dtype.kind == "b" else 0xFF)
+
+    def overrun(self) -> str:
+        """Where bytes outside the array were changed; "" when none were."""
+        if (self.before != GUARD).any():
+            return "before its first element"
+        return "behind its last element" if (self.after != GUARD).any() else ""
+
+
+def guarded(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Guarded]]:
+    """Copies between guards (large arrays as they are), and the guards."""
+    guards = {n: Guarded(a.shape, a.dtype) for n, a in arrays.items() if a.nbytes <= BIG_BYTES}
+    for name, g in guards.items():
+        g.array[...] = arrays[name]
+    return {n: guards[n].array if n in guards else a for n, a in arrays.items()}, guards

@@ -1,0 +1,122 @@
+"""process_tree: who descends from whom, and ending them all. Reads /proc; elsewhere than on Linux nobody is found."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+ROUNDS = 200
+"""of looking again for processes that were born meanwhile"""
+
+
+def prctl(option: int, value: int) -> bool:
+    """Set a property of this process; False where there is no such thing."""
+    if not sys.platform.startswith("linux"):
+        return False
+    return ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0
+
+
+def parents() -> dict[int, int]:
+    """Process -> its parent, of all that are alive (zombies are not)."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (entry / "stat").read_text()
+        except OSError:
+            continue
+        state, parent = text[text.rindex(")") + 2:].split(" ", 2)[:2]    # a name may hold anything, brackets too
+        if state not in "ZX":
+            found[int(entry.name)] = int(parent)
+    return found
+
+
+def children() -> list[int]:
+    """Of this process, which has one thread; those that ended and were not waited for are among them."""
+    me = os.getpid()
+    try:
+        return [int(each) for each in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+    except OSError:                                                 # a kernel without this file
+        return [child for child, parent in parents().items() if parent == me]
+
+
+def descendants(process: int) -> list[int]:
+    """Children of a process, their children, and so on, whatever session or group they put themselves into."""
+    of: dict[int, list[int]] = {}
+    for child, parent in parents().items():
+        of.setdefault(parent, []).append(child)
+    found, todo = [], [process]
+    while todo:
+        children = of.get(todo.pop(), [])
+        found += children
+        todo += children
+    return found
+
+
+def carrying(variable: str, value: str) -> list[int]:
+    """Processes that were started with this environment variable (a fork keeps it, and so does whom it starts unless it is told not
+    to); this process is not among them."""
+    wanted = f"{variable}={value}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (entry / "environ").read_bytes().split(b"\0") and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def end(process: int) -> None:
+    try:
+        os.kill(process, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def end_descendants(process: int) -> int:
+    """Kill them until none is left, and say how many there were."""
+    ended: set[int] = set()
+    for _ in range(ROUNDS):
+        found = descendants(process)
+        for each in found:
+            end(each)
+        ended.update(found)
+        if not found:
+            break
+        time.sleep(0.001)
+    return len(ended)
+
+
+def end_children() -> dict[int, int]:
+    """Kill whatever descends from this process, and wait for it; process -> how it ended, of its children.
+
+    For a subreaper: whose parent is killed becomes its child, so that nobody is missed.
+    """
+    ended: dict[int, int] = {}
+    for _ in range(ROUNDS):
+        ended |= reap_all()
+        if not (left := children()):
+            break
+        for each in {*left, *descendants(os.getpid())}:
+            end(each)
+        time.sleep(0.001)
+    return ended
+
+
+def reap_all() -> dict[int, int]:
+    """Wait for every child that has ended: process -> how (waitpid's status)."""
+    found: dict[int, int] = {}
+    while True:
+        try:
+            process, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if process == 0:
+            return found
+        found[process] = status

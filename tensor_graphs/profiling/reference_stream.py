@@ -1,0 +1,77 @@
+"""reference_stream: a fixed piece of work that is timed in between a kernel's runs, so that a noisy neighbour shows in both.
+
+For work bound by memory: reading the next slice of a buffer that no cache holds. For work bound by arithmetic: a few passes over a
+few numbers that the first cache holds. A kernel's time over the reference's is a number that is comparable between runs in which
+other programs took more or less of the machine; where the kernel's seconds moved and this did not, the machine was the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+Kind = Literal["read", "arithmetic"]
+
+BUFFER_BYTES = 64 << 20
+"""what slices are taken from in turn: the last-level cache of the machines we know"""
+
+SLICE_BYTES = 2 << 20
+"""of one reading: 0.1 ms, so that dozens of runs do not wait long"""
+
+NUMBERS = 2048
+PASSES = 16
+"""over f32 numbers that take up 8 KB, twice: some 30 µs"""
+
+
+class ReferenceStream:
+    """The work of one kind. native: read through the native library and its threads, as native kernels do."""
+
+    def __init__(self, kind: Kind, native: bool) -> None:
+        self.kind = kind
+        self.name = f"{kind}, {'native' if native and kind == 'read' else 'numpy'}"
+        self.run: Callable[[], None] = self._arithmetic() if kind == "arithmetic" else self._read(native)
+
+    def _read(self, native: bool) -> Callable[[], None]:
+        data = np.zeros(BUFFER_BYTES // 8, dtype=np.uint64)
+        data[::512] = 1                                             # an untouched page is not in memory at all
+        slices = [data[at:at + SLICE_BYTES // 8] for at in range(0, data.size, SLICE_BYTES // 8)]
+        turn = 0
+        if native:
+            from tensor_graphs.kernels.registry import native_library
+
+            library = native_library()
+            fold = np.zeros(16, dtype=np.uint32)
+
+            def read(slice_: np.ndarray) -> None:
+                library.call("tg_read_stream", [fold.ctypes.data, slice_.ctypes.data], [slice_.nbytes])
+        else:
+            def read(slice_: np.ndarray) -> None:
+                np.bitwise_xor.reduce(slice_)
+
+        def run() -> None:
+            nonlocal turn
+            read(slices[turn % len(slices)])
+            turn += 1
+
+        return run
+
+    def _arithmetic(self) -> Callable[[], None]:
+        x = np.linspace(-1.0, 1.0, NUMBERS, dtype=np.float32)
+        y = np.empty_like(x)
+
+        def run() -> None:
+            y.fill(1.0)
+            for _ in range(PASSES):                                 # 1 + x·(1 + x·(…)): nothing grows, nothing is denormal
+                np.multiply(y, x, out=y)
+                np.add(y, 1.0, out=y)
+
+        return run
+
+
+@lru_cache(maxsize=3)
+def reference_stream(kind: Kind, native: bool) -> ReferenceStream:
+    """The process's own: making its buffer takes 30 ms."""
+    return ReferenceStream(kind, native)

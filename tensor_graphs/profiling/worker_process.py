@@ -1,0 +1,283 @@
+"""worker_process: the judge's handle of its worker: started when needed, ended with all it started when a job runs out of time.
+
+Judge, supervisor and worker are three processes. The judge starts the supervisor, which forks the worker; judge and worker share a
+socket. Whichever of the other two dies, the judge goes on: it ends what is left and starts anew.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.profiling import process_tree
+from tensor_graphs.profiling.protocol import KEY_BYTES, Channel, Forged
+from tensor_graphs.profiling.worker import INSIDE
+
+log = logging.getLogger(__name__)
+
+JOB_SECONDS = 120.0
+"""a worker that has not answered after so many seconds is killed"""
+
+START_SECONDS = 60.0
+"""the time a worker may take to start"""
+
+CONTROL_SECONDS = 10.0
+"""the time a supervisor may take to answer; it has nothing else to do"""
+
+DATABASE_VARIABLE = "TENSOR_GRAPHS_DB"
+DATA_VARIABLE = "XDG_DATA_HOME"
+"""where a database would be looked for: the worker is told of none, and of an empty folder"""
+
+OnMark = Callable[[dict[str, Any], float], dict[str, Any] | None]
+"""(what the worker says in the middle of a job, when it was heard on time.perf_counter's clock) -> what is answered, if anything"""
+
+
+class JudgeError(TensorGraphsError):
+    """The judge can not work here: a worker does not start, or a worker asks for one."""
+
+
+class WorkerProcess:
+    """A worker that is started when needed, killed with its children when a job runs out of time, and started again."""
+
+    def __init__(self, timeout: float = JOB_SECONDS) -> None:
+        self.timeout = timeout
+        self.supervisor: subprocess.Popen[bytes] | None = None
+        self.pid: int | None = None
+        """of the worker; None: there is none"""
+        self.folder = tempfile.TemporaryDirectory(prefix="tensor_graphs-")
+        self.count = 0
+        self.starts = 0
+        self._control: socket.socket | None = None
+        self._channel: Channel | None = None
+        self._environment: dict[str, str] = {}
+        self._token = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # ---- beginning ----
+
+    def _start(self) -> int:
+        """Start a worker, and a supervisor if none was started in the same environment; the worker's process number."""
+        if INSIDE in os.environ:
+            raise JudgeError("a worker may not start another worker\n  fix: in the file that defines the kernel, compile and "
+                             "profile under `if __name__ == \"__main__\":` only")
+        environment = self._scrubbed()
+        self.starts += 1
+        key = secrets.token_bytes(KEY_BYTES)
+        mine, theirs = socket.socketpair()
+        try:
+            if self.supervisor is None or environment != self._environment or not self._respawn(theirs):
+                self.kill()
+                self._start_supervisor(environment, theirs)
+        finally:
+            theirs.close()
+        mine.sendall(key)
+        self._channel = Channel(mine, key, judge=True)
+        ready: dict[str, Any] | None = None
+        try:
+            self.pid = int(self._heard()["pid"])
+            ready = self._channel.receive(time.monotonic() + START_SECONDS)
+        except (TimeoutError, Forged, OSError, ValueError, KeyError):
+            pass
+        if ready is None or ready.get("status") != "READY":
+            text = self._last_words()
+            self.kill()
+            raise JudgeError(f"the profiling worker did not start within {START_SECONDS:.0f} s: {text or 'it said nothing'}")
+        assert self.pid is not None
+        return self.pid
+
+    def _scrubbed(self) -> dict[str, str]:
+        """The environment of a worker: it finds the packages that this process finds, and no database."""
+        nowhere = Path(self.folder.name, "data")
+        nowhere.mkdir(exist_ok=True)
+        kept = {name: value for name, value in os.environ.items() if name != DATABASE_VARIABLE}
+        return {**kept, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path), DATA_VARIABLE: str(nowhere)}
+
+    def _start_supervisor(self, environment: dict[str, str], theirs: socket.socket) -> None:
+        self._environment, self._token = environment, secrets.token_hex(16)
+        mine, control = socket.socketpair()
+        with control, self._said.open("ab") as said:                # a file: a pipe that nobody reads would block who writes much
+            ends = (control.fileno(), theirs.fileno())
+            command = [sys.executable, "-m", "tensor_graphs.profiling.supervisor", *map(str, ends)]
+            self.supervisor = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
+                                               env={**environment, INSIDE: self._token}, pass_fds=ends)
+        self._control = mine
+
+    def _respawn(self, theirs: socket.socket) -> bool:
+        """Ask the supervisor for another worker; False when it does not hear."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        assert self._control is not None
+        try:
+            socket.send_fds(self._control, [b'{"do": "spawn"}'], [theirs.fileno()])
+        except OSError:
+            return False
+        return True
+
+    # ---- working ----
+
+    def run(self, job: dict[str, Any], on_mark: OnMark | None = None) -> dict[str, Any]:
+        """Run a job; a dead or stuck worker is a reply too (RUNTIME_ERROR, TIMEOUT).
+
+        A worker that was found dead had not begun the job, and one that was killed from outside (SIGKILL, as by a system short of
+        memory) need not have died of it: the job is then tried once more. So is one whose supervisor was killed.
+        """
+        self.count += 1
+        job = {**job, "id": self.count, "folder": self.folder.name}
+        tries = 0
+        while True:
+            tries += 1
+            if self.pid is None or not self._ask("alive")["alive"]:
+                self._start()
+            begun = False
+            try:
+                assert self._channel is not None
+                self._channel.send(job)
+                begun = True
+                reply = self._converse(on_mark)
+            except (BrokenPipeError, ConnectionResetError):
+                reply = None
+            except Forged as e:
+                reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
+            except TimeoutError:
+                reply = {"status": "TIMEOUT", "log": f"no answer within {self.timeout:.0f} s", "spoiled": True}
+            except BaseException:                                   # Ctrl-C: a later job must not read this job's answer
+                self.kill()
+                raise
+            if reply is None:
+                self._await_end()
+            state = self._ask("sweep")                                   # an answer counts while the worker that was asked is alive
+            if reply is not None and state["alive"] and not reply.pop("spoiled", False):
+                return reply
+            text = self._last_words()
+            if reply is not None and (state["alive"] or state["status"] is None):
+                self._end_worker()
+                return {**reply, "log": f"{reply.get('log', '')}\n{text}".strip() if reply["status"] == "TIMEOUT" else reply["log"]}
+            self._end_worker()
+            killed = state["status"] is None or (os.WIFSIGNALED(state["status"]) and os.WTERMSIG(state["status"]) == signal.SIGKILL)
+            if tries < 2 and (not begun or killed):
+                log.warning("the worker was %s; trying once more", "dead before the job began" if not begun else "killed")
+                continue
+            return {"status": "RUNTIME_ERROR", "log": f"the worker died ({_how(state['status'])})\n{text}".strip()}
+
+    def _converse(self, on_mark: OnMark | None) -> dict[str, Any] | None:
+        """The worker's reply; what it says before goes to `on_mark`."""
+        assert self._channel is not None
+        end = time.monotonic() + self.timeout
+        while True:
+            said = self._channel.receive(end)
+            heard = time.perf_counter()
+            if said is None or "mark" not in said:
+                return said
+            answer = on_mark(said, heard) if on_mark is not None else None
+            if answer is not None:
+                self._channel.send(answer)
+
+    def _ask(self, what: str) -> dict[str, Any]:
+        """A command to the supervisor (supervisor.py names them); {"alive": is the worker, "status": how it ended}."""
+        gone = {"alive": False, "status": None}
+        if self._control is None or self.supervisor is None:
+            return gone
+        try:
+            self._control.send(json.dumps({"do": what}).encode())
+            return self._heard()
+        except (OSError, ValueError):
+            return gone
+
+    def _await_end(self) -> None:
+        """The worker's socket has closed: give its process a second to have ended, so that how it did is known."""
+        end = time.monotonic() + 1.0
+        while self._ask("alive")["alive"] and time.monotonic() < end:
+            time.sleep(0.01)
+
+    def _heard(self) -> dict[str, Any]:
+        """What the supervisor answers. Raises OSError or ValueError when it does not."""
+        assert self._control is not None
+        self._control.settimeout(CONTROL_SECONDS)
+        found: dict[str, Any] = json.loads(self._control.recv(1 << 16))
+        return found
+
+    @property
+    def _said(self) -> Path:
+        return Path(self.folder.name, "said.txt")
+
+    def _last_words(self) -> str:
+        """What the worker printed since the last one was asked for its last words, the end of it."""
+        try:
+            with self._said.open("rb") as said:
+                said.seek(max(0, said.seek(0, os.SEEK_END) - 4000))
+                return said.read().decode(errors="replace").strip()
+        except FileNotFoundError:
+            return ""
+
+    # ---- ending ----
+
+    def _end_worker(self) -> None:
+        """End the worker and whatever it started; the supervisor stays, if it still answers."""
+        self.pid = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._control is not None:
+            try:
+                self._control.send(b'{"do": "end"}')
+                self._heard()
+                os.truncate(self._said, 0)
+                return
+            except (OSError, ValueError):
+                pass
+        self.kill()
+
+    def kill(self) -> None:
+        """End the worker, whatever it started, and the supervisor."""
+        supervisor, self.supervisor, self.pid = self.supervisor, None, None
+        for end in (self._control, self._channel):
+            if end is not None:
+                end.close()                                         # the supervisor then ends what there is, and itself
+        self._control = self._channel = None
+        if supervisor is None:
+            return
+        try:
+            supervisor.wait(2.0)
+        except subprocess.TimeoutExpired:
+            supervisor.kill()
+            supervisor.wait()
+        if supervisor.returncode != 0:                              # it was killed itself: nobody has looked after its children
+            for _ in range(process_tree.ROUNDS):
+                left = process_tree.carrying(INSIDE, self._token)
+                for process in left:
+                    process_tree.end_descendants(process)
+                    process_tree.end(process)
+                if not left:
+                    break
+                time.sleep(0.005)
+
+    def close(self) -> None:
+        self.kill()
+        self.folder.cleanup()
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return "and its supervisor with it"
+    if os.WIFSIGNALED(status):
+        return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exit {os.waitstatus_to_exitcode(status)}"
