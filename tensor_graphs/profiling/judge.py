@@ -63,6 +63,9 @@ PLAIN_WORK = 1e10
 WAYS, FEW_WAYS = 8, 2
 """in how many ways operands of timed runs are stirred, and where the oracle is slow: it is asked once for each that is chosen"""
 
+LOOKED_AT = 2
+"""timed runs of which the outputs are compared, beside the last one"""
+
 SUSPICIOUS = 10.0
 """a time so many times below the best that is known here is measured again in a fresh worker"""
 
@@ -253,11 +256,11 @@ class Judge:
             if wrong is not None:
                 return wrong
             if timing is not None:
-                way = self._way(kernel, signature, timing, hearing.run)
-                at = replace(timing.point, stirred=way)
-                wrong = self._compare(signature, at, reply["points"][0], hearing.file(), hearing.worst)
-                if wrong is not None:
-                    return wrong
+                for run, found in zip(hearing.runs, reply["points"], strict=True):
+                    at = replace(timing.point, stirred=self._way(kernel, signature, timing, run))
+                    wrong = self._compare(signature, at, found, hearing.file(), hearing.worst)
+                    if wrong is not None:
+                        return wrong
             return self._weigh(signature, timing, hearing)
         finally:
             hearing.close()
@@ -403,7 +406,7 @@ class _Hearing:
         self.close()
         self.blocks: list[Block] = []
         self.worst = [0.0, 0.0, 0.0, 0.0]
-        self.run = 0
+        self.runs: list[int] = []
         self._begun = 0.0
         self._shown: list[dict[str, Any]] = []
         self._verdict: tuple[Verdict | None] | None = None
@@ -420,8 +423,9 @@ class _Hearing:
             case "end":
                 self.blocks.append(Block.of(said, heard - self._begun))
             case "kept":                                            # chosen now, when all runs are over
-                self.run = secrets.choice(said["runs"])
-                return {"run": self.run}
+                *others, last = said["runs"]
+                self.runs = [*secrets.SystemRandom().sample(others, min(LOOKED_AT, len(others))), last]
+                return {"runs": self.runs}
         return None
 
     def four(self) -> tuple[float, float, float, float]:

@@ -12,13 +12,13 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.profiling.judge import (
     VERIFIER,
-    WorkerProcess,
     environment_of,
     graph_record,
     implementation_of,
     timed_workload,
     verify_workload,
 )
+from tensor_graphs.profiling.worker_process import WorkerProcess
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import Status, TraceRecord
 
