@@ -8,6 +8,7 @@ having returned shows.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.profiling.blocks import Name
 from tensor_graphs.profiling.clock import Watched, busy_seconds, now, sleep
-from tensor_graphs.profiling.inputs import Point, Stir, point_inputs, stir, stirs, unstir
+from tensor_graphs.profiling.inputs import Point, Stir, point_inputs, stir, stirred, unstir
 from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded
 from tensor_graphs.profiling.reference_stream import Kind, ReferenceStream, reference_stream
 from tensor_graphs.profiling.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
@@ -42,6 +43,9 @@ ENOUGH = 25
 
 MOST_RUNS = 20_000
 
+COMPARABLE = 3
+"""where the oracle is slow it is asked about every third run at most"""
+
 HOT_SHARE = 0.1
 """of the time for a kernel, for its hot runs"""
 
@@ -52,14 +56,18 @@ BUSY_SHARE = 0.5
 """… and the share of it that its threads may work: a kernel that has returned has ended"""
 
 
+tracing, profiling = sys.gettrace, sys.getprofile
+"""builtins, taken before any candidate is imported"""
+
+
 class LateError(Exception):
     """Something went on after the kernel had returned."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What to time. point: whose values are stirred before each run, in so many different ways; keep: seed of which outputs are
-    kept where there is no memory for all; least: seconds that a block lasts."""
+    """What to time. point: whose values are stirred before each run; ways: in so few ways where a run may be compared (0: in a new
+    way each time); keep: seed of which outputs are kept where there is no memory for all; least: seconds that a block lasts."""
 
     point: Point
     ways: int
@@ -68,6 +76,14 @@ class Timing:
     baseline: bool
     reference: Kind
     least: float
+
+    def comparable(self, run: int) -> bool:
+        """Whether the judge may ask for the outputs of a run: for any, or where its oracle is slow for every third one."""
+        return not self.ways or (run + self.keep) % COMPARABLE == 0
+
+    def way(self, run: int) -> int:
+        """The number of the way in which the operands of a run are stirred: a new one, or one of a few."""
+        return (run + self.keep) // COMPARABLE % self.ways if self.ways and self.comparable(run) else self.ways + run
 
 
 @dataclass
@@ -184,11 +200,12 @@ class Bench:
 
     def time(self, what: Timing, plain: CompiledGraph | None, say: Callable[[dict[str, Any]], None],
              ask: Callable[[], dict[str, Any]]) -> None:
-        """Time the kernel, the plain path, the kernel again, then the kernel on hot operands; a block each, announced by `say`.
+        """Time nothing, the kernel, the plain path, the kernel again, then the kernel on hot operands, and on hot operands that
+        stay the same; a block each, announced by `say`.
 
-        Cold operands rotate over more memory than the last-level cache holds. Before each run some values change, so that a
-        remembered answer is of no use, and the outputs are poisoned; behind it they are copied away. When all is done, `ask` says
-        of which runs the judge wants them.
+        What surrounds a run is known from the runs in which nothing is called. Cold operands rotate over more memory than the
+        last-level cache holds. Before each run some values change, so that a remembered answer is of no use, and the outputs are
+        poisoned; behind it they are copied away. When all is done, `ask` says of which runs the judge wants them.
         """
         binding = what.point.binding
         exact = point_inputs(self.graph, what.point)
@@ -197,14 +214,20 @@ class Bench:
         sets = [{n: a if k == 0 and a.nbytes > BIG_BYTES else a.copy() for n, a in exact.items()} for k in range(copies)]
         large = {n: a for n, a in exact.items() if a.nbytes > BIG_BYTES}     # the first set's own: no other copy to compare with
         before = digest(large)
-        ways = stirs(self.graph, what.point.sizes, what.point.seed, what.ways, self.parameters)
+
+        def way(run: int) -> Stir:
+            return stirred(self.graph, what.point.sizes, what.point.seed, what.way(run), self.parameters)
+
         out = self.outputs(binding)
         arrays = {n: g.array for n, g in out.items()}
         bound = [self.bound(inputs) for inputs in sets]
         reference = reference_stream(what.reference, self.kernel.backend == "c")
-        kept = _Kept(out, what.keep)
-        runs = _Runs(exact, sets, ways, out, arrays, binding, reference, what.least)
+        kept = _Kept(out, what)
+        runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least)
         walk = bound[0].walk(sets[0], arrays, binding)
+        undo = bound[0].executor.silence()
+        runs.block("nothing", walk, 0.0, lambda k: bound[0], say, _Kept(out, what))
+        undo()
 
         def cold(budget: float) -> None:
             self.settle()
@@ -218,6 +241,7 @@ class Bench:
             runs.block("plain", price, what.budget / 2, lambda k: yardstick, say)
         cold(what.budget / 2)
         runs.block("hot", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, rotate=False)
+        runs.block("same", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, rotate=False, fresh=False)
         say({"mark": "kept", "runs": kept.numbers()})
         wanted = ask()["runs"]
         for run in wanted:
@@ -232,14 +256,17 @@ class _Kept:
     """Copies of what timed runs returned: of all of them, or of as many as there is memory for, every run as likely as any; and of
     the last one whatever happens, as a kernel may tire."""
 
-    def __init__(self, out: Mapping[str, Guarded], seed: int) -> None:
+    def __init__(self, out: Mapping[str, Guarded], timing: Timing) -> None:
+        self.timing = timing
         self.most = max(2, KEPT_BYTES // max(1, sum(g.nbytes for g in out.values())))
-        self.rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(timing.keep)
         self.outputs: dict[int, dict[str, np.ndarray]] = {}
         self.latest = {n: g.bytes.copy() for n, g in out.items()}
         self.seen = self.last = 0
 
     def offer(self, run: int, out: Mapping[str, Guarded]) -> None:
+        if not self.timing.comparable(run):
+            return
         self.seen += 1
         self.last = run
         for name, g in out.items():
@@ -263,7 +290,7 @@ class _Runs:
 
     exact: Mapping[str, np.ndarray]
     sets: Sequence[Mapping[str, np.ndarray]]
-    ways: Sequence[Stir]
+    way: Callable[[int], Stir]
     out: Mapping[str, Guarded]
     arrays: Mapping[str, np.ndarray]
     binding: Mapping[str, int]
@@ -272,8 +299,11 @@ class _Runs:
     number: int = 0
 
     def block(self, name: Name, walk: float, budget: float, plan: Callable[[int], Watched], say: Callable[[dict[str, Any]], None],
-              kept: _Kept | None = None, rotate: bool = True) -> None:
-        """At least five runs of which the first two do not count, until the budget [s] is spent or there are enough."""
+              kept: _Kept | None = None, rotate: bool = True, fresh: bool = True) -> None:
+        """At least five runs of which the first two do not count, until the budget [s] is spent or there are enough.
+
+        Raises LateError when the kernel has left a hook in the interpreter, by which it could go on working after it returned.
+        """
         whole: list[float] = []
         calls: list[float] = []
         passed: list[float] = []
@@ -282,7 +312,8 @@ class _Runs:
         for count in range(MOST_RUNS):
             k = self.number
             self.number += 1
-            inputs, way = self.sets[k % len(self.sets) if rotate else 0], self.ways[k % len(self.ways)]
+            inputs = self.sets[k % len(self.sets) if rotate else 0]
+            way = self.way(k) if fresh else ()
             watched = plan(k)
             start = now()
             self.reference.run()
@@ -294,6 +325,8 @@ class _Runs:
             taken = watched.run(inputs, self.arrays, self.binding)
             whole.append(now() - start)
             calls.append(taken)
+            if tracing() is not None or profiling() is not None:
+                raise LateError("the kernel has set a trace or profile function, which works on after it has returned")
             if kept is not None and count >= WARM_UP:
                 kept.offer(k, self.out)
             unstir(inputs, way, self.exact)

@@ -1,13 +1,17 @@
 """blocks: runs that are timed in a row, as a worker claims them, and whether the claims can be true.
 
 A worker says when a block begins and when it ends, and what it claims of the runs in between. The judge has its own clock for the
-first and the last of these words. Two things must hold, or the times are IMPLAUSIBLE:
+first and the last of these words. Four things must hold, or the times are IMPLAUSIBLE:
 
 - What the worker's clock counted, runs and the work between them, is no less than SHARE of what the judge saw pass (less SLACK).
   A clock that was slowed down, or work that was put off, shows. A judge that was kept from its processor saw too much pass, so one
   block must do, and what is in doubt is measured again in longer blocks.
 - What the calls of a run took is no less than the run took, but for the walk over the plan's instructions, whose price is known
   from runs in which nothing is called. A watch that was tampered with shows.
+- What a block of runs took on the judge's clock, less what as many runs took in which nothing is called, is not much more than the
+  runs claim. Work that is done between the runs shows, whoever does it.
+- Runs on operands that stay the same are not much faster than runs on operands that change. A kernel that remembers its answers,
+  however it recognises a question, shows.
 
 The socket between the two takes some 0.1 ms, so a block lasts 10 ms at least.
 """
@@ -19,11 +23,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Name = Literal["cold", "plain", "hot"]
+Name = Literal["nothing", "cold", "plain", "hot", "same"]
 
 SHARE = 0.6
 SLACK = 5e-3
 LEAST_SECONDS = 0.01
+
+OUTSIDE_SHARE, OUTSIDE_SLACK, OUTSIDE_AROUND = 0.5, 1e-4, 1.0
+"""a run may claim half of what the judge saw, less 100 µs and as much as surrounds it, which is not the same each time"""
+
+REMEMBERS, REMEMBERS_SLACK = 3.0, 2e-5
+"""a run may be three times as fast, or by 20 µs, when its operands are those of the run before: caches and branches are warm"""
 
 WALK_SHARE, WALK_SLACK, WALKS = 0.25, 5e-5, 4.0
 """a median run may take a quarter, 50 µs and four walks longer than its calls; a cold walk takes longer than a warm one"""
@@ -64,10 +74,36 @@ class Block:
         return ""
 
 
+def between(block: Block, nothing: Block) -> str:
+    """How much longer the runs of a block took, as the judge saw it, than they claim; "" when they did not."""
+    around = nothing.wall / len(nothing.whole)
+    outside = block.wall / len(block.whole) - around
+    claimed = statistics.fmean(block.whole)
+    if claimed >= OUTSIDE_SHARE * outside - OUTSIDE_SLACK - OUTSIDE_AROUND * around:
+        return ""
+    return (f"{len(block.whole)} {block.name} runs took {outside * 1e6:.3g} µs each on the judge's clock, without what surrounds a "
+            f"run, and {claimed * 1e6:.3g} µs as claimed")
+
+
+def remembered(hot: Block, same: Block) -> str:
+    """How much faster runs became when nothing changed between them; "" when they did not."""
+    changing, still = statistics.median(hot.calls), statistics.median(same.calls)
+    if still * REMEMBERS >= changing or changing - still <= REMEMBERS_SLACK:
+        return ""
+    return (f"runs on operands that change take {changing * 1e6:.3g} µs, and {still * 1e6:.3g} µs when they stay the same: answers "
+            f"are remembered")
+
+
 def implausible(blocks: Sequence[Block]) -> str:
     """Why these blocks cannot have happened as claimed; "" when they can."""
     names = [b.name for b in blocks]
-    if names not in (["cold", "plain", "cold", "hot"], ["cold", "cold", "hot"]):
+    if [n for n in names if n != "plain"] != ["nothing", "cold", "cold", "hot", "same"]:
         return f"the blocks of runs were {', '.join(names) or 'none'}"
+    nothing, hot, same = blocks[0], blocks[-2], blocks[-1]
+    cold = [b for b in blocks if b.name == "cold"]
     late = [b.late() for b in blocks if b.name != "plain"]
-    return late[0] if all(late) else next((why for b in blocks if (why := b.contradicts_itself())), "")
+    if all(late):
+        return late[0]
+    found = [b.contradicts_itself() for b in blocks if b.name not in ("plain", "nothing")]
+    slower = [between(b, nothing) for b in cold]
+    return next((why for why in (*found, slower[0] if all(slower) else "", remembered(hot, same)) if why), "")

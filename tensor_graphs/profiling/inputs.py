@@ -31,8 +31,8 @@ Form = Literal["apart", "in_place", "views"]
 """where operands lie: in memory of their own; an output in its operand's memory; operands as strided windows of other arrays"""
 
 
-Stir = tuple[tuple[str, int, int], ...]
-"""(operand, position, count): so many of its values, from this position on, are those that lie `count` further on"""
+Stir = tuple[tuple[str, int, tuple[int, ...]], ...]
+"""(operand, position, sources): its values from this position on become those that lay at these positions"""
 
 STRETCH = 64
 """values that a stir changes of one operand, at most: enough to show in a sum of thousands"""
@@ -179,37 +179,35 @@ def point_inputs(graph: Graph, point: Point) -> dict[str, np.ndarray]:
     return found
 
 
-def stirs(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, count: int, kept: Sequence[str] = ()) -> list[Stir]:
-    """So many ways to change some values of the operands, for runs whose answer must not be a remembered one.
+def stirred(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number: int, kept: Sequence[str] = ()) -> Stir:
+    """One of endlessly many ways to change some values of the operands, for runs whose answer must not be a remembered one.
 
-    kept: operands that stay as they are (what a kernel prepared from them is not prepared again). So do large ones, and the
-    integers of ops that do not define what equal ones mean.
+    Values only change places within an operand, so that they stay legal. kept: operands that stay as they are (what a kernel
+    prepared from them is not prepared again). So do large ones, and the integers of ops that do not define what equal ones mean.
     """
     integers = not any(node.op.name in ("write_at_index", "scatter") for node in graph.nodes)
+    rng = generator(seed, f"stir {number}")
     found = []
-    for number in range(count):
-        rng = generator(seed, f"stir {number}")
-        one = []
-        for name, node in graph.inputs.items():
-            size = int(node.type.at(dict(sizes)).size())
-            small = 1 < size and size * node.dtype.itemsize <= BIG_BYTES
-            if name not in kept and small and (integers or node.dtype.kind == "float"):
-                length = max(1, min(STRETCH, size // 4))
-                one.append((name, int(rng.integers(0, size - 2 * length + 1)), length))
-        found.append(tuple(one))
-    return found
+    for name, node in graph.inputs.items():
+        size = int(node.type.at(dict(sizes)).size())
+        small = 1 < size and size * node.dtype.itemsize <= BIG_BYTES
+        if name not in kept and small and (integers or node.dtype.kind == "float"):
+            length = max(1, min(STRETCH, size // 2))
+            sources = rng.integers(0, size, length).tolist()
+            found.append((name, int(rng.integers(0, size - length + 1)), tuple(sources)))
+    return tuple(found)
 
 
 def stir(arrays: Mapping[str, np.ndarray], how: Stir, pristine: Mapping[str, np.ndarray]) -> None:
     """Change values of these C-contiguous arrays, which hold what `pristine` holds."""
-    for name, at, count in how:
-        arrays[name].reshape(-1)[at:at + count] = pristine[name].reshape(-1)[at + count:at + 2 * count].copy()
+    for name, at, sources in how:
+        arrays[name].reshape(-1)[at:at + len(sources)] = pristine[name].reshape(-1)[list(sources)]
 
 
 def unstir(arrays: Mapping[str, np.ndarray], how: Stir, pristine: Mapping[str, np.ndarray]) -> None:
     """Undo `stir`."""
-    for name, at, count in how:
-        arrays[name].reshape(-1)[at:at + count] = pristine[name].reshape(-1)[at:at + count]
+    for name, at, sources in how:
+        arrays[name].reshape(-1)[at:at + len(sources)] = pristine[name].reshape(-1)[at:at + len(sources)]
 
 
 def _is_float(array: np.ndarray) -> bool:

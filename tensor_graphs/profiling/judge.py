@@ -33,7 +33,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.bench import WARM_UP, Timing, output_file
 from tensor_graphs.profiling.blocks import LEAST_SECONDS, Block, implausible
 from tensor_graphs.profiling.clock import TIMER
-from tensor_graphs.profiling.inputs import Point, Stir, largest_sizes, point_inputs, stirs, work_points
+from tensor_graphs.profiling.inputs import Point, Stir, largest_sizes, point_inputs, stirred, work_points
 from tensor_graphs.profiling.reference_stream import Kind
 from tensor_graphs.profiling.samples import summarise, thinned
 from tensor_graphs.profiling.single import prepared_names
@@ -60,8 +60,11 @@ PLAIN = "plain"
 PLAIN_WORK = 1e10
 """flops beyond which the plain path is not timed beside a kernel"""
 
-WAYS, FEW_WAYS = 8, 2
-"""in how many ways operands of timed runs are stirred, and where the oracle is slow: it is asked once for each that is chosen"""
+FEW_WAYS = 2
+"""in how many ways operands of timed runs that may be compared are stirred, where the oracle is slow: it is asked once for each"""
+
+QUICK = (1e8, 1 << 24)
+"""flops and bytes up to which the oracle is quick: some 20 ms"""
 
 LOOKED_AT = 2
 """timed runs of which the outputs are compared, beside the last one"""
@@ -277,7 +280,7 @@ class Judge:
         point = Point(_pairs(time_at), self.secret(signature))
         traffic, flops = work(signature, _at(signature, time_at))
         bound: Kind = "read" if traffic / self.rates.bandwidth >= flops / self.rates.flops else "arithmetic"
-        timing = Timing(point, FEW_WAYS if _big(signature, time_at) else WAYS, secrets.randbits(62), budget,
+        timing = Timing(point, 0 if _within(signature, time_at, *QUICK) else FEW_WAYS, secrets.randbits(62), budget,
                         _within(signature, time_at, PLAIN_WORK, 1e12), bound, least)
         if self.expected(signature, replace(point, stirred=self._way(kernel, signature, timing, 0))) is None:
             raise JudgeError(f"{signature.title()} has no value at {dict(time_at)}, so it cannot be timed there")
@@ -286,8 +289,8 @@ class Judge:
     @staticmethod
     def _way(kernel: Kernel, signature: Signature, timing: Timing, run: int) -> Stir:
         """How the operands of a timed run were stirred."""
-        ways = stirs(signature.graph, timing.point.sizes, timing.point.seed, timing.ways, prepared_names(signature.graph, kernel))
-        return ways[run % len(ways)]
+        kept = prepared_names(signature.graph, kernel)
+        return stirred(signature.graph, timing.point.sizes, timing.point.seed, timing.way(run), kept)
 
     def _weigh(self, signature: Signature, timing: Timing | None, hearing: _Hearing) -> Verdict:
         """The verdict on a kernel that is right: PASSED, or IMPLAUSIBLE where its times cannot be true."""
