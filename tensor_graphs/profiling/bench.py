@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.profiling.blocks import Name
+from tensor_graphs.profiling.blocks import WARM_UP, Name
 from tensor_graphs.profiling.clock import Watched, busy_seconds, now, sleep
 from tensor_graphs.profiling.inputs import Point, Stir, point_inputs, stir, stirred, unstir
 from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded
@@ -35,9 +35,6 @@ LATE_SECONDS = 0.02
 KEPT_BYTES = 16 << 20
 """of outputs of timed runs that are kept until the judge has said of which it wants them"""
 
-WARM_UP = 2
-"""runs of a block that do not count"""
-
 ENOUGH = 25
 """runs that count, after which a block need not last longer than it must"""
 
@@ -49,11 +46,12 @@ COMPARABLE = 3
 HOT_SHARE = 0.1
 """of the time for a kernel, for its hot runs"""
 
-BUSY_SECONDS = 0.005
+BUSY_SECONDS = 0.02
 """the time for which this process is watched while it should be asleep …"""
 
-BUSY_SHARE = 0.5
-"""… and the share of it that its threads may work: a kernel that has returned has ended"""
+BUSY_SHARE = 0.1
+"""… and the share of it that its threads may work: a kernel that has returned has ended. On a busy machine a thread that never
+rests gets a share too, if a small one"""
 
 
 tracing, profiling = sys.gettrace, sys.getprofile
@@ -67,23 +65,27 @@ class LateError(Exception):
 @dataclass(frozen=True)
 class Timing:
     """What to time. point: whose values are stirred before each run; ways: in so few ways where a run may be compared (0: in a new
-    way each time); keep: seed of which outputs are kept where there is no memory for all; least: seconds that a block lasts."""
+    way each time); least: seconds that a block lasts.
+
+    The seed of a block is the judge's, and comes when the block begins: what is asked in it nobody can know before.
+    """
 
     point: Point
     ways: int
-    keep: int
     budget: float
     baseline: bool
     reference: Kind
     least: float
 
-    def comparable(self, run: int) -> bool:
+    def comparable(self, run: int, secret: int) -> bool:
         """Whether the judge may ask for the outputs of a run: for any, or where its oracle is slow for every third one."""
-        return not self.ways or (run + self.keep) % COMPARABLE == 0
+        return not self.ways or (run + secret) % COMPARABLE == 0
 
-    def way(self, run: int) -> int:
-        """The number of the way in which the operands of a run are stirred: a new one, or one of a few."""
-        return (run + self.keep) // COMPARABLE % self.ways if self.ways and self.comparable(run) else self.ways + run
+    def way(self, run: int, secret: int) -> tuple[int, int]:
+        """(seed, number) of the way in which a run's operands are stirred: a new one, or one of a few that are the same for all."""
+        if self.ways and self.comparable(run, secret):
+            return self.point.seed, (run + secret) // COMPARABLE % self.ways
+        return secret, run
 
 
 @dataclass
@@ -190,8 +192,8 @@ class Bench:
 
     def settle(self) -> None:
         """Wait until the threads of libraries have gone to sleep. Raises LateError where some never do."""
-        for _ in range(6):
-            sleep(QUIET_SECONDS - BUSY_SECONDS)
+        for _ in range(4):
+            sleep(QUIET_SECONDS - BUSY_SECONDS / 2)
             before, start = busy_seconds(), now()
             sleep(BUSY_SECONDS)
             if busy_seconds() - before < BUSY_SHARE * (now() - start):
@@ -215,8 +217,8 @@ class Bench:
         large = {n: a for n, a in exact.items() if a.nbytes > BIG_BYTES}     # the first set's own: no other copy to compare with
         before = digest(large)
 
-        def way(run: int) -> Stir:
-            return stirred(self.graph, what.point.sizes, what.point.seed, what.way(run), self.parameters)
+        def way(run: int, secret: int) -> Stir:
+            return stirred(self.graph, what.point.sizes, *what.way(run, secret), self.parameters)
 
         out = self.outputs(binding)
         arrays = {n: g.array for n, g in out.items()}
@@ -226,22 +228,23 @@ class Bench:
         runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least)
         walk = bound[0].walk(sets[0], arrays, binding)
         undo = bound[0].executor.silence()
-        runs.block("nothing", walk, 0.0, lambda k: bound[0], say, _Kept(out, what))
+        runs.block("nothing", walk, 0.0, lambda k: bound[0], say, ask, _Kept(out, what))
         undo()
+        bound[0].run(sets[0], arrays, binding)                      # a kernel may have to find its feet
 
         def cold(budget: float) -> None:
             self.settle()
             self.late()
-            runs.block("cold", walk, budget, lambda k: bound[k % copies], say, kept)
+            runs.block("cold", walk, budget, lambda k: bound[k % copies], say, ask, kept)
 
         cold(what.budget / 2)
         if plain is not None:
             yardstick = Watched(plain)
             price = yardstick.walk(sets[0], arrays, binding)
-            runs.block("plain", price, what.budget / 2, lambda k: yardstick, say)
+            runs.block("plain", price, what.budget / 2, lambda k: yardstick, say, ask)
         cold(what.budget / 2)
-        runs.block("hot", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, rotate=False)
-        runs.block("same", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, rotate=False, fresh=False)
+        runs.block("hot", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, ask, rotate=False)
+        runs.block("same", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, ask, rotate=False, fresh=False)
         say({"mark": "kept", "runs": kept.numbers()})
         wanted = ask()["runs"]
         for run in wanted:
@@ -254,18 +257,19 @@ class Bench:
 
 class _Kept:
     """Copies of what timed runs returned: of all of them, or of as many as there is memory for, every run as likely as any; and of
-    the last one whatever happens, as a kernel may tire."""
+    the last one whatever happens, as a kernel may tire. secret: the block's."""
 
     def __init__(self, out: Mapping[str, Guarded], timing: Timing) -> None:
         self.timing = timing
         self.most = max(2, KEPT_BYTES // max(1, sum(g.nbytes for g in out.values())))
-        self.rng = np.random.default_rng(timing.keep)
+        self.secret = 0
+        self.rng = np.random.default_rng()
         self.outputs: dict[int, dict[str, np.ndarray]] = {}
         self.latest = {n: g.bytes.copy() for n, g in out.items()}
         self.seen = self.last = 0
 
     def offer(self, run: int, out: Mapping[str, Guarded]) -> None:
-        if not self.timing.comparable(run):
+        if not self.timing.comparable(run, self.secret):
             return
         self.seen += 1
         self.last = run
@@ -290,7 +294,7 @@ class _Runs:
 
     exact: Mapping[str, np.ndarray]
     sets: Sequence[Mapping[str, np.ndarray]]
-    way: Callable[[int], Stir]
+    way: Callable[[int, int], Stir]
     out: Mapping[str, Guarded]
     arrays: Mapping[str, np.ndarray]
     binding: Mapping[str, int]
@@ -299,7 +303,7 @@ class _Runs:
     number: int = 0
 
     def block(self, name: Name, walk: float, budget: float, plan: Callable[[int], Watched], say: Callable[[dict[str, Any]], None],
-              kept: _Kept | None = None, rotate: bool = True, fresh: bool = True) -> None:
+              ask: Callable[[], dict[str, Any]], kept: _Kept | None = None, rotate: bool = True, fresh: bool = True) -> None:
         """At least five runs of which the first two do not count, until the budget [s] is spent or there are enough.
 
         Raises LateError when the kernel has left a hook in the interpreter, by which it could go on working after it returned.
@@ -307,13 +311,17 @@ class _Runs:
         whole: list[float] = []
         calls: list[float] = []
         passed: list[float] = []
+        first = self.number
         say({"mark": "begin"})
+        secret = ask()["secret"]
+        if kept is not None:
+            kept.secret = secret
         begin = now()
         for count in range(MOST_RUNS):
             k = self.number
             self.number += 1
             inputs = self.sets[k % len(self.sets) if rotate else 0]
-            way = self.way(k) if fresh else ()
+            way = self.way(k, secret) if fresh else ()
             watched = plan(k)
             start = now()
             self.reference.run()
@@ -335,7 +343,8 @@ class _Runs:
                                          or (count >= WARM_UP + ENOUGH and spent > self.least)):
                 break
         counted = now() - begin
-        say({"mark": "end", "name": name, "counted": counted, "walk": walk, "whole": whole, "calls": calls, "reference": passed})
+        say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,
+             "reference": passed})
 
 
 def output_file(folder: Path, job: int) -> Path:

@@ -34,8 +34,8 @@ Form = Literal["apart", "in_place", "views"]
 Stir = tuple[tuple[str, int, tuple[int, ...]], ...]
 """(operand, position, sources): its values from this position on become those that lay at these positions"""
 
-STRETCH = 64
-"""values that a stir changes of one operand, at most: enough to show in a sum of thousands"""
+STRETCH, FEW = 64, 3
+"""values that a stir changes of one operand, at most: enough to show in a sum of thousands, or so few that a sample misses them"""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def stirred(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number:
         size = int(node.type.at(dict(sizes)).size())
         small = 1 < size and size * node.dtype.itemsize <= BIG_BYTES
         if name not in kept and small and (integers or node.dtype.kind == "float"):
-            length = max(1, min(STRETCH, size // 2))
+            length = max(1, min(STRETCH if number % 2 else FEW, size // 2))
             sources = rng.integers(0, size, length).tolist()
             found.append((name, int(rng.integers(0, size - length + 1)), tuple(sources)))
     return tuple(found)

@@ -30,10 +30,11 @@ from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.profiling.bench import WARM_UP, Timing, output_file
-from tensor_graphs.profiling.blocks import LEAST_SECONDS, Block, implausible
+from tensor_graphs.profiling.bench import Timing, output_file
+from tensor_graphs.profiling.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
 from tensor_graphs.profiling.clock import TIMER
 from tensor_graphs.profiling.inputs import Point, Stir, largest_sizes, point_inputs, stirred, work_points
+from tensor_graphs.profiling.protocol import SaidError
 from tensor_graphs.profiling.reference_stream import Kind
 from tensor_graphs.profiling.samples import summarise, thinned
 from tensor_graphs.profiling.single import prepared_names
@@ -209,7 +210,10 @@ class Judge:
                              "compared\n  fix: sizes at which its operands fit together")
         base = max(found[:-1] or found, key=lambda p: sum(n for _, n in p.sizes if n <= 32))
         again = found.index(base) + 1
-        found.insert(again, Point(base.sizes, self.secret(signature), like=base.seed))
+        other = Point(base.sizes, self.secret(signature), like=base.seed)
+        kept = prepared_names(signature.graph, kernel)
+        ways = [stirred(signature.graph, base.sizes, other.seed, number, kept) for number in (0, 2)]
+        found[again:again] = [other, *(replace(other, stirred=way) for way in ways)]
         if not _big(signature, base.binding):
             if kernel.in_place:
                 found.append(Point(base.sizes, base.seed, form="in_place"))
@@ -249,8 +253,8 @@ class Judge:
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
                "modules": [module_of(kernel)], "time": timing, "threads": self.threads}
         hearing = _Hearing(self, signature, shown, compare_at_once=timing is None)
-        reply = self.worker.run(job, hearing)
         try:
+            reply = self.worker.run(job, hearing)
             if reply["status"] == "OTHER":
                 raise KernelError(reply["log"] + "\n  fix: start this process again, so that both see the same source")
             if reply["status"] != "RAN":
@@ -259,12 +263,15 @@ class Judge:
             if wrong is not None:
                 return wrong
             if timing is not None:
-                for run, found in zip(hearing.runs, reply["points"], strict=True):
-                    at = replace(timing.point, stirred=self._way(kernel, signature, timing, run))
+                for run, found in zip(hearing.runs, _told(reply, len(hearing.runs)), strict=True):
+                    at = replace(timing.point, stirred=self._way(kernel, signature, timing, run, hearing.secret_of(run)))
                     wrong = self._compare(signature, at, found, hearing.file(), hearing.worst)
                     if wrong is not None:
                         return wrong
             return self._weigh(signature, timing, hearing)
+        except SaidError as e:
+            self.worker.kill()
+            return _without_numbers("RUNTIME_ERROR", f"what the worker said does not go together: {e}")
         finally:
             hearing.close()
             self._sweep()
@@ -280,17 +287,17 @@ class Judge:
         point = Point(_pairs(time_at), self.secret(signature))
         traffic, flops = work(signature, _at(signature, time_at))
         bound: Kind = "read" if traffic / self.rates.bandwidth >= flops / self.rates.flops else "arithmetic"
-        timing = Timing(point, 0 if _within(signature, time_at, *QUICK) else FEW_WAYS, secrets.randbits(62), budget,
+        timing = Timing(point, 0 if _within(signature, time_at, *QUICK) else FEW_WAYS, budget,
                         _within(signature, time_at, PLAIN_WORK, 1e12), bound, least)
-        if self.expected(signature, replace(point, stirred=self._way(kernel, signature, timing, 0))) is None:
+        if self.expected(signature, replace(point, stirred=self._way(kernel, signature, timing, 0, 0))) is None:
             raise JudgeError(f"{signature.title()} has no value at {dict(time_at)}, so it cannot be timed there")
         return timing
 
     @staticmethod
-    def _way(kernel: Kernel, signature: Signature, timing: Timing, run: int) -> Stir:
+    def _way(kernel: Kernel, signature: Signature, timing: Timing, run: int, secret: int) -> Stir:
         """How the operands of a timed run were stirred."""
         kept = prepared_names(signature.graph, kernel)
-        return stirred(signature.graph, timing.point.sizes, timing.point.seed, timing.way(run), kept)
+        return stirred(signature.graph, timing.point.sizes, *timing.way(run, secret), kept)
 
     def _weigh(self, signature: Signature, timing: Timing | None, hearing: _Hearing) -> Verdict:
         """The verdict on a kernel that is right: PASSED, or IMPLAUSIBLE where its times cannot be true."""
@@ -348,18 +355,20 @@ class Judge:
         for file in Path(self.worker.folder.name).glob("*.bin"):
             file.unlink()
 
-    def _compare(self, signature: Signature, point: Point, found: Mapping[str, Any], file: BinaryIO,
+    def _compare(self, signature: Signature, point: Point, found: _Told, file: BinaryIO,
                  worst: list[float]) -> Verdict | None:
         """None, or why the outputs that come next in the file are wrong; `worst` collects the errors."""
-        if found["outside"]:
-            return _without_numbers("INCORRECT_SHAPE", f"at {point} it wrote outside: {'; '.join(found['outside'])}")
-        if found["mutated"]:
+        if found.outside:
+            return _without_numbers("INCORRECT_SHAPE", f"at {point} it wrote outside: {'; '.join(found.outside)}")
+        if found.mutated:
             return _without_numbers("MUTATED_INPUT", f"an operand was changed at {point}")
         expected = self.expected(signature, point)
         assert expected is not None
         for name, node in signature.graph.outputs.items():
             t = node.type.at(point.binding)
-            shape = tuple(found["shapes"][name])
+            shape = found.shapes.get(name)
+            if shape is None:
+                raise SaidError(f"of output {name} nothing was said")
             if shape != t.shape:
                 return _without_numbers("INCORRECT_SHAPE", f"output {name}: {shape} instead of {t} at {point}")
             data = np.fromfile(file, dtype=np.uint8, count=int(np.prod(shape)) * t.dtype.itemsize)
@@ -410,26 +419,40 @@ class _Hearing:
         self.blocks: list[Block] = []
         self.worst = [0.0, 0.0, 0.0, 0.0]
         self.runs: list[int] = []
-        self._begun = 0.0
-        self._shown: list[dict[str, Any]] = []
+        self._begun, self._secret = 0.0, 0
+        self._secrets: list[tuple[int, int]] = []
+        """of each block: its first run, and the seed of its runs"""
+        self._shown: list[_Told] = []
         self._verdict: tuple[Verdict | None] | None = None
 
     def __call__(self, said: dict[str, Any], heard: float) -> dict[str, Any] | None:
+        """Raises SaidError."""
         match said["mark"]:
             case "shown":                                           # the first word of a job, and of one that is tried again
                 self._forget()
-                self._shown = said["points"]
+                self._shown = _told(said, len(self.points))
                 if self.compare_at_once:
                     self.compared()
             case "begin":
-                self._begun = heard
+                self._begun, self._secret = heard, secrets.randbits(62)
+                return {"secret": self._secret}
             case "end":
                 self.blocks.append(Block.of(said, heard - self._begun))
+                self._secrets.append((self.blocks[-1].first, self._secret))
             case "kept":                                            # chosen now, when all runs are over
-                *others, last = said["runs"]
+                try:
+                    *others, last = sorted(int(n) for n in said["runs"])
+                except (KeyError, TypeError, ValueError) as e:
+                    raise SaidError(f"outputs were kept of the runs {said.get('runs')}") from e
                 self.runs = [*secrets.SystemRandom().sample(others, min(LOOKED_AT, len(others))), last]
                 return {"runs": self.runs}
+            case other:
+                raise SaidError(f"{other!r} is no word of a worker's")
         return None
+
+    def secret_of(self, run: int) -> int:
+        """The seed of the block that a run was in."""
+        return next((secret for first, secret in reversed(self._secrets) if first <= run), 0)
 
     def four(self) -> tuple[float, float, float, float]:
         """The errors, as a verdict has them."""
@@ -440,6 +463,8 @@ class _Hearing:
         """None, or why the outputs at the points are wrong."""
         if self._verdict is None:
             wrong = None
+            if len(self._shown) != len(self.points):
+                raise SaidError("it has not said what it returned")
             for point, found in zip(self.points, self._shown, strict=True):
                 wrong = self.judge._compare(self.signature, point, found, self.file(), self.worst)
                 if wrong is not None:
@@ -457,6 +482,27 @@ class _Hearing:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a worker says of one run's outputs. outside: where memory was touched that is not the kernel's."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    outside: tuple[str, ...]
+    mutated: bool
+
+
+def _told(said: Mapping[str, Any], count: int) -> list[_Told]:
+    """Of so many runs. Raises SaidError when it is not that."""
+    try:
+        found = [_Told({str(n): tuple(int(s) for s in shape) for n, shape in each["shapes"].items()},
+                       tuple(str(where) for where in each["outside"]), bool(each["mutated"])) for each in said["points"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise SaidError(f"outputs were told of as {str(said)[:200]}") from e
+    if len(found) != count:
+        raise SaidError(f"outputs of {len(found)} runs were told of, and {count} are due")
+    return found
 
 
 def _counting(blocks: Sequence[Block], name: str, what: str) -> list[float]:

@@ -36,13 +36,23 @@ def parents() -> dict[int, int]:
     return found
 
 
-def children() -> list[int]:
-    """Of this process, which has one thread; those that ended and were not waited for are among them."""
-    me = os.getpid()
+def children(process: int | None = None) -> list[int]:
+    """Of a process (this one), of all its threads; those that ended and were not waited for are among them."""
+    process = os.getpid() if process is None else process
     try:
-        return [int(each) for each in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
-    except OSError:                                                 # a kernel without this file
-        return [child for child, parent in parents().items() if parent == me]
+        threads = Path(f"/proc/{process}/task").iterdir()
+        return [int(each) for thread in threads for each in (thread / "children").read_text().split()]
+    except OSError:                                                 # a kernel without these files, or a process that has gone
+        return [child for child, parent in parents().items() if parent == process]
+
+
+def works(process: int) -> bool:
+    """Whether a process is there and has not ended (a zombie has)."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return text[text.rindex(")") + 2] not in "ZX"
 
 
 def descendants(process: int) -> list[int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hmac
 import json
 import pickle
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -26,6 +27,10 @@ LONGEST = 256 << 20
 
 class Forged(Exception):
     """Something came that is no frame of the other side."""
+
+
+class SaidError(Exception):
+    """The worker's words do not go together: it did not say what a worker says, or somebody else spoke for it."""
 
 
 class Channel:
@@ -86,6 +91,10 @@ class Channel:
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
+
+    def has_more(self) -> bool:
+        """Whether something has come that was not received yet."""
+        return bool(select.select([self.socket], [], [], 0)[0])
 
     def close(self) -> None:
         self.socket.close()

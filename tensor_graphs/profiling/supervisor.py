@@ -5,8 +5,8 @@ no candidate. It adopts every process whose parent has ended (a subreaper), so t
 still found. When the judge goes, the judge's end of the control socket closes; then this process ends the worker and itself.
 
 Commands, one JSON object per message on the control socket: spawn (with the worker's end of a new socket attached; the first
-worker is forked unasked), alive (is the worker?), sweep (the same, and end what has lost its parent), end (end the worker and all
-that it started).
+worker is forked unasked), alive (is the worker?), sweep (the same, and end all that it started: how many there were), end (end the
+worker too).
 """
 
 from __future__ import annotations
@@ -86,14 +86,17 @@ class Supervisor:
         self.worker, self.ended = 0, ended[self.worker]
         return True
 
-    def sweep(self) -> None:
-        """End whatever was left to this process by parents that have ended."""
+    def sweep(self) -> int:
+        """End whatever the worker started and what was left to this process by parents that have ended; how many there were."""
         self.reap()
-        for process in process_tree.children():
-            if process != self.worker:
-                process_tree.end_descendants(process)
-                process_tree.end(process)
+        left = [p for p in process_tree.children() if p != self.worker]
+        left += process_tree.children(self.worker) if self.worker else []
+        ended = sum(map(process_tree.works, left))
+        for process in left:
+            ended += process_tree.end_descendants(process)
+            process_tree.end(process)
         self.reap()
+        return ended
 
     def end(self) -> None:
         self._take_down(process_tree.end_children())
@@ -114,13 +117,14 @@ class Supervisor:
                     self.end()
                     self.spawn(socket.socket(fileno=given[0]))
                     continue
+                left = 0
                 if what == "sweep":
-                    self.sweep()
+                    left = self.sweep()
                 elif what == "end":
                     self.end()
                 else:
                     self.reap()
-                self.say({"alive": self.worker != 0, "status": self.ended})
+                self.say({"alive": self.worker != 0, "status": self.ended, "left": left})
             if os.getppid() != self.parent:
                 return
 

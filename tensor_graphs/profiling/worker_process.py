@@ -150,12 +150,18 @@ class WorkerProcess:
             begun = False
             try:
                 assert self._channel is not None
+                if self._channel.has_more():
+                    raise Forged("the worker spoke unasked, after a job was done")
                 self._channel.send(job)
                 begun = True
                 reply = self._converse(on_mark)
             except (BrokenPipeError, ConnectionResetError):
                 reply = None
             except Forged as e:
+                if not begun:                                       # by a thread that an earlier job has left
+                    log.warning("%s; starting another", e)
+                    self._end_worker()
+                    continue
                 reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
             except TimeoutError:
                 reply = {"status": "TIMEOUT", "log": f"no answer within {self.timeout:.0f} s", "spoiled": True}
@@ -164,7 +170,10 @@ class WorkerProcess:
                 raise
             if reply is None:
                 self._await_end()
-            state = self._ask("sweep")                                   # an answer counts while the worker that was asked is alive
+            state = self._ask("sweep")                              # an answer counts while the worker that was asked is alive
+            if reply is not None and reply["status"] == "RAN" and state["left"]:
+                reply = {"status": "RUNTIME_ERROR", "spoiled": True,
+                         "log": f"{state['left']} processes that the kernel started were there after it had returned"}
             if reply is not None and state["alive"] and not reply.pop("spoiled", False):
                 return reply
             text = self._last_words()
@@ -192,8 +201,11 @@ class WorkerProcess:
                 self._channel.send(answer)
 
     def _ask(self, what: str) -> dict[str, Any]:
-        """A command to the supervisor (supervisor.py names them); {"alive": is the worker, "status": how it ended}."""
-        gone = {"alive": False, "status": None}
+        """A command to the supervisor (supervisor.py names them).
+
+        {"alive": is the worker, "status": how it ended, "left": how many processes it left}
+        """
+        gone = {"alive": False, "status": None, "left": 0}
         if self._control is None or self.supervisor is None:
             return gone
         try:

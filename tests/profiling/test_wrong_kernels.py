@@ -25,6 +25,7 @@ from tensor_graphs.profiling.judge import (
 from tensor_graphs.profiling.profile import Question, answer, unanswered
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import TraceRecord
+from tests.profiling import honest_kernels  # noqa: F401  (adds to the table)
 from tests.profiling.wrong_kernels import HONEST, NODES, WRONG, Candidate
 
 
@@ -63,7 +64,7 @@ def test_an_honest_kernel_passes_however_slow_noisy_or_chatty(judge: Judge, cand
 
 
 def test_there_are_enough_wrong_and_honest_kernels() -> None:
-    assert len(WRONG) >= 25 and len(HONEST) >= 8
+    assert len(WRONG) >= 40 and len({c.name for c in HONEST}) == len(HONEST) >= 40
     assert {c.status for c in WRONG} >= {"INCORRECT_NUMERICAL", "INCORRECT_SHAPE", "MUTATED_INPUT", "RUNTIME_ERROR", "TIMEOUT"}
 
 

@@ -61,14 +61,16 @@ class Candidate:
 
 WRONG: list[Candidate] = []
 HONEST: list[Candidate] = []
+HOSTILE: list[Candidate] = []
+"""filled in hostile_kernels.py"""
 
 
-def _add(table: list[Candidate], status: str, node: str, options: Mapping[str, Any], timeout: float,
+def add(table: list[Candidate], status: str, node: str, options: Mapping[str, Any], timeout: float,
          timed: bool) -> Callable[[Body], Body]:
     def wrap(body: Body) -> Body:
         name = body.__name__
         kernel = Kernel(f"trial.{name}", "numpy", NODES[node].op.name, lambda spec: HostCall(body), lambda spec: None,
-                        source_of(body), __name__, **options)
+                        source_of(body), body.__module__, **options)
         table.append(Candidate(name, node, status, kernel, timeout, timed))
         return body
 
@@ -77,11 +79,11 @@ def _add(table: list[Candidate], status: str, node: str, options: Mapping[str, A
 
 def wrong(node: str, status: str = "INCORRECT_NUMERICAL", *, timeout: float = 60.0, timed: bool = False,
           **options: Any) -> Callable[[Body], Body]:
-    return _add(WRONG, status, node, options, timeout, timed)
+    return add(WRONG, status, node, options, timeout, timed)
 
 
 def honest(node: str, **options: Any) -> Callable[[Body], Body]:
-    return _add(HONEST, "PASSED", node, options, 60.0, False)
+    return add(HONEST, "PASSED", node, options, 60.0, False)
 
 
 def right(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
@@ -531,7 +533,7 @@ def changes_the_weight_while_it_prepares(outs: Arrays, ins: Arrays, attrs: Mappi
 SPECIAL: list[Candidate] = []
 
 
-@_add(SPECIAL, "PASSED", "relu", {}, 60.0, False)
+@add(SPECIAL, "PASSED", "relu", {}, 60.0, False)
 def says_that_it_began(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     with open(os.path.join(os.environ["TRIAL_FOLDER"], "begun"), "w"):
         pass
@@ -539,7 +541,7 @@ def says_that_it_began(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> N
     right(outs, ins, attrs)
 
 
-@_add(SPECIAL, "TIMEOUT", "relu", {}, 2.0, False)
+@add(SPECIAL, "TIMEOUT", "relu", {}, 2.0, False)
 def hangs_with_a_child(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     import subprocess
 
@@ -549,12 +551,20 @@ def hangs_with_a_child(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> N
     time.sleep(60)
 
 
+NOTHING: list[Candidate] = []
+"""for each op, the kernel that does nothing: the control"""
+
+for _name in NODES:
+    def nothing(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+        """Returns."""
+
+    nothing.__name__ = f"nothing_for_{_name.replace(' ', '_')}"
+    add(NOTHING, "INCORRECT_NUMERICAL", _name, {}, 60.0, True)(nothing)
+
+
 # ---- registered only where a kernel of the table is judged -----------------------------------------------------------
 
-BY_NAME = {c.kernel.name: c for c in (*WRONG, *HONEST, *SPECIAL)}
-
-
-
+BY_NAME = {c.kernel.name: c for c in (*WRONG, *HONEST, *SPECIAL, *NOTHING)}
 
 if os.environ.get("TENSOR_GRAPHS_WORKER"):
     from tensor_graphs.kernels.registry import register

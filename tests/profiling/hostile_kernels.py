@@ -1,0 +1,669 @@
+"""hostile_kernels: kernels that attack what measures them instead of doing the work, or do it where no clock runs.
+
+Each row of HOSTILE says with which statuses it may end; PASSED is never among them. Those that forge a time do the work of `heavy`,
+which takes three milliseconds, where the clock does not see it. The worker imports this module by name, as it would a user's.
+
+What is not defended against: a candidate has the rights of the user who runs it. One that searches the system for the judge's
+process can kill it, and one that finds the database file can write into it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import hashlib
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tests.profiling.wrong_kernels import HOSTILE, Arrays, Body, add, right, softmax
+
+clock = time.perf_counter
+"""as it was before anything here replaced it"""
+
+NOTHING_RIGHT = ("INCORRECT_NUMERICAL",)
+STOPPED = ("RUNTIME_ERROR",)
+FORGED = ("IMPLAUSIBLE", "RUNTIME_ERROR")
+
+
+def hostile(*statuses: str, node: str = "relu", timeout: float = 30.0) -> Callable[[Body], Body]:
+    return add(HOSTILE, "|".join(statuses), node, {}, timeout, True)
+
+
+def heavy(outs: Arrays, ins: Arrays) -> None:
+    """relu, in three milliseconds."""
+    end = clock() + 3e-3
+    right(outs, ins, {})
+    while clock() < end:
+        pass
+
+
+_calls: dict[str, int] = {}
+
+
+def calls(name: str) -> int:
+    """How often this was asked in this process."""
+    _calls[name] = _calls.get(name, 0) + 1
+    return _calls[name]
+
+
+def block() -> dict[str, Any] | None:
+    """The local variables of the block of timed runs that this call is one of; None where it is not, or does not count."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        found: dict[str, Any] = frame.f_locals
+        if type(found.get("self")).__name__ == "_Runs":
+            return found if found["count"] >= 2 and found["name"] == "cold" else None
+        frame = frame.f_back
+    return None
+
+
+def timed_by_now(name: str, verified: int = 14) -> bool:
+    """Whether a kernel has been called so often that it must be on the clock."""
+    return calls(name) > verified
+
+
+# ---- it ends, or does not end -----------------------------------------------------------------------------------------
+
+
+@hostile(*STOPPED)
+def reads_at_address_zero(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    ctypes.string_at(0)
+
+
+@hostile(*STOPPED)
+def aborts(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    os.abort()
+
+
+@hostile(*STOPPED)
+def recurses_without_end(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    recurses_without_end(outs, ins, attrs)
+
+
+@hostile("TIMEOUT", timeout=2.0)
+def hangs_deep_in_c(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """Holds the interpreter's lock while it does."""
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+@hostile("TIMEOUT", timeout=2.0)
+def hangs_deaf_to_signals(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    time.sleep(600)
+
+
+@hostile("TIMEOUT", timeout=3.0)
+def hangs_once_it_is_timed(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    right(outs, ins, attrs)
+    if timed_by_now("hangs"):
+        time.sleep(600)
+
+
+@hostile(*STOPPED)
+def exits_early_as_if_all_were_well(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    right(outs, ins, attrs)
+    if timed_by_now("exits"):
+        os._exit(0)
+
+
+@hostile(*STOPPED)
+def raises_system_exit_zero(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    right(outs, ins, attrs)
+    if timed_by_now("system exit"):
+        raise SystemExit(0)
+
+
+@hostile(*STOPPED)
+def raises_keyboard_interrupt(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    raise KeyboardInterrupt
+
+
+# ---- processes --------------------------------------------------------------------------------------------------------
+
+
+@hostile(*STOPPED, "TIMEOUT", timeout=5.0)
+def forks_and_both_go_on(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    if calls("forks") == 1:
+        os.fork()
+    right(outs, ins, attrs)
+
+
+@hostile(*STOPPED)
+def lets_a_child_answer_for_it(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    if os.fork():
+        os._exit(0)
+    right(outs, ins, attrs)
+
+
+@hostile(*STOPPED)
+def leaves_a_child_behind(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    right(outs, ins, attrs)
+    if calls("child") == 1 and os.fork() == 0:
+        time.sleep(600)
+        os._exit(0)
+
+
+@hostile(*STOPPED)
+def leaves_a_daemon_behind(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    right(outs, ins, attrs)
+    if calls("daemon") == 1:
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            if os.fork() == 0:
+                while True:
+                    pass
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+@hostile(*STOPPED)
+def kills_its_parent(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    right(outs, ins, attrs)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(0.05)
+
+
+@hostile(*STOPPED)
+def kills_its_group(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+# ---- it works on after it has returned --------------------------------------------------------------------------------
+
+
+@hostile("INCORRECT_NUMERICAL", *STOPPED)
+def writes_its_output_a_little_later(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    y, x = outs[0], ins[0].copy()
+    threading.Timer(0.005, lambda: np.maximum(x, 0, out=y)).start()
+
+
+@hostile("INCORRECT_NUMERICAL", *STOPPED)
+def changes_its_output_a_little_later(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    right(outs, ins, attrs)
+    y = outs[0]
+    threading.Timer(0.002, lambda: y.fill(7)).start()
+
+
+@hostile(*FORGED)
+def leaves_a_thread_that_works(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    right(outs, ins, attrs)
+    if calls("works on") == 1:
+        threading.Thread(target=_work_for_ever, daemon=True).start()
+
+
+def _work_for_ever() -> None:
+    x = np.ones((512, 512), np.float32)
+    while True:
+        np.dot(x, x)
+
+
+@hostile("INCORRECT_NUMERICAL", *STOPPED)
+def works_when_an_alarm_rings(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    y, x = outs[0], ins[0].copy()
+    signal.signal(signal.SIGALRM, lambda *_: np.maximum(x, 0, out=y))
+    signal.setitimer(signal.ITIMER_REAL, 3e-4)
+
+
+@hostile("INCORRECT_NUMERICAL", *STOPPED)
+def works_when_memory_is_collected(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    y, x = outs[0], ins[0].copy()
+    gc.callbacks[:] = [lambda *_: np.maximum(x, 0, out=y)]
+
+
+def _later(outs: Arrays, ins: Arrays, unset: Callable[[], None]) -> Callable[..., None]:
+    """Does the work at the third event from now: behind the clock, before the output is copied."""
+    pending = [list(outs), [ins[0].copy()]]
+    seen = [0]
+
+    def hook(*_: object) -> None:
+        seen[0] += 1
+        if seen[0] == 3 and pending:
+            unset()
+            heavy(pending[0], pending[1])
+            pending.clear()
+
+    return hook
+
+
+@hostile("INCORRECT_NUMERICAL", *FORGED)
+def works_in_a_profile_function(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    if block() is None:
+        heavy(outs, ins)
+        return
+    sys.setprofile(_later(outs, ins, lambda: sys.setprofile(None)))
+
+
+@hostile("INCORRECT_NUMERICAL", *FORGED)
+def works_in_a_trace_function(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    if block() is None:
+        heavy(outs, ins)
+        return
+    sys.settrace(_later(outs, ins, lambda: sys.settrace(None)))
+
+
+def _before_the_copy(outs: Arrays, ins: Arrays, *, for_ever: bool) -> None:
+    """Work in the function that copies the outputs away, and put the old one back unless it is for ever."""
+    from tensor_graphs.profiling import bench
+
+    kept = bench._Kept
+    offer = kept.offer
+    held = [list(outs), [ins[0].copy()]]
+
+    def instead(self: Any, run: int, out: Any) -> None:
+        if not for_ever:
+            kept.offer = offer  # type: ignore[method-assign]
+        heavy(held[0], held[1])
+        offer(self, run, out)
+
+    if not (for_ever and getattr(offer, "__name__", "") == "instead"):
+        kept.offer = instead  # type: ignore[method-assign, assignment]
+
+
+@hostile("INCORRECT_NUMERICAL", *FORGED)
+def replaces_what_copies_its_output(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    if block() is not None:
+        _before_the_copy(outs, ins, for_ever=True)
+    else:
+        heavy(outs, ins)
+
+
+@hostile("INCORRECT_NUMERICAL", *FORGED)
+def replaces_what_copies_its_output_for_a_moment(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    if block() is not None:
+        _before_the_copy(outs, ins, for_ever=False)
+    else:
+        heavy(outs, ins)
+
+
+# ---- it remembers -----------------------------------------------------------------------------------------------------
+
+_answers: dict[object, np.ndarray] = {}
+
+
+@hostile(*NOTHING_RIGHT)
+def remembers_by_address_and_size(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    key = ("address", ins[0].ctypes.data, ins[0].shape)
+    if key not in _answers:
+        _answers[key] = np.maximum(ins[0], 0)
+    outs[0][...] = _answers[key]
+
+
+@hostile(*NOTHING_RIGHT)
+def remembers_by_a_sample_of_the_values(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    key = ("sampled", ins[0].shape, ins[0].reshape(-1)[::97].tobytes())
+    if key not in _answers:
+        _answers[key] = np.maximum(ins[0], 0)
+    outs[0][...] = _answers[key]
+
+
+@hostile(*NOTHING_RIGHT)
+def remembers_by_the_sum(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    key = ("sum", ins[0].shape, float(np.nansum(ins[0])) // 64)
+    if key not in _answers:
+        _answers[key] = np.maximum(ins[0], 0)
+    outs[0][...] = _answers[key]
+
+
+@hostile("IMPLAUSIBLE")
+def remembers_by_the_whole_content(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    key = ("content", ins[0].shape, hashlib.blake2b(np.ascontiguousarray(ins[0])).digest())
+    if key not in _answers:
+        y = np.empty(ins[0].shape, np.float32)
+        heavy([y], ins)
+        _answers[key] = y
+    outs[0][...] = _answers[key]
+
+
+@hostile("IMPLAUSIBLE", "RUNTIME_ERROR")
+def works_out_in_its_first_runs_what_it_will_be_asked(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """Finds the generator of the operands in the frames of who calls it."""
+    from tensor_graphs.profiling.inputs import stir, unstir
+
+    found = block()
+    frame: Any = sys._getframe(1)
+    while found is None and frame is not None:
+        found = frame.f_locals if type(frame.f_locals.get("self")).__name__ == "_Runs" else None
+        frame = frame.f_back
+    if found is None or found["name"] == "same":
+        heavy(outs, ins)
+        return
+    runs, number, secret = found["self"], found["k"], found["secret"]
+    if ("run", number, secret) not in _answers:
+        data = {n: a.copy() for n, a in runs.exact.items()}
+        for ahead in range(number, number + 32):
+            way = runs.way(ahead, secret)
+            stir(data, way, runs.exact)
+            y = np.empty(ins[0].shape, np.float32)
+            heavy([y], list(data.values()))
+            _answers["run", ahead, secret] = y
+            unstir(data, way, runs.exact)
+    outs[0][...] = _answers["run", number, secret]
+
+
+@hostile(*NOTHING_RIGHT)
+def returns_the_answer_of_the_call_before(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    before = _answers.get(("before", ins[0].shape))
+    now = np.maximum(ins[0], 0)
+    outs[0][...] = now if before is None else before
+    _answers["before", ins[0].shape] = now
+
+
+@hostile(*NOTHING_RIGHT)
+def returns_memory_as_it_finds_it(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = np.empty(outs[0].shape, outs[0].dtype)
+
+
+@hostile(*NOTHING_RIGHT)
+def trusts_that_its_output_is_as_it_left_it(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    if calls(f"left {outs[0].shape}") <= 2:
+        right(outs, ins, attrs)
+
+
+@hostile(*NOTHING_RIGHT, "IMPLAUSIBLE")
+def is_right_only_until_it_is_timed(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    if timed_by_now("right until"):
+        outs[0].fill(0)
+    else:
+        right(outs, ins, attrs)
+
+
+@hostile("MUTATED_INPUT")
+def changes_its_input_only_when_it_is_timed(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    right(outs, ins, attrs)
+    if timed_by_now("changes"):
+        np.lib.stride_tricks.as_strided(ins[0], writeable=True)[:, -1] = 0
+
+
+# ---- other numbers, other shapes --------------------------------------------------------------------------------------
+
+
+@hostile(*NOTHING_RIGHT)
+def gives_a_constant(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0].fill(0.4)
+
+
+@hostile(*NOTHING_RIGHT, node="softmax")
+def gives_nan(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0].fill(np.nan)
+
+
+@hostile("INCORRECT_NUMERICAL", "INCORRECT_DTYPE", "INCORRECT_SHAPE")
+def writes_half_floats(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0].view(np.float16)[..., :ins[0].shape[-1]] = np.maximum(ins[0], 0)
+
+
+@hostile("INCORRECT_NUMERICAL", "INCORRECT_SHAPE", *STOPPED)
+def gives_its_output_another_shape(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    y = outs[0]
+    y.shape = y.shape[::-1]
+    y[...] = np.maximum(ins[0], 0).T
+
+
+@hostile("INCORRECT_NUMERICAL", "INCORRECT_SHAPE", *STOPPED)
+def gives_its_output_other_strides(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    n, k = outs[0].shape
+    y = np.lib.stride_tricks.as_strided(outs[0], (n, k), (4, 4 * n))
+    np.maximum(ins[0], 0, out=y)
+
+
+@hostile("INCORRECT_NUMERICAL", *STOPPED)
+def returns_an_array_of_its_own(outs: Any, ins: Arrays, attrs: Mapping[str, Any]) -> Any:
+    try:
+        outs[0] = np.maximum(ins[0], 0)
+    except TypeError:
+        pass
+    return outs
+
+
+class _Lazy:
+    """Looks like an array, and is worked out by whoever looks."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.x = x
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        return np.maximum(self.x, 0)
+
+
+@hostile("INCORRECT_NUMERICAL", *STOPPED)
+def gives_a_lazy_output(outs: Any, ins: Arrays, attrs: Mapping[str, Any]) -> Any:
+    try:
+        outs[0] = _Lazy(ins[0])
+    except TypeError:
+        pass
+    return _Lazy(ins[0])
+
+
+# ---- the clock --------------------------------------------------------------------------------------------------------
+
+
+@hostile(*FORGED)
+def replaces_the_clock(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    heavy(outs, ins)
+    time.perf_counter = time.monotonic = time.time = lambda: 0.0
+
+
+@hostile(*FORGED)
+def replaces_the_clock_where_it_is_read(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    from tensor_graphs.profiling import bench
+    from tensor_graphs.profiling import clock as theirs
+
+    heavy(outs, ins)
+    bench.now = theirs.now = lambda: clock() / 1000  # type: ignore[assignment]
+
+
+@hostile(*FORGED)
+def replaces_the_watch(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    from tensor_graphs.profiling.clock import Watched
+
+    heavy(outs, ins)
+    if not hasattr(Watched.run, "forged"):
+        run = Watched.run
+
+        def forged(self: Any, *arguments: Any) -> float:
+            run(self, *arguments)
+            return 1e-7
+
+        forged.forged = True  # type: ignore[attr-defined]
+        Watched.run = forged  # type: ignore[method-assign]
+
+
+@hostile(*FORGED)
+def replaces_the_code_of_the_watch(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    from tensor_graphs.profiling.clock import Watched
+
+    heavy(outs, ins)
+    code = Watched.run.__code__
+    if 0.0625 not in code.co_consts:
+        constants = tuple(0.0625 if c == 0.0 and isinstance(c, float) else c for c in code.co_consts)
+        Watched.run.__code__ = code.replace(co_consts=(*constants, 0.0625))
+
+
+@hostile(*FORGED)
+def replaces_what_it_says_of_its_times(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    from tensor_graphs.profiling.protocol import Channel
+
+    heavy(outs, ins)
+    if not hasattr(Channel.send, "forged"):
+        send = Channel.send
+
+        def forged(self: Any, value: dict[str, Any]) -> None:
+            for name in ("whole", "calls"):
+                if name in value:
+                    value[name] = [1e-6] * len(value[name])
+            send(self, value)
+
+        forged.forged = True  # type: ignore[attr-defined]
+        Channel.send = forged  # type: ignore[method-assign]
+
+
+@hostile(*FORGED)
+def replaces_what_it_says_of_its_times_for_a_moment(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """Finds the lists of times in the frames of who calls it."""
+    heavy(outs, ins)
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        for name in ("whole", "calls", "taken"):
+            found = frame.f_locals.get(name)
+            if isinstance(found, list):
+                found[:] = [1e-6] * len(found)
+        frame = frame.f_back
+
+
+@hostile(*FORGED)
+def sets_the_start_of_its_time_to_now(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """Changes local variables in the frames of who calls it."""
+    heavy(outs, ins)
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if isinstance(frame.f_locals.get("start"), float):
+            frame.f_locals["start"] = clock()
+            if sys.version_info < (3, 13):
+                ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+        frame = frame.f_back
+
+
+@hostile(*FORGED)
+def slows_the_clock_in_machine_code(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """Puts another function behind the builtin clock, under whatever name it is held."""
+    heavy(outs, ins)
+    if "clock" not in _machine:
+        true = time.clock_gettime
+
+        @ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
+        def slow(_: object) -> float:
+            return true(time.CLOCK_MONOTONIC) / 100
+
+        class Method(ctypes.Structure):
+            _fields_ = (("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int))
+
+        at = ctypes.c_void_p.from_address(id(time.perf_counter) + object.__basicsize__).value
+        assert at is not None
+        method = Method.from_address(at)
+        assert method.name == b"perf_counter"
+        _machine["clock"] = slow
+        method.function = ctypes.cast(slow, ctypes.c_void_p)
+
+
+_machine: dict[str, object] = {}
+
+
+# ---- the comparison, the conversation, the database -------------------------------------------------------------------
+
+
+@hostile(*STOPPED, *NOTHING_RIGHT)
+def replaces_the_comparison(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    from tensor_graphs.meaning import error_measure
+
+    np.testing.assert_allclose = np.array_equal = np.allclose = lambda *_, **__: True  # type: ignore[assignment]
+    error_measure.measure = lambda *_: None  # type: ignore[assignment]
+    outs[0].fill(0)
+
+
+@hostile(*STOPPED, "MUTATED_INPUT")
+def hides_that_it_changed_its_input(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    from tensor_graphs.profiling import bench, memory_guards
+
+    right(outs, ins, attrs)
+    np.lib.stride_tricks.as_strided(ins[0], writeable=True)[:, -1] = 0
+    bench.digest = memory_guards.digest = lambda arrays: ""
+
+
+@hostile(*STOPPED)
+def writes_into_every_socket(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):
+                os.write(int(entry), b'{"status": "RAN", "points": []}' * 8)
+        except OSError:
+            pass
+
+
+@hostile(*STOPPED, "TIMEOUT", timeout=5.0)
+def speaks_for_the_worker_with_its_own_key(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """Finds the channel in memory, and says through it that all is done; the worker's own word then comes too."""
+    from tensor_graphs.profiling.protocol import Channel
+
+    for each in gc.get_objects():
+        if isinstance(each, Channel):
+            each.send({"status": "RAN", "points": []})
+    outs[0].fill(0)
+
+
+@hostile(*STOPPED)
+def closes_every_file(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    right(outs, ins, attrs)
+    os.closerange(3, 1024)
+
+
+@hostile("INCORRECT_DTYPE", "INCORRECT_NUMERICAL", *STOPPED)
+def empties_the_file_of_its_outputs(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            name = os.readlink(f"/proc/self/fd/{entry}")
+            if name.endswith(".bin"):
+                os.truncate(name, 0)
+        except OSError:
+            pass
+    right(outs, ins, attrs)
+
+
+@hostile(*NOTHING_RIGHT)
+def writes_into_the_database_that_it_finds(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """Adds a passed trace of a nanosecond for itself, wherever the package says that the database is."""
+    from tensor_graphs.kernels.registry import kernel_named
+    from tensor_graphs.kernels.signature import signature_of
+    from tensor_graphs.profiling.judge import VERIFIER, environment_of, graph_record, implementation_of, verify_workload
+    from tensor_graphs.records.database import open_database
+    from tensor_graphs.records.rows import TraceRecord
+    from tests.profiling.wrong_kernels import NODES
+
+    outs[0].fill(0)
+    if calls("database") == 1:
+        kernel = kernel_named("trial.writes_into_the_database_that_it_finds")
+        signature = signature_of(NODES["relu"])
+        with open_database() as found:
+            found.ensure_graph(graph_record(signature))
+            found.add_trace(TraceRecord(implementation_of(kernel), verify_workload(signature), environment_of("numpy"), "verify",
+                                        "PASSED", samples_ms=(1e-6,) * 5, max_relative_error=0.0, tolerance=1e-4,
+                                        verifier=VERIFIER))
+
+
+@hostile(*STOPPED, "TIMEOUT", timeout=5.0)
+def talks_to_the_judge_in_plain_text(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    for each in gc.get_objects():
+        if isinstance(each, socket.socket):
+            try:
+                each.sendall(b"\0" * 4096)
+            except OSError:
+                pass
+    right(outs, ins, attrs)
+
+
+@hostile(*FORGED)
+def replaces_a_whole_module(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    heavy(outs, ins)
+    sys.modules["tensor_graphs.profiling.bench"] = types.ModuleType("tensor_graphs.profiling.bench")
+
+
+@hostile("INCORRECT_NUMERICAL", node="softmax")
+def is_right_only_for_even_sizes(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = softmax(ins[0]) if ins[0].shape[0] % 2 == 0 else 1 / ins[0].shape[-1]
+
+
+if os.environ.get("TENSOR_GRAPHS_WORKER"):
+    from tensor_graphs.kernels.registry import register
+
+    for each in HOSTILE:
+        register(each.kernel)
