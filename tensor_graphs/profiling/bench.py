@@ -310,6 +310,7 @@ class _Runs:
         """
         whole: list[float] = []
         calls: list[float] = []
+        busy: list[float] = []
         passed: list[float] = []
         first = self.number
         say({"mark": "begin"})
@@ -329,9 +330,11 @@ class _Runs:
             stir(inputs, way, self.exact)
             for g in self.out.values():
                 g.poison()
+            worked = busy_seconds()
             start = now()
             taken = watched.run(inputs, self.arrays, self.binding)
             whole.append(now() - start)
+            busy.append(busy_seconds() - worked)
             calls.append(taken)
             if tracing() is not None or profiling() is not None:
                 raise LateError("the kernel has set a trace or profile function, which works on after it has returned")
@@ -344,7 +347,7 @@ class _Runs:
                 break
         counted = now() - begin
         say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,
-             "reference": passed})
+             "busy": busy, "reference": passed})
 
 
 def output_file(folder: Path, job: int) -> Path:

@@ -13,7 +13,8 @@ first and the last of these words. Five things must hold, or the times are IMPLA
   stirring operands, the reference stream and copying outputs vary by.
 - Runs on operands that stay the same are not much faster than runs on operands that change. A kernel that remembers its answers,
   however it recognises a question, shows.
-- The runs of most blocks are not much longer on average than in the middle. What the operands of a block will be nobody knows
+- The processor's work in the runs of most blocks is not much more on average than in the middle (its work, as a run that had to
+  wait for its processor did nothing). What the operands of a block will be nobody knows
   before it begins, and answers to later runs that are worked out in its first ones, which do not count, show.
 
 The socket between the two takes some 0.1 ms, so a block lasts 10 ms at least.
@@ -45,7 +46,7 @@ REMEMBERS, REMEMBERS_SLACK = 3.0, 2e-5
 """a run may be three times as fast, or by 20 µs, when its operands are those of the run before: caches and branches are warm"""
 
 UNEVEN, UNEVEN_SLACK = 3.0, 2e-4
-"""the mean of a block's runs may be three times their median, or 200 µs more"""
+"""the mean work of a block's runs may be three times their median, or 200 µs more"""
 
 WALK_SHARE, WALK_SLACK, WALKS = 0.25, 5e-5, 4.0
 """a median run may take a quarter, 50 µs and four walks longer than its calls; a cold walk takes longer than a warm one"""
@@ -54,8 +55,8 @@ WALK_SHARE, WALK_SLACK, WALKS = 0.25, 5e-5, 4.0
 @dataclass
 class Block:
     """One block. first: the number of its first run. wall: seconds on the judge's clock; counted: on the worker's, everything in
-    between; whole: of each run; calls: of the calls in each run; reference: of the reference stream before each run; walk: of a run
-    that calls nothing."""
+    between; whole: of each run; calls: of the calls in each run; busy: that all threads worked in it; reference: of the reference
+    stream before each run; walk: of a run that calls nothing."""
 
     name: Name
     first: int
@@ -64,6 +65,7 @@ class Block:
     walk: float
     whole: list[float] = field(default_factory=list)
     calls: list[float] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
     reference: list[float] = field(default_factory=list)
 
     @staticmethod
@@ -73,14 +75,14 @@ class Block:
             name = str(said["name"])
             first = int(said["first"])
             counted, walk = float(said["counted"]), float(said["walk"])
-            whole, calls, reference = ([float(s) for s in said[what]] for what in ("whole", "calls", "reference"))
+            lists = [[float(s) for s in said[what]] for what in ("whole", "calls", "busy", "reference")]
         except (KeyError, TypeError, ValueError) as e:
             raise SaidError(f"a block of runs was told of as {str(said)[:200]}") from e
-        if name not in get_args(Name) or not len(whole) == len(calls) == len(reference) > WARM_UP:
-            raise SaidError(f"a block {name!r} of {len(whole)} runs, {len(calls)} calls and {len(reference)} references")
-        if not all(map(math.isfinite, (counted, walk, *whole, *calls, *reference))):
+        if name not in get_args(Name) or len({len(each) for each in lists}) != 1 or len(lists[0]) <= WARM_UP:
+            raise SaidError(f"a block {name!r} with lists of {', '.join(str(len(each)) for each in lists)} times")
+        if not all(math.isfinite(each) for each in (counted, walk, *(s for times in lists for s in times))):
             raise SaidError(f"a block {name!r} with times that are no numbers")
-        return Block(cast(Name, name), first, wall, counted, walk, whole, calls, reference)
+        return Block(cast(Name, name), first, wall, counted, walk, *lists)
 
     def late(self) -> str:
         """How much more time passed outside than inside; "" when it did not."""
@@ -112,12 +114,12 @@ def between(block: Block, nothing: Block) -> str:
 
 
 def uneven(block: Block) -> str:
-    """How much longer than most a few runs took; "" when they did not."""
-    mean, middle = statistics.fmean(block.whole), statistics.median(block.whole)
+    """How much longer than in most this process worked in a few runs; "" when it did not."""
+    mean, middle = statistics.fmean(block.busy), statistics.median(block.busy)
     if mean <= UNEVEN * middle or mean - middle <= UNEVEN_SLACK:
         return ""
-    return (f"{len(block.whole)} {block.name} runs took {mean * 1e6:.3g} µs each, and {middle * 1e6:.3g} µs in the middle: a few "
-            f"did the work of others")
+    return (f"in {len(block.whole)} {block.name} runs the processor worked for {mean * 1e6:.3g} µs each, and {middle * 1e6:.3g} µs "
+            f"in the middle: a few did the work of others")
 
 
 def remembered(hot: Block, same: Block) -> str:

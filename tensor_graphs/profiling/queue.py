@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, kernel_named, matching, why_missing
@@ -73,6 +74,7 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
     started = time.perf_counter()
     report = DrainReport()
     worker = worker_name()
+    reclaim(database)
     here = [b for b in (backends or DEFAULT_BACKENDS) if why_missing(b) is None]
     returned: list[tuple[QueueItem, str]] = []
     with Judge(database, timeout=timeout, threads=threads) as judge:
@@ -153,5 +155,27 @@ def verify_key(item: QueueItem) -> str:
 
 
 def worker_name() -> str:
-    """Who claims: host, process, and a number, so that a claim is never mistaken for another one's."""
-    return f"{socket.gethostname()}:{os.getpid()}:{time.monotonic_ns()}"
+    """Who claims: host, process and when that was started, and a number, so that a claim is never mistaken for another one's."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}:{time.monotonic_ns()}"
+
+
+def reclaim(database: Database) -> int:
+    """Put back what processes of this machine hold that are gone (killed, say): their leases need not run out first. How many."""
+    done = 0
+    for name in database.claimants():
+        *host, process, started, _ = ["", "", "", *name.split(":")]
+        if ":".join(host[3:]) == socket.gethostname() and process.isdigit() and _started(int(process)) != started:
+            done += database.release_worker(name)
+            log.info("%s is gone; what it had claimed is free again", name)
+    return done
+
+
+def _started(process: int) -> str:
+    """When a process was started, in clock ticks since the machine was; "gone" for none, "" where the system does not say."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return "gone" if Path("/proc/self/stat").exists() else ""
+    except OSError:
+        return ""
+    return text[text.rindex(")") + 2:].split()[19]

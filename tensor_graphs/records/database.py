@@ -329,7 +329,8 @@ class Database:
     ) -> QueueItem | None:
         """Lease the most urgent request of this environment to `worker`, or None when nothing is left to claim.
 
-        A request is free when nobody holds it or its lease has run out. Untrusted implementations are never handed out.
+        A request is free when nobody holds it or its lease has run out; one whose worker died waits until the others are done.
+        Untrusted implementations are never handed out.
         """
         queue = schema.ProfileQueue
         now = _now()
@@ -345,7 +346,7 @@ class Database:
             .where(
                 queue.environment_id == here, free, queue.attempts < max_attempts, ~untrusted(queue.implementation_id)
             )
-            .order_by(queue.priority.desc(), queue.id)
+            .order_by(queue.attempts, queue.priority.desc(), queue.id)
             .limit(1)
         )
         if not self.is_sqlite:
@@ -391,6 +392,13 @@ class Database:
                 change.values(claimed_by=None, claimed_at=None, lease_until=None, last_error="worker died")
             )
             return done.rowcount
+
+    def claimants(self) -> list[str]:
+        """The names of all who hold requests now, sorted."""
+        queue = schema.ProfileQueue
+        select = sa.select(queue.claimed_by).where(queue.claimed_by.is_not(None)).distinct().order_by(queue.claimed_by)
+        with self.reading() as connection:
+            return [str(name) for name in connection.execute(select).scalars()]
 
     def _on_claim(self, item: QueueItem, **values: Any) -> bool:
         with self._transaction(write=True) as connection:

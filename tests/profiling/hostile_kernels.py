@@ -460,7 +460,7 @@ def replaces_the_clock_where_it_is_read(outs: Arrays, ins: Arrays, attrs: Mappin
     from tensor_graphs.profiling import clock as theirs
 
     heavy(outs, ins)
-    bench.now = theirs.now = lambda: clock() / 1000  # type: ignore[assignment]
+    bench.now = theirs.now = lambda: clock() / 30  # type: ignore[assignment]
 
 
 @hostile(*FORGED)

@@ -50,7 +50,7 @@ def test_the_judge_is_well_after_all_of_them(judge: Judge) -> None:
     assert judge.examine(honest, signature, {"n": 20}, time_at={"n": 20}, budget=0.02).status == "PASSED"
 
 
-@pytest.mark.parametrize("name", sorted(NODES))
+@pytest.mark.parametrize("name", sorted(set(NODES) - {"big linear"}))
 def test_a_kernel_that_does_nothing_passes_for_no_op(judge: Judge, name: str) -> None:
     """The control: were this to pass, nothing here would mean anything."""
     signature = signature_of(NODES[name])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +12,12 @@ from pathlib import Path
 import pytest
 
 import tensor_graphs as tg
+from benchmarks.kill_the_profiler import ask, kill_at_random
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling import queue
 from tensor_graphs.profiling.judge import environment_of, graph_record, implementation_of, timed_workload
-from tensor_graphs.profiling.queue import drain_queue, settle_queue
+from tensor_graphs.profiling.queue import drain_queue, reclaim, settle_queue, worker_name
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import ProfileRequest
@@ -98,3 +102,28 @@ def test_whatever_stops_the_drain_gives_the_request_back(database: Database, mon
             drain_queue(database, backends=("numpy",))
     stats = database.stats()
     assert stats.waiting == 1 and stats.claimed == 0
+
+
+def test_nothing_is_lost_when_profilers_and_workers_are_killed(tmp_path: Path) -> None:
+    """benchmarks/kill_the_profiler.py does the same two hundred times."""
+    report = kill_at_random(tmp_path / "bench.db", kills=5, questions=9, seed=3, longest=1.5)
+    assert report.wrong == []
+    assert sum(report.killed.values()) >= 5 or report.ended_before
+    assert report.rows == 18                                        # of each question the verdict, and the time
+
+
+def test_what_a_dead_process_of_this_machine_claimed_is_free_at_once(tmp_path: Path) -> None:
+    with open_database(tmp_path / "bench.db") as database:
+        ask(database, 2)
+        dead = subprocess.Popen([sys.executable, "-c", "pass"])
+        dead.wait()
+        mine = worker_name()
+        gone = mine.replace(f":{os.getpid()}:", f":{dead.pid}:")
+        elsewhere = mine.replace(mine.split(":")[0], "another.machine", 1)
+        assert database.claim_next(gone, environment_of("numpy")) is not None
+        assert database.claim_next(elsewhere, environment_of("numpy")) is not None
+        assert reclaim(database) == 1
+        assert database.claimants() == [elsewhere]
+        again = database.claim_next(mine, environment_of("numpy"))
+        assert again is not None and again.attempts == 2
+        assert reclaim(database) == 0
