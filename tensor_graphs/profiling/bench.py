@@ -21,7 +21,7 @@ from tensor_graphs.profiling.blocks import WARM_UP, Name
 from tensor_graphs.profiling.clock import Watched, busy_seconds, now, sleep
 from tensor_graphs.profiling.inputs import Point, Stir, point_inputs, stir, stirred, unstir
 from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded
-from tensor_graphs.profiling.reference_stream import Kind, ReferenceStream, reference_stream
+from tensor_graphs.profiling.reference_stream import QUIET, Kind, ReferenceStream, level_of, reference_stream
 from tensor_graphs.profiling.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
 from tensor_graphs.profiling.turns import QUIET_SECONDS
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
@@ -37,6 +37,12 @@ KEPT_BYTES = 16 << 20
 
 ENOUGH = 25
 """runs that count, after which a block need not last longer than it must"""
+
+FEW_QUIET = 8
+"""quiet runs without which a block goes on, though its time is over …"""
+
+PATIENCE = 4.0
+"""… for so many times its time, at most"""
 
 MOST_RUNS = 20_000
 
@@ -65,7 +71,7 @@ class LateError(Exception):
 @dataclass(frozen=True)
 class Timing:
     """What to time. point: whose values are stirred before each run; ways: in so few ways where a run may be compared (0: in a new
-    way each time); least: seconds that a block lasts.
+    way each time); level: of the reference stream as it is known so far, in seconds; least: seconds that a block lasts.
 
     The seed of a block is the judge's, and comes when the block begins: what is asked in it nobody can know before.
     """
@@ -75,6 +81,7 @@ class Timing:
     budget: float
     baseline: bool
     reference: Kind
+    level: float
     least: float
 
     def comparable(self, run: int, secret: int) -> bool:
@@ -224,6 +231,7 @@ class Bench:
         arrays = {n: g.array for n, g in out.items()}
         bound = [self.bound(inputs) for inputs in sets]
         reference = reference_stream(what.reference, self.kernel.backend == "c")
+        reference.level = min(reference.level, what.level)
         kept = _Kept(out, what)
         runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least)
         walk = bound[0].walk(sets[0], arrays, binding)
@@ -304,13 +312,15 @@ class _Runs:
 
     def block(self, name: Name, walk: float, budget: float, plan: Callable[[int], Watched], say: Callable[[dict[str, Any]], None],
               ask: Callable[[], dict[str, Any]], kept: _Kept | None = None, rotate: bool = True, fresh: bool = True) -> None:
-        """At least five runs of which the first two do not count, until the budget [s] is spent or there are enough.
+        """At least five runs of which the first two do not count, until there are enough quiet ones or the budget [s] is spent; or
+        up to `PATIENCE` budgets where hardly any was quiet.
 
         Raises LateError when the kernel has left a hook in the interpreter, by which it could go on working after it returned.
         """
         whole: list[float] = []
         calls: list[float] = []
         busy: list[float] = []
+        quiet = 0
         passed: list[float] = []
         first = self.number
         say({"mark": "begin"})
@@ -342,9 +352,12 @@ class _Runs:
                 kept.offer(k, self.out)
             unstir(inputs, way, self.exact)
             spent = now() - begin
-            if count >= WARM_UP + 2 and (spent > max(budget, self.least)
-                                         or (count >= WARM_UP + ENOUGH and spent > self.least)):
+            if count >= WARM_UP:
+                quiet += passed[-1] <= QUIET * min(self.reference.level, level_of(passed))
+            if count >= WARM_UP + 2 and spent > self.least and (
+                    quiet >= ENOUGH or spent > PATIENCE * budget or (quiet >= FEW_QUIET and spent > budget)):
                 break
+        self.reference.level = min(self.reference.level, level_of(passed))
         counted = now() - begin
         say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,
              "busy": busy, "reference": passed})

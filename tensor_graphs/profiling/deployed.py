@@ -33,10 +33,12 @@ class NotDeployed(Exception):
 
 @dataclass(frozen=True)
 class Deployed:
-    """One path as it ran. whole: seconds of each run. steps: (signature key, kernel name) -> mean seconds of a call, run by run."""
+    """One path as it ran. whole: seconds of each run, from its start to its end. sums: of all its steps in each run. steps:
+    (signature key, kernel name) -> mean seconds of a call, run by run."""
 
     path: Path
     whole: tuple[float, ...]
+    sums: tuple[float, ...]
     steps: Mapping[tuple[str, str], tuple[float, ...]]
 
 
@@ -52,7 +54,8 @@ def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels:
     reply = judge.worker.run(job)
     if reply["status"] != "RAN":
         raise NotDeployed(str(reply.get("log", reply["status"])))
-    return [Deployed(path, tuple(found["whole"]), {(key, name): tuple(samples) for key, name, samples in found["steps"]})
+    return [Deployed(path, tuple(found["whole"]), tuple(found["sums"]),
+                     {(key, name): tuple(samples) for key, name, samples in found["steps"]})
             for path, found in zip(paths, reply["paths"], strict=True)]
 
 

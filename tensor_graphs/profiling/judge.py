@@ -7,6 +7,7 @@ whether a time can be true. A crash, a hang or a wrong result is a row too.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import statistics
 import sys
@@ -30,12 +31,12 @@ from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.profiling.bench import Timing, output_file
+from tensor_graphs.profiling.bench import FEW_QUIET, Timing, output_file
 from tensor_graphs.profiling.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
 from tensor_graphs.profiling.clock import TIMER
 from tensor_graphs.profiling.inputs import Point, Stir, largest_sizes, point_inputs, stirred, work_points
 from tensor_graphs.profiling.protocol import SaidError
-from tensor_graphs.profiling.reference_stream import Kind
+from tensor_graphs.profiling.reference_stream import QUIET, Kind, level_of
 from tensor_graphs.profiling.samples import summarise, thinned
 from tensor_graphs.profiling.single import prepared_names
 from tensor_graphs.profiling.worker import MAIN
@@ -165,6 +166,8 @@ class Judge:
         self._expected: dict[Point, dict[str, np.ndarray] | None] = {}
         self._expected_for = ""
         self._secret_of = ("", 0)
+        self._levels: dict[tuple[bool, Kind], float] = {}
+        """of the reference streams (native or not, kind), the lowest seen [s]"""
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -268,7 +271,7 @@ class Judge:
                     wrong = self._compare(signature, at, found, hearing.file(), hearing.worst)
                     if wrong is not None:
                         return wrong
-            return self._weigh(signature, timing, hearing)
+            return self._weigh(kernel, signature, timing, hearing)
         except SaidError as e:
             self.worker.kill()
             return _without_numbers("RUNTIME_ERROR", f"what the worker said does not go together: {e}")
@@ -287,8 +290,9 @@ class Judge:
         point = Point(_pairs(time_at), self.secret(signature))
         traffic, flops = work(signature, _at(signature, time_at))
         bound: Kind = "read" if traffic / self.rates.bandwidth >= flops / self.rates.flops else "arithmetic"
+        level = self._levels.get((kernel.backend == "c", bound), math.inf)
         timing = Timing(point, 0 if _within(signature, time_at, *QUICK) else FEW_WAYS, budget,
-                        _within(signature, time_at, PLAIN_WORK, 1e12), bound, least)
+                        _within(signature, time_at, PLAIN_WORK, 1e12), bound, level, least)
         if self.expected(signature, replace(point, stirred=self._way(kernel, signature, timing, 0, 0))) is None:
             raise JudgeError(f"{signature.title()} has no value at {dict(time_at)}, so it cannot be timed there")
         return timing
@@ -299,7 +303,7 @@ class Judge:
         kept = prepared_names(signature.graph, kernel)
         return stirred(signature.graph, timing.point.sizes, *timing.way(run, secret), kept)
 
-    def _weigh(self, signature: Signature, timing: Timing | None, hearing: _Hearing) -> Verdict:
+    def _weigh(self, kernel: Kernel, signature: Signature, timing: Timing | None, hearing: _Hearing) -> Verdict:
         """The verdict on a kernel that is right: PASSED, or IMPLAUSIBLE where its times cannot be true."""
         right = Verdict("PASSED", *hearing.four(), "", seed=self.secret(signature))
         if timing is None:
@@ -307,15 +311,21 @@ class Judge:
         why = implausible(hearing.blocks)
         if why:
             return replace(right, status="IMPLAUSIBLE", log=f"{OUTSIDE}: {why}")
-        cold, plain, hot = (_counting(hearing.blocks, name, "calls") for name in ("cold", "plain", "hot"))
+        known = self._levels.get((kernel.backend == "c", timing.reference), math.inf)
+        level = min(known, *(level_of(b.reference) for b in hearing.blocks))
+        self._levels[kernel.backend == "c", timing.reference] = level
+        counting = {name: _counting(hearing.blocks, name, level) for name in ("cold", "plain", "hot")}
+        cold, plain, hot = ([run.seconds for run in counting[name]] for name in ("cold", "plain", "hot"))
         floor = self._floor(signature, timing.point.binding)
         if statistics.median(cold) < floor:
             return replace(right, status="IMPLAUSIBLE",
                            log=f"{statistics.median(cold):.2g} s: this work takes {floor:.2g} s at least")
-        reference = _counting(hearing.blocks, "cold", "reference")
+        reference = [run.reference for run in counting["cold"]]
+        quiet = all(run.quiet for run in counting["cold"])
+        over = [c / (statistics.median(reference) if quiet else r) for c, r in zip(cold, reference, strict=True)]
         told = {"cold": summarise(cold).to_json(1e3), "hot": {**summarise(hot).to_json(1e3), "samples": [s * 1e3 for s in hot]},
                 "reference": {**summarise(reference).to_json(1e3), "kind": timing.reference},
-                "over_reference": summarise([c / r for c, r in zip(cold, reference, strict=True)]).to_json(),
+                "over_reference": {**summarise(over).to_json(), "quiet": quiet},
                 "wall": {"seconds": sum(b.wall for b in hearing.blocks), "counted": sum(b.counted for b in hearing.blocks),
                          "runs": sum(len(b.calls) for b in hearing.blocks)}}
         return replace(right, samples=tuple(cold), plain=tuple(plain), timing=told)
@@ -505,9 +515,21 @@ def _told(said: Mapping[str, Any], count: int) -> list[_Told]:
     return found
 
 
-def _counting(blocks: Sequence[Block], name: str, what: str) -> list[float]:
-    """What was taken down of all runs of this name that count, thinned out."""
-    return thinned([each for b in blocks if b.name == name for each in getattr(b, what)[WARM_UP:]])
+@dataclass(frozen=True)
+class _Run:
+    """A timed run that counts: what its calls took, and the reference stream before it [s]; whether nothing disturbed it."""
+
+    seconds: float
+    reference: float
+    quiet: bool
+
+
+def _counting(blocks: Sequence[Block], name: str, level: float) -> list[_Run]:
+    """The quiet runs of this name, or all where they are too few; behind the warm-up, thinned out."""
+    runs = [_Run(seconds, reference, reference <= QUIET * level) for b in blocks if b.name == name
+            for seconds, reference in zip(b.calls[WARM_UP:], b.reference[WARM_UP:], strict=True)]
+    quiet = [run for run in runs if run.quiet]
+    return thinned(quiet if len(quiet) >= FEW_QUIET else runs)
 
 
 def _without_numbers(status: Status, why: str) -> Verdict:

@@ -14,6 +14,7 @@ from tensor_graphs.language.json_form import graph_from_json
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.paths.path import Path, expanded_roots
 from tensor_graphs.paths.plan import Plan
+from tensor_graphs.profiling.clock import now
 from tensor_graphs.profiling.inputs import make_inputs
 from tensor_graphs.profiling.single import plan_along
 from tensor_graphs.profiling.turns import settle
@@ -39,17 +40,20 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
     compiled = [bind(plan, weights) for plan in plans]
     sessions = [c.session() for c in compiled]
     taken: list[list[np.ndarray]] = [[] for _ in plans]
+    whole: list[list[float]] = [[] for _ in plans]
     while len(taken[-1]) < job["runs"]:
-        for c, session, samples in zip(compiled, sessions, taken, strict=True):
+        for c, session, samples, spent in zip(compiled, sessions, taken, whole, strict=True):
             settle()
             for run in range(TURN):
                 seconds = np.zeros(len(c.executors[0].program.instructions))
+                start = now()
                 c._run(inputs, dims, session, None, seconds=seconds)
                 if run:
+                    spent.append(now() - start)
                     samples.append(seconds)
     return {"status": "RAN", "paths": [
-        {"whole": [float(s.sum()) for s in samples], "steps": steps_of(plan, np.array(samples))}
-        for plan, samples in zip(plans, taken, strict=True)]}
+        {"whole": spent, "steps": steps_of(plan, np.array(samples)), "sums": [float(s.sum()) for s in samples]}
+        for plan, samples, spent in zip(plans, taken, whole, strict=True)]}
 
 
 def path_plan(graph: Graph, path: Path, backends: Sequence[str]) -> Plan:

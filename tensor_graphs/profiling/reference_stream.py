@@ -3,11 +3,16 @@
 For work bound by memory: reading the next slice of a buffer that no cache holds. For work bound by arithmetic: a few passes over a
 few numbers that the first cache holds. A kernel's time over the reference's is a number that is comparable between runs in which
 other programs took more or less of the machine; where the kernel's seconds moved and this did not, the machine was the reason.
+
+A neighbour that comes and goes does not slow a kernel and the reference alike (threads that wait for each other lose more), so runs
+count in which the reference took about as long as it ever took on this machine: the neighbour was away. Where there are too few of
+those, all count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -26,11 +31,25 @@ PASSES = 16
 """over f32 numbers that take up 8 KB, twice: some 30 µs"""
 
 
+QUIET = 1.25
+"""a run was quiet when the reference before it took at most so many times its level"""
+
+LEVEL = 0.1
+"""the share of its times that lie below the reference's level"""
+
+
+def level_of(times: Sequence[float]) -> float:
+    """What the reference takes when nothing disturbs it, in the unit of its times; infinity for none."""
+    return sorted(times)[int(len(times) * LEVEL)] if times else math.inf
+
+
 class ReferenceStream:
-    """The work of one kind. native: read through the native library and its threads, as native kernels do."""
+    """The work of one kind. native: read through the native library and its threads, as native kernels do. level: the shortest that
+    was seen in a row of runs so far, in seconds."""
 
     def __init__(self, kind: Kind, native: bool) -> None:
-        self.kind = kind
+        self.kind, self.native = kind, native
+        self.level = math.inf
         self.name = f"{kind}, {'native' if native and kind == 'read' else 'numpy'}"
         self.run: Callable[[], None] = self._arithmetic() if kind == "arithmetic" else self._read(native)
 

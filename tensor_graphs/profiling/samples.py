@@ -6,7 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 MOST = 64
 """samples that are kept of one kind"""
@@ -27,12 +29,12 @@ class Summary:
                 "confidence": self.confidence}
 
 
-def summarise(samples: Sequence[float], wanted: float = 0.95) -> Summary:
+def summarise(samples: Sequence[float], wanted: float = 0.99) -> Summary:
     """Of at least one sample.
 
     The interval is that of order statistics, free of assumptions about the distribution: the k-th smallest and the k-th largest of
     n samples enclose the median with probability 1 − 2·P(Binomial(n, 1/2) < k); k is the largest that still gives what is wanted.
-    With fewer than six samples even the extremes give less than 0.95, and `confidence` says how much.
+    With fewer than eight samples even the extremes give less than 0.99, and `confidence` says how much.
     """
     if not samples:
         raise ValueError("no samples to summarise")
@@ -54,7 +56,7 @@ def summarise(samples: Sequence[float], wanted: float = 0.95) -> Summary:
     return Summary(middle, spread, ordered[k - 1], ordered[n - k], max(0.0, 1 - 2 * below))
 
 
-def thinned(samples: Sequence[float], most: int = MOST) -> list[float]:
+def thinned(samples: Sequence[T], most: int = MOST) -> list[T]:
     """At most so many of them, evenly chosen, in order."""
     if len(samples) <= most:
         return list(samples)
