@@ -18,7 +18,7 @@ import numpy as np
 
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.profiling.blocks import WARM_UP, Name
-from tensor_graphs.profiling.clock import Watched, busy_seconds, now, sleep
+from tensor_graphs.profiling.clock import Watched, busy_seconds, now, sleep, switches
 from tensor_graphs.profiling.inputs import Point, Stir, point_inputs, stir, stirred, unstir
 from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded
 from tensor_graphs.profiling.reference_stream import QUIET, Kind, ReferenceStream, level_of, reference_stream
@@ -320,6 +320,7 @@ class _Runs:
         whole: list[float] = []
         calls: list[float] = []
         busy: list[float] = []
+        switched_by: list[int] = []
         quiet = 0
         passed: list[float] = []
         first = self.number
@@ -340,11 +341,12 @@ class _Runs:
             stir(inputs, way, self.exact)
             for g in self.out.values():
                 g.poison()
-            worked = busy_seconds()
+            worked, switched = busy_seconds(), switches()
             start = now()
             taken = watched.run(inputs, self.arrays, self.binding)
             whole.append(now() - start)
             busy.append(busy_seconds() - worked)
+            switched_by.append(switches() - switched)
             calls.append(taken)
             if tracing() is not None or profiling() is not None:
                 raise LateError("the kernel has set a trace or profile function, which works on after it has returned")
@@ -353,14 +355,15 @@ class _Runs:
             unstir(inputs, way, self.exact)
             spent = now() - begin
             if count >= WARM_UP:
-                quiet += passed[-1] <= QUIET * min(self.reference.level, level_of(passed))
+                calm = passed[-1] <= QUIET * min(self.reference.level, level_of(passed))
+                quiet += calm and not switched_by[-1]
             if count >= WARM_UP + 2 and spent > self.least and (
                     quiet >= ENOUGH or spent > PATIENCE * budget or (quiet >= FEW_QUIET and spent > budget)):
                 break
         self.reference.level = min(self.reference.level, level_of(passed))
         counted = now() - begin
         say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,
-             "busy": busy, "reference": passed})
+             "busy": busy, "switches": switched_by, "reference": passed})
 
 
 def output_file(folder: Path, job: int) -> Path:

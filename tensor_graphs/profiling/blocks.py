@@ -6,8 +6,8 @@ first and the last of these words. Five things must hold, or the times are IMPLA
 - What the worker's clock counted, runs and the work between them, is no less than SHARE of what the judge saw pass (less SLACK).
   A clock that was slowed down, or work that was put off, shows. A judge that was kept from its processor saw too much pass, so one
   block must do, and what is in doubt is measured again in longer blocks.
-- What the calls of a run took is no less than the run took, but for the walk over the plan's instructions, whose price is known
-  from runs in which nothing is called. A watch that was tampered with shows.
+- What the calls of a run took is not far less than the run took, but for the walk over the plan's instructions, whose price is
+  known from runs in which nothing is called. A watch that was tampered with shows.
 - What a block of runs took on the judge's clock, less what as many runs took in which nothing is called, is not much more than the
   runs claim. Work that is done between the runs shows, whoever does it, unless it is less than the 0.1 ms to 0.3 ms a run that
   stirring operands, the reference stream and copying outputs vary by.
@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from tensor_graphs.profiling.protocol import SaidError
+from tensor_graphs.profiling.reference_stream import QUIET
 
 Name = Literal["nothing", "cold", "plain", "hot", "same"]
 
@@ -49,13 +50,18 @@ UNEVEN, UNEVEN_SLACK = 3.0, 2e-4
 """the mean work of a block's runs may be three times their median, or 200 µs more"""
 
 WALK_SHARE, WALK_SLACK, WALKS = 0.25, 5e-5, 4.0
-"""a median run may take a quarter, 50 µs and four walks longer than its calls; a cold walk takes longer than a warm one"""
+"""a run may take a quarter, 50 µs and four walks longer than its calls (a cold walk takes longer than a warm one); what goes beyond
+counts as time of the calls"""
+
+WALK_AT_MOST = 3.0
+"""a median run that takes three times as long as its calls, 50 µs and four walks more, is no run of these calls"""
 
 
 @dataclass
 class Block:
     """One block. first: the number of its first run. wall: seconds on the judge's clock; counted: on the worker's, everything in
-    between; whole: of each run; calls: of the calls in each run; busy: that all threads worked in it; reference: of the reference
+    between; whole: of each run; calls: of the calls in each run; busy: that all threads worked in it; switches: how often
+    one had to make way for another program; reference: of the reference
     stream before each run; walk: of a run that calls nothing."""
 
     name: Name
@@ -66,6 +72,7 @@ class Block:
     whole: list[float] = field(default_factory=list)
     calls: list[float] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
+    switches: list[float] = field(default_factory=list)
     reference: list[float] = field(default_factory=list)
 
     @staticmethod
@@ -75,7 +82,7 @@ class Block:
             name = str(said["name"])
             first = int(said["first"])
             counted, walk = float(said["counted"]), float(said["walk"])
-            lists = [[float(s) for s in said[what]] for what in ("whole", "calls", "busy", "reference")]
+            lists = [[float(s) for s in said[what]] for what in ("whole", "calls", "busy", "switches", "reference")]
         except (KeyError, TypeError, ValueError) as e:
             raise SaidError(f"a block of runs was told of as {str(said)[:200]}") from e
         if name not in get_args(Name) or len({len(each) for each in lists}) != 1 or len(lists[0]) <= WARM_UP:
@@ -83,6 +90,17 @@ class Block:
         if not all(math.isfinite(each) for each in (counted, walk, *(s for times in lists for s in times))):
             raise SaidError(f"a block {name!r} with times that are no numbers")
         return Block(cast(Name, name), first, wall, counted, walk, *lists)
+
+    def seconds(self) -> list[float]:
+        """Of each run, what it took: its calls, and what it took longer than they and a walk explain."""
+        return [max(calls, (whole - WALKS * self.walk - WALK_SLACK) / (1 + WALK_SHARE))
+                for calls, whole in zip(self.calls, self.whole, strict=True)]
+
+    def quiet(self, level: float) -> list[bool]:
+        """Of each run, whether nothing disturbed it: the reference stream before it and behind it took what it should (level), and
+        no thread had to make way."""
+        calm = [reference <= QUIET * level for reference in self.reference]
+        return [a and b and not switches for a, b, switches in zip(calm, [*calm[1:], True], self.switches, strict=True)]
 
     def late(self) -> str:
         """How much more time passed outside than inside; "" when it did not."""
@@ -94,7 +112,7 @@ class Block:
     def contradicts_itself(self) -> str:
         """Why the claims do not go together; "" when they do."""
         whole, calls = statistics.median(self.whole), statistics.median(self.calls)
-        if not whole <= calls * (1 + WALK_SHARE) + WALKS * self.walk + WALK_SLACK:
+        if not whole <= calls * WALK_AT_MOST + WALKS * self.walk + WALK_SLACK:
             return (f"{self.name} runs took {whole * 1e6:.3g} µs, the calls in them {calls * 1e6:.3g} µs as claimed, and the walk "
                     f"from one to the next takes {self.walk * 1e6:.3g} µs")
         if sum(self.whole) > self.counted + 1e-6 or min(self.calls) < 0 or min(self.whole) < 0:
@@ -124,7 +142,7 @@ def uneven(block: Block) -> str:
 
 def remembered(hot: Block, same: Block) -> str:
     """How much faster runs became when nothing changed between them; "" when they did not."""
-    changing, still = statistics.median(hot.calls), statistics.median(same.calls)
+    changing, still = statistics.median(hot.seconds()), statistics.median(same.seconds())
     if still * REMEMBERS >= changing or changing - still <= REMEMBERS_SLACK:
         return ""
     return (f"runs on operands that change take {changing * 1e6:.3g} µs, and {still * 1e6:.3g} µs when they stay the same: answers "

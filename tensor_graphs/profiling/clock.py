@@ -7,6 +7,7 @@ longer adds up to the time that the judge sees pass outside (blocks.py).
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,14 @@ busy_seconds = time.process_time
 """seconds that all threads of this process have worked"""
 
 sleep = time.sleep
+
+_usage, _SELF = resource.getrusage, resource.RUSAGE_SELF
+
+
+def switches() -> int:
+    """How often a thread of this process had to make way for another program so far."""
+    return _usage(_SELF).ru_nivcsw
+
 
 TIMER = "CLOCK_MONOTONIC, watched by the judge"
 

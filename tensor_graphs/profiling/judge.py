@@ -36,7 +36,7 @@ from tensor_graphs.profiling.blocks import LEAST_SECONDS, WARM_UP, Block, implau
 from tensor_graphs.profiling.clock import TIMER
 from tensor_graphs.profiling.inputs import Point, Stir, largest_sizes, point_inputs, stirred, work_points
 from tensor_graphs.profiling.protocol import SaidError
-from tensor_graphs.profiling.reference_stream import QUIET, Kind, level_of
+from tensor_graphs.profiling.reference_stream import Kind, level_of
 from tensor_graphs.profiling.samples import summarise, thinned
 from tensor_graphs.profiling.single import prepared_names
 from tensor_graphs.profiling.worker import MAIN
@@ -517,7 +517,7 @@ def _told(said: Mapping[str, Any], count: int) -> list[_Told]:
 
 @dataclass(frozen=True)
 class _Run:
-    """A timed run that counts: what its calls took, and the reference stream before it [s]; whether nothing disturbed it."""
+    """A timed run that counts: what it took, and the reference stream before it [s]; whether nothing disturbed it."""
 
     seconds: float
     reference: float
@@ -526,8 +526,8 @@ class _Run:
 
 def _counting(blocks: Sequence[Block], name: str, level: float) -> list[_Run]:
     """The quiet runs of this name, or all where they are too few; behind the warm-up, thinned out."""
-    runs = [_Run(seconds, reference, reference <= QUIET * level) for b in blocks if b.name == name
-            for seconds, reference in zip(b.calls[WARM_UP:], b.reference[WARM_UP:], strict=True)]
+    runs = [_Run(*each) for b in blocks if b.name == name
+            for each in list(zip(b.seconds(), b.reference, b.quiet(level), strict=True))[WARM_UP:]]
     quiet = [run for run in runs if run.quiet]
     return thinned(quiet if len(quiet) >= FEW_QUIET else runs)
 
