@@ -19,34 +19,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
-
-import tensor_graphs as tg
 from tensor_graphs.meaning.equality import equal
-from tensor_graphs.meaning.interpreter import evaluate
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.meaning.random_graphs import random_pair
-
-
-def differ(a: tg.Graph, b: tg.Graph, seed: int) -> bool | None:
-    """Whether float64 results differ by more than 1e-6 of themselves at some sizes; None where all is NaN."""
-    seen = False
-    for trial, size in enumerate((5, 3, 8, 4)):
-        rng = np.random.default_rng([seed, trial])
-        leaves = {**a.inputs, **a.parameters, **b.inputs, **b.parameters}
-        binding = {name: min(size + i, 9) for i, name in enumerate(sorted({**a.dims, **b.dims}))}
-        values = {node: rng.standard_normal([int(s) for s in node.type.at(binding).shape]) for node in leaves.values()}
-        with np.errstate(all="ignore"):
-            x, y = evaluate([*a.roots, *b.roots], values, binding)
-        if x.shape != y.shape:
-            return True
-        x, y = x.astype(np.float64), y.astype(np.float64)
-        both = np.isfinite(x) & np.isfinite(y)
-        seen = seen or bool(both.any())
-        if np.any(np.abs(x - y)[both] > 1e-6 * np.maximum(np.abs(x), np.abs(y))[both] + 1e-12):
-            return True
-    return False if seen else None
+from tests.meaning.random_graphs import differ, random_pair  # noqa: E402
 
 
 def main() -> int:

@@ -179,3 +179,18 @@ def test_db_tells_its_rows_checks_itself_and_names_the_best(tmp_path: Path) -> N
     assert document(tg("db", "vacuum", *db))["bytes"] >= 0
     again = document(tg("profile", file, "--budget", 60, "--backends", "numpy", *db))
     assert again["measured"] == again["left"] == 0 and again["already_known"] >= 1
+
+
+def test_equal_proves_refutes_and_says_so_to_machines(tmp_path: Path) -> None:
+    one, other = tmp_path / "a.tg", tmp_path / "b.tg"
+    one.write_text("tg 1\ndim n 1..64\ninput x f32[n, 6]\noutput y = rms_norm(x; eps=1e-06)\n", encoding="utf-8")
+    other.write_text("tg 1\ndim n 1..64\ninput x f32[n, 6]\noutput y = rms_norm(x; eps=1e-05)\n", encoding="utf-8")
+    examples = (ROOT / "examples" / "softmax.tg", ROOT / "examples" / "softmax_safe.tg")
+    assert document(tg("equal", *examples, "--json"))["verdict"] == "structural"
+    assert document(tg("equal", one, one, "--bits", "--json"))["mode"] == "bits"
+    refused = tg("equal", one, other, "--json")
+    said = json.loads(refused.stdout)
+    assert refused.returncode == 1 and said["verdict"] == "refuted"
+    shown = said["counterexample"]
+    assert shown["left"] != shown["right"] and shown["leaves"]["x"]["shape"] == [shown["sizes"]["n"], 6]
+    assert tg("equal", one, other).stdout.startswith("not equal:\ny[")

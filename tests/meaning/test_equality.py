@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 
+import tensor_graphs as tg
 from tensor_graphs.meaning.equality import equal
 from tests.meaning.equal_pairs import EQUAL
 from tests.meaning.near_misses import MISSES, UNDECIDED
 from tests.meaning.pairs import Pair
+from tests.meaning.random_graphs import differ, random_pair
 
 
 @pytest.mark.parametrize("pair", EQUAL, ids=lambda pair: pair.name)
@@ -40,3 +43,57 @@ def test_a_miss_that_is_too_near_is_never_called_equal(pair: Pair) -> None:
         assert verdict.status in ("refuted", "unknown"), verdict.show()
         assert (verdict.counterexample is not None) == (verdict.status == "refuted")
         assert verdict.status == "refuted" or verdict.reason
+
+
+@pytest.mark.parametrize("start", range(0, 200, 20))
+def test_random_pairs_get_no_wrong_verdict(start: int) -> None:
+    known = 0
+    for seed in range(start, start + 20):
+        pair = random_pair(seed)
+        verdict = equal(pair.left, pair.right)
+        if pair.equal:
+            assert verdict.status != "refuted", (seed, pair.changes, verdict.show())
+            known += verdict.proved
+        elif verdict.proved:                                # then the change made no difference, and float64 says so too
+            assert differ(pair.left, pair.right, seed) is not True, (seed, pair.changes, verdict.show())
+        else:
+            known += verdict.status == "refuted"
+    assert known >= 10
+
+
+def test_one_function_of_differently_named_leaves_is_not_the_same_function() -> None:
+    x, y = tg.input("x", (3,)), tg.input("y", (3,))
+    assert equal(tg.graph(x - y), tg.graph(y - x)).status == "refuted"
+    assert equal(tg.graph(x), tg.graph(y)).status == "refuted"
+
+
+def test_dims_are_matched_by_the_leaves_that_have_them() -> None:
+    n, k = tg.dim("n", 1, 64), tg.dim("k", 2, 100)
+    one, other = tg.graph(tg.input("x", (n,)).sum()), tg.graph((tg.input("x", (k,)) * 1.0).sum())
+    assert equal(one, other).proved and equal(one, tg.graph((tg.input("x", (8,)) * 2.0).sum() * 0.5)).proved
+    assert "size" in equal(tg.graph(tg.input("x", (4,)).sum()), tg.graph(tg.input("x", (5,)).sum())).reason
+
+
+def test_a_threshold_that_no_number_shows_makes_a_verdict_unknown() -> None:
+    n = tg.dim("n", 1, 4096)
+    x = tg.input("x", (n,))
+    late = tg.where(tg.iota((n,)) // 9 // 9 // 9 < 2, x, 0.0)
+    assert equal(tg.graph(x), tg.graph(late)).status in ("refuted", "unknown")
+
+
+def test_a_pole_in_one_graph_alone_is_no_proof() -> None:
+    x = tg.input("x", (5,))
+    assert equal(tg.graph(tg.relu(x) / tg.relu(x)), tg.graph(x * 0.0 + 1.0)).status == "unknown"
+
+
+def test_a_verdict_is_not_a_truth_value_and_has_a_form_for_machines() -> None:
+    x = tg.input("x", (tg.dim("n", 1, 9),))
+    verdict = tg.equal(tg.graph(x + x), tg.graph(x * 2.0))
+    with pytest.raises(TypeError, match="four values"):
+        bool(verdict)
+    said = json.loads(json.dumps(verdict.as_json(), allow_nan=False))
+    assert said["verdict"] == "fingerprint" and 0 < said["probability"] <= 2.0**-24 and said["sizes"][0] == {"n": 4}
+    refuted = equal(tg.graph(x), tg.graph(x + 1.0))
+    said = json.loads(json.dumps(refuted.as_json(), allow_nan=False))
+    assert said["verdict"] == "refuted" and said["counterexample"]["leaves"]["x"]["values"]
+    assert "out[" in refuted.show() and "x float64" in refuted.show()
