@@ -22,7 +22,7 @@ from pathlib import Path
 from tensor_graphs.meaning.equality import equal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.meaning.random_graphs import differ, random_pair  # noqa: E402
+from tests.meaning.random_graphs import differ, random_pair
 
 
 def main() -> int:
