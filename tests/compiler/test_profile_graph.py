@@ -21,6 +21,7 @@ from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling import profile as questions
 from tensor_graphs.profiling.judge import environment_of
+from tensor_graphs.profiling.speeds import Speed
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tests.compiler.conftest import add_row
@@ -49,8 +50,8 @@ def transformer() -> Node:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short samples, and constants of the device that cost nothing: both have tests of their own."""
     monkeypatch.setattr(questions.answer, "__kwdefaults__", {**questions.answer.__kwdefaults__, "seconds_per_kernel": 0.01})
-    monkeypatch.setattr("tensor_graphs.profiling.calibration.read_bandwidth", lambda: 2e10)
-    monkeypatch.setattr("tensor_graphs.profiling.calibration.flops_f32", lambda backend: 5e10)
+    monkeypatch.setattr("tensor_graphs.profiling.calibration.memory_speeds", lambda: {"read_bandwidth": Speed(2e10, "byte/s")})
+    monkeypatch.setattr("tensor_graphs.profiling.calibration.backend_speeds", lambda backend: {"flops_f32": Speed(5e10, "flop/s")})
 
 
 def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list[int]) -> None:
