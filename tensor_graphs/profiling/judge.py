@@ -30,6 +30,7 @@ from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.profiling.adversarial import adversarial_points, settled
 from tensor_graphs.profiling.bench import WARM_UP, Timing, output_file
 from tensor_graphs.profiling.blocks import LEAST_SECONDS, Block, implausible
 from tensor_graphs.profiling.clock import TIMER
@@ -45,7 +46,7 @@ from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, Source
 
 log = logging.getLogger(__name__)
 
-VERIFIER = "2"
+VERIFIER = "3"
 """version of the comparison; another version asks every question again"""
 
 SAME_MATH = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}
@@ -213,6 +214,7 @@ class Judge:
             found.append(Point(base.sizes, base.seed, form="views"))
             if any(t.dtype.kind == "float" for t in signature.spec.inputs):
                 found.append(Point(base.sizes, 2500, special=True))
+        found += adversarial_points(signature)
         return [p for p in found if self.expected(signature, p) is not None]
 
     def examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], *,
@@ -365,6 +367,8 @@ class Judge:
             report = measure(data.view(t.dtype.numpy).reshape(shape), expected[name], t.dtype)
             errors = (report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)
             limit = SAME_MATH.get(t.dtype.name, 0.0)
+            if point.extreme is not None and not report.within(limit) and not settled(signature, point, expected, SAME_MATH):
+                continue                                            # the answer hangs on rounding: no kernel is held to it
             for i, value in enumerate(errors):
                 worst[i] = value if not value <= worst[i] else worst[i]
             if report.mismatch is not None or not report.max_relative_error <= limit:
