@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -18,6 +18,7 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
+from tensor_graphs.profiling.descriptors import Given, values
 from tensor_graphs.profiling.extremes import Extreme, extreme_values
 from tensor_graphs.profiling.memory_guards import BIG_BYTES
 
@@ -46,7 +47,7 @@ class Point:
     like: the values come from `seed`, but the first and last number of each float operand (and all integers) from the seed
     `like`, and they lie at the addresses at which the worker has just shown those of `like`: a kernel that remembers answers shows.
     special: NaN and infinities among the floats. stirred: which of the `stirs` has changed a few of the values.
-    extreme: all floats are of this kind (extremes.py).
+    extreme: all floats are of this kind (extremes.py). given: operands whose values come from elsewhere (descriptors.py).
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -56,6 +57,7 @@ class Point:
     special: bool = False
     stirred: Stir = ()
     extreme: Extreme | None = None
+    given: Given = ()
 
     @property
     def binding(self) -> dict[str, int]:
@@ -64,13 +66,14 @@ class Point:
     @property
     def values(self) -> Point:
         """The same values at the same sizes, whatever the memory: what the oracle's answer depends on."""
-        return Point(self.sizes, self.seed, self.like, special=self.special, stirred=self.stirred, extreme=self.extreme)
+        return replace(self, form="apart")
 
     def __str__(self) -> str:
         where = ", ".join(f"{k}={v}" for k, v in self.sizes) or "its only size"
         notes = [*(["other values at the same addresses"] if self.like is not None else []),
                  *(["NaN and infinities"] if self.special else []),
                  *([f"{self.extreme} values"] if self.extreme is not None else []),
+                 *(f"{name} = {descriptor}" for name, descriptor in self.given),
                  *(["in a timed run"] if self.stirred else []),
                  *({"in_place": ["in place"], "views": ["strided operands"], "apart": []}[self.form])]
         return f"{where} ({', '.join(notes)})" if notes else where
@@ -163,8 +166,14 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
 
 
 def point_inputs(graph: Graph, point: Point) -> dict[str, np.ndarray]:
-    """The arrays of one point; the worker that runs the kernel and the judge that asks the oracle make the same."""
+    """The arrays of one point; the worker that runs the kernel and the judge that asks the oracle make the same.
+
+    Raises InputError when values that come from elsewhere are not there or do not fit.
+    """
     found = make_inputs(graph, point.binding, point.seed)
+    for name, descriptor in point.given:
+        array = values(name, descriptor, graph.inputs[name].type.at(point.binding))
+        found[name] = found[name] if array is None else array
     if point.like is not None:
         kept = make_inputs(graph, point.binding, point.like)
         for name, array in found.items():

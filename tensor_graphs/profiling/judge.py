@@ -34,6 +34,7 @@ from tensor_graphs.profiling.adversarial import adversarial_points, settled
 from tensor_graphs.profiling.bench import WARM_UP, Timing, output_file
 from tensor_graphs.profiling.blocks import LEAST_SECONDS, Block, implausible
 from tensor_graphs.profiling.clock import TIMER
+from tensor_graphs.profiling.descriptors import Given, InputError
 from tensor_graphs.profiling.inputs import Point, Stir, largest_sizes, point_inputs, stirs, work_points
 from tensor_graphs.profiling.reference_stream import Kind
 from tensor_graphs.profiling.samples import summarise, thinned
@@ -122,9 +123,11 @@ def verify_workload(signature: Signature) -> WorkloadRecord:
     return WorkloadRecord(signature.key)
 
 
-def timed_workload(signature: Signature, binding: Mapping[str, int]) -> WorkloadRecord:
-    """The workload under which a time is filed: the signature's axes, or (if it has none) a single axis that says "fixed"."""
-    return WorkloadRecord(signature.key, signature.axes(binding) or {"fixed": 1})
+def timed_workload(signature: Signature, binding: Mapping[str, int], given: Given = ()) -> WorkloadRecord:
+    """The workload under which a time is filed: the signature's axes, or (if it has none) a single axis that says "fixed", and
+    where the values of operands come from, if from elsewhere."""
+    inputs = tuple({"name": name, **descriptor.to_json()} for name, descriptor in given)
+    return WorkloadRecord(signature.key, signature.axes(binding) or {"fixed": 1}, inputs)
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,8 @@ class Judge:
             try:
                 inputs = point_inputs(signature.graph, point)
                 self._expected[key] = dict(interpret(signature.graph, inputs, dims=point.binding).outputs)
+            except InputError:
+                raise
             except (TensorGraphsError, ValueError, IndexError) as e:
                 log.debug("%s has no value at %s: %s", signature.title(), point, e)
                 self._expected[key] = None
@@ -218,33 +223,34 @@ class Judge:
         return [p for p in found if self.expected(signature, p) is not None]
 
     def examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], *,
-                time_at: Mapping[str, int] | None = None, budget: float = 0.3, verify: bool = True) -> Verdict:
+                time_at: Mapping[str, int] | None = None, budget: float = 0.3, verify: bool = True, given: Given = ()) -> Verdict:
         """Run a kernel and compare it with the oracle; with time_at, time it there too, beside the plain path. Nothing is stored.
 
         verify: compare at many points; otherwise only where it is timed (it has a verdict already). Raises JudgeError when the
-        kernel cannot be judged at all.
+        kernel cannot be judged at all. given: operands whose values, where it is timed, come from elsewhere; raises InputError when
+        they do not fit.
         """
         reason = out_of_reach(kernel)
         if reason is not None:
             raise JudgeError(f"kernel {kernel.name!r} cannot be judged: {reason}")
         with self._lock:
-            verdict = self._examine(kernel, signature, typical, time_at, budget, verify)
+            verdict = self._examine(kernel, signature, typical, time_at, budget, verify, given)
             for longer in AGAIN:
-                doubt = self._doubt(kernel, signature, time_at, verdict)
+                doubt = self._doubt(kernel, signature, time_at, verdict, given)
                 if not doubt:
                     return verdict
                 log.info("%s on %s is measured again in a fresh worker: %s", kernel.name, signature.title(), doubt)
                 self.worker.kill()
-                again = self._examine(kernel, signature, typical, time_at, budget, False, longer)
+                again = self._examine(kernel, signature, typical, time_at, budget, False, given, longer)
                 if verdict.status == again.status == "PASSED":
                     return self._slower(verdict, again, doubt)
                 verdict = again if verdict.status == "IMPLAUSIBLE" or again.status != "PASSED" else verdict
             return verdict
 
     def _examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], time_at: Mapping[str, int] | None,
-                 budget: float, verify: bool, least: float = LEAST_SECONDS) -> Verdict:
+                 budget: float, verify: bool, given: Given, least: float = LEAST_SECONDS) -> Verdict:
         shown = self.points(kernel, signature, typical) if verify else []
-        timing = self._timing(kernel, signature, time_at, budget, least) if time_at is not None else None
+        timing = self._timing(kernel, signature, time_at, budget, least, given) if time_at is not None else None
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
                "modules": [module_of(kernel)], "time": timing, "threads": self.threads}
         hearing = _Hearing(self, signature, shown, compare_at_once=timing is None)
@@ -252,6 +258,8 @@ class Judge:
         try:
             if reply["status"] == "OTHER":
                 raise KernelError(reply["log"] + "\n  fix: start this process again, so that both see the same source")
+            if reply["status"] == "INPUT":
+                raise InputError(reply["log"])
             if reply["status"] != "RAN":
                 return _without_numbers(reply["status"], reply.get("log", ""))
             wrong = hearing.compared()
@@ -275,8 +283,8 @@ class Judge:
         return self._secret_of[1]
 
     def _timing(self, kernel: Kernel, signature: Signature, time_at: Mapping[str, int], budget: float,
-                least: float) -> Timing:
-        point = Point(_pairs(time_at), self.secret(signature))
+                least: float, given: Given) -> Timing:
+        point = Point(_pairs(time_at), self.secret(signature), given=given)
         traffic, flops = work(signature, _at(signature, time_at))
         bound: Kind = "read" if traffic / self.rates.bandwidth >= flops / self.rates.flops else "arithmetic"
         timing = Timing(point, FEW_WAYS if _big(signature, time_at) else WAYS, secrets.randbits(62), budget,
@@ -312,7 +320,8 @@ class Judge:
                          "runs": sum(len(b.calls) for b in hearing.blocks)}}
         return replace(right, samples=tuple(cold), plain=tuple(plain), timing=told)
 
-    def _doubt(self, kernel: Kernel, signature: Signature, time_at: Mapping[str, int] | None, verdict: Verdict) -> str:
+    def _doubt(self, kernel: Kernel, signature: Signature, time_at: Mapping[str, int] | None, verdict: Verdict,
+               given: Given) -> str:
         """Why a time is measured a second time before it is believed, or refused; "" when it is not."""
         if time_at is None:
             return ""
@@ -320,7 +329,7 @@ class Judge:
             return verdict.log if verdict.log.startswith(OUTSIDE) else ""
         if verdict.status != "PASSED":
             return ""
-        best = queries.best_implementation(self.database, signature.key, timed_workload(signature, time_at),
+        best = queries.best_implementation(self.database, signature.key, timed_workload(signature, time_at, given),
                                            environment_of(kernel.backend, self.threads), float("inf"), verifier=VERIFIER)
         median = statistics.median(verdict.samples) * 1e3
         if best and best[0].median_ms is not None and median * SUSPICIOUS < best[0].median_ms:
@@ -378,10 +387,11 @@ class Judge:
                                f"{report.mismatch or ''}")
         return None
 
-    def record(self, kernel: Kernel, signature: Signature, verdict: Verdict, binding: Mapping[str, int] | None) -> TraceRecord:
+    def record(self, kernel: Kernel, signature: Signature, verdict: Verdict, binding: Mapping[str, int] | None,
+               given: Given = ()) -> TraceRecord:
         """Store a verdict (binding None) or a time at these dims; returns the row."""
         self.database.ensure_graph(graph_record(signature))
-        workload = verify_workload(signature) if binding is None else timed_workload(signature, binding)
+        workload = verify_workload(signature) if binding is None else timed_workload(signature, binding, given)
         timed = binding is not None
         plain = statistics.median(verdict.plain) * 1e3 if timed and verdict.plain else None
         trace = TraceRecord(
