@@ -24,9 +24,9 @@ import sys
 import time
 from pathlib import Path
 
+from tensor_graphs.devices.safetensors import open_weights
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.huggingface_folder import GEMMA3_270M, Gemma3TextConfig, read_config, write_gemma3_folder
-from tensor_graphs.frontends.safetensors import open_weights
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,40 +1,59 @@
-"""devices: what this machine can run on."""
+"""devices: what this machine can run on, and how fast it was measured to be."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tensor_graphs.cli import options
 from tensor_graphs.errors import TensorGraphsError
 
+if TYPE_CHECKING:
+    from tensor_graphs.devices.environment import Environment
+    from tensor_graphs.records.rows import DeviceConstant
+
+NO_TRANSFERS = "one device: all backends share its memory, so that nothing is ever copied between devices"
+
 
 def register(app: typer.Typer) -> None:
     app.command("devices")(devices)
 
 
-def devices(db: options.DatabaseAt = None, json: options.Json = False) -> None:
+def devices(
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure the constants now, whatever the age of those on file (2–4 s).")
+    ] = False,
+    threads: options.Threads = None,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
     """The devices here, the backends that can use them (or why not), and measured constants with their age."""
     from tensor_graphs.devices.environment import usable_cores
     from tensor_graphs.kernels.registry import BACKENDS, load_backend, why_missing
+    from tensor_graphs.profiling.calibration import measure_device
     from tensor_graphs.profiling.judge import environment_of
+    from tensor_graphs.profiling.speeds import FLOPS, flops_kernel
     from tensor_graphs.records import queries
 
     store = options.database(db)
     rows: list[dict[str, Any]] = []
+    here: dict[str, Environment] = {}
     for name in sorted(BACKENDS):
         try:
             reason = why_missing(name)
         except TensorGraphsError as e:  # like a cache folder that cannot be made: here it is a finding
             reason = str(e)
         try:
-            environment = environment_of(name)
+            environment = environment_of(name, threads)
         except Exception:  # anyone's code: what it raised is the reason already
             if reason is None:
                 raise
             environment = None
-        constants = {} if reason or environment is None else queries.constants(store, environment)
+        if reason is None and environment is not None:
+            here[name] = environment
         rows.append(
             {
                 "backend": name,
@@ -43,12 +62,22 @@ def devices(db: options.DatabaseAt = None, json: options.Json = False) -> None:
                 "device": "cpu",
                 "kernels": 0 if reason else len(load_backend(name)),
                 "software": dict(environment.libs) if environment is not None else {},
-                "constants": {
-                    n: {"value": c.value, "unit": c.unit, "measured": str(c.timestamp)} for n, c in constants.items()
-                },
             }
         )
-    cpu = environment_of("numpy")
+    if measure:
+        with options.status("measuring memory and arithmetic", json):
+            measure_device(store, tuple(here), threads=threads, anew=True)
+    now = datetime.now(UTC)
+    measured = {name: queries.constants(store, environment) for name, environment in here.items()}
+    refused = {name: {n: why for n in FLOPS if isinstance(why := flops_kernel(name, n), str)} for name in here}
+    for row in rows:
+        constants = sorted(measured.get(row["backend"], {}).items(), key=_order)
+        row["constants"] = {
+            n: {"value": c.value, "unit": c.unit, "measured": str(c.timestamp), "age_seconds": _seconds(c, now)}
+            for n, c in constants
+        }
+        row["no_kernel_for"] = refused.get(row["backend"], {})
+    cpu = environment_of("numpy", threads)
     if json:
         options.print_json(
             {
@@ -61,6 +90,8 @@ def devices(db: options.DatabaseAt = None, json: options.Json = False) -> None:
                     }
                 ],
                 "backends": rows,
+                "transfers": [],
+                "why_no_transfers": NO_TRANSFERS,
             }
         )
         return
@@ -69,5 +100,74 @@ def devices(db: options.DatabaseAt = None, json: options.Json = False) -> None:
         software = ", ".join(f"{k} {v}" for k, v in r["software"].items())
         what = f"{r['kernels']} kernels" if r["available"] else f"missing: {r['why_not']}"
         print(f"  {r['backend']:8s} {what}{f'  ({software})' if software else ''}")
-        for constant, found in r["constants"].items():
-            print(f"           {constant} {found['value']:.4g} {found['unit']} (measured {found['measured'][:10]})")
+    for line in table({name: constants for name, constants in measured.items() if constants}, refused, now):
+        print(line)
+    print(f"transfers  none: {NO_TRANSFERS}")
+
+
+def table(
+    known: Mapping[str, Mapping[str, DeviceConstant]], refused: Mapping[str, Mapping[str, str]], now: datetime
+) -> list[str]:
+    """Lines: what each backend delivers and the memory by working set, each with its age.
+
+    known: backend -> constants. The memory is the device's: shown once, as the newest of them has it.
+    """
+    from tensor_graphs.profiling.speeds import CALL, COPY, FLOPS, READ, RUN, working_set
+
+    if not known:
+        return ["nothing is measured yet: tg devices --measure"]
+    columns = {name: f"{name.removeprefix('flops_').replace('_', ' ')} [Gflop/s]" for name in FLOPS}
+    columns |= {CALL: "call [µs]", RUN: "run [µs]"}
+    scale = {**dict.fromkeys(FLOPS, 1e-9), CALL: 1e6, RUN: 1e6}
+    lines = ["", f"{'speed':10s}" + "".join(f"{title:>{len(title) + 2}s}" for title in columns.values()) + "  measured"]
+    notes = []
+    for backend, constants in known.items():
+        cells = []
+        for name, title in columns.items():
+            why = refused.get(backend, {}).get(name)
+            cell = f"{constants[name].value * scale[name]:.3g}" if name in constants else "none" if why else "?"
+            cells.append(f"{cell:>{len(title) + 2}s}")
+            notes += [f"  none: {backend} has no kernel for {name}: {why}"] if name not in constants and why else []
+        stamps = [c.timestamp for n, c in constants.items() if n in columns and c.timestamp is not None]
+        lines.append(f"  {backend:8s}" + "".join(cells) + f"  {_ago(stamps, now)}")
+    lines += notes
+    newest = max(
+        (c for c in known.values() if READ in c), key=lambda c: c[READ].timestamp or datetime.min.replace(tzinfo=UTC), default=None
+    )
+    if newest is not None:
+        sizes = sorted({size[1] for n in newest if (size := working_set(n)) is not None})
+        names = [(_bytes(n), f"[{n} B]") for n in sizes] or [("no cache", "")]
+        lines += ["", "memory [GB/s], by bytes that are used again and again"]
+        lines.append(" " * 10 + "".join(f"{title:>9s}" for title, _ in names) + "  measured")
+        for name, title in ((READ, "read"), (COPY, "copy")):
+            values = [newest.get(name + size) for _, size in names]
+            stamps = [v.timestamp for v in values if v is not None and v.timestamp is not None]
+            cells = [f"{'?' if v is None else f'{v.value / 1e9:.1f}':>9s}" for v in values]
+            lines.append(f"  {title:8s}" + "".join(cells) + f"  {_ago(stamps, now)}")
+    return [*lines, ""]
+
+
+def _ago(stamps: Sequence[datetime], now: datetime) -> str:
+    """The age of the oldest: `3 days ago`."""
+    from tensor_graphs.compiler.explain import age
+
+    if not stamps:
+        return "never"
+    passed = age((now - min(stamps)).total_seconds())
+    return passed if passed == "just now" else f"{passed} ago"
+
+
+def _seconds(constant: DeviceConstant, now: datetime) -> float | None:
+    return None if constant.timestamp is None else max(0.0, (now - constant.timestamp).total_seconds())
+
+
+def _order(item: tuple[str, Any]) -> tuple[bool, str, int]:
+    """Names without a working set first, then by name and working set."""
+    from tensor_graphs.profiling.speeds import working_set
+
+    size = working_set(item[0])
+    return (False, item[0], 0) if size is None else (True, *size)
+
+
+def _bytes(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"

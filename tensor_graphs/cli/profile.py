@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -25,6 +26,10 @@ def profile(
     backends: options.Backends = "c,numpy",
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUES", help="Real values of an input: w=model.safetensors:norm.weight, s=0.5. Repeatable."),
+    ] = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
@@ -53,6 +58,7 @@ def profile(
             tolerance=tolerance,
             at=typical(graph, at),
             threads=threads,
+            inputs=named(inputs or []),
             on_step=lambda done, total, what: bar.update(task, completed=done, total=total, description=what[:60]),
         )
     if json:
@@ -66,6 +72,7 @@ def profile(
                 "seconds": report.seconds,
                 "statuses": report.statuses,
                 "interrupted": report.interrupted,
+                "unused_inputs": list(report.unused),
                 "database": store.location,
             }
         )
@@ -74,5 +81,20 @@ def profile(
             f"{report.measured} measured, {report.already_known} known already, {report.failed} failed, "
             f"{report.deployed} steps measured in place, {report.left} left in {report.seconds:.1f} s · {store.location}"
         )
+        for name in report.unused:
+            print(f"{name}: no measured op reads it directly, so its values were of no use")
     if report.interrupted:
         raise typer.Exit(130)
+
+
+def named(pairs: Sequence[str]) -> dict[str, str]:
+    """`w=model.safetensors:norm.weight` and so on, by name. Raises UsageError."""
+    out: dict[str, str] = {}
+    for pair in pairs:
+        name, sign, values = pair.partition("=")
+        if not (name and sign and values):
+            raise options.UsageError(f"--inputs: {pair!r} names no values\n  fix: --inputs w=model.safetensors:norm.weight")
+        if name in out:
+            raise options.UsageError(f"--inputs: {name!r} is given twice\n  fix: once each")
+        out[name] = values
+    return out

@@ -7,17 +7,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path as FilePath
+from typing import Any
 
 from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, GUESS_MARGIN, PriceBook, as_database, resolve_backends
 from tensor_graphs.compiler.compile import price_points
 from tensor_graphs.compiler.intermediates import forms
+from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
-from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.paths.path import NoPathError, Path, Paths, Price
+from tensor_graphs.language.node import Node
+from tensor_graphs.paths.path import NoPathError, Path, Paths, Price, needs_choice
 from tensor_graphs.profiling.calibration import known_rates, measure_device
 from tensor_graphs.profiling.deployed import NotDeployed, measure_deployed, record_deployed
+from tensor_graphs.profiling.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
 from tensor_graphs.profiling.judge import VERIFIER, Judge
 from tensor_graphs.profiling.profile import ProfileReport, Question, answer, question_key, unanswered
 from tensor_graphs.profiling.queue import settle_queue
@@ -36,11 +40,13 @@ OnStep = Callable[[int, int, str], None]
 
 
 def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Database, tolerance: float,
-                 at: Mapping[str, int] | None, largest: Mapping[str, int] | None, threads: int | None = None) -> list[Question]:
+                 at: Mapping[str, int] | None, largest: Mapping[str, int] | None, threads: int | None = None,
+                 given: Given = ()) -> list[Question]:
     """Every kernel that could run a signature of the graph, at the sizes the compiler prices at, weighed by guessed time.
 
     The signatures are the graph's own, and those inside the definitions that the cheapest path expands. What is cheapest by guesses
-    changes as rows arrive: asked again then, the answer may name more. Raises NoPathError when nothing may be used.
+    changes as rows arrive: asked again then, the answer may name more. What reads an input whose values are given is asked about
+    with those too, as another workload. Raises NoPathError when nothing may be used.
     """
     here, _ = resolve_backends(backends)
     book = PriceBook(database, here, tolerance, threads).load()
@@ -59,7 +65,61 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
                     chosen = kernel.name == path.choices[key]
                     share = price.seconds * calls / max(path.seconds, 1e-9)      # every range of sizes counts alike
                     out.append(Question(kernel, s, sizes, share * (2.0 if chosen else 1.0)))
+        for s, operands in readers(graph, given, binding):          # whether the path runs them whole or by their definitions
+            sizes = {n: int(binding[n]) for n in s.dim_names}
+            for kernel in matching(s.spec, table):
+                price = book.price(kernel, s, binding, True)
+                if price is not None:
+                    share = price.seconds * path.calls.get(s.key, 0) / max(path.seconds, 1e-9)
+                    out.append(Question(kernel, s, sizes, share, operands))
     return out
+
+
+def readers(graph: Graph, given: Given, binding: Mapping[str, int]) -> list[tuple[Signature, Given]]:
+    """The ops that read an input whose values are given and fit at these sizes, and what their operands are given; each once."""
+    out: list[tuple[Signature, Given]] = []
+    leaves = {graph.inputs.get(name, graph.parameters.get(name)): (name, descriptor) for name, descriptor in given}
+    fitting = {leaf: descriptor for leaf, (name, descriptor) in leaves.items()
+               if leaf is not None and _fits(name, descriptor, leaf, binding) is None}
+    for node in graph.nodes:
+        if needs_choice(node) and (read := [(i, x) for i, x in enumerate(node.inputs) if x in fitting]):
+            s = signature_of(node)
+            names = list(s.graph.inputs)
+            found = s, tuple((names[i], fitting[x]) for i, x in read)
+            if found not in out:
+                out.append(found)
+    return out
+
+
+def _fits(name: str, descriptor: Descriptor, leaf: Node, binding: Mapping[str, int]) -> InputError | None:
+    try:
+        check(name, descriptor, leaf.type.at(binding))
+    except InputError as e:
+        return e
+    return None
+
+
+def given_inputs(graph: Graph, inputs: Mapping[str, str | Mapping[str, Any] | Descriptor], bindings: Sequence[Mapping[str, int]],
+                 ) -> Given:
+    """The descriptors of those inputs and parameters whose values are not random, each of which fits at one binding at least.
+
+    Raises InputError: no such input, a description that says nothing, or values that fit nowhere.
+    """
+    out = []
+    for name, said in sorted(inputs.items()):
+        leaf = graph.inputs.get(name, graph.parameters.get(name))
+        if leaf is None:
+            known = [*graph.inputs, *graph.parameters]
+            near = close_to(name, known)
+            raise InputError(f"the graph has no input or parameter named {name!r}\n  fix: "
+                             + (f"did you mean {' or '.join(near)}?" if near else f"it has {listed(known)}"))
+        descriptor = read_descriptor(name, said)
+        if descriptor != RANDOM:
+            problems = [_fits(name, descriptor, leaf, b) for b in bindings]
+            if all(problems):
+                raise next(p for p in problems if p is not None)
+            out.append((name, descriptor))
+    return tuple(out)
 
 
 def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: Sequence[str], tolerance: float, end: float,
@@ -119,7 +179,8 @@ def _price(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signatur
 def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str] | None = None,
                   database: Database | str | FilePath | None = None, tolerance: float = DEFAULT_TOLERANCE,
                   at: Mapping[str, int] | None = None, largest: Mapping[str, int] | None = None, threads: int | None = None,
-                  timeout: float | None = None, on_step: OnStep | None = None) -> ProfileReport:
+                  timeout: float | None = None, on_step: OnStep | None = None,
+                  inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
     Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
@@ -127,14 +188,20 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
     those of kernels on their own; again until nothing is cheaper. Interrupting it (Ctrl-C) keeps every row measured so far; the
     next call goes on from there. timeout: seconds after which a kernel counts as hanging. Raises NoPathError when nothing may
     be used from the start.
+
+    inputs: where values of inputs and parameters come from: "random" (as all others), a number, "model.safetensors:norm.weight", or
+    FlashInfer-Trace's {"type": "safetensors", "path": …, "tensor_key": …}. Ops that read these directly are measured with them too,
+    and their traces' workloads say so; a kernel that is wrong on them is not used. Raises InputError when values do not fit.
     """
     store = as_database(database)
     tried = forms(graph, tolerance)                                 # what is measured is what would be run
     form = next(tried)
     started = time.perf_counter()
     report = ProfileReport()
+    given = given_inputs(graph, inputs or {}, price_points(graph, at, largest))
     here, _ = resolve_backends(backends)
     seen: set[tuple[str, str]] = set()
+    used: set[Descriptor] = set()
     done = 0
 
     def say(what: str) -> None:
@@ -147,7 +214,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
             while True:
                 try:
                     asked = questions_of(form.graph, backends=backends, database=store, tolerance=tolerance, at=at, largest=largest,
-                                         threads=threads)
+                                         threads=threads, given=given)
                 except NoPathError:
                     other = next(tried, None)
                     if other is not None:
@@ -156,6 +223,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
                     if not seen:
                         raise
                     break                                           # what was measured leaves nothing to use: no question is left
+                used |= {descriptor for q in asked for _, descriptor in q.given}
+                report.unused = tuple(name for name, descriptor in given if descriptor not in used)
                 todo = unanswered(store, asked, VERIFIER, threads)
                 new = {question_key(q) for q in asked} - seen
                 seen |= new

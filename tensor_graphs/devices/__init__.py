@@ -1,6 +1,8 @@
-"""devices: where things live and what builds for them: the fingerprint of this machine, and its C compiler.
+"""devices: where things live and what builds for them: the fingerprint of this machine, its C compiler, tensors in files.
 
-In: nothing but the machine.  Out: an `Environment` under which measurements are valid; compiled libraries in a private folder.
+In: nothing but the machine, and files of tensors.  Out: an `Environment` under which measurements are valid; compiled libraries in
+a private folder; arrays that share a file's bytes.
 May import: language, meaning.  Nothing heavy is imported here.
-Read first: environment.py (what makes two machines different), toolchain.py (compiling, caching, refusing what is not ours).
+Read first: environment.py (what makes two machines different), toolchain.py (compiling, caching, refusing what is not ours),
+safetensors.py (weights in files, mapped).
 """

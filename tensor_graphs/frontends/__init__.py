@@ -1,10 +1,10 @@
 """frontends: what comes from elsewhere — weights, configurations and tokenizers in files that other libraries write.
 
 In: a model folder (config.json, *.safetensors, tokenizer.json), or arguments of a request.  Out: read-only numpy arrays
-that share the file's bytes, frozen configurations, token ids, text.  Whatever is wrong with a file is a FrontendError
-that names it. May import: errors, language, models.  Never: cli.  Nothing here reaches the network or runs code found
+that share the file's bytes, frozen configurations, token ids, text.  Whatever is wrong with a file is a FileError that
+names it. May import: errors, language, devices, models.  Never: cli.  Nothing here reaches the network or runs code found
 in a folder (chat templates run in a sandbox).
-Read first: huggingface_folder.py (what a folder says), then safetensors.py (weights), tokenizer.py (text), sampling.py
+Read first: huggingface_folder.py (what a folder says), then huggingface.py (weights), tokenizer.py (text), sampling.py
 (next token). Words: prefix = what stands before a checkpoint's tensor names; shard = one file of a set; end ids = token
 ids that end a text.
 """

@@ -22,7 +22,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensor_graphs.frontends.errors import ConfigError, FrontendError, WeightsError, close_to, listed
+from tensor_graphs.devices.safetensors import Weights, WeightsError, open_weights
+from tensor_graphs.errors import close_to, listed
+from tensor_graphs.frontends.errors import ConfigError, FrontendError
 from tensor_graphs.frontends.huggingface_folder import (
     GEMMA3_270M,
     SLIDING,
@@ -37,7 +39,6 @@ from tensor_graphs.frontends.huggingface_folder import (
     read_generation,
     read_sentence,
 )
-from tensor_graphs.frontends.safetensors import Weights, open_weights
 from tensor_graphs.frontends.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
 from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype
 from tensor_graphs.language.graph import Graph

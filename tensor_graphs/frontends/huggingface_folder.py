@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.frontends.errors import ConfigError, FolderError, close_to, listed
-from tensor_graphs.frontends.safetensors import WEIGHTS_FILE, write_weights
+from tensor_graphs.devices.safetensors import WEIGHTS_FILE, write_weights
+from tensor_graphs.errors import close_to, listed
+from tensor_graphs.frontends.errors import ConfigError, FolderError
 from tensor_graphs.language.dtypes import DType, bf16, f16, f32
 
 log = logging.getLogger(__name__)

@@ -301,3 +301,21 @@ class AsWritten(Real):
 
     def _round(self, value: Array, dtype: DType) -> Array:
         return wide(narrow(value, dtype), dtype) if dtype.kind == "float" and dtype.itemsize < 8 else value
+
+
+class Jittered(AsWritten):
+    """As written, with every term of a sum moved by up to JITTER units in its last place: as if it had been added in another order.
+
+    What that does to a result no kernel can be asked to avoid. Narrow floats count as f32, in which kernels add them.
+    """
+
+    JITTER = 16
+
+    def __init__(self) -> None:
+        self.rng = np.random.Generator(np.random.Philox(key=1))
+
+    def sum(self, n: At, x: Array) -> Array:
+        if n.dtype.kind == "float":
+            step = self.JITTER * (2.0 ** -52 if n.dtype.itemsize == 8 else 2.0 ** -23)
+            x = x * (1.0 + step * self.rng.uniform(-1.0, 1.0, x.shape))
+        return super().sum(n, x)

@@ -9,7 +9,8 @@ model's oracle needs little more memory than its largest weight in float64.
 
 A composite is evaluated by its `direct` where it has one (real mode; a test holds it to the definition), else by its
 definition at these sizes. As written, the definition decides where roundings fall; `direct` then serves only composites
-that merely choose and move values (write_rows, topk, concat, …), where nothing is rounded, and opaque ones.
+that merely choose and move values (write_rows, topk, concat, …), where nothing is rounded, and opaque ones. Jittered is as
+written with sums as if added in another order; where the two differ, an answer hangs on what a definition leaves open.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from tensor_graphs.language.composite import CompositeOp, Definition, resolve_at
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
-from tensor_graphs.meaning.algebra import EXACT, Array, AsWritten, At, Real, carrier, narrow, wide
+from tensor_graphs.meaning.algebra import EXACT, Array, AsWritten, At, Jittered, Real, carrier, narrow, wide
 from tensor_graphs.meaning.errors import MeaningError
 
-Mode = Literal["real", "as_written"]
+Mode = Literal["real", "as_written", "jittered"]
+
+ALGEBRAS: Mapping[Mode, type[Real]] = {"real": Real, "as_written": AsWritten, "jittered": Jittered}
 
 KEPT_WIDE = 16 << 20
 """Float leaves of up to so many bytes in float64 are widened once; larger ones for each op that reads them."""
@@ -85,7 +88,7 @@ def evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Ma
     use_direct=False: every composite by its definition, but those that are opaque. Floats come back as float64 in real
     mode, in their own dtype as written. Raises MeaningError, InterpreterError, DimError.
     """
-    if mode not in ("real", "as_written"):
+    if mode not in ALGEBRAS:
         raise MeaningError(f"the mode is {mode!r}", fix="'real' or 'as_written'")
     with np.errstate(all="ignore"):
         found = _Walk(leaf_values, binding, mode, use_direct).run(nodes)
@@ -94,7 +97,7 @@ def evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Ma
 
 def _own(x: Array, dtype: DType, mode: Mode) -> Array:
     """A fresh array: inside of the walk they are read-only, and some are views of what was given."""
-    if mode == "as_written" and dtype.kind == "float":
+    if mode != "real" and dtype.kind == "float":
         x = narrow(x, dtype)
     return np.array(x, order="C")
 
@@ -246,8 +249,8 @@ class _Walk:
 
     def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], mode: Mode, use_direct: bool) -> None:
         self.leaf_values, self.binding, self.use_direct = leaf_values, binding, use_direct
-        self.as_written = mode == "as_written"
-        self.algebra = AsWritten() if self.as_written else Real()
+        self.as_written = mode != "real"
+        self.algebra = ALGEBRAS[mode]()
 
     def run(self, roots: Sequence[Node]) -> list[Array]:
         for root in roots:

