@@ -86,8 +86,8 @@ def _again(judge: Judge, store: Database, failure: Failure) -> tuple[str, str]:
     from tensor_graphs.kernels.registry import kernel_named, matching
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.paths.plan import midpoint
-    from tensor_graphs.profiling.worker_process import JudgeError
     from tensor_graphs.profiling.single import signature_of_graph
+    from tensor_graphs.profiling.worker_process import JudgeError
     from tensor_graphs.records import queries
     from tensor_graphs.records.rows import REFUTING
 
