@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import tensor_graphs as tg
 from benchmarks.kill_the_profiler import ask, kill_at_random
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling import queue
+from tensor_graphs.profiling.descriptors import read_descriptor
 from tensor_graphs.profiling.judge import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.profiling.queue import drain_queue, reclaim, settle_queue, worker_name
 from tensor_graphs.records import queries
@@ -51,6 +54,22 @@ def test_draining_measures_every_request_at_its_sizes_and_empties_the_queue(data
         assert rows[kernel_named(name).identity, timed_workload(signature, at).key].median_ms is not None
     assert database.stats().waiting == 0
     assert drain_queue(database, backends=("numpy",)).measured == 0
+
+
+def test_a_request_on_a_tensor_of_a_file_is_measured_on_it_and_put_back_when_the_file_is_gone(database: Database,
+                                                                                              tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    save_file({"x": np.ones((4, 8), np.float32)}, file)
+    workload = timed_workload(FIXED, {}, (("x0", read_descriptor("x0", f"{file}:x")),))
+    asked = replace(request(database, "numpy.softmax", FIXED, {}), workload=workload)
+    database.enqueue(asked)
+    assert drain_queue(database, backends=("numpy",)).measured == 1
+    key = kernel_named("numpy.softmax").identity, workload.key
+    assert queries.latest_traces(database, environment_of("numpy"))[key].median_ms is not None
+    lost = timed_workload(FIXED, {}, (("x0", read_descriptor("x0", f"{tmp_path / 'gone.safetensors'}:x")),))
+    database.enqueue(replace(asked, workload=lost))
+    report = drain_queue(database, backends=("numpy",))
+    assert (report.measured, report.failed, report.impossible, report.left) == (0, 0, 1, 1)
 
 
 def test_a_request_that_was_answered_meanwhile_is_not_measured_again(database: Database) -> None:
