@@ -14,6 +14,7 @@ from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import NoPathError, Path, Paths, Price
 from tensor_graphs.profiling.calibration import known_rates, measure_device
@@ -68,6 +69,8 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: S
 
     end: of the budget, on the clock of time.perf_counter. Returns how many steps were measured.
     """
+    if not all_hold(conditions_of(graph.roots), binding):           # x[5] of two rows: no run at these sizes
+        return 0
     table = by_op(all_kernels(backends))
     measured = 0
     guessed: Path | None = None
