@@ -18,6 +18,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from tensor_graphs.cli import options
 from tensor_graphs.errors import TensorGraphsError
 
 MOST_LINES = 40
@@ -78,6 +79,8 @@ def main() -> None:
     try:
         code = app(prog_name="tg", standalone_mode=False)
         sys.stdout.flush()
+    except options.UsageError as e:
+        _fail(str(e), 2)
     except TensorGraphsError as e:
         _fail(str(e), 1)
     except typer.Exit as e:
