@@ -28,6 +28,10 @@ DatabaseAt = Annotated[
 ]
 
 
+told = False
+"""whether the verb has said itself that it was interrupted"""
+
+
 class UsageError(TensorGraphsError):
     """The command line was used wrongly: exit code 2."""
 

@@ -75,4 +75,5 @@ def profile(
             f"{report.deployed} steps measured in place, {report.left} left in {report.seconds:.1f} s · {store.location}"
         )
     if report.interrupted:
+        options.told = True
         raise typer.Exit(130)

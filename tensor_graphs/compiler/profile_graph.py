@@ -131,11 +131,9 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
     next call goes on from there. timeout: seconds after which a kernel counts as hanging. Raises NoPathError when nothing may
     be used from the start.
     """
-    store = as_database(database)
-    tried = forms(graph, tolerance)                                 # what is measured is what would be run
-    form = next(tried)
     started = time.perf_counter()
     report = ProfileReport()
+    store = as_database(database)
     here, _ = resolve_backends(backends)
     seen: set[tuple[str, str]] = set()
     done = 0
@@ -145,6 +143,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
             on_step(done, done, what)
 
     try:
+        tried = forms(graph, tolerance)                             # what is measured is what would be run
+        form = next(tried)
         measure_device(store, here, threads=threads)
         with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
             while True:
