@@ -94,7 +94,7 @@ def _backend(backend: str | None, module: str | None) -> str:
         found = _imported(module)
         name = getattr(found, "NAME", None)
         if not isinstance(name, str) or (backend is not None and name != backend):
-            raise options.UsageError(
+            raise options.NotPossible(
                 f"--module: {module} is not the backend {backend or 'that it should be'!r}, its NAME is {name!r}\n"
                 "  fix: NAME = \"…\" at the top of the module, and the same name behind --backend"
             )
@@ -115,7 +115,7 @@ def _imported(source: str) -> ModuleType:
     file, name = Path(source), source
     if source.endswith(".py") or "/" in source:
         if not file.is_file():
-            raise options.UsageError(f"--module: there is no file {source}\n  fix: the path of the backend's module")
+            raise options.NotPossible(f"--module: there is no file {source}\n  fix: the path of the backend's module")
         root, parts = file.resolve().parent, [file.stem]
         while (root / "__init__.py").is_file():
             parts.insert(0, root.name)
@@ -125,4 +125,4 @@ def _imported(source: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as e:  # anyone's code
-        raise options.UsageError(f"--module: {source} cannot be imported: {type(e).__name__}: {e}") from e
+        raise options.NotPossible(f"--module: {source} cannot be imported: {type(e).__name__}: {e}") from e

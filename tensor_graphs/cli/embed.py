@@ -20,7 +20,7 @@ def embed(
         str, typer.Argument(help="The folder of a sentence encoder (config.json, tokenizer.json, *.safetensors).")
     ],
     text: Annotated[list[str], typer.Option(help="A text; give it several times for several.")],
-    dtype: Annotated[str, typer.Option(help="Of the weights: float32 or bfloat16.")] = "float32",
+    dtype: options.WeightDtype = "float32",
     tolerance: options.Tolerance = 1e-3,
     backends: options.Backends = "c,numpy",
     threads: options.Threads = None,
@@ -35,7 +35,7 @@ def embed(
             raise options.UsageError(f"--text number {number} is empty: there is nothing to embed")
     loaded = load_model(model, dtype=dtype)
     if loaded.kind != "bert":
-        raise options.UsageError(
+        raise options.NotPossible(
             f"{model} is a {loaded.kind} model, which does not embed\n  fix: tg run {model} --prompt …"
         )
     vectors, made = embeddings(
@@ -67,7 +67,7 @@ def embeddings(
 ) -> tuple[np.ndarray, Any]:
     """(one row per text, the compiled model)."""
     if loaded.tokenizer is None:
-        raise options.UsageError(f"{loaded.name} has no tokenizer.json, which embedding texts needs")
+        raise options.NotPossible(f"{loaded.name} has no tokenizer.json, which embedding texts needs")
     ids = [loaded.tokenizer.encode(t) for t in texts]
     longest = max(len(i) for i in ids)
     made = ready(

@@ -19,13 +19,14 @@ def explain(
         str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")
     ],
     at: options.At = None,
-    dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32",
+    largest: options.Largest = None,
+    dtype: options.WeightDtype = "float32",
     tolerance: options.Tolerance = 1e-3,
     backends: options.Backends = "c,numpy",
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
     rows: Annotated[int, typer.Option(min=1, help="Choices shown per variant.")] = 14,
-    memory_limit: Annotated[int | None, typer.Option(help="Bytes the device may use in all.")] = None,
+    memory_limit: options.MemoryLimit = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
@@ -45,6 +46,7 @@ def explain(
             at=typical(graph, at),
             threads=threads,
             progress=update,
+            largest=options.sizes(largest, graph, "--largest"),
             memory_limit=memory_limit,
         )
     if json:

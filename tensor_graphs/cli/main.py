@@ -12,12 +12,13 @@ import importlib.metadata
 import io
 import logging
 import os
-import signal
 import sys
 from typing import Annotated, NoReturn
 
 import typer
 
+from tensor_graphs import interrupted
+from tensor_graphs.cli import options
 from tensor_graphs.errors import TensorGraphsError
 
 MOST_LINES = 40
@@ -72,18 +73,21 @@ for _verb in VERBS:
 
 def main() -> None:
     """The entry point of the command: never returns, exits with a status."""
+    interrupted.while_running()
     for stream in (sys.stdout, sys.stderr):  # a terminal that has no µ shows a question mark
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         code = app(prog_name="tg", standalone_mode=False)
         sys.stdout.flush()
+    except options.UsageError as e:
+        _fail(str(e), 2)
     except TensorGraphsError as e:
         _fail(str(e), 1)
     except typer.Exit as e:
         _leave(e.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        _fail("stopped", 128 + signal.SIGINT)
+        _fail("stopped", interrupted.CODE)
     except BrokenPipeError:  # the reader has seen enough: `| head -1`
         _leave(1)
     except MemoryError:
@@ -99,6 +103,8 @@ def main() -> None:
             raise
         e.show()
         _leave(e.exit_code)
+    if code == interrupted.CODE and not options.told:  # typer turns Ctrl-C into this code
+        _fail("stopped", code)
     _leave(code if isinstance(code, int) else 0)
 
 
@@ -117,7 +123,7 @@ def _leave(code: int) -> NoReturn:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
+    interrupted.leave(code)
 
 
 if __name__ == "__main__":

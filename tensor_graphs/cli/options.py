@@ -28,8 +28,16 @@ DatabaseAt = Annotated[
 ]
 
 
+told = False
+"""whether the verb has said itself that it was interrupted"""
+
+
 class UsageError(TensorGraphsError):
-    """The command line was used wrongly."""
+    """The command line was used wrongly: exit code 2."""
+
+
+class NotPossible(TensorGraphsError):
+    """The command line is fine, but a file, a model or the database is not what it takes: exit code 1."""
 
 
 def _tolerance(value: float) -> float:
@@ -45,9 +53,30 @@ Tolerance = Annotated[
         help="Largest relative error against float64: of any kernel (measured), of the graph (predicted).",
     ),
 ]
+
+
+def _weight_dtype(value: str) -> str:
+    if value not in WEIGHT_DTYPES:
+        raise UsageError(f"--dtype {value}: weights cannot be kept in that\n  fix: float32 or bfloat16")
+    return value
+
+
+WEIGHT_DTYPES = ("float32", "bfloat16", "f32", "bf16")
+WeightDtype = Annotated[
+    str,
+    typer.Option("--dtype", callback=_weight_dtype, help="Of a model's weights: float32 or bfloat16 (activations are float32)."),
+]
 Backends = Annotated[str, typer.Option(help="Comma-separated backends a plan may use: c, numpy, torch, or one that is installed.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads (default: what this process may use).")]
 At = Annotated[str | None, typer.Option("--at", help="Sizes of dims to price at, like n=1,p=256.")]
+Largest = Annotated[
+    str | None, typer.Option("--largest", help="Sizes up to which it will be used (default: the dims' upper bounds), like n=64.")
+]
+MemoryLimit = Annotated[int | None, typer.Option("--memory-limit", min=1, help="Bytes the device may use in all.")]
+RandomWeights = Annotated[
+    int | None,
+    typer.Option("--random-weights", min=0, help="Draw the weights from this seed instead of reading them (docs/cli.md says how)."),
+]
 MaxPositions = Annotated[int | None, typer.Option(min=1, help="Positions that the KV cache holds.")]
 
 
@@ -69,7 +98,7 @@ def database(target: str | None) -> Database:
     return open_database(target or os.environ.get("TENSOR_GRAPHS_DB") or None)
 
 
-def sizes(text: str | None, graph: Graph) -> dict[str, int]:
+def sizes(text: str | None, graph: Graph, option: str = "--at") -> dict[str, int]:
     """`n=1,p=64` as a dict: sizes of dims that the graph has, within their bounds. Raises UsageError."""
     from tensor_graphs.language.dims import bounds
 
@@ -78,32 +107,32 @@ def sizes(text: str | None, graph: Graph) -> dict[str, int]:
         name, sign, value = (piece.strip() for piece in part.partition("="))
         if not sign or not value.isdecimal():
             raise UsageError(
-                f"--at: {part!r} is not a size like n=1\n  fix: the dims are {', '.join(graph.dims) or '(none)'}"
+                f"{option}: {part!r} is not a size like n=1\n  fix: the dims are {', '.join(graph.dims) or '(none)'}"
             )
         if name not in graph.dims:
             raise UsageError(
-                f"--at: the graph has no dim named {name!r}\n  fix: its dims are {', '.join(graph.dims) or '(none)'}"
+                f"{option}: the graph has no dim named {name!r}\n  fix: its dims are {', '.join(graph.dims) or '(none)'}"
             )
         low, high = bounds(graph.dims[name])
         if not low <= int(value) <= high:
-            raise UsageError(f"--at: {name} = {value} is outside of its range, {low} to {high}")
+            raise UsageError(f"{option}: {name} = {value} is outside of its range, {low} to {high}")
         out[name] = int(value)
     return out
 
 
 def read_graph(source: str) -> Graph:
-    """The graph of a `.tg` file. Raises UsageError or TextError."""
+    """The graph of a `.tg` file. Raises NotPossible or TextError."""
     from tensor_graphs.language.text import parse_graph
 
     path = Path(source)
     if path.is_dir():
-        raise UsageError(f"{source} is a folder; a .tg file is needed here")
+        raise NotPossible(f"{source} is a folder; a .tg file is needed here")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
-        raise UsageError(f"{source} cannot be read: {e.strerror}") from None
+        raise NotPossible(f"{source} cannot be read: {e.strerror}") from None
     except UnicodeDecodeError as e:
-        raise UsageError(f"{source} is not UTF-8 text (byte {e.start}); a .tg file is needed here") from None
+        raise NotPossible(f"{source} is not UTF-8 text (byte {e.start}); a .tg file is needed here") from None
     return parse_graph(text, filename=source)
 
 

@@ -21,7 +21,7 @@ def profile(
     ],
     budget: Annotated[float, typer.Option(min=0.1, help="Seconds to spend.")] = 60.0,
     at: options.At = None,
-    dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32",
+    dtype: options.WeightDtype = "float32",
     tolerance: options.Tolerance = 1e-3,
     backends: options.Backends = "c,numpy",
     threads: options.Threads = None,
@@ -84,6 +84,7 @@ def profile(
         for name in report.unused:
             print(f"{name}: no measured op reads it directly, so its values were of no use")
     if report.interrupted:
+        options.told = True
         raise typer.Exit(130)
 
 

@@ -22,40 +22,38 @@ def run(
     prompt: Annotated[str | None, typer.Option(help="Text to go on from.")] = None,
     ids: Annotated[str | None, typer.Option(help="Token ids to go on from, like 2,9259,10.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens to generate.")] = 32,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Draw from the k likeliest; 0 is all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Draw from the smallest set that holds this probability.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
-    dtype: Annotated[
-        str, typer.Option(help="Of the weights: float32 or bfloat16 (activations are float32).")
-    ] = "float32",
-    random_weights: Annotated[
-        int | None, typer.Option(help="Draw the weights from this seed instead of reading them.")
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="Draw instead of taking the likeliest; 0 is greedy. [default: 0, or 1 with --top-k, --top-p or --seed]"),
     ] = None,
+    top_k: Annotated[int, typer.Option(help="Draw from the k likeliest; 0 is off: from all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw from the smallest set that holds this probability; 1 is off.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Of the draws. [default: 0]")] = None,
+    dtype: options.WeightDtype = "float32",
+    random_weights: options.RandomWeights = None,
     chat: Annotated[bool, typer.Option(help="Use the folder's chat template, when it has one.")] = True,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on behind an end-of-text token.")] = False,
     tolerance: options.Tolerance = 1e-3,
     backends: options.Backends = "c,numpy",
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
-    memory_limit: Annotated[int | None, typer.Option(help="Bytes the device may use in all.")] = None,
+    memory_limit: options.MemoryLimit = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
     """Generate tokens with a decoder model, on the fastest path that is accurate enough."""
     from tensor_graphs.frontends.generate import check_room
     from tensor_graphs.frontends.huggingface import load_model
-    from tensor_graphs.frontends.sampling import Sampling
     from tensor_graphs.models.gemma3 import Gemma3Spec
 
-    sampling = Sampling(temperature, top_k, top_p, seed)
+    sampling = sampling_of(temperature, top_k, top_p, seed)
     loaded = load_model(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
     if not isinstance(loaded.spec, Gemma3Spec):
-        raise options.UsageError(
+        raise options.NotPossible(
             f"{model} is a {loaded.kind} model, which does not generate text\n  fix: tg embed {model} --text …"
         )
     start = prompt_ids(loaded, prompt, ids, chat)
-    check_room(start, tokens, loaded.max_positions, loaded.spec.vocabulary)
+    check_room(start, tokens, loaded.max_positions, loaded.spec.vocabulary, most=loaded.config.max_position_embeddings)
     made = ready(
         loaded,
         tolerance=tolerance,
@@ -83,8 +81,23 @@ def run(
     )
 
 
+def sampling_of(temperature: float | None, top_k: int, top_p: float, seed: int | None) -> Any:
+    """The options as a Sampling: whoever asks for a top k, a top p or a seed wants draws, at temperature 1 unless they say another.
+
+    Raises UsageError for a value out of range.
+    """
+    from tensor_graphs.frontends.errors import SamplingError
+    from tensor_graphs.frontends.sampling import Sampling
+
+    draws = top_k != 0 or top_p != 1 or seed is not None
+    try:
+        return Sampling((1.0 if draws else 0.0) if temperature is None else temperature, top_k, top_p, seed or 0)
+    except SamplingError as e:
+        raise options.UsageError(str(e)) from None
+
+
 def prompt_ids(loaded: Any, prompt: str | None, ids: str | None, chat: bool) -> list[int]:
-    """The prompt's token ids, from --ids or through the folder's tokenizer. Raises UsageError or FrontendError."""
+    """The prompt's token ids, from --ids or through the folder's tokenizer. Raises UsageError, NotPossible or FrontendError."""
     if (prompt is None) == (ids is None):
         raise options.UsageError("give either --prompt TEXT or --ids 2,9259,…")
     if ids is not None:
@@ -93,7 +106,7 @@ def prompt_ids(loaded: Any, prompt: str | None, ids: str | None, chat: bool) -> 
         except ValueError:
             raise options.UsageError(f"--ids {ids!r} is not a list of whole numbers like 2,9259,10") from None
     if loaded.tokenizer is None:
-        raise options.UsageError(
+        raise options.NotPossible(
             f"{loaded.name} has no tokenizer.json, so --prompt cannot be read\n  fix: --ids 2,9259,… (token ids)"
         )
     tokenizer = loaded.tokenizer

@@ -16,11 +16,13 @@ from pathlib import Path
 
 from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, GUESS_MARGIN, PriceBook, as_database, resolve_backends
 from tensor_graphs.compiler.intermediates import Intermediates, Wanted, as_written, forms, in_float64
+from tensor_graphs.compiler.room import check_room
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, copy_kernel, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.lower import PlanError, arena_buffers, lower
@@ -58,8 +60,9 @@ def compile_graph(graph: Graph, *, tolerance: float = DEFAULT_TOLERANCE, backend
     where the prediction is beyond it, values are kept in float64 between ops (float states then are float64, inputs and outputs are
     as written). intermediates: "as_written" or "float64" to have it so whatever the prediction. at: typical sizes of dims for
     pricing. largest: sizes up to which the graph will be used (default: the dims' upper bounds); memory is laid out and checked for
-    them. memory_limit: bytes the device may use in all. path: run this one instead of choosing. reuse_outputs: a run may
-    overwrite the outputs of the one before. threads: rows of so many threads count, and what is verified uses them.
+    them. memory_limit: bytes the device may use in all; a plan that needs more at `largest` is refused here, with the sizes up to
+    which it would fit. path: run this one instead of choosing. reuse_outputs: a run may overwrite the outputs of the one before.
+    threads: rows of so many threads count, and what is verified uses them.
     Raises NoPathError (no path, or none within the tolerance) and PlanError (too little memory).
     """
     if not tolerance >= 0:
@@ -132,7 +135,7 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
     missing = chooser.queue_misses()
     plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, asked.notes, asked.reuse_outputs, memory_limit, missing,
                 decided.why)
-    plan.check_capacity(sizes if largest is not None else {n: d.bounds(s)[0] for n, s in graph.dims.items()})
+    check_room(plan)
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
              len(variants[0].program.instructions), time.perf_counter() - started)
     return plan
@@ -177,6 +180,7 @@ def _points(graph: Graph, table_dim: str | None, largest: Mapping[str, int],
     typical = {n: min(largest[n], max(d.bounds(s)[0], int((at or {}).get(n, midpoint(s))))) for n, s in graph.dims.items()}
     if table_dim is None:
         return [(0, 0, typical)]
+    conditions = conditions_of(graph.roots)
     lo, hi = d.bounds(graph.dims[table_dim])
     cuts = [lo, *(c for c in (2, 5, 17, 65) if lo < c <= hi)]
     out = []
@@ -188,6 +192,9 @@ def _points(graph: Graph, table_dim: str | None, largest: Mapping[str, int],
         for name, symbol in graph.dims.items():                     # dims that may not exceed the table's (m ≤ n) follow it
             if name != table_dim and d.bounds(symbol) == (lo, hi) and binding[name] > middle:
                 binding[name] = middle if name not in (at or {}) else binding[name]
+        if not all_hold(conditions, binding):                       # n + p ≤ 256: what was not asked for gives way
+            lowest = {n: binding[n] if n == table_dim or n in (at or {}) else d.bounds(s)[0] for n, s in graph.dims.items()}
+            binding = lowest if all_hold(conditions, lowest) else binding
         out.append((low, high, binding))
     return out
 

@@ -16,6 +16,7 @@ from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.path import NoPathError, Path, Paths, Price, needs_choice
@@ -128,6 +129,8 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: S
 
     end: of the budget, on the clock of time.perf_counter. Returns how many steps were measured.
     """
+    if not all_hold(conditions_of(graph.roots), binding):           # x[5] of two rows: no run at these sizes
+        return 0
     table = by_op(all_kernels(backends))
     measured = 0
     guessed: Path | None = None
@@ -193,12 +196,10 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
     FlashInfer-Trace's {"type": "safetensors", "path": …, "tensor_key": …}. Ops that read these directly are measured with them too,
     and their traces' workloads say so; a kernel that is wrong on them is not used. Raises InputError when values do not fit.
     """
-    store = as_database(database)
-    tried = forms(graph, tolerance)                                 # what is measured is what would be run
-    form = next(tried)
     started = time.perf_counter()
     report = ProfileReport()
     given = given_inputs(graph, inputs or {}, price_points(graph, at, largest))
+    store = as_database(database)
     here, _ = resolve_backends(backends)
     seen: set[tuple[str, str]] = set()
     used: set[Descriptor] = set()
@@ -209,6 +210,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
             on_step(done, done, what)
 
     try:
+        tried = forms(graph, tolerance)                             # what is measured is what would be run
+        form = next(tried)
         measure_device(store, here, threads=threads)
         with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
             while True:

@@ -30,14 +30,22 @@ class Generation:
         return 1.0 / float(np.median(self.step_seconds)) if self.step_seconds else 0.0
 
 
-def check_room(prompt: Sequence[int], tokens: int, max_positions: int, vocabulary: int) -> None:
-    """Raise FrontendError for a prompt that does not fit the cache, or ids outside of the vocabulary."""
+def check_room(prompt: Sequence[int], tokens: int, max_positions: int, vocabulary: int, most: int | None = None) -> None:
+    """Raise FrontendError for a prompt that does not fit the cache, or ids outside of the vocabulary.
+
+    max_positions: tokens that the cache holds; most: those for which the model has positions (None: any number).
+    """
     if not prompt:
         raise FrontendError("the prompt is empty", fix="at least one token id is needed to predict the next")
     needed = len(prompt) + max(tokens, 1) - 1                        # the last token is not put into the cache
     if needed > max_positions:
-        raise FrontendError(f"the prompt has {len(prompt)} tokens and {tokens} more are asked for, the cache holds {max_positions}",
-                            fix=f"--max-positions {needed}, a shorter prompt, or fewer --tokens")
+        said = f"the prompt has {len(prompt)} tokens and {tokens} more are asked for, the cache holds {max_positions}"
+        if most is None or needed <= most:
+            raise FrontendError(said, fix=f"--max-positions {needed}, a shorter prompt, or fewer --tokens")
+        longer = f"--max-positions {most} and " if most > max_positions else ""
+        raise FrontendError(f"{said}; the model has positions for {most}",
+                            fix=f"{longer}--tokens {most - len(prompt) + 1} or fewer" if len(prompt) <= most else
+                                f"a prompt of at most {most} tokens")
     wrong = [i for i in prompt if not 0 <= i < vocabulary]
     if wrong:
         raise FrontendError(f"token id {wrong[0]} is outside of the vocabulary, 0 to {vocabulary - 1}")

@@ -12,13 +12,14 @@ sum keeps its dtype.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.conditions import Condition, at_least
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, i32, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError, ShapeError
@@ -32,7 +33,10 @@ Gradient = Callable[[Node, Node], tuple[Node | None, ...]]
 
 @dataclass(frozen=True, eq=False)
 class AtomicOp:
-    """One row of the op table. flops are per output element (per operand element for reductions)."""
+    """One row of the op table. flops are per output element (per operand element for reductions).
+
+    conditions: of a node, what must hold between sizes and its type rule could not prove (see conditions.py).
+    """
 
     name: str
     arity: int
@@ -43,6 +47,7 @@ class AtomicOp:
     commutative: bool = False
     flops: float = 1.0
     group: Literal["unary", "binary", "ternary", "reduce", "move", "index", "source"] = "unary"
+    conditions: Callable[[Node], Iterable[Condition]] | None = None
     kind: str = "atomic"
 
     def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
@@ -195,6 +200,13 @@ def _pad_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> Ten
     return TensorType(tuple(shape), xs[0].dtype)
 
 
+def _pad_conditions(n: Node) -> Iterable[Condition]:
+    for axis, pair in enumerate(n.attrs["padding"]):
+        for amount in pair:
+            text = f"axis {axis} is padded by {d.format_dim(amount)}, below 0"
+            yield from at_least(amount, 0, f"pad of {show(n.inputs[0])}", text)
+
+
 def slice_size(start: Dim, stop: Dim, step: int) -> Dim:
     """Number of elements of start:stop:step; the bounds are already inside the axis."""
     if step > 0:
@@ -218,6 +230,16 @@ def _slice_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> T
                                       fix="indexing x[a:b] clamps like Python; this op does not")
         shape.append(slice_size(start, stop, step))
     return TensorType(tuple(shape), xs[0].dtype)
+
+
+def _slice_conditions(n: Node) -> Iterable[Condition]:
+    for axis, (size, (start, stop, step)) in enumerate(zip(n.inputs[0].shape, n.attrs["bounds"], strict=True)):
+        low, high = (start, stop) if step > 0 else (stop + 1, start + 1)
+        steps = "" if step == 1 else f" step {step}"
+        text = (f"axis {axis} from {d.format_dim(start)} to {d.format_dim(stop)}{steps} leaves the axis of size "
+                f"{d.format_dim(size)}")
+        for more, less in ((low, 0), (size, high), (high, low)):
+            yield from at_least(more, less, f"slice of {show(n.inputs[0])}", text)
 
 
 def _cast_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
@@ -414,9 +436,9 @@ ROWS: tuple[AtomicOp, ...] = (
     AtomicOp("expand", 1, _expand_type, lambda a, n, x: a.expand(n, x), _expand_gradient,
              attributes=("shape",), group="move", flops=0),
     AtomicOp("pad", 1, _pad_type, lambda a, n, x: a.pad(n, x), _pad_gradient,
-             attributes=("padding", "value"), group="move", flops=0),
+             attributes=("padding", "value"), group="move", flops=0, conditions=_pad_conditions),
     AtomicOp("slice", 1, _slice_type, lambda a, n, x: a.slice(n, x), _slice_gradient,
-             attributes=("bounds",), group="move", flops=0),
+             attributes=("bounds",), group="move", flops=0, conditions=_slice_conditions),
     AtomicOp("gather", 2, _gather_type, lambda a, n, x, i: a.gather(n, x, i), _gather_gradient,
              attributes=("axis",), group="index"),
     AtomicOp("scatter", 3, _scatter_type, lambda a, n, x, i, u: a.scatter(n, x, i, u), _scatter_gradient,

@@ -47,14 +47,17 @@ class CompositeOp:
 
     direct(roles, attrs, out_types) -> array or tuple: float64 evaluation; `roles` maps operand names to arrays (absent ones are
     missing, `*xs` is a list), `attrs` has dims evaluated. gradient(node, grads) -> {operand name: gradient node or None}.
+    conditions(node): what must hold between sizes beside what its definition asks for (see conditions.py).
     """
 
     kind = "composite"
 
     def __init__(self, build: Build, *, name: str | None = None, direct: Callable[..., Any] | None = None,
-                 gradient: Callable[..., Any] | None = None, opaque: bool = False) -> None:
+                 gradient: Callable[..., Any] | None = None, opaque: bool = False,
+                 conditions: Callable[[Node], Any] | None = None) -> None:
         self.name = name or build.__name__
         self.build, self.direct, self.gradient_rule, self.opaque = build, direct, gradient, opaque
+        self.conditions = conditions
         self.__doc__ = build.__doc__
         self.signature = inspect.signature(build)
         parameters = list(self.signature.parameters.values())

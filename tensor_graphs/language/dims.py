@@ -481,6 +481,13 @@ def symbols(x: Dim) -> tuple[Expr, ...]:
     return tuple(_atom(x.symbols[name]) for name in sorted(x.symbols)) if isinstance(x, Expr) else ()
 
 
+def parts(x: Dim) -> tuple[Dim, Dim]:
+    """(p, m) with x = p − m, neither with a negative coefficient: 256 − n − p gives 256 and n + p."""
+    if not isinstance(x, Expr):
+        return (x, 0) if x >= 0 else (0, -x)
+    return _make({m: k for m, k in x.terms if k > 0}), _make({m: -k for m, k in x.terms if k < 0})
+
+
 def sort_key(x: Dim) -> tuple[int, int, str]:
     """A key for a total, repeatable order of dims: ints by value, then expressions by their text."""
     return (1, 0, format_dim(x)) if isinstance(x, Expr) else (0, int(x), "")

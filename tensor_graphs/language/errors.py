@@ -8,6 +8,9 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from tensor_graphs.errors import TensorGraphsError
@@ -30,8 +33,30 @@ class Location:
         return linecache.getline(self.file, self.line).strip()
 
 
+_place: ContextVar[Location | None] = ContextVar("place", default=None)
+
+
+@contextmanager
+def written_at(location: Location | None) -> Iterator[None]:
+    """What is made inside was written there: a rewritten node where the old one was, a node of a text on its line.
+
+    The outermost counts.
+    """
+    if location is None or _place.get() is not None:
+        yield
+        return
+    token = _place.set(location)
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
+
 def where_written() -> Location | None:
     """The caller's line outside of this package, or the outermost line of it when there is none (the package's own models)."""
+    place = _place.get()
+    if place is not None:
+        return place
     frame = sys._getframe(1)
     last = frame
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):

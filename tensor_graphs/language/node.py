@@ -18,7 +18,7 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
-from tensor_graphs.language.errors import Location, where_written
+from tensor_graphs.language.errors import Location, where_written, written_at
 from tensor_graphs.language.tensor import TensorOperators
 
 
@@ -200,13 +200,18 @@ def walk(outputs: Iterable[Node]) -> list[Node]:
 
 
 def rebuild(outputs: Sequence[Node], replace: Callable[[Node, tuple[Node, ...]], Node | None]) -> list[Node]:
-    """The outputs with every node passed, operands first, through `replace(node, new_inputs)`; None keeps it (on new operands)."""
+    """The outputs with every node passed, operands first, through `replace(node, new_inputs)`; None keeps it (on new operands).
+
+    What is made in place of a node was written where that node was.
+    """
     new: dict[Node, Node] = {}
     for node in walk(outputs):
         inputs = tuple(new[i] for i in node.inputs)
-        made = replace(node, inputs)
-        if made is None:
-            made = node if all(a is b for a, b in zip(inputs, node.inputs, strict=True)) else apply(node.op, inputs, node.attrs)
+        with written_at(node.location):
+            made = replace(node, inputs)
+            if made is None:
+                same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+                made = node if same else apply(node.op, inputs, node.attrs)
         new[node] = made
     return [new[o] for o in outputs]
 

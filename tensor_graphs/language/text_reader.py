@@ -19,7 +19,7 @@ from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DTYPES, DType
-from tensor_graphs.language.errors import LanguageError
+from tensor_graphs.language.errors import LanguageError, Location, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply
 from tensor_graphs.language.text_tokens import KEYWORDS, VERSION, TextError, Token, Tokens, shown
@@ -70,9 +70,10 @@ class _Reader:
         self.error = self.tokens.error
 
     def guard(self, token: Token, build: Callable[[], T]) -> T:
-        """Run what may raise an error of the language, and tell it at its place in the text."""
+        """Run what may raise an error of the language, and tell it at its place in the text. Nodes made were written there."""
         try:
-            return build()
+            with written_at(Location(self.tokens.filename, token.line)):
+                return build()
         except TextError:
             raise
         except TensorGraphsError as e:

@@ -131,22 +131,26 @@ class Plan:
 
     def check_capacity(self, binding: Mapping[str, int], capacity: int | None = None) -> None:
         """Raise PlanError, naming the largest live set, when these dims need more than the device may use."""
+        text = self.over_capacity(binding, capacity)
+        if text is not None:
+            raise PlanError(f"{text}\n  fix: smaller dims, a shorter cache, or a higher memory limit")
+
+    def over_capacity(self, binding: Mapping[str, int], capacity: int | None = None) -> str | None:
+        """What is too much at these dims, and the largest live set; None when it fits."""
         limit = capacity if capacity is not None else self.capacity
         if limit is None:
-            return
+            return None
         use = self.memory(**{n: int(v) for n, v in binding.items() if n in self.graph.dims})
         if use.total <= limit:
-            return
+            return None
         size, members = self.variant(binding).layout.largest_live_set(binding)
         largest = ", ".join(f"{m.label} {human(int(d.evaluate(m.nbytes, binding)))}" for m in members[:4]) or "nothing transient"
         sizes = ", ".join(f"{n}={v}" for n, v in sorted(binding.items()))
         more = "".join(f", {name} {human(n)}" for name, n in (("bound", use.bound), ("scratch", use.scratch)) if n)
-        raise PlanError(
-            f"device cpu may use {human(limit)}, the plan needs {human(use.total)}"
-            f"{' at ' + sizes if sizes else ''}: parameters {human(use.parameters)}, states {human(use.states)}, "
-            f"outputs {human(use.outputs)}, arena {human(use.arena)}{more}\n"
-            f"  largest live set, {human(size)}: {largest}\n"
-            f"  fix: smaller dims, a shorter cache, or a higher memory limit")
+        return (f"device cpu may use {human(limit)}, the plan needs {human(use.total)}"
+                f"{' at ' + sizes if sizes else ''}: parameters {human(use.parameters)}, states {human(use.states)}, "
+                f"outputs {human(use.outputs)}, arena {human(use.arena)}{more}\n"
+                f"  largest live set, {human(size)}: {largest}")
 
 
 def human(nbytes: float) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
 from tensor_graphs.language.dtypes import DType, f64
-from tensor_graphs.language.errors import LanguageError
+from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import ArrayValue, Node, TensorType, apply, consumers, walk
@@ -95,7 +95,8 @@ class _Widening:
 
     def graph(self) -> Graph:
         for node in walk(self.roots):
-            self.values[node] = self.outputs_of(node)
+            with written_at(node.location):
+                self.values[node] = self.outputs_of(node)
         outputs = {name: _to(self.value(old), old.dtype) for name, old in self.outputs.items()}
         updates: dict[leaves.State | str, Node] = {}
         for name, old in self.updates.items():

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.conditions import conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.paths.lower import Instruction, Operand
@@ -55,6 +56,9 @@ class CompiledGraph:
         self._input_types = {n: node.type for n, node in self.graph.inputs.items()}
         self._output_types = {n: node.type for n, node in self.graph.outputs.items()}
         self._state_types = {n: node.type for n, node in self.graph.states.items()}
+        self._conditions = conditions_of(self.graph.roots)
+        self._gaps = d.compile_dims([c.gap for c in self._conditions], self.dims)
+        self._allowed: tuple[int, ...] | None = None         # the sizes of the last run, at which every condition holds
 
     def _checked(self, name: str, value: Any) -> np.ndarray:
         t = self.graph.parameters[name].type
@@ -83,13 +87,15 @@ class CompiledGraph:
              out: Mapping[str, np.ndarray] | None, **options: Any) -> dict[str, np.ndarray]:
         arrays = self._inputs(inputs)
         binding = solve_dims(self._input_types, {n: a.shape for n, a in arrays.items()}, self.graph.dims, dims)
+        sizes = tuple(binding[n] for n in self.dims)
+        if sizes != self._allowed:
+            self._check_sizes(sizes)
         if self.plan.capacity is not None:
             self.plan.check_capacity(binding)
         if self.graph.states and session is None:
             raise RunError("the graph has states: run(…, session=compiled.session())")
         index = self._variant(binding)
         executor = self.executors[index]
-        sizes = tuple(binding[n] for n in self.dims)
         results = self._outputs(sizes, binding, out)
         self._keep_apart(arrays, results, session, out)
         bases: dict[int, np.ndarray] = {}
@@ -112,6 +118,14 @@ class CompiledGraph:
             with self._lock:
                 self._frames[index].append(frame)
         return results
+
+    def _check_sizes(self, sizes: tuple[int, ...]) -> None:
+        """Raise RunError when an op would leave an axis at these sizes: each is in range, but not all of them together."""
+        for c, gap in zip(self._conditions, self._gaps(*sizes), strict=True):
+            if gap < 0:
+                at = ", ".join(f"{n} = {s}" for n, s in zip(self.dims, sizes, strict=True))
+                raise RunError(f"{c}; here {at}\n  fix: sizes with {c.wanted}, or other bounds where the dim is made")
+        self._allowed = sizes
 
     def _keep_apart(self, arrays: dict[str, np.ndarray], results: Mapping[str, np.ndarray], session: Session | None,
                     out: Mapping[str, np.ndarray] | None) -> None:

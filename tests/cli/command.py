@@ -71,6 +71,6 @@ def assert_complains(result: subprocess.CompletedProcess[str], *said: str, code:
     assert "Traceback" not in result.stderr, result.stderr
     lines = result.stderr.splitlines()
     assert 1 <= len(lines) <= SCREEN, result.stderr
-    assert lines[0].startswith("error: " if code != 2 else "Usage: "), result.stderr
+    assert lines[0].startswith("error: " if code != 2 else ("error: ", "Usage: ")), result.stderr
     for text in said:
         assert text in result.stderr, (text, result.stderr)

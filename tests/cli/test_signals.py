@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from tests.cli.command import TG, document, environment, tg
 
@@ -47,6 +51,66 @@ def test_ctrl_c_while_profiling_keeps_every_row_and_the_next_call_goes_on(tmp_pa
     rest = document(tg(*arguments, "--budget", 100, "--json"))
     assert rest["already_known"] >= 1 and rest["left"] == 0 and not rest["interrupted"]
     assert traces(db) >= kept + rest["measured"]
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
+def test_a_second_and_third_ctrl_c_do_not_cut_the_end_short(tmp_path: Path, options: tuple[str, ...]) -> None:
+    db, graph = tmp_path / "own.db", tmp_path / "softmax.tg"
+    graph.write_text("tg 1\ndim n 1..512\ninput x f32[n, 640]\noutput y = softmax(x)\n")
+    process = subprocess.Popen(
+        [*TG, "profile", str(graph), "--db", str(db), "--backends", "numpy", "--budget", "100", *options],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while traces(db) < 1:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.02)
+    for _ in range(3):
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGINT)
+        time.sleep(0.03)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")
+    assert json.loads(out)["interrupted"] if options else " left in " in out
+
+
+@pytest.mark.parametrize("module", ["numpy", "typer", "sqlalchemy"])
+def test_ctrl_c_while_the_command_is_being_imported_is_one_line(tmp_path: Path, module: str) -> None:
+    (tmp_path / "g.tg").write_text("tg 1\ninput x f32[2]\noutput y = exp(x)\n")
+    code = f"""
+import os, signal, sys
+sys.argv = ["tg", "profile", {str(tmp_path / "g.tg")!r}, "--json"]
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from tensor_graphs.cli.main import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "error: stopped\n")
+
+
+def test_an_interrupt_inside_of_an_eval_ends_with_the_code_for_it_too() -> None:
+    code = """
+import os, signal, sys
+from tensor_graphs import interrupted
+interrupted.while_running()
+try:
+    eval("os.kill(os.getpid(), signal.SIGINT) or [i for i in range(10**7)]")
+except KeyboardInterrupt:
+    interrupted.leave(130)
+"""
+    assert subprocess.run([sys.executable, "-c", code], env=environment(), timeout=60, check=False).returncode == 130
+
+
+def test_a_program_that_imports_the_package_keeps_its_own_ctrl_c() -> None:
+    code = "import signal, tensor_graphs; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    assert subprocess.run([sys.executable, "-c", code], env=environment(), timeout=60, check=False).returncode == 0
 
 
 def test_ctrl_c_before_anything_is_measured_is_quiet_too(tmp_path: Path) -> None:

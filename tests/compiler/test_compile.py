@@ -19,6 +19,7 @@ from tensor_graphs.compiler.profile_graph import profile_graph
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language import atomic
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.lower import PlanError
@@ -253,6 +254,40 @@ def test_too_little_memory_is_refused_before_anything_runs_and_names_what_is_ali
     for needed in ("device cpu may use 5.0 kB, the plan needs", "at n=64", "largest live set, ", "linear", "fix: "):
         assert needed in text
     assert compile_graph(g, database=filled, backends=("numpy",), memory_limit=100_000, largest={"n": 64}).variants
+
+
+def test_a_plan_is_held_to_the_largest_sizes_it_will_be_used_at_and_the_advice_is_the_most_that_fits(filled: Database) -> None:
+    limit = 3000
+    with pytest.raises(PlanError, match="device cpu may use 3.0 kB, the plan needs .* at n=64") as caught:
+        compile_graph(GRAPH, database=filled, backends=("numpy",), memory_limit=limit)       # though it fits at small sizes
+    found = re.search(r'fix: largest=\{"n": (\d+)\} .*--largest n=\1\), or a higher memory limit', str(caught.value))
+    assert found is not None and "largest live set, " in str(caught.value)
+    most = int(found[1])
+    plan = compile_graph(GRAPH, database=filled, backends=("numpy",), memory_limit=limit, largest={"n": most})
+    assert plan.memory(n=most).total <= limit
+    with pytest.raises(PlanError):
+        compile_graph(GRAPH, database=filled, backends=("numpy",), memory_limit=limit, largest={"n": most + 1})
+    with pytest.raises(PlanError, match="fix: a higher memory limit: it does not fit at the smallest sizes either"):
+        compile_graph(GRAPH, database=filled, backends=("numpy",), memory_limit=10)
+
+
+def test_sizes_that_only_fit_together_are_advised_together(filled: Database) -> None:
+    n, m = tg.dim("n", 1, 64), tg.dim("m", 1, 64)
+    g = tg.graph({"a": tg.softmax(tg.input("x", (n, 16))), "b": tg.softmax(tg.input("y", (m, 16)))})
+    with pytest.raises(PlanError, match='"m": ') as caught:
+        compile_graph(g, database=filled, backends=("numpy",), memory_limit=3000)
+    found = re.search(r'largest=\{"m": (\d+), "n": (\d+)\}', str(caught.value))
+    assert found is not None
+    compile_graph(g, database=filled, backends=("numpy",), memory_limit=3000, largest={"m": int(found[1]), "n": int(found[2])})
+
+
+def test_prices_are_asked_for_at_sizes_that_can_run(filled: Database) -> None:
+    n, p = tg.dim("n", 1, 64), tg.dim("p", 0, 63)
+    cache = tg.state("k", (64, 16))
+    k = cache.write(tg.input("x", (n, 16)), at=p)
+    g = tg.graph(tg.softmax(atomic.slice(k, ((0, n + p, 1), (0, 16, 1)))), {cache: k})
+    asked = price_points(g)
+    assert all(b["n"] + b["p"] <= 64 for b in asked) and asked[-1]["n"] == 64
 
 
 def test_sizes_of_unknown_dims_are_refused(filled: Database) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import HostCall
 from tensor_graphs.language import atomic
+from tensor_graphs.language.text import parse_graph
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.plan import Plan, PlanError
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
@@ -54,6 +56,42 @@ def said(act: Callable[[], object], error: type[Exception] = RunError) -> str:
         act()
     assert type(caught.value) is error
     return str(caught.value)
+
+
+# ---- sizes that do not fit each other ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backends", BACKENDS, ids="+".join)
+@pytest.mark.parametrize(("row", "rows", "wanted"), [(-1, 0, "n ≥ 1"), (0, 0, "n ≥ 1"), (5, 2, "n ≥ 6")])
+def test_an_index_outside_of_the_rows_of_this_run_is_refused_not_read(backends: tuple[str, ...], row: int, rows: int,
+                                                                      wanted: str) -> None:
+    x = tg.input("x", (N, 3))
+    for made in (x[row] * 2.0, x[row]):
+        compiled = compiled_of(tg.graph(made), {}, backends)
+        message = said(lambda c=compiled: c.run({"x": numbers(rows, 3)}))  # type: ignore[misc]
+        assert message.startswith("slice of f32[n, 3] at test_compiled_graph.py:")
+        assert f"leaves the axis of size n; here n = {rows}" in message and f"fix: sizes with {wanted}" in message
+        given = numbers(6, 3)
+        np.testing.assert_allclose(compiled.run({"x": given})["out"], given[row] * (2.0 if made.op.name == "mul" else 1.0))
+        said(lambda c=compiled: c.run({"x": numbers(rows, 3)}))            # type: ignore[misc]  # also behind a run that was right
+
+
+def test_a_cache_that_would_overflow_is_refused_and_keeps_its_rows() -> None:
+    g = parse_graph(Path("examples/cached_attention.tg").read_text(encoding="utf-8"), "cached_attention.tg")
+    compiled = compiled_of(g, {}, ("numpy",))
+    session = compiled.session()
+
+    def step(n: int, p: int) -> np.ndarray:
+        one = np.ones((n, 1, 64), np.float32)
+        return compiled.run({"q": numbers(n, 4, 64), "new_k": one, "new_v": one * p}, dims={"p": p}, session=session)["y"]
+
+    assert step(6, 250).shape == (6, 4, 64)
+    before = session.snapshot()
+    for n, p in ((256, 255), (7, 250)):
+        message = said(lambda n=n, p=p: step(n, p))                        # type: ignore[misc]
+        assert "slice of f32[256, 1, 64] at cached_attention.tg:12: axis 0 from 0 to n + p" in message
+        assert f"here n = {n}, p = {p}" in message and "fix: sizes with n + p ≤ 256" in message
+    assert all((session[name] == value).all() for name, value in before.items())
 
 
 # ---- right results -------------------------------------------------------------------------------------------------

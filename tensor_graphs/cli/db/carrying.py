@@ -64,14 +64,14 @@ def import_(
 
         if not source.is_file():  # said before a database is made
             what = "is a folder\n  fix: name a file, or say --format flashinfer-trace" if source.is_dir() else "is not there"
-            raise options.UsageError(f"{source} {what}")
+            raise options.NotPossible(f"{source} {what}")
         with _progress("importing", json) as on_step:
             report = import_file(options.database(db), source, on_step)
     else:
         from tensor_graphs.records.flashinfer_trace import import_dataset
 
         if not source.is_dir():
-            raise options.UsageError(f"{source} is no folder\n  fix: name the folder of the data set")
+            raise options.NotPossible(f"{source} is no folder\n  fix: name the folder of the data set")
         with options.status(f"reading {source}", json):
             report = import_dataset(source, options.database(db))
     _tell(report, json)

@@ -130,7 +130,7 @@ def _place(r: Evidence) -> str:
 
 
 def _graphs(store: Database, what: str | None) -> Iterable[str]:
-    """The structural keys that a person means. Raises UsageError when the database has none of them."""
+    """The structural keys that a person means. Raises NotPossible when the database has none of them."""
     from tensor_graphs.records import queries
 
     if what is None:
@@ -147,11 +147,11 @@ def _graphs(store: Database, what: str | None) -> Iterable[str]:
         known = [key for key, _ in queries.graphs_like(store, what)]
         missing = f"{store.location} has no graph that is named {what!r} or whose key begins so\n  fix: tg db best lists them"
     if not known:
-        raise options.UsageError(missing)
+        raise options.NotPossible(missing)
     return known
 
 
-def _unknown_kernel(store: Database, kernel: str) -> options.UsageError:
-    return options.UsageError(
+def _unknown_kernel(store: Database, kernel: str) -> options.NotPossible:
+    return options.NotPossible(
         f"{store.location} knows no kernel named {kernel!r}, nor a source hash like it\n  fix: tg db best lists kernels"
     )

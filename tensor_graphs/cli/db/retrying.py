@@ -66,16 +66,16 @@ def _failed_here(store: Database, what: str, threads: int | None) -> Iterator[Fa
     if what.isdecimal():
         (asked,) = queries.evidence(store, int(what))
         if asked.environment_key not in here:
-            raise options.UsageError(f"trace {what} was measured on {asked.hardware_name} ({asked.backend}), not in an "
+            raise options.NotPossible(f"trace {what} was measured on {asked.hardware_name} ({asked.backend}), not in an "
                                      "environment of this machine\n  fix: retry it there")  # fmt: skip
         found = [f for f in queries.failures(store, kernel=asked.source_hash, limit=MOST) if f.trace.trace_id == int(what)]
         if not found:
-            raise options.UsageError(f"trace {what} is {asked.status}, so there is nothing to retry")
+            raise options.NotPossible(f"trace {what} is {asked.status}, so there is nothing to retry")
         if not found[0].newest:
-            raise options.UsageError(f"trace {what} was measured again since\n  fix: tg db history {asked.implementation_name}")
+            raise options.NotPossible(f"trace {what} was measured again since\n  fix: tg db history {asked.implementation_name}")
     else:
         if not queries.kernels_like(store, what):
-            raise options.UsageError(f"{store.location} knows no kernel named {what!r}\n  fix: tg db failures lists them")
+            raise options.NotPossible(f"{store.location} knows no kernel named {what!r}\n  fix: tg db failures lists them")
         found = [f for f in queries.failures(store, kernel=what, limit=MOST) if f.newest and f.trace.environment_key in here]
     yield from sorted(found, key=lambda f: (bool(f.trace.axes), f.trace.trace_id))
 

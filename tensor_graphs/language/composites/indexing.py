@@ -18,6 +18,7 @@ from tensor_graphs.language.atomic import check_axis, dim_fill, fill, need, same
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.products import linear
+from tensor_graphs.language.conditions import Condition, at_least
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import DType, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
@@ -159,7 +160,13 @@ def _argmax_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types
     return np.asarray(np.argmax(roles["x"], axis=attrs["axis"]), dtype=np.int32)
 
 
-@library(direct=_argmax_direct)
+def _of_something(node: Node) -> list[Condition]:
+    x, axis = node.inputs[0], node.attrs["axis"]
+    size = x.shape[axis]
+    return at_least(size, 1, f"argmax of {show(x)}", f"nothing is the largest of no elements, axis {axis} has {format_dim(size)}")
+
+
+@library(direct=_argmax_direct, conditions=_of_something)
 def argmax(x: Node, *, axis: int = -1) -> Node:
     """The index (i32) of the largest element along `axis`, which disappears: the first of equal ones; NaN wins."""
     need("argmax", x, "float", "int", "uint")
@@ -215,7 +222,12 @@ def _topk_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     return {"x": atomic.sum(spread, (x.rank - 1,))}
 
 
-@library(direct=_topk_direct, gradient=_topk_gradient)
+def _enough(node: Node) -> list[Condition]:
+    x, k = node.inputs[0], node.attrs["k"]
+    return at_least(x.shape[-1], k, f"topk of {show(x)}", f"{k} are asked for of {format_dim(x.shape[-1])}")
+
+
+@library(direct=_topk_direct, gradient=_topk_gradient, conditions=_enough)
 def topk(x: Node, *, k: int) -> tuple[Node, Node]:
     """(values, indices i32)[…, k] of the k largest elements of the last axis, largest first, equal ones by index.
 

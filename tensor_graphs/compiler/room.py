@@ -1,0 +1,83 @@
+"""room: whether a plan fits into the memory it may use at the largest sizes asked for, and up to which sizes it would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.paths.lower import PlanError
+from tensor_graphs.paths.memory import place
+from tensor_graphs.paths.plan import Plan
+
+STEPS = 4096
+"""in how many steps all dims are made smaller together, where no single one is enough"""
+
+
+def check_room(plan: Plan) -> None:
+    """Raise PlanError when the plan, at its largest sizes, needs more than its capacity: how much, for what, and what would fit."""
+    if plan.capacity is None:
+        return
+    for binding in _largest_per_variant(plan, plan.largest):
+        text = plan.over_capacity(binding)
+        if text is not None:
+            raise PlanError(f"{text}\n  fix: {_fix(plan)}")
+
+
+def _largest_per_variant(plan: Plan, largest: Mapping[str, int]) -> list[dict[str, int]]:
+    """The largest sizes at which each variant is used, the last one first; one variant serves its range of the table dim."""
+    if plan.table_dim is None:
+        return [dict(largest)]
+    top = largest[plan.table_dim]
+    return [{**largest, plan.table_dim: min(v.high, top)} for v in reversed(plan.variants) if v.low <= top]
+
+
+def fits(plan: Plan, largest: Mapping[str, int]) -> bool:
+    """Whether the plan would fit if it were laid out for these largest sizes."""
+    bindings = _largest_per_variant(plan, largest)
+    variants = tuple(replace(v, layout=place(v.layout.intervals, {**largest, **_inside(plan, v.low, v.high, largest)}))
+                     for v in plan.variants)
+    smaller = replace(plan, variants=variants, largest=dict(largest))
+    return all(smaller.over_capacity(b) is None for b in bindings)
+
+
+def _inside(plan: Plan, low: int, high: int, largest: Mapping[str, int]) -> dict[str, int]:
+    return {} if plan.table_dim is None else {plan.table_dim: max(low, min(high, largest[plan.table_dim]))}
+
+
+def _fix(plan: Plan) -> str:
+    """The largest sizes that fit: of one dim alone where that is enough, the table's first, else of all together."""
+    names = sorted(plan.graph.dims, key=lambda n: (n != plan.table_dim, n))
+    lowest = {n: d.bounds(s)[0] for n, s in plan.graph.dims.items()}
+    cache = ", a shorter cache" if plan.graph.states else ""
+    for name in names:
+        found = _highest(lambda v, n=name: fits(plan, {**plan.largest, n: v}), lowest[name], plan.largest[name])  # type: ignore[misc]
+        if found is not None:
+            return _said({name: found}) + f"{cache}, or a higher memory limit"
+    if names:
+        def between(step: int) -> dict[str, int]:
+            return {n: lowest[n] + (plan.largest[n] - lowest[n]) * step // STEPS for n in names}
+
+        step = _highest(lambda s: fits(plan, between(s)), 0, STEPS)
+        if step is not None:
+            return _said(between(step)) + f"{cache}, or a higher memory limit"
+    return f"a higher memory limit{cache.replace(',', ' or', 1)}: it does not fit at the smallest sizes either"
+
+
+def _said(sizes: Mapping[str, int]) -> str:
+    given = ", ".join(f'"{n}": {v}' for n, v in sizes.items())
+    typed = ",".join(f"{n}={v}" for n, v in sizes.items())
+    return f"largest={{{given}}} ({typed} is the most that fits; tg explain: --largest {typed})"
+
+
+def _highest(good: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The highest int in low..high that is good, if the good ones come first; None when low is not."""
+    if not good(low):
+        return None
+    while low < high:
+        middle = (low + high + 1) // 2
+        if good(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,78 @@
+"""conditions: what must hold between sizes and was not provable when the graph was written: a slice that stays inside its axis, …
+
+A shape rule refuses what is wrong at every size, and lets pass what is right at some (x[5] of an axis of 0 to 16). What it let pass
+is listed here, once per graph; whoever runs the graph evaluates the list at the sizes of a run before anything is read or written.
+An op says its own conditions in its row (`conditions`); those inside of a composite's definition count too.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.composite import CompositeOp, Definition
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.errors import Location
+from tensor_graphs.language.node import Node, walk
+
+
+@dataclass(frozen=True)
+class Condition:
+    """gap ≥ 0 must hold. op and text say what goes wrong where it does not; location: the user's line."""
+
+    gap: Dim
+    op: str
+    text: str
+    location: Location | None = None
+
+    def __str__(self) -> str:
+        return f"{self.op}{f' at {self.location}' if self.location else ''}: {self.text}"
+
+    @property
+    def wanted(self) -> str:
+        """The condition as a comparison of two sums: n + p ≤ 256."""
+        more, less = d.parts(self.gap)
+        if d.is_static(more):
+            return f"{d.format_dim(less)} ≤ {d.format_dim(more)}"
+        return f"{d.format_dim(more)} ≥ {d.format_dim(less)}"
+
+
+def at_least(large: Dim, small: Dim, op: str, text: str) -> list[Condition]:
+    """large ≥ small as a condition; none when it holds at every size in range."""
+    return [] if d.dim_ge(large, small) is True else [Condition(large - small, op, text)]
+
+
+def conditions_of(roots: Sequence[Node]) -> tuple[Condition, ...]:
+    """Every condition that sizes in range may fail, each once, in node order; those inside of definitions at the caller's line."""
+    found: dict[Dim, Condition] = {}
+    for node in walk(roots):
+        for c in _of_node(node):
+            found.setdefault(c.gap, replace(c, location=node.location))
+    return tuple(found.values())
+
+
+def all_hold(conditions: Sequence[Condition], binding: Mapping[str, int]) -> bool:
+    """Whether a graph of these conditions can run at these sizes."""
+    return all(d.evaluate(c.gap, binding) >= 0 for c in conditions)
+
+
+_of_definition: weakref.WeakKeyDictionary[Definition, tuple[Condition, ...]] = weakref.WeakKeyDictionary()
+
+
+def _of_node(node: Node) -> Iterable[Condition]:
+    if node.op.kind == "leaf" or node.op is leaves.ITEM:
+        return
+    own: Callable[[Node], Iterable[Condition]] | None = getattr(node.op, "conditions", None)
+    if own is not None:
+        yield from own(node)
+    if isinstance(node.op, CompositeOp):
+        definition = node.op.define([i.type for i in node.inputs], node.attrs)
+        if definition not in _of_definition:
+            _of_definition[definition] = conditions_of(definition.outputs)
+        yield from (replace(c, op=f"{c.op} in {node.op.name}") for c in _of_definition[definition])
+    elif "shape" in node.attrs:                              # sizes of its own, not only its operands'
+        for axis, size in enumerate(node.attrs["shape"]):
+            yield from at_least(size, 0, node.op.name, f"axis {axis} of {node.type} has the size {d.format_dim(size)}, below 0")
