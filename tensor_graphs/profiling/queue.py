@@ -46,6 +46,14 @@ class DrainReport:
     interrupted: bool = False
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """What a queue still holds that may be claimed. seconds: of plans that rest on guesses instead."""
+
+    requests: int
+    seconds: float
+
+
 class Obsolete(KernelError):
     """A request that can never be answered: its kernel has another source by now, or no longer accepts the op."""
 
@@ -66,11 +74,12 @@ def question_of(database: Database, item: QueueItem) -> Question:
 
 
 def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[str] | None = None, threads: int | None = None,
-                timeout: float | None = None, on_step: Callable[[int, str], None] | None = None) -> DrainReport:
+                timeout: float | None = None, on_step: Callable[[int, Waiting, str], None] | None = None) -> DrainReport:
     """Answer the requests of these backends' environments on this machine, most urgent first, until the budget [s] is spent.
 
     A request is claimed, measured, stored and taken off, one after the other: whatever stops this process, no request is lost, and
-    several processes may drain one database. Ctrl-C gives back what was claimed.
+    several processes may drain one database. Ctrl-C gives back what was claimed. on_step is told how many were measured, what is
+    left in the queue, and what the last one was.
     """
     started = time.perf_counter()
     report = DrainReport()
@@ -110,7 +119,8 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
                 report.measured += status == "PASSED"
                 report.failed += status != "PASSED"
                 if on_step is not None:
-                    on_step(report.measured + report.failed, f"{item.implementation.name} {item.reason}")
+                    on_step(report.measured + report.failed, Waiting(*database.waiting(environment)),
+                            f"{item.implementation.name} {item.reason}")
             if report.interrupted:
                 break
     for item, why in returned:

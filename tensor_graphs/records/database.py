@@ -393,6 +393,18 @@ class Database:
             )
             return done.rowcount
 
+    def waiting(self, environment: Environment | str) -> tuple[int, float]:
+        """(how many requests of this environment may be claimed, the sum of their priorities)."""
+        queue, row = schema.ProfileQueue, schema.EnvironmentRow
+        here = sa.select(row.id).where(row.key == environment_key(environment)).scalar_subquery()
+        free = sa.or_(queue.lease_until.is_(None), queue.lease_until < _now())
+        found = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(queue.priority), 0.0)).where(
+            queue.environment_id == here, free, queue.attempts < MAX_ATTEMPTS
+        )
+        with self.reading() as connection:
+            count, worth = connection.execute(found).one()
+        return int(count), float(worth)
+
     def claimants(self) -> list[str]:
         """The names of all who hold requests now, sorted."""
         queue = schema.ProfileQueue

@@ -19,6 +19,7 @@ import pytest
 import typer
 import typer.main
 
+from benchmarks.kill_the_profiler import ask as ask_questions
 from tensor_graphs.cli.main import app
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.registry import load_backend
@@ -307,3 +308,12 @@ def test_a_data_set_of_another_project_comes_in_and_goes_out_byte_by_byte(compla
     complains(("import", tmp_path / "none", *flag), "is no folder")
     (tmp_path / "empty").mkdir()
     complains(("import", tmp_path / "empty", *flag), "fix:")
+
+
+def test_drain_measures_what_a_plan_asked_for_and_a_second_drain_finds_nothing(ask, tmp_path: Path) -> None:
+    at = tmp_path / "asked.db"
+    with open_database(at) as database:
+        ask_questions(database, 2)
+    said = json.loads(ask("drain", "--db", at, "--json", "--backends", "numpy").stdout)
+    assert (said["measured"], said["left"], said["interrupted"]) == (2, 0, False)
+    assert "0 measured, 0 failed, 0 known already" in ask("drain", "--db", at, "--backends", "numpy").stdout

@@ -146,3 +146,10 @@ def test_what_a_dead_process_of_this_machine_claimed_is_free_at_once(tmp_path: P
         again = database.claim_next(mine, environment_of("numpy"))
         assert again is not None and again.attempts == 2
         assert reclaim(database) == 0
+
+
+def test_a_drain_says_what_is_left_and_what_it_is_worth(database: Database) -> None:
+    ask(database, 3)                                                # worth 3, 2 and 1 seconds
+    said: list[tuple[int, float]] = []
+    drain_queue(database, backends=("numpy",), on_step=lambda done, left, what: said.append((left.requests, left.seconds)))
+    assert said == [(2, 3.0), (1, 1.0), (0, 0.0)]

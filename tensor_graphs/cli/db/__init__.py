@@ -2,21 +2,22 @@
 
 In: a database, by path or URL.  Out: tables for people, or one JSON document.
 May import: everything, like the rest of the command line.
-Read first: questions.py (what is known), care.py (is it sound), carrying.py (in and out), retrying.py (measure again).
+Read first: questions.py (what is known), care.py (is it sound), carrying.py (in and out), retrying.py (measure again), draining.py
+(measure what was asked for).
 """
 
 from __future__ import annotations
 
 import typer
 
-from tensor_graphs.cli.db import care, carrying, questions, retrying
+from tensor_graphs.cli.db import care, carrying, draining, questions, retrying
 
 
 def register(app: typer.Typer) -> None:
     db = typer.Typer(no_args_is_help=True, help="The database of measurements.")
     for verb in (
         questions.stats, questions.best, questions.history, questions.failures, care.check, care.vacuum, care.trust,
-        retrying.retry,
+        retrying.retry, draining.drain,
     ):  # fmt: skip
         db.command()(verb)
     db.command("export")(carrying.export)

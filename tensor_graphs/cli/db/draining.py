@@ -1,0 +1,56 @@
+"""draining: measure what plans asked for and nobody has measured yet. Any number of these may run on one machine at a time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tensor_graphs.cli import options
+
+
+def drain(
+    budget: Annotated[float, typer.Option(min=0.1, help="Seconds to spend.")] = 60.0,
+    backends: options.Backends = "c,numpy",
+    threads: options.Threads = None,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """Answer the requests in the profile queue, most urgent first. Ctrl-C is safe; the next call goes on from there."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from tensor_graphs.profiling.queue import Waiting, drain_queue
+
+    store = options.database(db)
+    with Progress(
+        TextColumn("draining"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=options.console(),
+        disable=json or not options.console().is_terminal,
+    ) as bar:
+        task = bar.add_task("", total=None)
+
+        def step(done: int, left: Waiting, what: str) -> None:
+            worth = f"{left.seconds * 1e3:.3g} ms of plans wait"
+            bar.update(task, completed=done, total=done + left.requests, description=f"{worth} · {what[:50]}")
+
+        report = drain_queue(store, budget=budget, backends=options.backends(backends), threads=threads, on_step=step)
+    if json:
+        options.print_json(
+            {
+                "measured": report.measured, "failed": report.failed, "answered": report.answered, "obsolete": report.obsolete,
+                "impossible": report.impossible, "left": report.left, "seconds": report.seconds, "statuses": report.statuses,
+                "interrupted": report.interrupted, "database": store.location,
+            }
+        )
+    else:
+        print(
+            f"{report.measured} measured, {report.failed} failed, {report.answered} known already, {report.obsolete} obsolete, "
+            f"{report.impossible} not possible here, {report.left} left in {report.seconds:.1f} s · {store.location}"
+        )
+    if report.interrupted:
+        options.told = True
+        raise typer.Exit(130)
