@@ -42,7 +42,7 @@ def devices(db: options.DatabaseAt = None, json: options.Json = False) -> None:
                 "why_not": reason,
                 "device": "cpu",
                 "kernels": 0 if reason else len(load_backend(name)),
-                "software": dict(environment.libs) if environment is not None else {},
+                "software": dict(environment.libs) if environment is not None and reason is None else {},
                 "constants": {
                     n: {"value": c.value, "unit": c.unit, "measured": str(c.timestamp)} for n, c in constants.items()
                 },

@@ -21,7 +21,7 @@ def profile(
     budget: Annotated[float, typer.Option(min=0.1, help="Seconds to spend.")] = 60.0,
     at: options.At = None,
     dtype: options.WeightDtype = "float32",
-    tolerance: options.Tolerance = 1e-3,
+    tolerance: options.GraphTolerance = None,
     backends: options.Backends = "c,numpy",
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
@@ -64,6 +64,7 @@ def profile(
                 "failed": report.failed,
                 "left": report.left,
                 "seconds": report.seconds,
+                "device_seconds": report.device_seconds,
                 "statuses": report.statuses,
                 "interrupted": report.interrupted,
                 "database": store.location,
@@ -74,6 +75,10 @@ def profile(
             f"{report.measured} measured, {report.already_known} known already, {report.failed} failed, "
             f"{report.deployed} steps measured in place, {report.left} left in {report.seconds:.1f} s · {store.location}"
         )
+        if report.left and report.device_seconds > 0.5:
+            options.note(
+                f"{report.device_seconds:.1f} s went into measuring the device's bandwidth and flops, which is done once a month"
+            )
     if report.interrupted:
         options.told = True
         raise typer.Exit(130)
