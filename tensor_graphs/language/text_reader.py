@@ -638,7 +638,7 @@ def _listed_constant(items: Sequence[Any], dtype: DType) -> Node:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str | None:
-    near = difflib.get_close_matches(name, list(names), 1)
+    near = difflib.get_close_matches(name, list(names), 1, cutoff=0.8)
     return f"{near[0]}?" if near else None
 
 
