@@ -125,7 +125,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
                   timeout: float | None = None, on_step: OnStep | None = None) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
-    At least one question is answered, whatever the budget.
+    Of any budget at least one question is answered; a budget of 0 asks none.
 
     Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
     one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before
@@ -170,7 +170,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
                 report.left = len(todo)
                 total = done + len(todo)
                 for q, status in answer(judge, todo, budget=budget - (time.perf_counter() - started),
-                                        at_least=0 if done else 1):
+                                        at_least=1 if budget > 0 and not done else 0):
                     done += 1
                     report.left -= 1
                     report.statuses[status] = report.statuses.get(status, 0) + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions.answer, "__kwdefaults__", {**questions.answer.__kwdefaults__, "seconds_per_kernel": 0.01})
     monkeypatch.setattr("tensor_graphs.profiling.calibration.read_bandwidth", lambda: 2e10)
     monkeypatch.setattr("tensor_graphs.profiling.calibration.flops_f32", lambda backend: 5e10)
+
+
+def test_one_kernel_is_measured_however_little_the_budget_leaves(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow() -> float:
+        time.sleep(0.3)
+        return 2e10
+
+    monkeypatch.setattr("tensor_graphs.profiling.calibration.read_bandwidth", slow)
+    report = profile_graph(SMALL, database=database, backends=("numpy",), budget=0.1)
+    assert sum(report.statuses.values()) == 1 and report.left > 0 and 0.3 <= report.device_seconds <= report.seconds
+    again = profile_graph(SMALL, database=database, backends=("numpy",), budget=0.001)
+    assert sum(again.statuses.values()) == 1 and again.device_seconds < 0.3
 
 
 def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list[int]) -> None:
