@@ -39,4 +39,4 @@ def close_to(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     spelt alike."""
     known = sorted(known)
     ends_alike = [k for k in known if k.endswith("." + name) or name.endswith("." + k)]
-    return list(dict.fromkeys(ends_alike + difflib.get_close_matches(name, known, n=most, cutoff=0.6)))[:most]
+    return list(dict.fromkeys(ends_alike + difflib.get_close_matches(name, known, n=most, cutoff=0.75)))[:most]

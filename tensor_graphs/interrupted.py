@@ -1,4 +1,4 @@
-"""interrupted: what Ctrl-C does to the command `tg`: the first one ends it in order, with exit code 130, later ones do not disturb that.
+"""interrupted: Ctrl-C and the command `tg`: the first one ends it in order, with exit code 130, whatever comes later.
 
 Nothing happens in a program that only imports the package: handlers are set where this process is the command itself.
 """

@@ -50,7 +50,7 @@ def demo(
             "1. MiniLM: five sentences and how alike they are "
             "(first use on a machine compares every kernel with the oracle)\n"
         )
-    vectors, _ = embeddings(
+    vectors, _, _ = embeddings(
         load_model(folder),
         list(SENTENCES),
         tolerance=1e-3,

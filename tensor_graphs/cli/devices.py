@@ -61,7 +61,7 @@ def devices(
                 "why_not": reason,
                 "device": "cpu",
                 "kernels": 0 if reason else len(load_backend(name)),
-                "software": dict(environment.libs) if environment is not None else {},
+                "software": dict(environment.libs) if environment is not None and reason is None else {},
             }
         )
     if measure:

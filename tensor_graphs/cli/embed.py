@@ -38,7 +38,7 @@ def embed(
         raise options.NotPossible(
             f"{model} is a {loaded.kind} model, which does not embed\n  fix: tg run {model} --prompt …"
         )
-    vectors, made = embeddings(
+    vectors, made, left_out = embeddings(
         loaded, text, tolerance=tolerance, backends=backends, database=db, threads=threads, quiet=json
     )
     if json:
@@ -47,6 +47,7 @@ def embed(
             {
                 "embeddings": vectors.tolist(),
                 "texts": text,
+                "tokens_left_out": left_out,
                 "memory": {use.device: use.total},
                 "path": made.plan.variants[0].path.id,
             }
@@ -64,11 +65,17 @@ def embeddings(
     database: str | None,
     threads: int | None,
     quiet: bool,
-) -> tuple[np.ndarray, Any]:
-    """(one row per text, the compiled model)."""
+) -> tuple[np.ndarray, Any, list[int]]:
+    """(one row per text, the compiled model, how many tokens of each text are beyond what the encoder reads)."""
     if loaded.tokenizer is None:
         raise options.NotPossible(f"{loaded.name} has no tokenizer.json, which embedding texts needs")
-    ids = [loaded.tokenizer.encode(t) for t in texts]
+    encoded = [loaded.tokenizer.encode_and_cut(t) for t in texts]
+    ids, left_out = [i for i, _ in encoded], [cut for _, cut in encoded]
+    for number, (one, cut) in enumerate(encoded, 1):
+        if cut:
+            options.note(
+                f"--text number {number} has {cut} tokens more than the {len(one)} that {loaded.name} reads; they are left out"
+            )
     longest = max(len(i) for i in ids)
     made = ready(
         loaded,
@@ -81,7 +88,7 @@ def embeddings(
         quiet=quiet,
     )
     rows = [made.compiled.run({"ids": np.asarray(i, dtype=np.int32)})["embedding"].reshape(-1).copy() for i in ids]
-    return np.stack(rows), made
+    return np.stack(rows), made, left_out
 
 
 def print_similarities(texts: list[str], vectors: np.ndarray) -> None:

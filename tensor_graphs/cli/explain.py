@@ -21,7 +21,7 @@ def explain(
     at: options.At = None,
     largest: options.Largest = None,
     dtype: options.WeightDtype = "float32",
-    tolerance: options.Tolerance = 1e-3,
+    tolerance: options.GraphTolerance = None,
     backends: options.Backends = "c,numpy",
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,

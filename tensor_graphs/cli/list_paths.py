@@ -18,7 +18,7 @@ def list_paths(
     file: Annotated[str, typer.Argument(help="A .tg file.")],
     limit: Annotated[int, typer.Option(min=1, help="At most this many paths.")] = 50,
     at: options.At = None,
-    tolerance: options.Tolerance = 1e-3,
+    tolerance: options.GraphTolerance = None,
     backends: options.Backends = "c,numpy,torch",
     db: options.DatabaseAt = None,
     json: options.Json = False,

@@ -40,8 +40,8 @@ class NotPossible(TensorGraphsError):
     """The command line is fine, but a file, a model or the database is not what it takes: exit code 1."""
 
 
-def _tolerance(value: float) -> float:
-    if not 0 <= value < math.inf:
+def _tolerance(value: float | None) -> float | None:
+    if value is not None and not 0 <= value < math.inf:
         raise UsageError(f"--tolerance {value:g}: a relative error is a number ≥ 0\n  fix: --tolerance 1e-3")
     return value
 
@@ -51,6 +51,15 @@ Tolerance = Annotated[
     typer.Option(
         callback=_tolerance,
         help="Largest relative error against float64: of any kernel (measured), of the graph (predicted).",
+    ),
+]
+GraphTolerance = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        callback=_tolerance,
+        help="Largest relative error against float64: of any kernel (measured), of the graph (predicted). "
+        "[default: 0.001; for bf16 outputs 0.0078]",
     ),
 ]
 
@@ -145,6 +154,11 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
+
+
+def note(text: str) -> None:
+    """A line for people about what was done otherwise than they may think."""
+    print(f"note: {text}", file=sys.stderr)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def profile(
     budget: Annotated[float, typer.Option(min=0.1, help="Seconds to spend.")] = 60.0,
     at: options.At = None,
     dtype: options.WeightDtype = "float32",
-    tolerance: options.Tolerance = 1e-3,
+    tolerance: options.GraphTolerance = None,
     backends: options.Backends = "c,numpy",
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
@@ -70,6 +70,7 @@ def profile(
                 "failed": report.failed,
                 "left": report.left,
                 "seconds": report.seconds,
+                "device_seconds": report.device_seconds,
                 "statuses": report.statuses,
                 "interrupted": report.interrupted,
                 "unused_inputs": list(report.unused),
@@ -83,6 +84,10 @@ def profile(
         )
         for name in report.unused:
             print(f"{name}: no measured op reads it directly, so its values were of no use")
+        if report.left and report.device_seconds > 0.5:
+            options.note(
+                f"{report.device_seconds:.1f} s went into measuring the device's bandwidth and flops, which is done once a month"
+            )
     if report.interrupted:
         options.told = True
         raise typer.Exit(130)

@@ -18,6 +18,7 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, why_missing
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.path import Paths, Price
@@ -31,6 +32,9 @@ from tensor_graphs.records.queries import KnownTime
 log = logging.getLogger(__name__)
 
 DEFAULT_TOLERANCE = 1e-3
+
+ROUNDINGS = 2.0
+"""of an output's own dtype that the default tolerance leaves room for: 7.8e-3 for bf16"""
 
 
 GUESS_MARGIN = 2.0
@@ -157,10 +161,27 @@ def as_database(database: Database | str | Path | None) -> Database:
     return database if isinstance(database, Database) else open_database(database)
 
 
-def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance: float = DEFAULT_TOLERANCE,
+def tolerance_for(graph: Graph, asked: float | None) -> float:
+    """The tolerance asked for; by default 1e-3, or two roundings of the coarsest dtype of an output or state where that is more."""
+    if asked is not None:
+        return asked
+    roundings = [ROUNDINGS * roundoff(root.dtype) for root in graph.roots]
+    return max([DEFAULT_TOLERANCE, *roundings])
+
+
+def roundoff(dtype: DType) -> float:
+    """What rounding to a dtype may cost at most, relative to the number: half of its epsilon; 0 for what is no float."""
+    return dtype.epsilon / 2 if dtype.is_float else 0.0
+
+
+def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance: float | None = None,
                database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                all_kernels_count: bool = True) -> Iterator[GraphPath]:
-    """Every path of a graph, cheapest first, lazily. Kernels without a verdict are listed too (error None) unless told not to."""
+    """Every path of a graph, cheapest first, lazily. Kernels without a verdict are listed too (error None) unless told not to.
+
+    tolerance: as in `compile_graph`.
+    """
+    tolerance = tolerance_for(graph, tolerance)
     here, _ = resolve_backends(backends)
     book = PriceBook(as_database(database), here, tolerance, margin=GUESS_MARGIN).load()
     binding = typical_sizes(graph, at)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, GUESS_MARGIN, PriceBook, as_database, resolve_backends
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, roundoff, tolerance_for
 from tensor_graphs.compiler.intermediates import Intermediates, Wanted, as_written, forms, in_float64
 from tensor_graphs.compiler.room import check_room
 from tensor_graphs.kernels.kernel import Kernel
@@ -49,22 +49,24 @@ class Choice(Evidence):
     verdict_trace: int | None = None
 
 
-def compile_graph(graph: Graph, *, tolerance: float = DEFAULT_TOLERANCE, backends: Sequence[str] | None = None,
+def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Sequence[str] | None = None,
                   database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                   largest: Mapping[str, int] | None = None, memory_limit: int | None = None, path: GraphPath | None = None,
                   reuse_outputs: bool = False, threads: int | None = None, progress: Progress | None = None,
                   intermediates: Wanted = "auto") -> Plan:
     """Choose the fastest path that is accurate enough, and plan it. `bind` the plan to run it.
 
-    tolerance: largest relative error against the float64 oracle: measured for every kernel; for the graph as a whole predicted, and
-    where the prediction is beyond it, values are kept in float64 between ops (float states then are float64, inputs and outputs are
-    as written). intermediates: "as_written" or "float64" to have it so whatever the prediction. at: typical sizes of dims for
-    pricing. largest: sizes up to which the graph will be used (default: the dims' upper bounds); memory is laid out and checked for
-    them. memory_limit: bytes the device may use in all; a plan that needs more at `largest` is refused here, with the sizes up to
-    which it would fit. path: run this one instead of choosing. reuse_outputs: a run may overwrite the outputs of the one before.
-    threads: rows of so many threads count, and what is verified uses them.
+    tolerance: largest relative error against the float64 oracle (default: 1e-3, or two roundings of an output's dtype where
+    that is more: 7.8e-3 for bf16, since storing a bf16 costs up to 3.9e-3 by itself): measured for every kernel; for the graph
+    as a whole predicted, and where the prediction is beyond it, values are kept in float64 between ops (float states then are
+    float64, inputs and outputs are as written). intermediates: "as_written" or "float64" to have it so whatever the prediction.
+    at: typical sizes of dims for pricing. largest: sizes up to which the graph will be used (default: the dims' upper bounds);
+    memory is laid out and checked for them. memory_limit: bytes the device may use in all; a plan that needs more at `largest`
+    is refused here, with the sizes up to which it would fit. path: run this one instead of choosing. reuse_outputs: a run may
+    overwrite the outputs of the one before. threads: rows of so many threads count, and what is verified uses them.
     Raises NoPathError (no path, or none within the tolerance) and PlanError (too little memory).
     """
+    tolerance = tolerance_for(graph, tolerance)
     if not tolerance >= 0:
         raise PlanError(f"a tolerance of {tolerance}: a relative error ≥ 0 is needed")
     here, notes = resolve_backends(backends)
@@ -123,7 +125,8 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
             found = chooser.cheapest(binding) if path is None else chooser.given(path, binding)
             if chosen and chosen[-1][3].choices == found.choices:
                 low0, _, b0, p0 = chosen[-1]
-                chosen[-1] = (low0, high, b0, p0)
+                asked_here = table_dim is not None and table_dim in (at or {}) and binding[table_dim] == (at or {})[table_dim]
+                chosen[-1] = (low0, high, binding, found) if asked_here else (low0, high, b0, p0)
             else:
                 chosen.append((low, high, binding, found))
     variants = []
@@ -134,7 +137,7 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
         variants.append(chooser.variant(low, high, binding, largest_here, found, here))
     missing = chooser.queue_misses()
     plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, asked.notes, asked.reuse_outputs, memory_limit, missing,
-                decided.why)
+                decided.why, decided.written)
     check_room(plan)
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
              len(variants[0].program.instructions), time.perf_counter() - started)
@@ -298,17 +301,30 @@ class _Chooser:
                 reached[s.key] = min([inner, *(e for e in errors if e is not None)])
             return reached[s.key]
 
+        def enough(s: Signature) -> float:
+            """What rounding its result costs is within what can be reached, also where the numbers seen were kinder."""
+            return max(best_error(s), *(roundoff(t.dtype) for t in s.spec.outputs if best_error(s) > roundoff(t.dtype) / 2), 0.0)
+
+        def reached_by(s: Signature) -> str:
+            direct = [e for k in matching(s.spec, self.table) if self.book.why_wrong(k, s, binding) is None
+                      and (e := self.book.error(k, s, binding)) is not None]
+            return "" if min(direct, default=math.inf) <= best_error(s) else " by its definition"
+
         culprits = [s for s, _ in paths.top if paths.best(s)[1] is None]
-        needed = max(map(best_error, culprits))
+        needed = max(map(enough, culprits))
         lines = []
         for s in culprits[:5]:
             refused = [f"{k.name}: {why}" for k in matching(s.spec, self.table)
                        if (why := self.book.why_not(k, s, binding)) is not None]
-            best = f"best error {best_error(s):.2g}" if best_error(s) < math.inf else "nothing that computes it is right here"
+            best = "nothing that computes it is right here"
+            if best_error(s) < math.inf:
+                best = f"best error {best_error(s):.2g}{reached_by(s)}"
             lines.append(f"{s.title()}: {best}" + (f" ({'; '.join(refused[:4])})" if refused else ""))
         listed = "\n  ".join(lines)
         if needed == math.inf:
             return NoPathError(f"{error}\n  {listed}")
+        coarse = sorted({t.dtype for s in culprits for t in s.spec.outputs if roundoff(t.dtype) > self.book.tolerance}, key=str)
+        listed += "".join(f"\n  rounding a result to {dtype} costs up to {roundoff(dtype):.1e} by itself" for dtype in coarse)
         return NoPathError(f"no path is within the tolerance {self.book.tolerance:.2g}\n  {listed}\n"
                            f"  fix: a tolerance of {_rounded_up(needed)} or more")
 

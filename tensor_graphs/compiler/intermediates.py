@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensor_graphs.costs.rounding import predicted_error
+from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.rewrites.widen import widen
 
@@ -18,14 +19,22 @@ Wanted = Literal["auto", "as_written", "float64"]
 WANTED: tuple[Wanted, ...] = ("auto", "as_written", "float64")
 
 
+class IntermediatesError(TensorGraphsError):
+    """Another word for the dtype of intermediates than those of WANTED."""
+
+
 @dataclass(frozen=True)
 class Intermediates:
-    """What was decided. graph: the one to run. predicted: relative error of the graph as it was written. why: for people."""
+    """What was decided. graph: the one to run. predicted: relative error of the graph as it was written. why: for people.
+
+    written: the graph as it was written, when the one to run is another.
+    """
 
     graph: Graph
     wide: bool
     predicted: float
     why: str
+    written: Graph | None = None
 
 
 def as_written(graph: Graph, why: str = "") -> Intermediates:
@@ -36,13 +45,13 @@ def as_written(graph: Graph, why: str = "") -> Intermediates:
 
 def in_float64(graph: Graph, why: str = "asked for") -> Intermediates:
     """The graph with float64 intermediates; as it is, when it holds no narrower float."""
-    return Intermediates(widen(graph, last_step=True), True, predicted_error(graph), f"float64, {why}")
+    return Intermediates(widen(graph, last_step=True), True, predicted_error(graph), f"float64, {why}", graph)
 
 
 def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto") -> Intermediates:
-    """The graph to run within a tolerance. Raises ValueError for another word than those of WANTED."""
+    """The graph to run within a tolerance. Raises IntermediatesError for another word than those of WANTED."""
     if wanted not in WANTED:
-        raise ValueError(f"intermediates are {wanted!r}\n  fix: one of {', '.join(WANTED)}")
+        raise IntermediatesError(f"intermediates are {wanted!r}\n  fix: one of {', '.join(WANTED)}")
     if wanted == "as_written":
         return as_written(graph)
     if wanted == "float64":

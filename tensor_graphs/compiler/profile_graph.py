@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
-from tensor_graphs.compiler.choose import DEFAULT_TOLERANCE, GUESS_MARGIN, PriceBook, as_database, resolve_backends
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, tolerance_for
 from tensor_graphs.compiler.compile import price_points
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.errors import close_to, listed
@@ -180,22 +180,25 @@ def _price(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signatur
 
 
 def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str] | None = None,
-                  database: Database | str | FilePath | None = None, tolerance: float = DEFAULT_TOLERANCE,
+                  database: Database | str | FilePath | None = None, tolerance: float | None = None,
                   at: Mapping[str, int] | None = None, largest: Mapping[str, int] | None = None, threads: int | None = None,
                   timeout: float | None = None, on_step: OnStep | None = None,
                   inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
+    Of any budget at least one question is answered; a budget of 0 asks none.
+
     Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
     one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before
     those of kernels on their own; again until nothing is cheaper. Interrupting it (Ctrl-C) keeps every row measured so far; the
-    next call goes on from there. timeout: seconds after which a kernel counts as hanging. Raises NoPathError when nothing may
-    be used from the start.
+    next call goes on from there. tolerance: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
+    Raises NoPathError when nothing may be used from the start.
 
     inputs: where values of inputs and parameters come from: "random" (as all others), a number, "model.safetensors:norm.weight", or
     FlashInfer-Trace's {"type": "safetensors", "path": …, "tensor_key": …}. Ops that read these directly are measured with them too,
     and their traces' workloads say so; a kernel that is wrong on them is not used. Raises InputError when values do not fit.
     """
+    tolerance = tolerance_for(graph, tolerance)
     started = time.perf_counter()
     report = ProfileReport()
     given = given_inputs(graph, inputs or {}, price_points(graph, at, largest))
@@ -213,6 +216,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
         tried = forms(graph, tolerance)                             # what is measured is what would be run
         form = next(tried)
         measure_device(store, here, threads=threads)
+        report.device_seconds = time.perf_counter() - started
         with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
             while True:
                 try:
@@ -234,7 +238,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
                 report.already_known += len(new - {question_key(q) for q in todo})
                 report.left = len(todo)
                 total = done + len(todo)
-                for q, status in answer(judge, todo, budget=budget - (time.perf_counter() - started)):
+                for q, status in answer(judge, todo, budget=budget - (time.perf_counter() - started),
+                                        at_least=1 if budget > 0 and not done else 0):
                     done += 1
                     report.left -= 1
                     report.statuses[status] = report.statuses.get(status, 0) + 1

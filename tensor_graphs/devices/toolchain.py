@@ -162,6 +162,9 @@ def default_cache() -> Path:
     return Path(platformdirs.user_cache_dir("tensor_graphs")) / "native"
 
 
+OTHER_CACHE = "give another cache folder (XDG_CACHE_HOME says where it is made)"
+
+
 def private_folder(folder: Path) -> Path:
     """Makes `folder` (mode 0700) or checks that it is ours; raises CacheFolderError if it cannot be had."""
     try:
@@ -170,7 +173,7 @@ def private_folder(folder: Path) -> Path:
     except (FileExistsError, NotADirectoryError) as error:
         raise CacheFolderError(
             f"the cache folder {folder} cannot be made: {_file_above(folder)} is a file, not a folder.\n"
-            "fix: remove that file, or give another cache folder"
+            f"fix: remove that file, or {OTHER_CACHE}"
         ) from error
     except OSError as error:
         raise _unusable(folder, error) from error
@@ -196,19 +199,19 @@ def check_private(path: Path) -> None:
     if facts.st_uid != os.getuid():
         raise CacheFolderError(
             f"{path} belongs to user {facts.st_uid}, not to you ({os.getuid()}): code in it is not loaded.\n"
-            "fix: remove it, or give another cache folder"
+            f"fix: remove it, or {OTHER_CACHE}"
         )
     if facts.st_mode & 0o022:
         raise CacheFolderError(
             f"others may write to {path} (mode {stat.S_IMODE(facts.st_mode):04o}): code in it is not loaded.\n"
-            f"fix: chmod go-w {path}, or give another cache folder"
+            f"fix: chmod go-w {path}, or {OTHER_CACHE}"
         )
 
 
 def _unusable(path: Path, error: OSError) -> CacheFolderError:
     if error.errno == errno.ENOSPC:
         return CacheFolderError(f"no space left for {path}.\nfix: free some, or give a cache folder on another disk")
-    return CacheFolderError(f"cannot use {path}: {error.strerror or error}.\nfix: give a cache folder that you may write to")
+    return CacheFolderError(f"cannot use {path}: {error.strerror or error}.\nfix: {OTHER_CACHE} that you may write to")
 
 
 @contextlib.contextmanager
@@ -231,6 +234,10 @@ def _run(command: Sequence[str], what: str) -> None:
     except OSError as error:
         raise ToolchainError(f"{what}: {command[0]} does not start: {error.strerror}.\nfix: name a compiler in CC") from error
     if result.returncode == 0:
+        written = Path(command[command.index("-o") + 1])
+        if not written.is_file():
+            raise ToolchainError(f"{what}: {command[0]} says that it is done and wrote nothing, so it is no C compiler.\n"
+                                 f"fix: name one in CC\n$ {' '.join(command)}")
         return
     said = result.stderr.strip()
     if "No space left on device" in said:

@@ -69,7 +69,10 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
     for number in range(tokens):
         started = time.perf_counter()
         outputs = compiled.run({"ids": ids}, dims={"p": past, "m": 1}, session=session)
-        token = sampler.pick(outputs["logits"][-1]) if "logits" in outputs else checked_token(outputs)
+        try:
+            token = sampler.pick(outputs["logits"][-1]) if "logits" in outputs else checked_token(outputs)
+        except SamplingError as e:
+            raise _with_source(e, compiled, session, ids, past) from None
         seconds = time.perf_counter() - started
         if number == 0:
             result.prefill_seconds = seconds
@@ -82,6 +85,17 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
         if token in stop:
             result.stopped = True
             return
+
+
+def _with_source(error: SamplingError, compiled: CompiledGraph, session: Session, ids: np.ndarray, past: int) -> SamplingError:
+    """The error, and which tensor held the first NaN: the run is made again, which writes the same rows of the caches."""
+    source = compiled.first_nan({"ids": ids}, dims={"p": past, "m": 1}, session=session)
+    if source is None:
+        return error
+    said = str(error).removeprefix("SamplingError: ").partition("\n")[0]
+    return SamplingError(f"{said}; the first NaN is in {source}",
+                         fix="repair the weights of the model" if source.startswith("parameter") else
+                             "verify this kernel: tg conformance, tg db failures")
 
 
 def checked_token(outputs: Mapping[str, np.ndarray]) -> int:

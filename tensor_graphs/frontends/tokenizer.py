@@ -65,6 +65,10 @@ class Tokenizer:
 
         At most `max_length` of them. Raises TokenizerError for a text with half a surrogate pair.
         """
+        return self.encode_and_cut(text, special_tokens=special_tokens)[0]
+
+    def encode_and_cut(self, text: str, *, special_tokens: bool = True) -> tuple[list[int], int]:
+        """(the ids as `encode` gives them, how many tokens of the text were left out because of `max_length`)."""
         try:
             (self.prompt + text).encode()
         except UnicodeEncodeError as error:
@@ -72,7 +76,8 @@ class Tokenizer:
                 f"the text is not Unicode: character {error.start} is half of a surrogate pair",
                 fix="decode its bytes as UTF-8 before",
             ) from error
-        return list(self._splitter.encode(self.prompt + text, add_special_tokens=special_tokens).ids)
+        made = self._splitter.encode(self.prompt + text, add_special_tokens=special_tokens)
+        return list(made.ids), sum(rest.special_tokens_mask.count(0) for rest in made.overflowing)
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`. Raises TokenizerError for an id that the vocabulary does not have."""

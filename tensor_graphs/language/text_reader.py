@@ -638,8 +638,16 @@ def _listed_constant(items: Sequence[Any], dtype: DType) -> Node:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str | None:
-    near = difflib.get_close_matches(name, list(names), 1)
-    return f"{near[0]}?" if near else None
+    for near in difflib.get_close_matches(name, list(names), 3):
+        if difflib.SequenceMatcher(None, name, near).ratio() >= 0.8 or _one_letter_off(name, near):
+            return f"{near}?"
+    return None
+
+
+def _one_letter_off(a: str, b: str) -> bool:
+    """Whether one letter put in, left out or mistaken is all the difference: f31 and f32, but not foo and floor."""
+    same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return a[same:] in (b[same:], b[same + 1:]) or a[same + 1:] in (b[same:], b[same + 1:])
 
 
 def _without_place(e: TensorGraphsError) -> tuple[str, str | None]:

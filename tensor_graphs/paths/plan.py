@@ -93,6 +93,8 @@ class Plan:
     unmeasured: tuple[str, ...] = field(default=())
     intermediates: str = ""
     """in which dtype values are kept between ops, and why"""
+    written: Graph | None = None
+    """the graph as it was written, when `graph` is the same with float64 intermediates"""
 
     def variant(self, binding: Mapping[str, int]) -> Variant:
         if self.table_dim is not None:

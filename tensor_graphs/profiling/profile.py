@@ -48,6 +48,8 @@ class ProfileReport:
     """steps that were measured in their places in whole paths"""
     unused: tuple[str, ...] = ()
     """inputs whose values were given, and that no measured op reads directly"""
+    device_seconds: float = 0.0
+    """of `seconds`, what went into the constants of the device, which are measured once a month"""
 
 
 def question_key(q: Question) -> tuple[str, str]:
@@ -69,9 +71,11 @@ def unanswered(database: Database, questions: Sequence[Question], verifier: str,
     return list(out.values())
 
 
-def answer(judge: Judge, questions: Sequence[Question], *, budget: float,
-           seconds_per_kernel: float = 0.25) -> Iterator[tuple[Question, str]]:
-    """Measure question after question until the budget (seconds) is spent; yields each with its status as soon as it is stored.
+def answer(judge: Judge, questions: Sequence[Question], *, budget: float, seconds_per_kernel: float = 0.25,
+           at_least: int = 0) -> Iterator[tuple[Question, str]]:
+    """Measure question after question until the budget (seconds) is spent and `at_least` so many are answered.
+
+    Yields each with its status as soon as it is stored.
 
     Every time is stored beside the plain path's time of the same run, where there is a plain path.
     """
@@ -84,8 +88,8 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float,
     rank: dict[str, int] = {}
     for q in questions:
         rank.setdefault(q.signature.key, len(rank))
-    for q in sorted(questions, key=lambda q: rank[q.signature.key]):
-        if time.perf_counter() - started > budget:
+    for number, q in enumerate(sorted(questions, key=lambda q: rank[q.signature.key])):
+        if number >= at_least and time.perf_counter() - started > budget:
             return
         pair = (q.kernel.identity, verify_workload(q.signature).key)
         if pair in refuted:

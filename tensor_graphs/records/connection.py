@@ -79,18 +79,18 @@ def prepare_file(path: Path) -> None:
     except (FileExistsError, NotADirectoryError) as error:
         raise DatabasePathError(
             f"the database cannot be {path}: {_regular_file_above(path)} is a regular file, not a folder\n"
-            "    fix: choose another path"
+            "    fix: choose another path (--db, TENSOR_GRAPHS_DB, or XDG_DATA_HOME for the usual place)"
         ) from error
     except OSError as error:
         raise DatabasePathError(
             f"the folder of the database, {path.parent}, cannot be made: {error.strerror}\n"
-            "    fix: choose a path below a folder you own"
+            "    fix: choose a path below a folder you own (--db, TENSOR_GRAPHS_DB, or XDG_DATA_HOME for the usual place)"
         ) from error
     effective = os.access in os.supports_effective_ids
     if not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=effective):
         raise DatabasePathError(
             f"the database {path} cannot be made: its folder is not writable\n"
-            "    fix: choose a path below a folder you own"
+            "    fix: choose a path below a folder you own (--db, TENSOR_GRAPHS_DB, or XDG_DATA_HOME for the usual place)"
         )
 
 

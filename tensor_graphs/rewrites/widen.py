@@ -62,6 +62,14 @@ def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> Graph:
     return _Widening(graph, to, last_step).graph()
 
 
+def widened_value(graph: Graph, node: Node, to: DType = f64, *, last_step: bool = False) -> Node | None:
+    """What computes a node's value in `widen(graph, to, last_step=…)`; None when it is not of the graph, or has several outputs."""
+    widening = _Widening(graph, to, last_step)
+    widening.graph()
+    found = widening.values.get(expand_all([node], lambda n: _is_library(n.op))[0], ())
+    return found[0] if len(found) == 1 else None
+
+
 def _narrower(dtype: DType, than: DType) -> bool:
     return dtype.is_float and dtype.itemsize < than.itemsize
 

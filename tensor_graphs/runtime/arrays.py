@@ -88,9 +88,16 @@ def _int16_of(value: Any) -> Any:
 def solve_dims(types: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, d.Expr],
                given: Mapping[str, int]) -> dict[str, int]:
     """A size for every dim, from the given ones and the inputs' shapes; every axis is then checked. Raises RunError."""
-    unknown = sorted(set(given) - set(dims))
+    if not isinstance(given, Mapping):
+        raise RunError(f"dims are given by name, this is a {type(given).__name__}\n"
+                       f"  fix: dims={{{', '.join(f'{n!r}: …' for n in dims)}}}")
+    unknown = sorted(map(str, set(given) - set(dims)))
     if unknown:
         raise RunError(f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(dims) or 'none'}")
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            lo, hi = d.bounds(dims[name])
+            raise RunError(f"dim {name} is given as {value!r}\n  fix: a whole number from {lo} to {hi}")
     found = {n: int(v) for n, v in given.items()}
     by_dim = {s: n for n, s in dims.items()}
     for name, t in types.items():

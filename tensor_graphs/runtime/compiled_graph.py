@@ -22,6 +22,7 @@ from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.paths.lower import Instruction, Operand
 from tensor_graphs.paths.path import expanded
 from tensor_graphs.paths.plan import MemoryUse, Plan
+from tensor_graphs.rewrites.widen import widened_value
 from tensor_graphs.runtime.arrays import as_array, as_output, solve_dims
 from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.executor import Executor, Frame, bytes_of
@@ -81,10 +82,12 @@ class CompiledGraph:
         C-contiguous, DLPack tensors on the CPU too); the others are new arrays, or (plan.reuse_outputs) the ones of the last run
         at these sizes. An input that shares memory with an output or a state is copied first. Raises RunError before anything runs.
         """
-        return self._run(inputs or {}, dims or {}, session, out)
+        return self._run({} if inputs is None else inputs, dims or {}, session, out)
 
     def _run(self, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
              out: Mapping[str, np.ndarray] | None, **options: Any) -> dict[str, np.ndarray]:
+        if session is not None and not isinstance(session, Session):
+            raise RunError(f"session is {session!r}, a {type(session).__name__}\n  fix: session=compiled.session()")
         arrays = self._inputs(inputs)
         binding = solve_dims(self._input_types, {n: a.shape for n, a in arrays.items()}, self.graph.dims, dims)
         sizes = tuple(binding[n] for n in self.dims)
@@ -155,6 +158,9 @@ class CompiledGraph:
 
     def _inputs(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         types = self._input_types
+        if not isinstance(inputs, Mapping):
+            named = ", ".join(f"{n!r}: …" for n in types)
+            raise RunError(f"inputs are given by name, this is a {type(inputs).__name__}\n  fix: run({{{named}}})")
         missing = [n for n in types if n not in inputs]
         extra = [n for n in inputs if n not in types]
         if missing or extra:
@@ -242,7 +248,8 @@ class CompiledGraph:
     def tap(self, names: str | Node | list[str | Node], inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
             session: Session | None = None) -> dict[str | Node, np.ndarray]:
         """Values inside the graph, by what was asked: an instruction's name (`rms_norm.3`, see `explain`; `rope_table.0/1` is its
-        second output) or a node. Moves the session on, like a run.
+        second output) or a node. Moves the session on, like a run. A node of a graph that is run with float64 intermediates
+        gives its value in float64.
 
         Raises RunError for a node whose value no instruction of a run makes: it is inside a kernel, a leaf, or of bind time.
         """
@@ -256,7 +263,11 @@ class CompiledGraph:
         taps: dict[str | Node, tuple[str, int, Operand]] = {}
         for w in wanted:
             if isinstance(w, Node):
-                operand = program.values.get(expanded([w], path)[0])
+                run = w
+                if self.plan.written is not None and w not in self.graph.nodes:       # of the graph before it was widened
+                    wide = widened_value(self.plan.written, w, last_step=True)
+                    run = w if wide is None else wide
+                operand = program.values.get(expanded([run], path)[0])
                 if operand is None or operand.buffer not in by_buffer:
                     raise RunError(f"no instruction of a run makes the value of {w!r}; there are {known}")
                 taps[w] = (*by_buffer[operand.buffer], operand)
@@ -279,11 +290,20 @@ class CompiledGraph:
 
     def first_nan(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
                   session: Session | None = None) -> str | None:
-        """The first instruction whose output holds a NaN, with the line of code it comes from; None when there is none."""
+        """Where a NaN comes from; None when there is none. Moves the session on, like a run.
+
+        An input, a parameter or a state that holds one already, else the first instruction whose output does, with its line.
+        """
+        given = [("input", self._inputs(inputs)), ("parameter", self.parameters),
+                 ("state", {} if session is None else session.snapshot())]
+        for kind, arrays in given:
+            for name, array in arrays.items():
+                if _has_nan(array):
+                    return f"{kind} {name}"
         found: list[str] = []
 
         def look(ins: Any, arrays: list[np.ndarray]) -> None:
-            if not found and any(a.dtype.kind in "fV" and a.size and bool(np.isnan(a.astype(np.float64)).any()) for a in arrays):
+            if not found and any(map(_has_nan, arrays)):
                 found.append(f"{ins.label} ({ins.kernel}), written at {ins.written_at}")
 
         self._run(inputs, dims or {}, session, None, after=look)
@@ -320,6 +340,10 @@ def _window(operand: Operand, whole: np.ndarray, binding: Mapping[str, int]) -> 
     offset = int(d.evaluate(operand.offset, binding))
     strides = tuple(int(d.evaluate(s, binding)) * t.dtype.itemsize for s in operand.strides)
     return np.ndarray(t.shape, dtype=t.dtype.numpy, buffer=bytes_of(whole), offset=offset, strides=strides).copy()
+
+
+def _has_nan(array: np.ndarray) -> bool:
+    return array.size > 0 and array.dtype.kind in "fV" and bool(np.isnan(array).any())      # V: bf16
 
 
 def _is_lazy(parameters: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import shutil
 from collections.abc import Callable
@@ -97,7 +98,7 @@ def test_an_unsupported_dtype_in_the_configuration(copy: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "nonsense"])
 def test_an_unsupported_dtype_on_the_command_line(gemma: Path, dtype: str) -> None:
-    assert_complains(run(gemma, "--dtype", dtype), dtype if dtype != "float64" else "f64", "fix:")
+    assert_complains(run(gemma, "--dtype", dtype), f"--dtype {dtype}: ", "fix: float32 or bfloat16", code=2)
 
 
 def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_a_folder_without_a_tokenizer_is_told_of_ids(gemma: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [(), ("--prompt", "Hello", "--ids", "2,9")], ids=["neither", "both"])
 def test_either_a_prompt_or_ids(gemma: Path, arguments: tuple[str, ...]) -> None:
-    assert_complains(tg("run", gemma, "--tokens", 2, *arguments), "give either --prompt TEXT or --ids")
+    assert_complains(tg("run", gemma, "--tokens", 2, *arguments), "give either --prompt TEXT or --ids", code=2)
 
 
 @pytest.mark.parametrize("ids", ["2,9259,10", "-1,2"])
@@ -134,7 +135,7 @@ def test_ids_outside_of_the_vocabulary(gemma: Path, ids: str) -> None:
 
 @pytest.mark.parametrize("ids", ["two,three", "2,,3", ""])
 def test_ids_that_are_no_numbers(gemma: Path, ids: str) -> None:
-    assert_complains(tg("run", gemma, "--ids", ids, "--tokens", 2), f"--ids {ids!r} is not a list of whole numbers")
+    assert_complains(tg("run", gemma, "--ids", ids, "--tokens", 2), f"--ids {ids!r} is not a list of whole numbers", code=2)
 
 
 def test_a_prompt_longer_than_the_cache(gemma: Path) -> None:
@@ -152,7 +153,27 @@ def test_a_cache_longer_than_the_model_has_positions(gemma: Path) -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("--temperature", "-1"), ("--top-p", "1.5")])
 def test_sampling_out_of_range(gemma: Path, option: str, value: str) -> None:
-    assert_complains(run(gemma, f"{option}={value}"), option[2:].replace("-", "_"), value, "fix:")
+    assert_complains(run(gemma, f"{option}={value}"), option[2:].replace("-", "_"), value, "fix:", code=2)
+
+
+@pytest.mark.parametrize("arguments", [("--memory-limit", -10), ("--memory-limit", 0), ("--random-weights", -1)], ids=str)
+def test_a_number_below_what_it_can_be(gemma: Path, arguments: tuple[object, ...]) -> None:
+    assert_complains(run(gemma, *arguments), f"Invalid value for '{arguments[0]}'", code=2)
+
+
+def test_more_tokens_than_the_model_has_positions_for_is_told_the_most_that_fit(gemma: Path) -> None:
+    result = tg("run", gemma, "--ids", "2,9,10", "--tokens", 300)
+    assert_complains(result, "the model has positions for 256", "fix: --tokens 254 or fewer")
+    short = tg("run", gemma, "--ids", "2,9,10", "--tokens", 300, "--max-positions", 8)
+    assert_complains(short, "fix: --max-positions 256 and --tokens 254 or fewer")
+    long = tg("run", gemma, "--ids", ",".join(["5"] * 257), "--tokens", 1)
+    assert_complains(long, "fix: a prompt of at most 256 tokens")
+
+
+@pytest.mark.parametrize("draw", [(), ("--temperature", 1)], ids=["greedy", "drawn"])
+def test_a_weight_that_is_no_number_is_named(copy: Path, draw: tuple[object, ...]) -> None:
+    change_weights(copy, lambda t: t["model.layers.1.mlp.up_proj.weight"].__setitem__((3, 4), np.nan))
+    assert run(copy, *draw).stderr.splitlines()[0].endswith("; the first NaN is in parameter model.layers.1.mlp.up_proj.weight")
 
 
 def test_a_decoder_does_not_embed_and_an_encoder_does_not_generate(gemma: Path, minilm: Path) -> None:
@@ -161,7 +182,7 @@ def test_a_decoder_does_not_embed_and_an_encoder_does_not_generate(gemma: Path, 
 
 
 def test_an_empty_text_is_not_embedded(minilm: Path) -> None:
-    assert_complains(tg("embed", minilm, "--text", "a", "--text", " "), "--text number 2 is empty")
+    assert_complains(tg("embed", minilm, "--text", "a", "--text", " "), "--text number 2 is empty", code=2)
 
 
 # ---- graphs ----
@@ -179,6 +200,8 @@ def test_an_unknown_op_suggests_the_nearest_one(tmp_path: Path) -> None:
     file = tmp_path / "wrong.tg"
     file.write_text("tg 1\ninput x f32[4, 5]\noutput y = sofmax(x)\n")
     assert_complains(tg("show", file), f"{file}:3:12: no op is named 'sofmax'", "softmax?")
+    file.write_text("tg 1\ninput x f32[4, 5]\noutput y = foo(x)\n")
+    assert "fix" not in tg("show", file).stderr         # floor is not what anybody meant
 
 
 def test_a_shape_mismatch_names_the_line_and_both_sizes(tmp_path: Path) -> None:
@@ -217,7 +240,8 @@ def test_a_graph_file_that_is_not_there(tmp_path: Path) -> None:
     ],
 )
 def test_sizes_that_are_none(softmax: Path, at: str, said: str) -> None:
-    assert_complains(tg("list-paths", softmax, "--at", at), "--at: ", said)
+    assert_complains(tg("list-paths", softmax, "--at", at), "--at: ", said, code=2)
+    assert_complains(tg("explain", softmax, "--largest", at), "--largest: ", said, code=2)
 
 
 # ---- choices ----
@@ -225,7 +249,7 @@ def test_sizes_that_are_none(softmax: Path, at: str, said: str) -> None:
 
 @pytest.mark.parametrize("value", ["-0.1", "nan"])
 def test_a_tolerance_that_is_none(softmax: Path, value: str) -> None:
-    assert_complains(tg("list-paths", softmax, f"--tolerance={value}"), f"--tolerance {value}", "≥ 0", "fix:")
+    assert_complains(tg("list-paths", softmax, f"--tolerance={value}"), f"--tolerance {value}", "≥ 0", "fix:", code=2)
 
 
 def test_no_path_within_the_tolerance_says_which_one_there_is(softmax: Path) -> None:
@@ -235,12 +259,20 @@ def test_no_path_within_the_tolerance_says_which_one_there_is(softmax: Path) -> 
 
 
 def test_an_unknown_backend(softmax: Path) -> None:
-    assert_complains(tg("explain", softmax, "--backends", "c,cudda"), "'cudda' is no backend", "numpy")
-    assert_complains(tg("explain", softmax, "--backends", ","), "names no backend")
+    assert_complains(tg("explain", softmax, "--backends", "c,cudda"), "'cudda' is no backend", "numpy", code=2)
+    assert_complains(tg("explain", softmax, "--backends", ","), "names no backend", code=2)
 
 
 def test_too_little_memory_is_refused_before_anything_runs(gemma: Path) -> None:
     assert_complains(run(gemma, "--memory-limit", 1000), "device cpu may use 1.0 kB", "largest live set", "fix:")
+
+
+def test_a_graph_that_does_not_fit_at_its_largest_sizes_is_told_which_would(softmax: Path) -> None:
+    result = tg("explain", softmax, "--memory-limit", 6000, "--backends", "numpy")
+    assert_complains(result, "the plan needs 8.2 kB at n=64", "tg explain: --largest n=")
+    most = re.search(r"--largest (n=\d+)", result.stderr)
+    assert most is not None
+    assert tg("explain", softmax, "--memory-limit", 6000, "--backends", "numpy", "--largest", most[1]).returncode == 0
 
 
 # ---- files that cannot be read or written ----
@@ -249,7 +281,7 @@ def test_too_little_memory_is_refused_before_anything_runs(gemma: Path) -> None:
 def test_a_cache_folder_below_a_regular_file(softmax: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = tg("explain", softmax, env={"XDG_CACHE_HOME": str(tmp_path / "file" / "x")})
-    assert_complains(result, "cache folder", f"{tmp_path / 'file'} is a file, not a folder", "fix:")
+    assert_complains(result, "cache folder", f"{tmp_path / 'file'} is a file, not a folder", "fix:", "XDG_CACHE_HOME")
 
 
 def test_a_database_below_a_regular_file(softmax: Path, tmp_path: Path) -> None:
@@ -284,7 +316,7 @@ def test_writes_that_fail(softmax: Path, tmp_path: Path) -> None:
         tg("explain", softmax, "--db", tmp_path / "new.db", before=limit), str(tmp_path / "new.db"), "fix:"
     )
     assert_complains(
-        tg("explain", softmax, "--db", tmp_path / "new.db", "--backends", "mistake"), "'mistake' is no backend"
+        tg("explain", softmax, "--db", tmp_path / "new.db", "--backends", "mistake"), "'mistake' is no backend", code=2
     )
 
 

@@ -63,6 +63,8 @@ def test_random_weights_and_draws_are_repeatable_and_depend_on_their_seeds(gemma
     assert ids("--random-weights", 0, "--threads", 1) == stored  # the folder was written from seed 0
     drawn = ids("--temperature", 5, "--top-k", 50, "--top-p", 0.9, "--seed", 3)
     assert drawn == ids("--temperature", 5, "--top-k", 50, "--top-p", 0.9, "--seed", 3) != stored
+    assert ids("--top-k", 50, "--seed", 3) == ids("--temperature", 1, "--top-k", 50, "--seed", 3)
+    assert ids("--top-k", 0) == stored == ids("--temperature", 0, "--top-k", 50, "--seed", 3)
 
 
 def test_a_folder_with_a_tokenizer_takes_a_prompt_a_chat_template_and_stops_at_the_end_of_text(
@@ -110,6 +112,12 @@ def test_embed_prints_vectors_or_similarities(minilm: Path) -> None:
     assert similar[0, 1] > 0.5 > similar[0, 2]
     table = tg(*arguments).stdout.splitlines()
     assert len(table) == 3 and table[0].endswith("A cat sleeps.") and f"{similar[0, 1]:.3f}" in table[0]
+
+
+def test_embed_says_what_of_a_long_text_it_leaves_out(minilm: Path) -> None:
+    result = tg("embed", minilm, "--text", "short", "--text", "word " * 300, "--json")
+    assert document(result)["tokens_left_out"] == [0, 46]
+    assert result.stderr.startswith("note: --text number 2 has 46 tokens more than the 256 that ")
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda f: f.stem)

@@ -15,6 +15,7 @@ import tensor_graphs as tg
 from tensor_graphs.compiler.choose import list_paths
 from tensor_graphs.compiler.compile import Choice, compile_graph, price_points
 from tensor_graphs.compiler.explain import age, explain, explain_data, measured_share
+from tensor_graphs.compiler.intermediates import IntermediatesError
 from tensor_graphs.compiler.profile_graph import profile_graph
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
@@ -114,7 +115,7 @@ def test_a_tolerance_below_what_the_kernels_of_a_graph_reach_is_met_by_wider_int
 def test_the_words_for_intermediates_are_three(filled: Database) -> None:
     assert compile_graph(GRAPH, database=filled, intermediates="as_written", tolerance=1e-4).intermediates.startswith("as written")
     assert compile_graph(GRAPH, database=filled, intermediates="float64").intermediates == "float64, asked for"
-    with pytest.raises(ValueError, match="fix: one of auto, as_written, float64"):
+    with pytest.raises(IntermediatesError, match="fix: one of auto, as_written, float64"):
         compile_graph(GRAPH, database=filled, intermediates="wide")  # type: ignore[arg-type]
 
 
@@ -288,6 +289,34 @@ def test_prices_are_asked_for_at_sizes_that_can_run(filled: Database) -> None:
     g = tg.graph(tg.softmax(atomic.slice(k, ((0, n + p, 1), (0, 16, 1)))), {cache: k})
     asked = price_points(g)
     assert all(b["n"] + b["p"] <= 64 for b in asked) and asked[-1]["n"] == 64
+
+
+def test_a_node_of_the_written_graph_is_found_in_the_plan_that_keeps_float64(filled: Database) -> None:
+    x = tg.input("x", (3, 4))
+    inner = tg.exp(x)
+    g = tg.graph(tg.softmax(inner + 1.0))
+    plan = compile_graph(g, database=filled, backends=("numpy",), intermediates="float64")
+    given = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
+    found = bind(plan).tap(inner, {"x": given})[inner]
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, np.exp(given.astype(np.float64)), rtol=1e-12)
+
+
+def test_a_path_is_priced_at_the_size_that_was_asked_for(filled: Database) -> None:
+    for n in (1, 16, 40):
+        plan = compile_graph(GRAPH, database=filled, backends=("numpy",), at={"n": n})
+        assert [v.at["n"] for v in plan.variants if v.low <= n <= v.high] == [n]
+
+
+def test_by_default_a_bf16_output_may_be_rounded_and_a_tighter_tolerance_is_told_what_rounding_costs(filled: Database) -> None:
+    g = tg.graph(tg.exp(tg.input("x", (3, 5), tg.bf16)))
+    assert compile_graph(g, database=filled, backends=("numpy",)).tolerance == 2**-7
+    assert compile_graph(GRAPH, database=filled, backends=("numpy",)).tolerance == 1e-3
+    with pytest.raises(NoPathError) as caught:
+        compile_graph(g, database=filled, backends=("numpy",), tolerance=1e-3)
+    assert "\n  rounding a result to bf16 costs up to 3.9e-03 by itself\n  fix: a tolerance of " in str(caught.value)
+    advised = float(str(caught.value).partition("a tolerance of ")[2].split()[0])
+    assert advised >= 2**-8 and compile_graph(g, database=filled, backends=("numpy",), tolerance=advised).variants
 
 
 def test_sizes_of_unknown_dims_are_refused(filled: Database) -> None:

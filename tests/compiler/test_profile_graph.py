@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions.answer, "__kwdefaults__", {**questions.answer.__kwdefaults__, "seconds_per_kernel": 0.01})
     monkeypatch.setattr("tensor_graphs.profiling.calibration.memory_speeds", lambda: {"read_bandwidth": Speed(2e10, "byte/s")})
     monkeypatch.setattr("tensor_graphs.profiling.calibration.backend_speeds", lambda backend: {"flops_f32": Speed(5e10, "flop/s")})
+
+
+def test_one_kernel_is_measured_however_little_the_budget_leaves(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow() -> float:
+        time.sleep(0.3)
+        return 2e10
+
+    monkeypatch.setattr("tensor_graphs.profiling.calibration.read_bandwidth", slow)
+    report = profile_graph(SMALL, database=database, backends=("numpy",), budget=0.1)
+    assert sum(report.statuses.values()) == 1 and report.left > 0 and 0.3 <= report.device_seconds <= report.seconds
+    again = profile_graph(SMALL, database=database, backends=("numpy",), budget=0.001)
+    assert sum(again.statuses.values()) == 1 and again.device_seconds < 0.3
 
 
 def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list[int]) -> None:

@@ -50,6 +50,15 @@ def test_the_compiler_named_by_argument_or_by_cc_comes_first(tmp_path: Path) -> 
     assert found is not None and found.version
 
 
+def test_a_compiler_that_writes_nothing_is_told_as_that(source: Path, tmp_path: Path) -> None:
+    silent = fake_compiler(tmp_path, "print('silent 1.0')")
+    with pytest.raises(ToolchainError) as caught:
+        toolchain.build_library([source], name="answer", cache=tmp_path / "cache", cc=silent)
+    text = str(caught.value)
+    assert text.startswith(f"cannot compile answer.c: {silent} says that it is done and wrote nothing")
+    assert "fix: name one in CC" in text
+
+
 def test_without_a_compiler_the_reason_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = fake_compiler(tmp_path, "sys.exit(3)")
     assert toolchain.find_compiler(broken) == (

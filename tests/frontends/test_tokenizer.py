@@ -119,6 +119,8 @@ def test_sentences_become_the_ids_of_transformers_cut_at_max_seq_length(sentence
 def test_a_long_text_is_cut_and_keeps_its_last_special_token(minilm: Tokenizer) -> None:
     ids = minilm.encode(SENTENCES[-1])
     assert len(ids) == minilm.max_length == 256 and (ids[0], ids[-1]) == (101, 102)
+    whole = minilm.encode_and_cut("word " * 600)
+    assert (len(whole[0]), whole[1]) == (256, 600 - 254) and minilm.encode_and_cut("a word")[1] == 0
 
 
 @pytest.mark.parametrize(

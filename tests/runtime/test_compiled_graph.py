@@ -94,6 +94,22 @@ def test_a_cache_that_would_overflow_is_refused_and_keeps_its_rows() -> None:
     assert all((session[name] == value).all() for name, value in before.items())
 
 
+def test_what_is_no_dict_no_size_and_no_session_is_told_what_it_should_be() -> None:
+    x = tg.input("x", (N, 3))
+    compiled, given = compiled_of(tg.graph(x * 2.0), {}, ("numpy",)), numbers(2, 3)
+    assert said(lambda: compiled.run(given)) == (  # type: ignore[arg-type]
+        "inputs are given by name, this is a ndarray\n  fix: run({'x': …})")
+    for wrong in ("a", 2.5, True, None):
+        assert said(lambda w=wrong: compiled.run({"x": given}, dims={"n": w})) == (  # type: ignore[misc, dict-item]
+            f"dim n is given as {wrong!r}\n  fix: a whole number from 0 to 64")
+    assert said(lambda: compiled.run({"x": given}, dims=3)) == (  # type: ignore[arg-type]
+        "dims are given by name, this is a int\n  fix: dims={'n': …}")
+    for wrong in (5, {"s": given}):
+        assert said(lambda w=wrong: compiled.run({"x": given}, session=w)).endswith(  # type: ignore[misc, arg-type]
+            "\n  fix: session=compiled.session()")
+    assert compiled.run({"x": given}, dims={"n": np.int64(2)})["out"].shape == (2, 3)
+
+
 # ---- right results -------------------------------------------------------------------------------------------------
 
 
@@ -448,6 +464,16 @@ def test_the_first_nan_is_named_with_its_line(backends: tuple[str, ...], dtype: 
     assert compiled.first_nan({"x": np.ones(3).astype(dtype.numpy)}) is None
     text = compiled.first_nan({"x": np.array([1, -9, 1]).astype(dtype.numpy)})
     assert text is not None and text.startswith("sqrt.0 (") and f"written at {root.location}" in text
+    assert compiled.first_nan({"x": np.array([1, np.nan, 1]).astype(dtype.numpy)}) == "input x"
+
+
+def test_a_nan_that_was_given_is_named_where_it_was_given() -> None:
+    compiled = compiled_of(block(), {**WEIGHTS, "w": np.full((12, 8), np.nan, np.float32)})
+    assert compiled.first_nan({"x": numbers(5, 8)}) == "parameter w"
+    counting = compiled_of(counter())
+    session = counting.session()
+    session["s"] = np.array([0, np.nan, 0], np.float32)
+    assert counting.first_nan({"x": numbers(3)}, session=session) == "state s"
 
 
 @pytest.mark.parametrize("backends", BACKENDS, ids="+".join)
