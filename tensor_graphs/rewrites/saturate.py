@@ -1,0 +1,129 @@
+"""saturate: run rules over an e-graph, level by level, within a budget.
+
+First the bitwise rules, then a snapshot, then the reassociating ones beside them: a numeric class belongs to the level in which
+something first exists, because congruence carries a union of one level into classes of another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tensor_graphs.rewrites.egraph import EGraph, View
+from tensor_graphs.rewrites.enode import ENode
+from tensor_graphs.rewrites.report import Report
+from tensor_graphs.rewrites.rule import LEVELS, Index, NumericClass, Rewrite
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """matches: new places of one rule in one round (a rule that expands gets `expanding` in all). nodes: e-nodes in all.
+
+    seconds: of the whole run; a run that stops for it depends on the machine's speed, one that stops for another reason does not.
+    """
+
+    matches: int = 2000
+    expanding: int = 60
+    nodes: int = 6000
+    rounds: int = 12
+    seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class Saturated:
+    """The e-graph, what existed after each level, and the report."""
+
+    egraph: EGraph
+    views: dict[NumericClass, View]
+    report: Report
+
+
+def index_of(e: EGraph) -> Index:
+    found: dict[str, list[tuple[int, ENode]]] = {}
+    for number, eclass in e.classes.items():
+        for node in eclass.nodes:
+            found.setdefault(node.op.name, []).append((number, node))
+    return found
+
+
+def saturate(e: EGraph, rules: Sequence[Rewrite], budget: Budget = Budget(), levels: Sequence[NumericClass] = LEVELS,
+             after_round: Callable[[EGraph], None] = lambda e: None) -> Saturated:
+    """Apply the rules until nothing new is found or the budget is used up; `after_round` sees each rebuilt e-graph.
+
+    Rules that assume something are among `rules` only if their assumptions are allowed; the caller chooses.
+    """
+    started, report = time.perf_counter(), Report()
+    views: dict[NumericClass, View] = {}
+    done: set[tuple[object, ...]] = set()
+    used: dict[str, int] = {}
+    e.rebuild()
+    for level in levels:
+        active = [r for r in rules if LEVELS.index(r.numeric_class) <= LEVELS.index(level)]
+        for r in active:
+            report.of(r.name).starved = 0
+        finished = False
+        for round in range(1, budget.rounds + 1):
+            report.rounds[level] = round
+            before = e.changes
+            index = index_of(e)
+            starved = 0
+            for r in active:
+                starved += _run(e, r, index, budget, report, done, used, started)
+            e.rebuild()
+            after_round(e)
+            log.debug("%s, round %d: %d e-nodes", level, round, e.size)
+            if e.changes == before:
+                finished = not starved
+                break
+            report.stopped = _over(e, budget, started)
+            if report.stopped:
+                break
+        report.saturated[level] = finished
+        views[level] = e.view()
+        if report.stopped:
+            for later in levels[list(levels).index(level) + 1:]:
+                views[later], report.saturated[later], report.rounds[later] = views[level], False, 0
+            break
+    report.seconds, report.e_nodes, report.classes = time.perf_counter() - started, e.size, len(e.classes)
+    log.info("%d e-nodes in %d classes, %.3f s, %s", report.e_nodes, report.classes, report.seconds, report.saturated)
+    return Saturated(e, views, report)
+
+
+def _over(e: EGraph, budget: Budget, started: float) -> str:
+    if len(e.terms) > 4 * budget.nodes or e.size > budget.nodes:
+        return f"more than {budget.nodes} e-nodes"
+    if time.perf_counter() - started > budget.seconds:
+        return f"more than {budget.seconds} s"
+    return ""
+
+
+def _run(e: EGraph, r: Rewrite, index: Index, budget: Budget, report: Report, done: set[tuple[object, ...]],
+         used: dict[str, int], started: float) -> int:
+    """One rule, once over the e-graph; the number of places that were left for lack of budget."""
+    row, clock = report.of(r.name), time.perf_counter()
+    limit = budget.expanding - used.get(r.name, 0) if r.expanding else budget.matches
+    new = (c for c in r.candidates(e, index) if c.key not in done)
+    if len(e.terms) > 4 * budget.nodes or time.perf_counter() - started > budget.seconds:
+        limit = 0
+    found = list(itertools.islice(new, max(limit, 0) + 1))
+    left = len(found) > max(limit, 0)
+    for candidate in found[:max(limit, 0)]:
+        done.add(candidate.key)
+        row.matches += 1
+        pairs = candidate.apply()
+        if pairs is None:
+            row.rejected += 1
+            continue
+        changed = False
+        for a, b in pairs:
+            changed |= e.union(a, b, r.name)
+        row.applied += changed
+        used[r.name] = used.get(r.name, 0) + changed
+    row.starved += left
+    row.seconds += time.perf_counter() - clock
+    return int(left)
