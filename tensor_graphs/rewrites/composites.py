@@ -22,7 +22,7 @@ from tensor_graphs.language.dtypes import bool_, f16, f32, i32
 from tensor_graphs.language.node import Node, TensorType, apply, walk
 from tensor_graphs.rewrites.egraph import VIEWS, EGraph
 from tensor_graphs.rewrites.enode import ENode, attribute_key, is_commutative
-from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, NumericClass
+from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, NumericClass, Reach
 
 LARGEST_DEFINITION = 80
 """Nodes of a definition that expansion and recognition look at."""
@@ -38,7 +38,8 @@ class Expansion:
     name = "composite/expand"
     numeric_class: NumericClass = BITWISE
     assuming: tuple[str, ...] = ()
-    expanding = False
+    expanding = True
+    reach: Reach = "near"
 
     def __init__(self, keep: frozenset[str] | None = None) -> None:
         self.keep = _kept_whole() if keep is None else keep
@@ -49,7 +50,7 @@ class Expansion:
                 continue
             for _, node in nodes:
                 if isinstance(node.op, CompositeOp) and not node.op.opaque:
-                    yield Candidate((self.name, node.term), lambda node=node: self._expand(e, node))  # type: ignore[misc]
+                    yield Candidate((self.name, node.term), node.term, lambda node=node: self._expand(e, node))  # type: ignore[misc]
 
     def _expand(self, e: EGraph, node: ENode) -> Equalities | None:
         assert isinstance(node.op, CompositeOp)
@@ -96,6 +97,53 @@ class Template:
     definition: Definition
     marks: Mapping[str, Node]
     root: str
+    needs: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """The top of a template: the rank and op of its root, and the ops of what is below it; "" where anything may stand."""
+
+    rank: int
+    name: str
+    below: tuple[Sketch, ...]
+
+
+def _sketch(pattern: Node, t: Template, depth: int = 4) -> Sketch:
+    free = pattern.op is leaves.ARGUMENT or _strip(pattern).op is leaves.CONSTANT
+    if free or depth == 0:
+        return Sketch(pattern.rank, "", ())
+    return Sketch(pattern.rank, pattern.op.name, tuple(_sketch(i, t, depth - 1) for i in pattern.inputs))
+
+
+@cache
+def sketches() -> dict[str, tuple[tuple[Sketch, tuple[Template, ...]], ...]]:
+    """The templates by the op of their root, and those of one top together, which is looked for once."""
+    found: dict[str, dict[Sketch, list[Template]]] = {}
+    for name, rows in templates().items():
+        for t in rows:
+            found.setdefault(name, {}).setdefault(_sketch(_strip(t.definition.outputs[0]), t), []).append(t)
+    return {name: tuple((s, tuple(ts)) for s, ts in group.items()) for name, group in found.items()}
+
+
+def _may_match(e: EGraph, sketch: Sketch, node: ENode, ops_of: Mapping[int, frozenset[str]]) -> bool:
+    if len(node.children) != len(sketch.below):
+        return False
+    orders = [node.children]
+    if is_commutative(node.op) and node.children[0] != node.children[1]:
+        orders.append(node.children[::-1])
+    return any(all(_class_may(e, s, c, ops_of) for s, c in zip(sketch.below, children, strict=True)) for children in orders)
+
+
+def _class_may(e: EGraph, sketch: Sketch, number: int, ops_of: Mapping[int, frozenset[str]]) -> bool:
+    eclass = e.of(number)
+    if len(eclass.type.shape) != sketch.rank:
+        return False
+    if not sketch.name:
+        return True
+    if sketch.name not in ops_of.get(e.find(number), (sketch.name,)):
+        return False
+    return any(n.op.name == sketch.name and _may_match(e, sketch, n, ops_of) for n in eclass.nodes)
 
 
 @cache
@@ -107,10 +155,20 @@ def templates() -> dict[str, tuple[Template, ...]]:
         if op.opaque or op.variadic:
             continue
         for template in _templates_of(op):
-            if template.definition.digest not in seen:
-                seen.add(template.definition.digest)
+            mark = _signature(template)
+            if mark not in seen:
+                seen.add(mark)
                 found.setdefault(template.root, []).append(template)
     return {root: tuple(rows) for root, rows in found.items()}
+
+
+def _signature(t: Template) -> str:
+    """What matching a template asks for: two of one signature find the same places."""
+    order = walk(t.definition.outputs)
+    at = {n: i for i, n in enumerate(order)}
+    rows = [f"{n.op.name}{n.attrs.get('axes')}{n.rank}{n.dtype.kind}{n in t.marks.values()}{[at[i] for i in n.inputs]}" for n in order
+            if n.op is not leaves.CONSTANT or n in t.marks.values()]
+    return f"{t.op.name}{t.attrs.items()}{rows}"
 
 
 _DIMS = (3, 5, 7, 11)
@@ -121,6 +179,8 @@ def _templates_of(op: CompositeOp) -> Iterator[Template]:
     for absent in itertools.chain.from_iterable(itertools.combinations(optional, k) for k in range(len(optional) + 1)):
         present = [n for n in op.operands if n not in absent]
         for types in _generic_types(op, present):
+            if len(types) != len(present):
+                continue
             for chosen in _attribute_choices(op, types[0].rank if types else 0):
                 attrs = {**chosen, **({"absent": absent} if absent else {})}
                 try:
@@ -134,7 +194,8 @@ def _templates_of(op: CompositeOp) -> Iterator[Template]:
                     continue
                 marks = {name: node for name in attrs if name in MARKS for node in walk(definition.outputs)
                          if node.op is leaves.CONSTANT and node.attrs["value"] == MARKS[name]}
-                yield Template(op, dict(sorted(attrs.items())), definition, marks, root.op.name)
+                needs = frozenset(n.op.name for n in walk([root]) if n.op.kind in ("atomic", "composite") and n.op.name not in VIEWS)
+                yield Template(op, dict(sorted(attrs.items())), definition, marks, root.op.name, needs)
 
 
 def _strip(node: Node) -> Node:
@@ -186,15 +247,22 @@ class Recognition:
     numeric_class: NumericClass = BITWISE
     assuming: tuple[str, ...] = ()
     expanding = False
+    reach: Reach = "above"
 
     def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]:
-        rows = templates()
+        present = frozenset(index)
+        ops_of = {number: frozenset(n.op.name for n in eclass.nodes) for number, eclass in e.classes.items()}
         for name in index:
-            for template in rows.get(name, ()):
+            for sketch, rows in sketches().get(name, ()):
+                alive = [t for t in rows if t.needs <= present]
+                if not alive:
+                    continue
                 for number, node in index[name]:
-                    for arguments, numbers in _match(e, template, node):
-                        key = (self.name, template.definition.digest, number, *arguments, *numbers.values())
-                        yield Candidate(key, lambda t=template, a=arguments, m=numbers: self._recognise(e, t, a, m))  # type: ignore[misc]
+                    if len(e.types[node.term].shape) != sketch.rank or not _may_match(e, sketch, node, ops_of):
+                        continue
+                    for template, (arguments, numbers) in ((t, m) for t in alive for m in _match(e, t, node)):
+                        key = (self.name, template.definition.digest, e.find(number), *arguments, *numbers.values())
+                        yield Candidate(key, node.term, lambda t=template, a=arguments, m=numbers: self._recognise(e, t, a, m))  # type: ignore[misc]
 
     def _recognise(self, e: EGraph, template: Template, arguments: tuple[int, ...],
                    numbers: Mapping[str, Any]) -> Equalities | None:
@@ -251,7 +319,7 @@ def _match(e: EGraph, template: Template, node: ENode) -> list[tuple[tuple[int, 
 
 
 def _match_node(e: EGraph, t: Template, places: Mapping[Node, int], pattern: Node, node: ENode, bound: _Bound) -> Iterator[_Bound]:
-    if node.op is not pattern.op or len(node.children) != len(pattern.inputs):
+    if node.op is not pattern.op or len(node.children) != len(pattern.inputs) or node.attrs.get("axes") != pattern.attrs.get("axes"):
         return
     orders = [node.children]
     if is_commutative(node.op) and node.children[0] != node.children[1]:
@@ -267,6 +335,9 @@ def _match_node(e: EGraph, t: Template, places: Mapping[Node, int], pattern: Nod
 
 def _match_class(e: EGraph, t: Template, places: Mapping[Node, int], pattern: Node, number: int, bound: _Bound) -> Iterator[_Bound]:
     number = e.find(number)
+    type = e.classes[number].type
+    if len(type.shape) != pattern.rank or type.dtype.kind != pattern.dtype.kind:
+        return
     if pattern in places:
         old = bound[0][places[pattern]]
         if old is None:

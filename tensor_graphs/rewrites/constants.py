@@ -14,7 +14,7 @@ from tensor_graphs.meaning.interpreter import evaluate
 from tensor_graphs.rewrites.egraph import VIEWS, EGraph
 from tensor_graphs.rewrites.enode import ENode
 from tensor_graphs.rewrites.pattern import elementwise
-from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, NumericClass
+from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, NumericClass, Reach
 
 LARGEST = 256
 """Elements that a folded constant may have, unless all are one number."""
@@ -31,17 +31,18 @@ class Folding:
     numeric_class: NumericClass = BITWISE
     assuming: tuple[str, ...] = ()
     expanding = False
+    reach: Reach = "near"
 
     def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]:
         for nodes in index.values():
             for number, node in nodes:
-                if node.op.kind == "leaf" or node.op.name in VIEWS or e.classes[number].splat is not None:
+                if node.op.kind == "leaf" or node.op.name in VIEWS or e.of(number).splat is not None:
                     continue
                 if not (node.op.name in EXACT or isinstance(node.op, CompositeOp)) or not node.children or _has_array(e, number):
                     continue
                 if all(e.of(c).splat is not None for c in node.children) or all(_has_array(e, c) or e.of(c).splat is not None
                                                                                  for c in node.children):
-                    yield Candidate((self.name, node.term, number), lambda node=node: self._fold(e, node))  # type: ignore[misc]
+                    yield Candidate((self.name, node.term, number), node.term, lambda node=node: self._fold(e, node))  # type: ignore[misc]
 
     def _fold(self, e: EGraph, node: ENode) -> Equalities | None:
         if not _exact(node, e) or node.op.name == "iota":
@@ -57,7 +58,7 @@ class Folding:
                 number = evaluate([made], {}, {}, "as_written")[0]
                 folded = atomic.fill(number.item(), result.shape, result.dtype)
             else:
-                if not all(is_static(s) for s in result.shape) or result.size() > LARGEST:      # type: ignore[operator]
+                if not all(is_static(s) for s in result.shape) or result.size() > LARGEST:
                     return None
                 operands = [_array_of(e, c) for c in node.children]
                 if any(o is None for o in operands):

@@ -40,7 +40,7 @@ VIEWS = frozenset({"reshape", "permute", "expand", "slice", "item", "copy_to"})
 class EClass:
     """Equal values. `parents`: terms with a child here. `splat`: the number that all elements are, if that is known.
 
-    `bound`: no input or state is needed to know it, so that it is computed once, when a graph is given its parameters.
+    `touched`: the round in which it was made, joined, or learnt something. `bound`: no input or state is needed to know it, so that it is computed once, when a graph is given its parameters.
     """
 
     type: TensorType
@@ -48,6 +48,7 @@ class EClass:
     parents: list[int] = field(default_factory=list)
     splat: Any = None
     bound: bool = False
+    touched: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,10 @@ class View:
 
 
 class EGraph:
-    """See the module's docstring. `terms`, `edges` and `classes` may be read by others, and are changed here only."""
+    """See the module's docstring. `terms`, `edges` and `classes` may be read by others, and are changed here only.
+
+    `generation` is set by who adds: 0 for what was written, one more for what a rule makes of it. It bounds how far rules go on.
+    """
 
     def __init__(self) -> None:
         self.terms: list[ENode] = []
@@ -82,6 +86,9 @@ class EGraph:
         self.edges_of: list[list[int]] = []
         self.classes: dict[int, EClass] = {}
         self.changes = 0
+        self.generations: list[int] = []
+        self.generation = 0
+        self.round = 0
         self._parent: list[int] = []
         self._exact: dict[Key, int] = {}
         self._hashcons: dict[Key, int] = {}
@@ -160,6 +167,7 @@ class EGraph:
         self._exact[term.key] = number
         self.terms.append(term)
         self.types.append(type)
+        self.generations.append(self.generation)
         self._parent.append(number)
         self.edges_of.append([])
         node = self._canonical(term)
@@ -169,7 +177,7 @@ class EGraph:
             self._edge(number, found, CONGRUENCE)
             return number
         self._hashcons[node.key] = number
-        made = EClass(type, [node])
+        made = EClass(type, [node], touched=self.round)
         self.classes[number] = made
         made.splat, made.bound = self._analyse(node, type)
         for child in dict.fromkeys(node.children):
@@ -223,6 +231,7 @@ class EGraph:
         if one.splat is None:
             one.splat = other.splat
         one.bound = one.bound or other.bound
+        one.touched = self.round
         self._pending.append(a)
         self.changes += 1
         return True
@@ -248,6 +257,7 @@ class EGraph:
                     if (owner.splat is None and splat is not None) or (bound and not owner.bound):
                         owner.splat = splat if owner.splat is None else owner.splat
                         owner.bound = owner.bound or bound
+                        owner.touched = self.round
                         self._pending.append(home)
         self._hashcons = {}
         for eclass in self.classes.values():

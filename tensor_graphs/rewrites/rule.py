@@ -35,15 +35,22 @@ LEVELS: tuple[NumericClass, ...] = (BITWISE, REASSOCIATING)
 Index = Mapping[str, list[tuple[int, ENode]]]
 """E-nodes by the name of their op, each with its class."""
 
+Reach = Literal["near", "above", "anywhere"]
+"""Where a rule has to look again after a change: a few ops above it, anywhere above it, or everywhere (several patterns)."""
+
 Equalities = list[tuple[int, int]]
 """Pairs of terms that are equal."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A place where a rule may be applied. `key` is the same for the same place; `apply` gives None when it does not hold."""
+    """A place where a rule may be applied. `key` is the same for the same place; `apply` gives None when it does not hold.
+
+    term: the youngest of the e-nodes that were matched; how far rewriting went before it decides whether it goes on.
+    """
 
     key: tuple[Any, ...]
+    term: int
     apply: Callable[[], Equalities | None]
 
 
@@ -58,6 +65,8 @@ class Rewrite(Protocol):
     def assuming(self) -> tuple[str, ...]: ...
     @property
     def expanding(self) -> bool: ...
+    @property
+    def reach(self) -> Reach: ...
 
     def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]: ...
 
@@ -85,24 +94,29 @@ class Rule:
     dtypes: tuple[str, ...] = ("float", "int", "uint", "bool")
     text: str = ""
 
+    @property
+    def reach(self) -> Reach:
+        return "near" if len(self.patterns) == 1 else "anywhere"
+
     def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]:
         kinds = self.variables
         for roots, match in self._search(e, index, 0, {}):
-            if not self._are_parameters(e, match):
-                continue
             key = (self.name, *roots, *(_stable(e, v, kinds.get(k, "")) for k, v in match.items()))
-            yield Candidate(key, lambda match=match: self._apply(e, match))  # type: ignore[misc]
+            youngest = max((v.term for v in match.values() if isinstance(v, ENode)), key=lambda t: e.generations[t])
+            yield Candidate(key, youngest, lambda match=match: self._apply(e, match))  # type: ignore[misc]
 
     def _search(self, e: EGraph, index: Index, at: int, bound: Match) -> Iterator[tuple[tuple[int, ...], Match]]:
         if at == len(self.patterns):
             yield (), bound
             return
         for root, match in search(e, self.patterns[at], index, bound):
+            if not self._are_parameters(e, match):
+                continue
             for rest, full in self._search(e, index, at + 1, match):
                 yield (root, *rest), full
 
     def _are_parameters(self, e: EGraph, match: Match) -> bool:
-        homes = [e.find(match[name]) for name in self.parameters]
+        homes = [e.find(match[name]) for name in self.parameters if name in match]
         if homes != sorted(dict.fromkeys(homes)):
             return False
         return all(any(n.op.name == "parameter" for n in e.classes[h].nodes) for h in homes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from tensor_graphs.rewrites.egraph import EGraph, View
@@ -24,11 +24,14 @@ log = logging.getLogger(__name__)
 class Budget:
     """matches: new places of one rule in one round (a rule that expands gets `expanding` in all). nodes: e-nodes in all.
 
-    seconds: of the whole run; a run that stops for it depends on the machine's speed, one that stops for another reason does not.
+    depth, expanding_depth: how many rules may have led to what is matched. A place that is too deep is not counted as starved: the
+    run is saturated up to a depth. seconds: of the whole run; a run that stops for it depends on the machine's speed, one that stops for another reason does not.
     """
 
     matches: int = 2000
     expanding: int = 60
+    depth: int = 8
+    expanding_depth: int = 3
     nodes: int = 6000
     rounds: int = 12
     seconds: float = 10.0
@@ -43,11 +46,31 @@ class Saturated:
     report: Report
 
 
-def index_of(e: EGraph) -> Index:
+PATTERN_DEPTH = 6
+"""Ops above each other in a rule's pattern; a match can only be new where something changed so far below its root."""
+
+
+def index_of(e: EGraph, among: Container[int] | None = None) -> Index:
     found: dict[str, list[tuple[int, ENode]]] = {}
     for number, eclass in e.classes.items():
-        for node in eclass.nodes:
-            found.setdefault(node.op.name, []).append((number, node))
+        if among is None or number in among:
+            for node in eclass.nodes:
+                found.setdefault(node.op.name, []).append((number, node))
+    return found
+
+
+def changed_since(e: EGraph, round: int, depth: int | None) -> dict[int, None]:
+    """The classes that were touched since a round began, and those up to `depth` ops above them."""
+    found = {number: None for number, eclass in e.classes.items() if eclass.touched >= round}
+    front = list(found)
+    while front and (depth is None or depth > 0):
+        above: dict[int, None] = {}
+        for number in front:
+            for parent in e.classes[number].parents:
+                home = e.find(parent)
+                if home not in found:
+                    found[home] = above[home] = None
+        front, depth = list(above), None if depth is None else depth - 1
     return found
 
 
@@ -66,14 +89,20 @@ def saturate(e: EGraph, rules: Sequence[Rewrite], budget: Budget = Budget(), lev
         active = [r for r in rules if LEVELS.index(r.numeric_class) <= LEVELS.index(level)]
         for r in active:
             report.of(r.name).starved = 0
-        finished = False
+        finished, behind = False, set[str]()                       # behind: those that were starved have to look everywhere
         for round in range(1, budget.rounds + 1):
             report.rounds[level] = round
             before = e.changes
-            index = index_of(e)
+            e.round += 1
+            full = index_of(e)
+            near, above = (full, full) if round == 1 else (
+                index_of(e, changed_since(e, e.round - 1, PATTERN_DEPTH)), index_of(e, changed_since(e, e.round - 1, None)))
             starved = 0
             for r in active:
-                starved += _run(e, r, index, budget, report, done, used, started)
+                index = full if r.name in behind or r.reach == "anywhere" else above if r.reach == "above" else near
+                left = _run(e, r, index, budget, report, done, used, started)
+                (behind.update if left else behind.difference_update)([r.name])
+                starved += left
             e.rebuild()
             after_round(e)
             log.debug("%s, round %d: %d e-nodes", level, round, e.size)
@@ -107,7 +136,8 @@ def _run(e: EGraph, r: Rewrite, index: Index, budget: Budget, report: Report, do
     """One rule, once over the e-graph; the number of places that were left for lack of budget."""
     row, clock = report.of(r.name), time.perf_counter()
     limit = budget.expanding - used.get(r.name, 0) if r.expanding else budget.matches
-    new = (c for c in r.candidates(e, index) if c.key not in done)
+    depth = budget.expanding_depth if r.expanding else budget.depth
+    new = (c for c in r.candidates(e, index) if c.key not in done and e.generations[c.term] < depth)
     if len(e.terms) > 4 * budget.nodes or time.perf_counter() - started > budget.seconds:
         limit = 0
     found = list(itertools.islice(new, max(limit, 0) + 1))
@@ -115,6 +145,7 @@ def _run(e: EGraph, r: Rewrite, index: Index, budget: Budget, report: Report, do
     for candidate in found[:max(limit, 0)]:
         done.add(candidate.key)
         row.matches += 1
+        e.generation = e.generations[candidate.term] + 1
         pairs = candidate.apply()
         if pairs is None:
             row.rejected += 1
@@ -124,6 +155,7 @@ def _run(e: EGraph, r: Rewrite, index: Index, budget: Budget, report: Report, do
             changed |= e.union(a, b, r.name)
         row.applied += changed
         used[r.name] = used.get(r.name, 0) + changed
+    e.generation = 0
     row.starved += left
     row.seconds += time.perf_counter() - clock
     return int(left)

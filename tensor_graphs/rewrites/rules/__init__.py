@@ -1,6 +1,6 @@
 """rules: what else says the same, as data; one file per topic.
 
-In: nothing.  Out: `ALL`, every rule that no assumption is needed for, and `ASSUMING`, those that take something for granted.
+In: nothing.  Out: `ALL`, every rule that takes nothing for granted; `allowed`, those that do as well.
 Each file has a RuleTable (and REFUSED, tempting rules that are wrong). tests/rewrites/test_admission.py holds each to its class.
 """
 
@@ -23,10 +23,13 @@ SIMPLIFYING: tuple[Rewrite, ...] = (
     *(r for table in (identities.TABLE, moves.TABLE) for r in table if not r.expanding), Folding(), Recognition())
 """What a simplification runs."""
 
-ALL: tuple[Rewrite, ...] = (*(r for r in RULES if not r.assuming), Folding(), Expansion(), Recognition())
-ASSUMING: tuple[Rule, ...] = tuple(r for r in RULES if r.assuming)
+ALL: tuple[Rewrite, ...] = (*(r for r in RULES if not r.assuming and not r.option), Folding(), Expansion(), Recognition())
+
+ASSUMPTIONS: tuple[str, ...] = tuple(dict.fromkeys(a for r in RULES for a in r.assuming))
+OPTIONS: tuple[str, ...] = tuple(dict.fromkeys(r.option for r in RULES if r.option))
 
 
-def allowed(assuming: tuple[str, ...] = ()) -> tuple[Rewrite, ...]:
-    """All rules whose assumptions are among those given."""
-    return (*ALL, *(r for r in ASSUMING if set(r.assuming) <= set(assuming)))
+def allowed(assuming: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> tuple[Rewrite, ...]:
+    """All rules whose assumptions are among those given, with those of the groups that are asked for."""
+    known = (*ALL, *(r for r in RULES if r.assuming or r.option))
+    return tuple(r for r in known if set(r.assuming) <= set(assuming) and getattr(r, "option", "") in ("", *options))
