@@ -194,6 +194,8 @@ def _templates_of(op: CompositeOp) -> Iterator[Template]:
                     continue
                 marks = {name: node for name in attrs if name in MARKS for node in walk(definition.outputs)
                          if node.op is leaves.CONSTANT and node.attrs["value"] == MARKS[name]}
+                if any(attrs[name] == MARKS[name] and name not in marks for name in attrs if name in MARKS):
+                    continue                                        # an attribute that this definition does not read
                 needs = frozenset(n.op.name for n in walk([root]) if n.op.kind in ("atomic", "composite") and n.op.name not in VIEWS)
                 yield Template(op, dict(sorted(attrs.items())), definition, marks, root.op.name, needs)
 
@@ -250,8 +252,8 @@ class Recognition:
     reach: Reach = "above"
 
     def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]:
-        present = frozenset(index)
         ops_of = {number: frozenset(n.op.name for n in eclass.nodes) for number, eclass in e.classes.items()}
+        present = frozenset().union(*ops_of.values())
         for name in index:
             for sketch, rows in sketches().get(name, ()):
                 alive = [t for t in rows if t.needs <= present]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.composite import CompositeOp
@@ -25,7 +27,7 @@ EXACT = frozenset({"add", "mul", "max", "idiv", "and", "xor", "less", "not_equal
 
 
 class Folding:
-    """Constant folding. Bitwise: only ops with one right result; a sum or exp2 of constants is left for bind time."""
+    """Constant folding. Bitwise, and the same real number too: what is rounded on the way, a sum and exp2 are left for bind time."""
 
     name = "constant/fold"
     numeric_class: NumericClass = BITWISE
@@ -55,7 +57,9 @@ class Folding:
         try:
             if all(v is not None for v in values) and elementwise(node.op, tuple(types)):
                 made = apply(node.op, [_constant(v, t.dtype) for v, t in zip(values, types, strict=True)], node.attrs)
-                number = evaluate([made], {}, {}, "as_written")[0]
+                number, ideal = (evaluate([made], {}, {}, mode)[0] for mode in ("as_written", "real"))
+                if not np.array_equal(number.astype(ideal.dtype), ideal, equal_nan=True):
+                    return None
                 folded = atomic.fill(number.item(), result.shape, result.dtype)
             else:
                 if not all(is_static(s) for s in result.shape) or result.size() > LARGEST:
@@ -65,7 +69,10 @@ class Folding:
                     return None
                 made = apply(node.op, [o for o in operands if o is not None], node.attrs)
                 made = leaves.item(made, node.output)
-                folded = leaves.constant(evaluate([made], {}, {}, "as_written")[0], result.dtype)
+                array, ideal = (evaluate([made], {}, {}, mode)[0] for mode in ("as_written", "real"))
+                if not np.array_equal(array.astype(ideal.dtype), ideal, equal_nan=True):
+                    return None
+                folded = leaves.constant(array, result.dtype)
         except TensorGraphsError:
             return None
         return [(node.term, e.add(folded))]

@@ -38,7 +38,7 @@ VIEWS = frozenset({"reshape", "permute", "expand", "slice", "item", "copy_to"})
 
 @dataclass(slots=True)
 class EClass:
-    """Equal values. `parents`: terms with a child here. `splat`: the number that all elements are, if that is known.
+    """Equal values. `parents`: terms with a child here. `splat`: the number that all elements are, as written, if it is known.
 
     `touched`: the round in which it was made, joined, or learnt something. `bound`: no input or state is needed to know it, so that it is computed once, when a graph is given its parameters.
     """
@@ -198,7 +198,7 @@ class EGraph:
         children = [self.classes[self.find(c)] for c in node.children]
         splat = None
         if name == "constant" and not type.shape:
-            splat = rounded(node.attrs["value"], type.dtype)
+            splat = None if isinstance(node.attrs["value"], ArrayValue) else node.attrs["value"]
         elif name in VIEWS:
             splat = children[0].splat
         if node.op.kind == "leaf":
@@ -314,7 +314,7 @@ def same_type(a: TensorType, b: TensorType) -> bool:
 
 
 def rounded(value: Any, dtype: DType) -> Any:
-    """A constant's number as its dtype holds it; dims and arrays as they are."""
+    """A constant's number as its dtype holds it; dims as they are, None for arrays."""
     if isinstance(value, ArrayValue):
         return None
     if isinstance(value, float) and dtype.kind == "float":

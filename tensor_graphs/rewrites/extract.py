@@ -28,6 +28,9 @@ Cost = Callable[[ENode, bool], float]
 Choice = Mapping[int, ENode]
 """For each class that is needed: the e-node that computes it."""
 
+MOST_SHARED = 40
+"""E-nodes that are tried as shared ones."""
+
 TINY = 1e-4
 """What is paid for anything at all: of two equally good graphs the smaller one wins, and no circle is free."""
 
@@ -190,11 +193,30 @@ class Extractor:
         return sum(counted.values())
 
     def best(self) -> Choice:
-        """The greedy choice, improved by swaps of one e-node while that helps."""
+        """The greedy choice, improved by swaps of one e-node while that helps, and by sharing.
+
+        What several would have to choose at once (one product instead of three) no single swap finds: each e-node that
+        more than one class could use is taken to cost nothing, once, and what is grown then is scored at the real prices.
+        """
         choice = self.grow()
         if choice is None:
             raise RewriteError("nothing can be extracted: every way to compute an output needs that output")
+        choice = self.descend(choice)
+        cost = self.score(choice)
+        for shared in self._shareable(choice)[:MOST_SHARED]:
+            trial = self.grow(price=lambda n, free=shared: 0.0 if n is free else self.prices[id(n)])  # type: ignore[misc]
+            if trial is not None and (new := self.score(trial)) < cost - 1e-9:
+                choice, cost = trial, new
         return self.descend(choice)
+
+    def _shareable(self, choice: Choice) -> list[ENode]:
+        """Paid e-nodes that are not chosen and whose class at least two others could read, the most read first."""
+        found = []
+        for number in self.reachable:
+            readers = len(dict.fromkeys(self.users.get(number, ())))
+            if number not in choice and readers >= 2:
+                found += [(-readers, n.term, n) for n in self.view.classes[number] if self.prices[id(n)] > TINY]
+        return [n for _, _, n in sorted(found, key=lambda row: row[:2])]
 
     def descend(self, choice: Choice) -> Choice:
         """Swap single e-nodes (their operands computed as chosen) as long as the whole graph gets cheaper."""

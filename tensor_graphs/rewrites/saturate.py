@@ -135,14 +135,17 @@ def _run(e: EGraph, r: Rewrite, index: Index, budget: Budget, report: Report, do
          used: dict[str, int], started: float) -> int:
     """One rule, once over the e-graph; the number of places that were left for lack of budget."""
     row, clock = report.of(r.name), time.perf_counter()
-    limit = budget.expanding - used.get(r.name, 0) if r.expanding else budget.matches
+    limit, quota = budget.matches, budget.expanding - used.get(r.name, 0) if r.expanding else budget.matches
     depth = budget.expanding_depth if r.expanding else budget.depth
     new = (c for c in r.candidates(e, index) if c.key not in done and e.generations[c.term] < depth)
     if len(e.terms) > 4 * budget.nodes or time.perf_counter() - started > budget.seconds:
-        limit = 0
-    found = list(itertools.islice(new, max(limit, 0) + 1))
-    left = len(found) > max(limit, 0)
-    for candidate in found[:max(limit, 0)]:
+        limit = quota = 0
+    found = list(itertools.islice(new, limit + 1))
+    left = len(found) > limit
+    for candidate in found[:limit]:
+        if quota <= 0:
+            left = True
+            break
         done.add(candidate.key)
         row.matches += 1
         e.generation = e.generations[candidate.term] + 1
@@ -155,6 +158,7 @@ def _run(e: EGraph, r: Rewrite, index: Index, budget: Budget, report: Report, do
             changed |= e.union(a, b, r.name)
         row.applied += changed
         used[r.name] = used.get(r.name, 0) + changed
+        quota -= changed
     e.generation = 0
     row.starved += left
     row.seconds += time.perf_counter() - clock
