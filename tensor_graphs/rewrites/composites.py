@@ -166,8 +166,9 @@ def _signature(t: Template) -> str:
     """What matching a template asks for: two of one signature find the same places."""
     order = walk(t.definition.outputs)
     at = {n: i for i, n in enumerate(order)}
-    rows = [f"{n.op.name}{n.attrs.get('axes')}{n.rank}{n.dtype.kind}{n in t.marks.values()}{[at[i] for i in n.inputs]}" for n in order
-            if n.op is not leaves.CONSTANT or n in t.marks.values()]
+    marked = set(t.marks.values())
+    rows = [(n.op.name, n.attrs.get("axes"), n.rank, n.dtype.kind, n in marked, [at[i] for i in n.inputs]) for n in order
+            if n.op is not leaves.CONSTANT or n in marked]
     return f"{t.op.name}{t.attrs.items()}{rows}"
 
 
@@ -196,7 +197,8 @@ def _templates_of(op: CompositeOp) -> Iterator[Template]:
                          if node.op is leaves.CONSTANT and node.attrs["value"] == MARKS[name]}
                 if any(attrs[name] == MARKS[name] and name not in marks for name in attrs if name in MARKS):
                     continue                                        # an attribute that this definition does not read
-                needs = frozenset(n.op.name for n in walk([root]) if n.op.kind in ("atomic", "composite") and n.op.name not in VIEWS)
+                needs = frozenset(n.op.name for n in walk([root])
+                                  if n.op.kind in ("atomic", "composite") and n.op.name not in VIEWS)
                 yield Template(op, dict(sorted(attrs.items())), definition, marks, root.op.name, needs)
 
 
@@ -321,7 +323,9 @@ def _match(e: EGraph, template: Template, node: ENode) -> list[tuple[tuple[int, 
 
 
 def _match_node(e: EGraph, t: Template, places: Mapping[Node, int], pattern: Node, node: ENode, bound: _Bound) -> Iterator[_Bound]:
-    if node.op is not pattern.op or len(node.children) != len(pattern.inputs) or node.attrs.get("axes") != pattern.attrs.get("axes"):
+    if node.op is not pattern.op or len(node.children) != len(pattern.inputs):
+        return
+    if node.attrs.get("axes") != pattern.attrs.get("axes"):
         return
     orders = [node.children]
     if is_commutative(node.op) and node.children[0] != node.children[1]:

@@ -27,7 +27,7 @@ EXACT = frozenset({"add", "mul", "max", "idiv", "and", "xor", "less", "not_equal
 
 
 class Folding:
-    """Constant folding. Bitwise, and the same real number too: what is rounded on the way, a sum and exp2 are left for bind time."""
+    """Constant folding. Bitwise, and the same real number too: what is rounded, a sum and exp2 are left for bind time."""
 
     name = "constant/fold"
     numeric_class: NumericClass = BITWISE

@@ -38,7 +38,9 @@ VIEWS = frozenset({"reshape", "permute", "expand", "slice", "item", "copy_to"})
 
 @dataclass(slots=True)
 class EClass:
-    """Equal values. `parents`: terms with a child here. `splat`: the number that all elements are, as written, if it is known.
+    """Equal values. `parents`: terms with a child here.
+
+    `splat`: the number that all elements are, as written, if it is known.
 
     `touched`: the round in which it was made, joined, or learnt something. `bound`: no input or state is needed to know it, so that it is computed once, when a graph is given its parameters.
     """

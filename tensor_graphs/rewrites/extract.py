@@ -210,10 +210,10 @@ class Extractor:
         return self.descend(choice)
 
     def _shareable(self, choice: Choice) -> list[ENode]:
-        """Paid e-nodes that are not chosen and whose class at least two others could read, the most read first."""
+        """Paid e-nodes that are not chosen and that at least two chosen classes could read instead, the most read first."""
         found = []
         for number in self.reachable:
-            readers = len(dict.fromkeys(self.users.get(number, ())))
+            readers = sum(user in choice for user in dict.fromkeys(self.users.get(number, ())))
             if number not in choice and readers >= 2:
                 found += [(-readers, n.term, n) for n in self.view.classes[number] if self.prices[id(n)] > TINY]
         return [n for _, _, n in sorted(found, key=lambda row: row[:2])]

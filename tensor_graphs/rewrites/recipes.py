@@ -17,7 +17,7 @@ from tensor_graphs.rewrites.extract import Extractor, add_graph, paid_nodes
 from tensor_graphs.rewrites.provenance import Step, derive, show_steps
 from tensor_graphs.rewrites.report import Report
 from tensor_graphs.rewrites.rule import LEVELS, NumericClass, Rewrite
-from tensor_graphs.rewrites.saturate import Budget, Saturated, saturate
+from tensor_graphs.rewrites.saturate import USUAL, Budget, Saturated, saturate
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Recipes:
 
 
 def recipes(graph: Graph, *, level: NumericClass = "reassociating", count: int = 10, rules: Sequence[Rewrite] | None = None,
-            budget: Budget = Budget()) -> Recipes:
+            budget: Budget = USUAL) -> Recipes:
     """Up to `count` graphs that mean the same, up to a level. `rules`: by default all that take nothing for granted."""
     from tensor_graphs.rewrites.admission import USER_RULES
     from tensor_graphs.rewrites.rules import ALL

@@ -24,8 +24,9 @@ log = logging.getLogger(__name__)
 class Budget:
     """matches: new places of one rule in one round (a rule that expands gets `expanding` in all). nodes: e-nodes in all.
 
-    depth, expanding_depth: how many rules may have led to what is matched. A place that is too deep is not counted as starved: the
-    run is saturated up to a depth. seconds: of the whole run; a run that stops for it depends on the machine's speed, one that stops for another reason does not.
+    depth, expanding_depth: how many rules may have led to what is matched. A place that is too deep is not counted as
+    starved: the run is saturated up to a depth. seconds: of the whole run; a run that
+    stops for it depends on the machine's speed, one that stops for another reason does not.
     """
 
     matches: int = 2000
@@ -35,6 +36,9 @@ class Budget:
     nodes: int = 6000
     rounds: int = 12
     seconds: float = 10.0
+
+
+USUAL = Budget()
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def changed_since(e: EGraph, round: int, depth: int | None) -> dict[int, None]:
     return found
 
 
-def saturate(e: EGraph, rules: Sequence[Rewrite], budget: Budget = Budget(), levels: Sequence[NumericClass] = LEVELS,
+def saturate(e: EGraph, rules: Sequence[Rewrite], budget: Budget = USUAL, levels: Sequence[NumericClass] = LEVELS,
              after_round: Callable[[EGraph], None] = lambda e: None) -> Saturated:
     """Apply the rules until nothing new is found or the budget is used up; `after_round` sees each rebuilt e-graph.
 

@@ -6,10 +6,10 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.extract import Extractor, add_graph, paid_nodes
 from tensor_graphs.rewrites.rule import BITWISE
-from tensor_graphs.rewrites.saturate import Budget, saturate
+from tensor_graphs.rewrites.saturate import USUAL, Budget, saturate
 
 
-def simplify(graph: Graph, budget: Budget = Budget()) -> Graph:
+def simplify(graph: Graph, budget: Budget = USUAL) -> Graph:
     """The same function, bit by bit, with as few steps at run time as were found. Numeric class: bitwise.
 
     Before: well typed.  After: well typed; the same names, types, inputs or fewer; never more paid nodes (extract.paid_nodes) than

@@ -26,8 +26,13 @@ SMALL = Budget(nodes=600, rounds=5, seconds=60.0, expanding=8, expanding_depth=2
 def found(graph: tg.Graph, wanted: tg.Graph, *assuming: str, options: tuple[str, ...] = ()) -> list[str]:
     """The rules that lead from one graph to another."""
     made = recipes(graph, rules=allowed(assuming, options), count=1,
-                   budget=Budget(expanding_depth=8, depth=12, rounds=16, seconds=100.0, nodes=20000))
+                   budget=Budget(expanding_depth=8, depth=13, rounds=20, seconds=60.0))
     return [s.rule for s in made.derive_graph(wanted)]
+
+
+def value(graph: tg.Graph, given: dict[str, np.ndarray]) -> np.ndarray:
+    sizes = {k: {"n": 3, "m": 4}[k] for k in graph.dims}
+    return interpret(graph, {n: given[n] for n in graph.inputs}, dims=sizes).outputs["out"]
 
 
 def test_the_invariants_hold_after_every_round() -> None:
@@ -152,10 +157,9 @@ def test_every_recipe_of_random_graphs_agrees_with_the_oracle() -> None:
     for seed in range(40):
         graph = tg.graph(expression(random.Random(seed), 3))
         made = recipes(graph, count=5, budget=SMALL)
-        want = interpret(graph, {n: given[n] for n in graph.inputs}, dims={k: {"n": 3, "m": 4}[k] for k in graph.dims}).outputs["out"]
+        want = value(graph, given)
         for recipe in made.list:
-            got = interpret(recipe.graph, {n: given[n] for n in recipe.graph.inputs},
-                            dims={k: {"n": 3, "m": 4}[k] for k in recipe.graph.dims}).outputs["out"]
+            got = value(recipe.graph, given)
             assert np.allclose(got, want, rtol=1e-9, atol=1e-9 * max(1.0, float(np.abs(want).max()))), (seed, recipe.rules)
             assert parse_graph(print_graph(recipe.graph)) == recipe.graph
             checked += 1
