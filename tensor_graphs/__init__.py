@@ -175,9 +175,10 @@ if TYPE_CHECKING:
     from tensor_graphs.kernels.registry import host_kernel
     from tensor_graphs.meaning.equality import equal as equal
     from tensor_graphs.meaning.interpreter import interpret as interpret
+    from tensor_graphs.rewrites.admission import user_rule
     from tensor_graphs.runtime.compiled_graph import bind as bind
 
-    compile, kernel, profile = compile_graph, host_kernel, profile_graph
+    compile, kernel, profile, rule = compile_graph, host_kernel, profile_graph, user_rule
 
 LAZY: dict[str, tuple[str, str]] = {
     "bind": ("tensor_graphs.runtime.compiled_graph", "bind"),
@@ -187,6 +188,7 @@ LAZY: dict[str, tuple[str, str]] = {
     "interpret": ("tensor_graphs.meaning.interpreter", "interpret"),
     "kernel": ("tensor_graphs.kernels.registry", "host_kernel"),
     "list_paths": ("tensor_graphs.compiler.choose", "list_paths"),
+    "rule": ("tensor_graphs.rewrites.admission", "user_rule"),
     "profile": ("tensor_graphs.compiler.profile_graph", "profile_graph"),
 }
 """What is loaded when it is first used: name -> (module, its name there)."""

@@ -32,7 +32,8 @@ app = typer.Typer(
     help="Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained.",
 )
 
-VERBS = ("run", "embed", "demo", "list_paths", "profile", "explain", "show", "equal", "db", "devices", "conformance", "new_backend")
+VERBS = ("run", "embed", "demo", "list_paths", "profile", "explain", "show", "equal", "rewrites", "db", "devices", "conformance",
+         "new_backend")
 
 
 def _version(asked: bool) -> None:

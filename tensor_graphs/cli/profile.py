@@ -84,7 +84,7 @@ def profile(
         )
         for name in report.unused:
             print(f"{name}: no measured op reads it directly, so its values were of no use")
-        if report.left and report.device_seconds > 0.5:
+        if report.left and not report.interrupted and report.device_seconds > 0.5:
             options.note(
                 f"{report.device_seconds:.1f} s went into measuring the device's bandwidth and flops, which is done once a month"
             )

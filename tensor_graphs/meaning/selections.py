@@ -41,7 +41,8 @@ class Choices:
     hardest: Array
 
     def each(self, f: Callable[[Array], Array]) -> Choices:
-        return Choices(f(self.every), f(self.hardest))
+        # asarray: an index of an array without axes gives the element itself
+        return Choices(np.asarray(f(self.every), dtype=object), np.asarray(f(self.hardest), dtype=object))
 
 
 class Selections:

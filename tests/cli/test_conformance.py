@@ -91,16 +91,16 @@ def test_names_that_a_backend_cannot_have(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "said", "code"),
     [
-        (("--backend", "cobol"), "--backend: 'cobol' is no backend"),
-        (("--backend", "numpy", "--ops", "add,sofmax"), "'sofmax' is no op"),
-        (("--module", "no/such/backend.py"), "there is no file no/such/backend.py"),
-        (("--module", "no_such_module"), "no_such_module cannot be imported: ModuleNotFoundError"),
+        (("--backend", "cobol"), "--backend: 'cobol' is no backend", 2),
+        (("--backend", "numpy", "--ops", "add,sofmax"), "'sofmax' is no op", 1),
+        (("--module", "no/such/backend.py"), "there is no file no/such/backend.py", 1),
+        (("--module", "no_such_module"), "no_such_module cannot be imported: ModuleNotFoundError", 1),
     ],
 )
-def test_wrong_usage_is_told_on_one_screen(arguments: tuple[str, ...], said: str) -> None:
-    assert_complains(tg("conformance", *arguments), said)
+def test_wrong_usage_is_told_on_one_screen(arguments: tuple[str, ...], said: str, code: int) -> None:
+    assert_complains(tg("conformance", *arguments), said, code=code)
 
 
 def test_ctrl_c_ends_it_quietly_and_leaves_no_half_table(tmp_path: Path) -> None:

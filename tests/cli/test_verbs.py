@@ -202,3 +202,17 @@ def test_equal_proves_refutes_and_says_so_to_machines(tmp_path: Path) -> None:
     shown = said["counterexample"]
     assert shown["left"] != shown["right"] and shown["leaves"]["x"]["shape"] == [shown["sizes"]["n"], 6]
     assert tg("equal", one, other).stdout.startswith("not equal:\ny[")
+
+
+def test_rewrites_lists_recipes_and_derives_them(tmp_path: Path) -> None:
+    naive = ROOT / "examples" / "rewrites" / "softmax_naive.tg"
+    said = document(tg("rewrites", naive, "--assuming", "no overflow", "--derive", 0, "--limit", 3, "--json"))
+    assert said["paid"] == 3 and said["recipes"][0]["paid"] == 1
+    assert said["recipes"][0]["rules"] == ["softmax/naive-to-safe"] and "softmax/naive-to-safe" in said["derivation"][0]
+    assert said["report"]["saturated"] == {"bitwise": True, "reassociating": True}
+    for recipe in said["recipes"]:
+        assert list(parse_graph(recipe["graph"]).outputs) == ["out"]
+    spoken = tg("rewrites", naive, "--level", "bitwise").stdout
+    assert "as given" in spoken and "softmax/naive-to-safe" not in spoken
+    wrong = tg("rewrites", naive, "--assuming", "luck")
+    assert wrong.returncode == 1 and "no rule assumes 'luck'" in wrong.stderr

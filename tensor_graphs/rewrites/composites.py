@@ -1,0 +1,366 @@
+"""composites: a composite is its definition, in both directions, for every one of the library and without a list of them.
+
+Expansion puts the definition of an e-node beside it. Recognition finds definitions: each library composite is defined once on
+generic types, for each choice of its discrete attributes and with marked numbers for its continuous ones, which makes a pattern.
+Where the pattern is found, the attributes are read off, the composite is defined on the types that are really there, and it is
+recognised only if every e-node of *that* definition is in the e-graph and leads to the class: the pattern may be too
+generous, the answer is not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language import leaves
+from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, instantiate
+from tensor_graphs.language.dtypes import bool_, f16, f32, i32
+from tensor_graphs.language.node import Node, TensorType, apply, walk
+from tensor_graphs.rewrites.egraph import VIEWS, EGraph
+from tensor_graphs.rewrites.enode import ENode, attribute_key, is_commutative
+from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, NumericClass, Reach
+
+LARGEST_DEFINITION = 80
+"""Nodes of a definition that expansion and recognition look at."""
+
+
+class Expansion:
+    """A composite beside its definition. Bitwise: the definition is what the composite means, as written.
+
+    `keep`: composites that stay whole; those of one operand that work element by element (exp, tanh, …) do by default, as their
+    definitions are chosen for accuracy and no other rule looks inside.
+    """
+
+    name = "composite/expand"
+    numeric_class: NumericClass = BITWISE
+    assuming: tuple[str, ...] = ()
+    expanding = True
+    reach: Reach = "near"
+
+    def __init__(self, keep: frozenset[str] | None = None) -> None:
+        self.keep = _kept_whole() if keep is None else keep
+
+    def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]:
+        for name, nodes in index.items():
+            if name in self.keep:
+                continue
+            for _, node in nodes:
+                if isinstance(node.op, CompositeOp) and not node.op.opaque:
+                    yield Candidate((self.name, node.term), node.term, lambda node=node: self._expand(e, node))  # type: ignore[misc]
+
+    def _expand(self, e: EGraph, node: ENode) -> Equalities | None:
+        assert isinstance(node.op, CompositeOp)
+        types = [e.of(c).type for c in node.children]
+        definition = node.op.define(types, node.attrs)
+        if len(walk(definition.outputs)) > LARGEST_DEFINITION:
+            return None
+        children = [e.terms[node.term].children[i] for i in range(len(node.children))]
+        made = instantiate(definition, [e.placeholder(c) for c in children])
+        return [(node.term, e.add(made[node.output]))]
+
+
+@cache
+def _kept_whole() -> frozenset[str]:
+    import tensor_graphs.language.composites.elementary as elementary
+    import tensor_graphs.language.composites.indexing as indexing
+    import tensor_graphs.language.composites.memory as memory
+    import tensor_graphs.language.composites.positions as positions
+    import tensor_graphs.language.composites.random as random
+
+    whole = {name for name, op in LIBRARY.items() if op.build.__module__ in (
+        elementary.__name__, indexing.__name__, memory.__name__, random.__name__, positions.__name__)}
+    return frozenset(whole - {"silu", "sigmoid", "rope"} | {"pow", "mod", "round", "attention", "gated"})
+
+
+# ---- recognition -----------------------------------------------------------------------------------------------------
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "keepdims": (False, True), "approximate": ("none", "tanh"), "activation": ("gelu_tanh", "gelu", "silu"),
+    "causal": (False, True), "exponent": (3, 4, 5, 8), "window": (0,), "start": (0,), "softcap": (0.0,),
+}
+"""What recognition tries for attributes that are no axes and no marked numbers, by their names."""
+
+MARKS = {"eps": 0.0009765701293945312, "offset": 0.7317073345184326, "scale": 0.3414214253425598, "beta": 1.319326400756836}
+"""Numbers that no definition contains by itself, for continuous attributes: where one stands, the attribute is read off."""
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """One composite's definition on generic operands. `marks`: attribute -> the constant in the definition that holds it."""
+
+    op: CompositeOp
+    attrs: Mapping[str, Any]
+    definition: Definition
+    marks: Mapping[str, Node]
+    root: str
+    needs: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """The top of a template: the rank and op of its root, and the ops of what is below it; "" where anything may stand."""
+
+    rank: int
+    name: str
+    below: tuple[Sketch, ...]
+
+
+def _sketch(pattern: Node, t: Template, depth: int = 4) -> Sketch:
+    free = pattern.op is leaves.ARGUMENT or _strip(pattern).op is leaves.CONSTANT
+    if free or depth == 0:
+        return Sketch(pattern.rank, "", ())
+    return Sketch(pattern.rank, pattern.op.name, tuple(_sketch(i, t, depth - 1) for i in pattern.inputs))
+
+
+@cache
+def sketches() -> dict[str, tuple[tuple[Sketch, tuple[Template, ...]], ...]]:
+    """The templates by the op of their root, and those of one top together, which is looked for once."""
+    found: dict[str, dict[Sketch, list[Template]]] = {}
+    for name, rows in templates().items():
+        for t in rows:
+            found.setdefault(name, {}).setdefault(_sketch(_strip(t.definition.outputs[0]), t), []).append(t)
+    return {name: tuple((s, tuple(ts)) for s, ts in group.items()) for name, group in found.items()}
+
+
+def _may_match(e: EGraph, sketch: Sketch, node: ENode, ops_of: Mapping[int, frozenset[str]]) -> bool:
+    if len(node.children) != len(sketch.below):
+        return False
+    orders = [node.children]
+    if is_commutative(node.op) and node.children[0] != node.children[1]:
+        orders.append(node.children[::-1])
+    return any(all(_class_may(e, s, c, ops_of) for s, c in zip(sketch.below, children, strict=True)) for children in orders)
+
+
+def _class_may(e: EGraph, sketch: Sketch, number: int, ops_of: Mapping[int, frozenset[str]]) -> bool:
+    eclass = e.of(number)
+    if len(eclass.type.shape) != sketch.rank:
+        return False
+    if not sketch.name:
+        return True
+    if sketch.name not in ops_of.get(e.find(number), (sketch.name,)):
+        return False
+    return any(n.op.name == sketch.name and _may_match(e, sketch, n, ops_of) for n in eclass.nodes)
+
+
+@cache
+def templates() -> dict[str, tuple[Template, ...]]:
+    """All templates, by the op of their last node that is no view."""
+    found: dict[str, list[Template]] = {}
+    seen: set[str] = set()
+    for op in LIBRARY.values():
+        if op.opaque or op.variadic:
+            continue
+        for template in _templates_of(op):
+            mark = _signature(template)
+            if mark not in seen:
+                seen.add(mark)
+                found.setdefault(template.root, []).append(template)
+    return {root: tuple(rows) for root, rows in found.items()}
+
+
+def _signature(t: Template) -> str:
+    """What matching a template asks for: two of one signature find the same places."""
+    order = walk(t.definition.outputs)
+    at = {n: i for i, n in enumerate(order)}
+    marked = set(t.marks.values())
+    rows = [(n.op.name, n.attrs.get("axes"), n.rank, n.dtype.kind, n in marked, [at[i] for i in n.inputs]) for n in order
+            if n.op is not leaves.CONSTANT or n in marked]
+    return f"{t.op.name}{t.attrs.items()}{rows}"
+
+
+_DIMS = (3, 5, 7, 11)
+
+
+def _templates_of(op: CompositeOp) -> Iterator[Template]:
+    optional = [n for n in op.operands if n in op.optional]
+    for absent in itertools.chain.from_iterable(itertools.combinations(optional, k) for k in range(len(optional) + 1)):
+        present = [n for n in op.operands if n not in absent]
+        for types in _generic_types(op, present):
+            if len(types) != len(present):
+                continue
+            for chosen in _attribute_choices(op, types[0].rank if types else 0):
+                attrs = {**chosen, **({"absent": absent} if absent else {})}
+                try:
+                    definition = op.define(types, attrs)
+                except (TensorGraphsError, TypeError, ValueError, IndexError):
+                    continue
+                if len(definition.outputs) != 1 or len(walk(definition.outputs)) > LARGEST_DEFINITION:
+                    continue
+                root = _strip(definition.outputs[0])
+                if root.op.kind not in ("atomic", "composite"):
+                    continue
+                marks = {name: node for name in attrs if name in MARKS for node in walk(definition.outputs)
+                         if node.op is leaves.CONSTANT and node.attrs["value"] == MARKS[name]}
+                if any(attrs[name] == MARKS[name] and name not in marks for name in attrs if name in MARKS):
+                    continue                                        # an attribute that this definition does not read
+                needs = frozenset(n.op.name for n in walk([root])
+                                  if n.op.kind in ("atomic", "composite") and n.op.name not in VIEWS)
+                yield Template(op, dict(sorted(attrs.items())), definition, marks, root.op.name, needs)
+
+
+def _strip(node: Node) -> Node:
+    while node.op.name in VIEWS or node.op.name == "cast":
+        node = node.inputs[0]
+    return node
+
+
+def _generic_types(op: CompositeOp, present: Sequence[str]) -> Iterator[list[TensorType]]:
+    """Operand types that a definition may accept: same shapes, matrices and vectors, over a few ranks and dtypes."""
+    count = len(present)
+    for dtype in (f32, i32, bool_, f16):
+        for rank in (1, 2, 3):
+            yield [TensorType(_DIMS[:rank], dtype)] * count
+        if count > 1 and dtype in (f32, f16):
+            for rank in (2, 3):
+                x = TensorType(_DIMS[:rank], dtype)
+                last = TensorType(x.shape[-1:], dtype)
+                yield [x] + [last] * (count - 1)
+                matrix = TensorType((13, x.shape[-1]), dtype)
+                yield [x, matrix] + [TensorType((13,), dtype)] * (count - 2)
+                yield [x, TensorType((*x.shape[:-2], x.shape[-1], 13), dtype)]
+            yield [TensorType((3, 5, 4), dtype), TensorType((3, 2), dtype), TensorType((3, 2), dtype)][:count]
+
+
+def _attribute_choices(op: CompositeOp, rank: int) -> Iterator[dict[str, Any]]:
+    options: list[list[Any]] = []
+    for name in op.attributes:
+        if name == "axis":
+            options.append([*range(-1, rank)])
+        elif name == "axes":
+            subsets = itertools.chain.from_iterable(itertools.combinations(range(rank), k) for k in range(1, rank + 1))
+            options.append([None, *range(-1, rank), *subsets])
+        elif name in MARKS:
+            default = op.signature.parameters[name].default
+            options.append([MARKS[name], *([default] if isinstance(default, float) else [])])
+        elif name in CHOICES:
+            options.append(list(CHOICES[name]))
+        else:
+            return
+    for values in itertools.product(*options):
+        yield dict(zip(op.attributes, values, strict=True))
+
+
+class Recognition:
+    """See the module's docstring. Bitwise, as the expansion is."""
+
+    name = "composite/recognise"
+    numeric_class: NumericClass = BITWISE
+    assuming: tuple[str, ...] = ()
+    expanding = False
+    reach: Reach = "above"
+
+    def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]:
+        ops_of = {number: frozenset(n.op.name for n in eclass.nodes) for number, eclass in e.classes.items()}
+        present = frozenset().union(*ops_of.values())
+        for name in index:
+            for sketch, rows in sketches().get(name, ()):
+                alive = [t for t in rows if t.needs <= present]
+                if not alive:
+                    continue
+                for number, node in index[name]:
+                    if len(e.types[node.term].shape) != sketch.rank or not _may_match(e, sketch, node, ops_of):
+                        continue
+                    for template, (arguments, numbers) in ((t, m) for t in alive for m in _match(e, t, node)):
+                        key = (self.name, template.definition.digest, e.find(number), *arguments, *numbers.values())
+                        yield Candidate(key, node.term, lambda t=template, a=arguments, m=numbers: self._recognise(e, t, a, m))  # type: ignore[misc]
+
+    def _recognise(self, e: EGraph, template: Template, arguments: tuple[int, ...],
+                   numbers: Mapping[str, Any]) -> Equalities | None:
+        attrs = {**template.attrs, **numbers}
+        types = [e.of(a).type for a in arguments]
+        try:
+            definition = template.op.define(types, attrs)
+            made = apply(template.op, [e.placeholder(a) for a in arguments], attrs)
+        except (TensorGraphsError, TypeError, ValueError):
+            return None
+        written = instantiate(definition, [e.placeholder(a) for a in arguments])[0]
+        if find_node(e, written) is None:
+            return None
+        return [(e.add(written), e.add(made))]
+
+
+def find_node(e: EGraph, root: Node) -> int | None:
+    """The class of a node, if all that it is made of is in the e-graph already; nothing is added."""
+    found: dict[Node, tuple[int, ...]] = {}
+    for node in walk([root]):
+        if node.op.name == "e_class":
+            found[node] = (e.find(node.attrs["index"]),)
+            continue
+        if node.op is leaves.ITEM:
+            found[node] = (found[node.inputs[0]][node.attrs["index"]],)
+            continue
+        children = tuple(found[i][0] for i in node.inputs)
+        if is_commutative(node.op):
+            children = tuple(sorted(children))
+        key, homes = attribute_key(node.attrs), []
+        for output in range(len(node.types)):
+            term = e.lookup((node.op, key, children, output))
+            if term is None:
+                # a fill may stand there in another writing: the class of all elements that number
+                return None
+            homes.append(e.find(term))
+        found[node] = tuple(homes)
+    return found[root][0]
+
+
+_Bound = tuple[tuple[int | None, ...], dict[str, Any]]
+
+
+def _match(e: EGraph, template: Template, node: ENode) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
+    """Classes for the definition's arguments and values for its marked numbers, at an e-node that may be its root."""
+    places = {a: i for i, a in enumerate(template.definition.arguments)}
+    start: _Bound = ((None,) * len(places), {})
+    results: dict[tuple[Any, ...], tuple[tuple[int, ...], dict[str, Any]]] = {}
+    for arguments, numbers in _match_node(e, template, places, _strip(template.definition.outputs[0]), node, start):
+        full = tuple(a for a in arguments if a is not None)
+        if len(full) == len(places):
+            results.setdefault((full, tuple(numbers.values())), (full, numbers))
+    return list(results.values())
+
+
+def _match_node(e: EGraph, t: Template, places: Mapping[Node, int], pattern: Node, node: ENode, bound: _Bound) -> Iterator[_Bound]:
+    if node.op is not pattern.op or len(node.children) != len(pattern.inputs):
+        return
+    if node.attrs.get("axes") != pattern.attrs.get("axes"):
+        return
+    orders = [node.children]
+    if is_commutative(node.op) and node.children[0] != node.children[1]:
+        orders.append(node.children[::-1])
+    for children in orders:
+        states = [bound]
+        for inner, child in zip(pattern.inputs, children, strict=True):
+            states = [found for state in states for found in _match_class(e, t, places, inner, child, state)]
+            if len(states) > 8:
+                states = states[:8]
+        yield from states
+
+
+def _match_class(e: EGraph, t: Template, places: Mapping[Node, int], pattern: Node, number: int, bound: _Bound) -> Iterator[_Bound]:
+    number = e.find(number)
+    type = e.classes[number].type
+    if len(type.shape) != pattern.rank or type.dtype.kind != pattern.dtype.kind:
+        return
+    if pattern in places:
+        old = bound[0][places[pattern]]
+        if old is None:
+            yield tuple(number if i == places[pattern] else a for i, a in enumerate(bound[0])), bound[1]
+        elif e.find(old) == number:
+            yield bound
+        return
+    for name, mark in t.marks.items():
+        if _strip(pattern) is mark:
+            splat = e.classes[number].splat
+            if isinstance(splat, float) and bound[1].get(name, splat) == splat:
+                yield bound[0], {**bound[1], name: splat}
+            return
+    inner = _strip(pattern)
+    if inner is not pattern and inner.op is leaves.CONSTANT:
+        if e.classes[number].splat is not None:
+            yield bound
+        return
+    for node in e.classes[number].nodes:
+        yield from _match_node(e, t, places, pattern, node, bound)

@@ -1,0 +1,339 @@
+"""egraph: e-classes of values that are equal, hash-consed, kept congruent, with the reason of every union.
+
+    e = EGraph()
+    roots = [e.add(output) for output in graph.outputs.values()]
+    e.union(a, b, "some rule")
+    e.rebuild()
+
+Only values are in e-classes: devices and layouts are not (a copy is its source). Commutative ops have their operands sorted,
+so commutation needs no rule. Each class knows its type; a union never joins two. Every application as it was written is a
+term with a number of its own; unions are edges between terms, so that proofs can be read back (provenance.py). Congruence is
+restored by `rebuild`, to a fixpoint, as in egg (Willsey et al., POPL 2021). Nothing hangs on addresses or on sets' order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language import leaves
+from tensor_graphs.language.atomic import same_dim
+from tensor_graphs.language.dims import Expr, is_static
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply, encode_attribute, walk
+from tensor_graphs.rewrites.enode import ENode, Key, attribute_key, is_commutative
+from tensor_graphs.rewrites.errors import RewriteError, UnionError
+
+CLASS = leaves.Leaf("e_class")
+"""The op of a placeholder that stands for an e-class while a replacement is written in the language."""
+
+CONGRUENCE = "congruence"
+
+VIEWS = frozenset({"reshape", "permute", "expand", "slice", "item", "copy_to"})
+"""ops that hand a value on as it is"""
+
+
+@dataclass(slots=True)
+class EClass:
+    """Equal values. `parents`: terms with a child here.
+
+    `splat`: the number that all elements are, as written, if it is known.
+
+    `touched`: the round in which it was made, joined, or learnt something. `bound`: no input or state is needed to know
+    it, so that it is computed once, when a graph is given its parameters.
+    """
+
+    type: TensorType
+    nodes: list[ENode]
+    parents: list[int] = field(default_factory=list)
+    splat: Any = None
+    bound: bool = False
+    touched: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One union: two terms, and why they are equal: the name of a rule, or congruence."""
+
+    left: int
+    right: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class View:
+    """The e-classes as they were at one moment: what an extraction may choose from."""
+
+    classes: Mapping[int, tuple[ENode, ...]]
+    types: Mapping[int, TensorType]
+    bound: Mapping[int, bool]
+    parent: tuple[int, ...]
+
+    def find(self, term: int) -> int:
+        return self.parent[term]
+
+
+class EGraph:
+    """See the module's docstring. `terms`, `edges` and `classes` may be read by others, and are changed here only.
+
+    `generation` is set by who adds: 0 for what was written, one more for what a rule makes of it. It bounds how far rules go on.
+    """
+
+    def __init__(self) -> None:
+        self.terms: list[ENode] = []
+        self.types: list[TensorType] = []
+        self.edges: list[Edge] = []
+        self.edges_of: list[list[int]] = []
+        self.classes: dict[int, EClass] = {}
+        self.changes = 0
+        self.generations: list[int] = []
+        self.generation = 0
+        self.round = 0
+        self._parent: list[int] = []
+        self._exact: dict[Key, int] = {}
+        self._hashcons: dict[Key, int] = {}
+        self._pending: list[int] = []
+        self._by_node: dict[Node, tuple[int, ...]] = {}
+        self._placeholders: dict[int, Node] = {}
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def find(self, term: int) -> int:
+        """The class of a term, by its number."""
+        parent = self._parent
+        root = term
+        while parent[root] != root:
+            root = parent[root]
+        while parent[term] != root:
+            parent[term], term = root, parent[term]
+        return root
+
+    def of(self, term: int) -> EClass:
+        return self.classes[self.find(term)]
+
+    def lookup(self, key: Key) -> int | None:
+        """The term of a canonical e-node, if there is one."""
+        return self._hashcons.get(key)
+
+    @property
+    def size(self) -> int:
+        """Number of e-nodes."""
+        return sum(len(c.nodes) for c in self.classes.values())
+
+    def placeholder(self, term: int) -> Node:
+        """A leaf of the language that stands for the class of a term; `add` reads it back."""
+        root = self.find(term)
+        found = self._placeholders.get(root)
+        if found is None:
+            t = self.classes[root].type
+            found = self._placeholders[root] = apply(CLASS, (), {"index": root, "shape": t.shape, "dtype": t.dtype})
+        return found
+
+    def view(self) -> View:
+        """A snapshot of the classes; rebuild first."""
+        assert not self._pending, "rebuild before a snapshot"
+        return View({i: tuple(c.nodes) for i, c in self.classes.items()}, {i: c.type for i, c in self.classes.items()},
+                    {i: c.bound for i, c in self.classes.items()}, tuple(self.find(t) for t in range(len(self.terms))))
+
+    # ---- adding ------------------------------------------------------------------------------------------------------
+
+    def add(self, root: Node) -> int:
+        """The term of a node with one output, with all that it is made of."""
+        for node in walk([root]):
+            if node not in self._by_node:
+                self._by_node[node] = self._terms_of(node)
+        (term,) = self._by_node[root]
+        return term
+
+    def _terms_of(self, node: Node) -> tuple[int, ...]:
+        if node.op is CLASS:
+            return (int(node.attrs["index"]),)
+        if node.op is leaves.ITEM:
+            return (self._by_node[node.inputs[0]][node.attrs["index"]],)
+        if node.op is leaves.COPY_TO:
+            raise RewriteError("a copy to a device is no value of its own", fix="rewrite the graph before devices are chosen")
+        children = tuple(self._by_node[i][0] for i in node.inputs)
+        return tuple(self.add_term(node.op, node.attrs, children, k, t) for k, t in enumerate(node.types))
+
+    def add_term(self, op: Op, attrs: Mapping[str, Any], children: Sequence[int], output: int, type: TensorType) -> int:
+        """The term for one output of an op on terms; the class it falls into is found by its e-node."""
+        key = attribute_key(attrs)
+        exact = tuple(sorted(children)) if is_commutative(op) else tuple(children)
+        known = self._exact.get((op, key, exact, output))
+        if known is not None:
+            return known
+        number = len(self.terms)
+        term = ENode(op, attrs, key, exact, output, number)
+        self._exact[term.key] = number
+        self.terms.append(term)
+        self.types.append(type)
+        self.generations.append(self.generation)
+        self._parent.append(number)
+        self.edges_of.append([])
+        node = self._canonical(term)
+        found = self._hashcons.get(node.key)
+        if found is not None:
+            self._parent[number] = self.find(found)
+            self._edge(number, found, CONGRUENCE)
+            return number
+        self._hashcons[node.key] = number
+        made = EClass(type, [node], touched=self.round)
+        self.classes[number] = made
+        made.splat, made.bound = self._analyse(node, type)
+        for child in dict.fromkeys(node.children):
+            self.classes[child].parents.append(number)
+        self.changes += 1
+        return number
+
+    def _canonical(self, node: ENode) -> ENode:
+        children = tuple(self.find(c) for c in node.children)
+        if is_commutative(node.op):
+            children = tuple(sorted(children))
+        return node if children == node.children else ENode(
+            node.op, node.attrs, node.attrs_key, children, node.output, node.term)
+
+    def _analyse(self, node: ENode, type: TensorType) -> tuple[Any, bool]:
+        """What is known of a value: (the number that all of its elements are or None, whether it is known when bound)."""
+        name = node.op.name
+        children = [self.classes[self.find(c)] for c in node.children]
+        splat = None
+        if name == "constant" and not type.shape:
+            splat = None if isinstance(node.attrs["value"], ArrayValue) else node.attrs["value"]
+        elif name in VIEWS:
+            splat = children[0].splat
+        if node.op.kind == "leaf":
+            return splat, name in ("parameter", "constant") and not isinstance(node.attrs.get("value"), Expr)
+        return splat, all(c.bound for c in children) and all(is_static(s) for s in type.shape) and not _symbolic(node.attrs)
+
+    # ---- unions ------------------------------------------------------------------------------------------------------
+
+    def _edge(self, left: int, right: int, reason: str) -> None:
+        self.edges_of[left].append(len(self.edges))
+        self.edges_of[right].append(len(self.edges))
+        self.edges.append(Edge(left, right, reason))
+
+    def union(self, left: int, right: int, reason: str) -> bool:
+        """Say that two terms are equal; False if that was known. Raises UnionError for values of different types."""
+        a, b = self.find(left), self.find(right)
+        if a == b:
+            return False
+        one, other = self.classes[a], self.classes[b]
+        if not same_type(one.type, other.type):
+            raise UnionError(f"{reason} says that a value of {one.type} is one of {other.type}",
+                             fix="a replacement has the type of what it replaces")
+        if len(one.parents) < len(other.parents):
+            a, b, one, other = b, a, other, one
+        self._edge(left, right, reason)
+        self._parent[b] = a
+        one.nodes += other.nodes
+        one.parents += other.parents
+        del self.classes[b]
+        if one.splat is None:
+            one.splat = other.splat
+        one.bound = one.bound or other.bound
+        one.touched = self.round
+        self._pending.append(a)
+        self.changes += 1
+        return True
+
+    def rebuild(self) -> None:
+        """Restore congruence and the analyses, to a fixpoint. Afterwards `check_invariants` holds."""
+        if not self._pending:
+            return
+        while self._pending:
+            todo = list(dict.fromkeys(self.find(c) for c in self._pending))
+            self._pending = []
+            for number in todo:
+                if number not in self.classes:              # joined with another one meanwhile, which is pending
+                    continue
+                for parent in list(dict.fromkeys(self.classes[number].parents)):
+                    node = self._canonical(self.terms[parent])
+                    other = self._hashcons.setdefault(node.key, parent)
+                    if self.find(other) != self.find(parent):
+                        self.union(parent, other, CONGRUENCE)
+                    home = self.find(parent)
+                    owner = self.classes[home]
+                    splat, bound = self._analyse(node, owner.type)
+                    if (owner.splat is None and splat is not None) or (bound and not owner.bound):
+                        owner.splat = splat if owner.splat is None else owner.splat
+                        owner.bound = owner.bound or bound
+                        owner.touched = self.round
+                        self._pending.append(home)
+        self._hashcons = {}
+        for eclass in self.classes.values():
+            unique: dict[Key, ENode] = {}
+            for node in map(self._canonical, eclass.nodes):
+                unique.setdefault(node.key, node)
+            eclass.nodes = list(unique.values())
+            eclass.parents = list(dict.fromkeys(eclass.parents))
+            for key, node in unique.items():
+                self._hashcons[key] = node.term
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless the e-graph is hash-consed, congruent, typed and connected by its edges."""
+        assert not self._pending, "not rebuilt"
+        seen: dict[Key, int] = {}
+        for number, eclass in self.classes.items():
+            assert self.find(number) == number and eclass.nodes, f"class {number} is not canonical, or empty"
+            for node in eclass.nodes:
+                assert self._canonical(node).key == node.key, f"a stale e-node in class {number}"
+                assert node.key not in seen, f"congruent e-nodes in the classes {seen[node.key]} and {number}"
+                seen[node.key] = number
+                assert self.find(self._hashcons[node.key]) == number, "the hash-cons names another class"
+                assert same_type(self.types[node.term], eclass.type), "an e-node of another type than its class"
+                for child in node.children:
+                    assert any(self.find(p) == number for p in self.classes[child].parents), "a child does not know its parent"
+        assert self._hashcons.keys() == seen.keys(), "the hash-cons knows e-nodes that no class has"
+        joined = list(range(len(self.terms)))
+
+        def root(x: int) -> int:
+            while joined[x] != x:
+                x = joined[x]
+            return x
+
+        for edge in self.edges:
+            a, b = root(edge.left), root(edge.right)
+            assert a != b, "the proofs are no forest"
+            joined[a] = b
+        classes: dict[int, int] = {}
+        for term in range(len(self.terms)):
+            assert classes.setdefault(root(term), self.find(term)) == self.find(term), "an edge between two classes"
+            assert same_type(self.types[term], self.of(term).type), "a term of another type than its class"
+        assert len(classes) == len(self.classes), "a union without an edge"
+
+
+def _symbolic(attrs: Mapping[str, Any]) -> bool:
+    def holds(value: Any) -> bool:
+        return isinstance(value, Expr) or (isinstance(value, tuple) and any(map(holds, value)))
+
+    return any(map(holds, attrs.values()))
+
+
+def same_type(a: TensorType, b: TensorType) -> bool:
+    return a == b or (a.dtype == b.dtype and len(a.shape) == len(b.shape) and all(map(same_dim, a.shape, b.shape)))
+
+
+def rounded(value: Any, dtype: DType) -> Any:
+    """A constant's number as its dtype holds it; dims as they are, None for arrays."""
+    if isinstance(value, ArrayValue):
+        return None
+    if isinstance(value, float) and dtype.kind == "float":
+        with np.errstate(all="ignore"):
+            return float(np.asarray(value, dtype=np.float64).astype(dtype.numpy))
+    return value
+
+
+def same_number(a: Any, b: Any) -> bool:
+    """Whether two splats are the same number; 0.0 and −0.0 are not, NaN is itself."""
+    return a is not None and b is not None and encode_attribute(a) == encode_attribute(b)
+
+
+def uses(view: Iterable[ENode]) -> dict[str, list[ENode]]:
+    """E-nodes by the name of their op, in their order."""
+    found: dict[str, list[ENode]] = {}
+    for node in view:
+        found.setdefault(node.op.name, []).append(node)
+    return found

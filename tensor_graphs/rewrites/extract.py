@@ -1,0 +1,315 @@
+"""extract: graphs out of an e-graph — the cheapest one, and others that differ in what they pay for.
+
+The cost of a graph is that of its e-nodes, each counted once (a DAG, not a tree). A choice is grown from the leaves: each class
+keeps the cheapest set of e-nodes found so far that computes it (the greedy DAG extraction of egg's users), which cannot
+run in circles. Then single choices are swapped, and the whole graph is scored again. The best few are graphs of
+the language, with the same names of leaves and outputs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensor_graphs.language import leaves
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.node import Node, apply
+from tensor_graphs.rewrites.egraph import VIEWS, EGraph, View
+from tensor_graphs.rewrites.enode import ENode
+from tensor_graphs.rewrites.errors import RewriteError
+
+Cost = Callable[[ENode, bool], float]
+"""What an e-node costs, given whether its value is known when bound."""
+
+Choice = Mapping[int, ENode]
+"""For each class that is needed: the e-node that computes it."""
+
+MOST_SHARED = 40
+"""E-nodes that are tried as shared ones."""
+
+TINY = 1e-4
+"""What is paid for anything at all: of two equally good graphs the smaller one wins, and no circle is free."""
+
+
+def paid(node: ENode, bound: bool) -> float:
+    """1 for each op at run time; leaves, views and what is computed once, when parameters are bound, cost next to nothing."""
+    if node.op.kind == "leaf" or node.op.name in VIEWS or bound:
+        return TINY
+    return 1.0 + TINY
+
+
+def is_paid(node: Node) -> bool:
+    """Whether a node of a graph is a step at run time."""
+    return node.op.kind != "leaf" and node.op.name not in VIEWS
+
+
+def paid_nodes(graph: Graph) -> int:
+    """Number of steps at run time: no leaves, no views, nothing that hangs on parameters and constants alone."""
+    e = EGraph()
+    count = 0
+    for node in graph.nodes:
+        if is_paid(node):
+            term = e.add(node) if len(node.types) == 1 else e.add(leaves.item(node, 0))
+            count += not e.of(term).bound
+    return count
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """A graph and what it costs."""
+
+    graph: Graph
+    cost: float
+    choice: Choice
+
+    @property
+    def paid(self) -> int:
+        return paid_nodes(self.graph)
+
+
+class Extractor:
+    """Extraction from one snapshot. `roots`: the terms of outputs, and of updates, by name."""
+
+    def __init__(self, view: View, outputs: Mapping[str, int], updates: Mapping[str, int], cost: Cost = paid) -> None:
+        self.view, self.cost = view, cost
+        self.outputs = {name: view.find(t) for name, t in outputs.items()}
+        self.updates = {name: view.find(t) for name, t in updates.items()}
+        self.roots = tuple(dict.fromkeys((*self.outputs.values(), *self.updates.values())))
+        self.users: dict[int, list[int]] = {}
+        self.reachable = self._reach()
+        for number in self.reachable:
+            for node in view.classes[number]:
+                for child in dict.fromkeys(node.children):
+                    self.users.setdefault(child, []).append(number)
+        self.prices = {id(n): cost(n, view.bound[c]) for c in self.reachable for n in view.classes[c]}
+        self.kinds = {id(n): (n.op, n.attrs_key, n.children) for c in self.reachable for n in view.classes[c]}
+
+    def _reach(self) -> list[int]:
+        order, stack, seen = [], list(reversed(self.roots)), set(self.roots)
+        while stack:
+            number = stack.pop()
+            order.append(number)
+            for node in self.view.classes[number]:
+                for child in node.children:
+                    if child not in seen:
+                        seen.add(child)
+                        stack.append(child)
+        return order
+
+    def grow(self, forced: Mapping[int, ENode] = {}, price: Callable[[ENode], float] | None = None) -> Choice | None:
+        """The cheapest choice found greedily, with some classes' e-nodes given; None when those lead nowhere but in circles."""
+        found: dict[int, tuple[float, dict[int, ENode]]] = {}
+        prices = self.prices
+        pending = dict.fromkeys(c for c in self.reachable if any(not n.children for n in self._options(c, forced)))
+        while pending:
+            number = next(iter(pending))
+            del pending[number]
+            best = found.get(number)
+            for node in self._options(number, forced):
+                if any(c not in found for c in node.children):
+                    continue
+                own = prices[id(node)] if price is None else price(node)
+                if len(node.children) == 1:
+                    below, merged = found[node.children[0]]
+                    if number in merged or (best is not None and below + own >= best[0] - 1e-12):
+                        continue
+                    merged = {**merged, number: node}
+                    total = below + own
+                else:
+                    merged = {}
+                    for child in node.children:
+                        for key, value in found[child][1].items():
+                            merged.setdefault(key, value)
+                    if number in merged:
+                        continue
+                    merged[number] = node
+                    total = sum(prices[id(n)] if price is None else price(n) for n in merged.values())
+                if (best is None or total < best[0] - 1e-12) and self._is_acyclic(number, merged):
+                    best = (total, merged)
+            if best is not None and (number not in found or best[0] < found[number][0] - 1e-12):
+                found[number] = best
+                for user in self.users.get(number, ()):
+                    pending[user] = None
+        if any(r not in found for r in self.roots):
+            return None
+        choice: dict[int, ENode] = {}
+        for root in self.roots:
+            for key, value in found[root][1].items():
+                choice.setdefault(key, value)
+        return self._needed(choice)
+
+    def _options(self, number: int, forced: Mapping[int, ENode]) -> Sequence[ENode]:
+        return (forced[number],) if number in forced else self.view.classes[number]
+
+    def _is_acyclic(self, root: int, choice: Choice) -> bool:
+        """Whether a merged choice computes its root: two sets that are acyclic may hold a circle together."""
+        state: dict[int, int] = {}
+        stack = [(root, 0)]
+        while stack:
+            number, at = stack.pop()
+            children = choice[number].children
+            if at == 0:
+                state[number] = 1
+            if at < len(children):
+                stack.append((number, at + 1))
+                child = children[at]
+                if state.get(child, 0) == 1:
+                    return False
+                if child not in state:
+                    stack.append((child, 0))
+            else:
+                state[number] = 2
+        return True
+
+    def _needed(self, choice: Choice) -> Choice | None:
+        """What the roots need of a choice, operands first; None for a circle."""
+        order: dict[int, ENode] = {}
+        state: dict[int, int] = {}
+        for root in self.roots:
+            stack = [(root, 0)] if root not in state else []
+            while stack:
+                number, at = stack.pop()
+                node = choice[number]
+                state.setdefault(number, 1)
+                if at < len(node.children):
+                    stack.append((number, at + 1))
+                    child = node.children[at]
+                    if state.get(child) == 1:
+                        return None
+                    if child not in state:
+                        stack.append((child, 0))
+                else:
+                    state[number] = 2
+                    order[number] = node
+        return order
+
+    def score(self, choice: Choice) -> float:
+        """DAG cost: several outputs of one node are paid once."""
+        counted = {self.kinds[id(n)]: self.prices[id(n)] for n in choice.values()}
+        return sum(counted.values())
+
+    def best(self) -> Choice:
+        """The greedy choice, improved by swaps of one e-node while that helps, and by sharing.
+
+        What several would have to choose at once (one product instead of three) no single swap finds: each e-node that
+        more than one class could use is taken to cost nothing, once, and what is grown then is scored at the real prices.
+        """
+        choice = self.grow()
+        if choice is None:
+            raise RewriteError("nothing can be extracted: every way to compute an output needs that output")
+        choice = self.descend(choice)
+        cost = self.score(choice)
+        for shared in self._shareable(choice)[:MOST_SHARED]:
+            trial = self.grow(price=lambda n, free=shared: 0.0 if n is free else self.prices[id(n)])  # type: ignore[misc]
+            if trial is not None and (new := self.score(trial)) < cost - 1e-9:
+                choice, cost = trial, new
+        return self.descend(choice)
+
+    def _shareable(self, choice: Choice) -> list[ENode]:
+        """Paid e-nodes that are not chosen and that at least two chosen classes could read instead, the most read first."""
+        found = []
+        for number in self.reachable:
+            readers = sum(user in choice for user in dict.fromkeys(self.users.get(number, ())))
+            if number not in choice and readers >= 2:
+                found += [(-readers, n.term, n) for n in self.view.classes[number] if self.prices[id(n)] > TINY]
+        return [n for _, _, n in sorted(found, key=lambda row: row[:2])]
+
+    def descend(self, choice: Choice) -> Choice:
+        """Swap single e-nodes (their operands computed as chosen) as long as the whole graph gets cheaper."""
+        cost, improved = self.score(choice), True
+        everything = dict(self.grow_all())
+        while improved:
+            improved = False
+            for number in list(choice):
+                for node in self.view.classes[number]:
+                    if node is choice[number] or any(c not in everything for c in node.children):
+                        continue
+                    trial = self._needed({**everything, **choice, number: node})
+                    if trial is not None and (new := self.score(trial)) < cost - 1e-9:
+                        choice, cost, improved = trial, new, True
+                        break
+                if improved:
+                    break
+        return choice
+
+    def grow_all(self) -> Choice:
+        """An e-node for each class, cheapest as trees: where a swap needs classes that were not chosen."""
+        found: dict[int, tuple[float, ENode]] = {}
+        changed = True
+        while changed:
+            changed = False
+            for number in self.reachable:
+                for node in self.view.classes[number]:
+                    if any(c not in found for c in node.children):
+                        continue
+                    cost = self.prices[id(node)] + sum(found[c][0] for c in node.children)
+                    if number not in found or cost < found[number][0] - 1e-12:
+                        found[number] = (cost, node)
+                        changed = True
+        return {number: node for number, (_, node) in found.items()}
+
+    def several(self, count: int) -> list[Choice]:
+        """Up to `count` different choices, the best first, the rest approximately by cost.
+
+        From each choice that was given, every other e-node of each of its classes is forced once and the rest grown again.
+        """
+        first = self.best()
+        base = dict(self.grow_all())
+        queue: list[tuple[float, int, Choice]] = []
+        ticket = itertools.count()
+        seen: set[frozenset[tuple[int, int]]] = set()
+
+        def offer(choice: Choice) -> None:
+            mark = frozenset((c, n.term) for c, n in choice.items())
+            if mark not in seen:
+                seen.add(mark)
+                heapq.heappush(queue, (self.score(choice), next(ticket), choice))
+
+        offer(first)
+        found: list[Choice] = []
+        while queue and len(found) < count:
+            _, _, choice = heapq.heappop(queue)
+            found.append(choice)
+            if len(seen) > 40 * count:
+                continue
+            for number in choice:
+                for node in self.view.classes[number]:
+                    if node is choice[number] or any(c not in base for c in node.children):
+                        continue
+                    trial = self._needed({**base, **choice, number: node})
+                    if trial is not None:
+                        offer(trial)
+        return found
+
+    def graph(self, choice: Choice) -> Graph:
+        """A choice as a graph of the language."""
+        nodes: dict[int, Node] = {}
+        for number, node in choice.items():
+            made = apply(node.op, [nodes[c] for c in node.children], node.attrs)
+            nodes[number] = leaves.item(made, node.output)
+        updates: dict[Any, Node] = {}
+        for name, c in self.updates.items():
+            value = nodes[c]
+            updates[leaves.state(name, value.shape, value.dtype)] = value
+        return make_graph({name: nodes[c] for name, c in self.outputs.items()}, updates)
+
+    def extract(self, count: int = 1) -> list[Extraction]:
+        """The best graphs, different from each other in an op, an attribute or the wiring."""
+        out: list[Extraction] = []
+        keys: set[str] = set()
+        for choice in self.several(count) if count > 1 else [self.best()]:
+            made = self.graph(choice)
+            if made.structural_key not in keys:
+                keys.add(made.structural_key)
+                out.append(Extraction(made, self.score(choice), choice))
+        return out
+
+
+def add_graph(e: EGraph, graph: Graph) -> tuple[dict[str, int], dict[str, int]]:
+    """The terms of a graph's outputs and updates, by name."""
+    return ({name: e.add(node) for name, node in graph.outputs.items()},
+            {name: e.add(node) for name, node in graph.updates.items()})

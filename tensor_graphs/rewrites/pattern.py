@@ -1,0 +1,281 @@
+"""pattern: what a rule looks for, as text, and where an e-graph has it.
+
+    permute(permute(x, axes=a), axes=b)         # x: any tensor; a, b: attribute values, handed to the replacement
+    mul(x, 1)                                   # a tensor of nothing but ones
+    topk(x, k=k)[1]                             # the second output
+    _f(reshape(x, shape=s), reshape(y, shape=s))    # any op that works element by element, handed on as `f`
+
+Names are ops of the table or of the library, with all their attributes (those that are left out have their defaults). Operands
+of commutative ops match in either order. The same name twice has to be the same class, or the same attribute value.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tensor_graphs.language.atomic import ATOMIC
+from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
+from tensor_graphs.language.node import Op, TensorType, encode_attribute, walk
+from tensor_graphs.rewrites.egraph import VIEWS, EGraph, same_number
+from tensor_graphs.rewrites.enode import ENode, is_commutative
+from tensor_graphs.rewrites.errors import PatternError
+
+WRITTEN = {"bit_and": "and"}
+"""Ops whose name no Python expression can hold, by what is written for them."""
+
+ANY_OP = "_"
+"""An op whose name starts so stands for any op that works element by element."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    name: str
+
+
+@dataclass(frozen=True)
+class Literal:
+    number: int
+    value: bool | int | float
+
+
+@dataclass(frozen=True)
+class AttributeVariable:
+    name: str
+
+
+@dataclass(frozen=True)
+class Application:
+    """An op on patterns. `number` tells it from the pattern's other parts."""
+
+    number: int
+    name: str
+    operands: tuple[Pattern, ...]
+    attributes: tuple[tuple[str, Any], ...]
+    output: int = 0
+
+
+Pattern = Variable | Literal | Application
+
+Match = dict[Any, Any]
+"""tensor variable -> class; attribute variable -> value; an op variable -> the op; a part's number -> its e-node or class"""
+
+
+def parse_pattern(text: str, first: int = 0) -> Application:
+    """A pattern from its text; parts are numbered from `first`. Raises PatternError."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as e:
+        raise PatternError(f"the pattern {text!r} cannot be read: {e.msg}", fix="op(operand, …, attribute=name)") from None
+    made = _Reader(text, first).read(tree)
+    if not isinstance(made, Application):
+        raise PatternError(f"the pattern {text!r} applies no op", fix="a pattern is an op on something")
+    return made
+
+
+class _Reader:
+    def __init__(self, text: str, first: int) -> None:
+        self.text, self.count = text, first
+
+    def next(self) -> int:
+        self.count += 1
+        return self.count
+
+    def wrong(self, why: str, fix: str | None = None) -> PatternError:
+        return PatternError(f"the pattern {self.text!r}: {why}", fix=fix)
+
+    def read(self, tree: ast.expr) -> Pattern:
+        match tree:
+            case ast.Name(id=name):
+                return Variable(name)
+            case ast.Constant(value=bool() | int() | float() as value):
+                return Literal(self.next(), value)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+                return Literal(self.next(), -value)
+            case ast.Subscript(value=ast.Call() as call, slice=ast.Constant(value=int() as index)):
+                return self.application(call, index)
+            case ast.Call() as call:
+                return self.application(call, 0)
+        raise self.wrong(f"{ast.unparse(tree)!r} is no part of a pattern", "names, numbers, and ops on them")
+
+    def application(self, call: ast.Call, output: int) -> Application:
+        if not isinstance(call.func, ast.Name):
+            raise self.wrong(f"{ast.unparse(call.func)!r} is no op")
+        name = WRITTEN.get(call.func.id, call.func.id)
+        given = {str(k.arg): self.attribute(k.value) for k in call.keywords}
+        if not name.startswith(ANY_OP):
+            op = ATOMIC.get(name) or LIBRARY.get(name)
+            if op is None:
+                raise self.wrong(f"there is no op {name!r}", "an atomic op, a library composite, or _name for any elementwise op")
+            known = op.attributes
+            for attribute in given:
+                if attribute not in known:
+                    raise self.wrong(f"{name} has no attribute {attribute!r}", f"it has {', '.join(known) or 'none'}")
+            for attribute in known:
+                default = op.signature.parameters[attribute].default if isinstance(op, CompositeOp) else inspect.Parameter.empty
+                if attribute not in given:
+                    if default is inspect.Parameter.empty:
+                        raise self.wrong(f"the attribute {attribute!r} of {name} is not said", f"{attribute}=a_name")
+                    given[attribute] = default
+        number = self.next()
+        return Application(number, name, tuple(self.read(a) for a in call.args), tuple(sorted(given.items())), output)
+
+    def attribute(self, tree: ast.expr) -> Any:
+        if isinstance(tree, ast.Name):
+            return AttributeVariable(tree.id)
+        try:
+            return ast.literal_eval(tree)
+        except ValueError:
+            raise self.wrong(f"{ast.unparse(tree)!r} is no attribute value") from None
+
+
+def elementwise(op: Op, types: tuple[TensorType, ...]) -> bool:
+    """Whether each element of the result hangs on the operands' elements of the same place alone."""
+    if not types or any(t.shape != types[0].shape for t in types):
+        return False
+    group = getattr(op, "group", None)
+    if group is not None:
+        return group in ("unary", "binary", "ternary") and op.name != "bitcast"
+    return isinstance(op, CompositeOp) and not op.opaque and _composite_elementwise(op)
+
+
+@cache
+def _composite_elementwise(op: CompositeOp) -> bool:
+    """Read off the definition on operands of one generic type: elementwise atomic ops, and fills, nothing else."""
+    if op.variadic or op.attributes:
+        return False
+    from tensor_graphs.language.dtypes import bool_, f32, i32
+    from tensor_graphs.language.errors import LanguageError
+
+    for dtype in (f32, i32, bool_):
+        try:
+            definition = op.define([TensorType((3, 5), dtype)] * len(op.operands), {})
+        except LanguageError:
+            continue
+        if len(definition.outputs) != 1 or definition.outputs[0].shape != (3, 5):
+            return False
+        moved = set()
+        for node in walk(expand_all(definition.outputs)):
+            if node.op.kind == "leaf":
+                if node.op.name == "constant" and not node.shape:
+                    moved.add(node)
+            elif node.op.name in VIEWS:
+                if node.inputs[0] not in moved:
+                    return False
+                moved.add(node)
+            elif getattr(node.op, "group", "") not in ("unary", "binary", "ternary") or node.op.name == "bitcast":
+                return False
+        return True
+    return False
+
+
+def search(e: EGraph, pattern: Application, index: Mapping[str, list[tuple[int, ENode]]],
+           bound: Match) -> Iterator[tuple[int, Match]]:
+    """(class, match) wherever a pattern is found, given what is bound already, in a fixed order."""
+    if pattern.name.startswith(ANY_OP):
+        candidates = [pair for name in index for pair in index[name]]
+    else:
+        candidates = index.get(pattern.name, [])
+    for operand in pattern.operands:
+        if isinstance(operand, Variable) and operand.name in bound:
+            home = e.find(bound[operand.name])
+            candidates = [pair for pair in candidates if home in pair[1].children]
+            break
+    for number, node in candidates:
+        for match in _match_node(e, pattern, node, bound):
+            yield number, match
+
+
+def _match(e: EGraph, pattern: Pattern, number: int, bound: Match) -> Iterator[Match]:
+    number = e.find(number)
+    if isinstance(pattern, Variable):
+        old = bound.get(pattern.name)
+        if old is None:
+            yield {**bound, pattern.name: number}
+        elif e.find(old) == number:
+            yield bound
+    elif isinstance(pattern, Literal):
+        eclass = e.classes[number]
+        wanted = float(pattern.value) if eclass.type.dtype.kind == "float" else pattern.value
+        if same_number(eclass.splat, wanted) and isinstance(pattern.value, bool) == (eclass.type.dtype.kind == "bool"):
+            yield {**bound, pattern.number: number}
+    else:
+        for node in list(e.classes[number].nodes):
+            yield from _match_node(e, pattern, node, bound)
+
+
+def _match_node(e: EGraph, pattern: Application, node: ENode, bound: Match) -> Iterator[Match]:
+    if len(node.children) != len(pattern.operands) or node.output != pattern.output:
+        return
+    if pattern.name.startswith(ANY_OP):
+        if not elementwise(node.op, tuple(e.of(c).type for c in node.children)):
+            return
+        # one op with its attributes; the same name twice is the same op
+        old = bound.get(pattern.name)
+        if old is not None and (old.op is not node.op or old.attrs_key != node.attrs_key):
+            return
+        found: Match | None = {**bound, pattern.name: node}
+    else:
+        found = _attributes(pattern, node, bound) if node.op.name == pattern.name and _is_known(node.op) else None
+    if found is None:
+        return
+    found = {**found, pattern.number: node}
+    orders = [node.children]
+    if is_commutative(node.op) and len(node.children) == 2 and node.children[0] != node.children[1]:
+        orders.append(node.children[::-1])
+    for children in orders:
+        yield from _match_all(e, pattern.operands, children, found)
+
+
+def _is_known(op: Op) -> bool:
+    return ATOMIC.get(op.name) is op or LIBRARY.get(op.name) is op
+
+
+def _match_all(e: EGraph, patterns: tuple[Pattern, ...], children: tuple[int, ...], bound: Match) -> Iterator[Match]:
+    if not patterns:
+        yield bound
+        return
+    for match in _match(e, patterns[0], children[0], bound):
+        yield from _match_all(e, patterns[1:], children[1:], match)
+
+
+def _attributes(pattern: Application, node: ENode, bound: Match) -> Match | None:
+    found = bound
+    for name, wanted in pattern.attributes:
+        value = node.attrs[name]
+        if isinstance(wanted, AttributeVariable):
+            if wanted.name not in found:
+                found = {**found, wanted.name: value}
+                continue
+            wanted = found[wanted.name]
+        if encode_attribute(wanted) != encode_attribute(value):
+            return None
+    return found
+
+
+def instance(e: EGraph, pattern: Pattern, match: Match) -> int:
+    """The term that a match says: the pattern with its variables replaced, exactly."""
+    if isinstance(pattern, Variable):
+        return int(match[pattern.name])
+    if isinstance(pattern, Literal):
+        return int(match[pattern.number])
+    node: ENode = match[pattern.number]
+    children = [instance(e, p, match) for p in pattern.operands]
+    return e.add_term(node.op, node.attrs, children, node.output, e.types[node.term])
+
+
+def variables(pattern: Pattern) -> dict[str, str]:
+    """The names that a pattern binds: name -> "tensor", "attribute" or "op", in order of first use."""
+    if isinstance(pattern, Variable):
+        return {pattern.name: "tensor"}
+    if isinstance(pattern, Literal):
+        return {}
+    found: dict[str, str] = {pattern.name: "op"} if pattern.name.startswith(ANY_OP) else {}
+    for operand in pattern.operands:
+        found.update(variables(operand))
+    found.update({v.name: "attribute" for _, v in pattern.attributes if isinstance(v, AttributeVariable)})
+    return found

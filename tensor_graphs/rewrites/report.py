@@ -1,0 +1,58 @@
+"""report: what a saturation did, rule by rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class RuleReport:
+    """matches: places found for the first time; applied: those that said something new; rejected: those where the rule's condition
+    did not hold; starved: places left because a budget was used up."""
+
+    matches: int = 0
+    applied: int = 0
+    rejected: int = 0
+    starved: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Report:
+    """One run, level by level. `saturated`: nothing more would be found at this level, and no rule was starved."""
+
+    rules: dict[str, RuleReport] = field(default_factory=dict)
+    rounds: dict[str, int] = field(default_factory=dict)
+    saturated: dict[str, bool] = field(default_factory=dict)
+    stopped: str = ""
+    seconds: float = 0.0
+    e_nodes: int = 0
+    classes: int = 0
+
+    def of(self, rule: str) -> RuleReport:
+        return self.rules.setdefault(rule, RuleReport())
+
+    @property
+    def unattributed(self) -> float:
+        """Seconds that no rule took: rebuilding, indexing."""
+        return self.seconds - sum(r.seconds for r in self.rules.values())
+
+    def as_json(self) -> dict[str, Any]:
+        return {"seconds": self.seconds, "unattributed": self.unattributed, "e_nodes": self.e_nodes, "classes": self.classes,
+                "rounds": self.rounds, "saturated": self.saturated, "stopped": self.stopped,
+                "rules": {name: vars(r) for name, r in sorted(self.rules.items()) if r.matches or r.starved}}
+
+    def show(self) -> str:
+        """A table for a person: the rules that matched, by their seconds."""
+        lines = [f"{'rule':44} {'matches':>8} {'applied':>8} {'rejected':>8} {'starved':>8} {'ms':>8}"]
+        for name, r in sorted(self.rules.items(), key=lambda item: (-item[1].applied, item[0])):
+            if r.matches or r.starved:
+                lines.append(f"{name:44} {r.matches:8} {r.applied:8} {r.rejected:8} {r.starved:8} {r.seconds * 1e3:8.1f}")
+        lines.append(f"{'unattributed':44} {'':8} {'':8} {'':8} {'':8} {self.unattributed * 1e3:8.1f}")
+        state = ", ".join(f"{level}: {'saturated' if done else 'not saturated'} after {self.rounds[level]} rounds"
+                          for level, done in self.saturated.items())
+        lines.append(f"{self.e_nodes} e-nodes in {self.classes} classes, {self.seconds:.3f} s; {state}")
+        if self.stopped:
+            lines.append(f"stopped: {self.stopped}")
+        return "\n".join(lines)

@@ -1,0 +1,35 @@
+"""rules: what else says the same, as data; one file per topic.
+
+In: nothing.  Out: `ALL`, every rule that takes nothing for granted; `allowed`, those that do as well.
+Each file has a RuleTable (and REFUSED, tempting rules that are wrong). tests/rewrites/test_admission.py holds each to its class.
+"""
+
+from __future__ import annotations
+
+from tensor_graphs.rewrites.composites import Expansion, Recognition
+from tensor_graphs.rewrites.constants import Folding
+from tensor_graphs.rewrites.rule import Refused, Rewrite, Rule
+from tensor_graphs.rewrites.rules import algebra, attention, elementwise, identities, joins, moves, products, softmax, statistics
+
+TABLES = (identities.TABLE, moves.TABLE, elementwise.TABLE, algebra.TABLE, products.TABLE, joins.TABLE, softmax.TABLE,
+          attention.TABLE, statistics.TABLE)
+
+RULES: tuple[Rule, ...] = tuple(row for table in TABLES for row in table)
+"""The rules that patterns say, all of them."""
+
+REFUSED: tuple[Refused, ...] = (*identities.REFUSED, *algebra.REFUSED, *moves.REFUSED, *softmax.REFUSED)
+
+SIMPLIFYING: tuple[Rewrite, ...] = (
+    *(r for table in (identities.TABLE, moves.TABLE) for r in table if not r.expanding), Folding(), Recognition())
+"""What a simplification runs."""
+
+ALL: tuple[Rewrite, ...] = (*(r for r in RULES if not r.assuming and not r.option), Folding(), Expansion(), Recognition())
+
+ASSUMPTIONS: tuple[str, ...] = tuple(dict.fromkeys(a for r in RULES for a in r.assuming))
+OPTIONS: tuple[str, ...] = tuple(dict.fromkeys(r.option for r in RULES if r.option))
+
+
+def allowed(assuming: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> tuple[Rewrite, ...]:
+    """All rules whose assumptions are among those given, with those of the groups that are asked for."""
+    known = (*ALL, *(r for r in RULES if r.assuming or r.option))
+    return tuple(r for r in known if set(r.assuming) <= set(assuming) and getattr(r, "option", "") in ("", *options))

@@ -1,0 +1,48 @@
+"""joins: products that share their input, computed as one with concatenated weights (QKV, gate and up); the concatenation is
+known when the graph is bound."""
+
+from __future__ import annotations
+
+from tensor_graphs.language import atomic
+from tensor_graphs.language.composites import concat, linear
+from tensor_graphs.language.node import Node
+from tensor_graphs.rewrites.rule import REASSOCIATING, RuleTable
+
+TABLE = RuleTable("join")
+
+
+def _parts(joined: Node, *widths: object) -> tuple[Node, ...]:
+    """Neighbouring slices of the last axis."""
+    out, at = [], 0
+    for width in widths:
+        assert isinstance(width, int)
+        out.append(atomic.slice(joined, [*((0, s, 1) for s in joined.shape[:-1]), (at, at + width, 1)]))
+        at += width
+    return tuple(out)
+
+
+@TABLE.rule(("linear(x, a)", "linear(x, b)"), REASSOCIATING, parameters=("a", "b"), dtypes=("float",),
+            shapes="x[n, k] a[m, k] b[p, k]")
+def two(x: Node, a: Node, b: Node) -> tuple[Node, ...] | None:
+    """linear(x, a) and linear(x, b) as slices of linear(x, concat(a, b))."""
+    if a.dtype != b.dtype:
+        return None
+    return _parts(linear(x, concat(a, b, axis=0)), a.shape[0], b.shape[0])
+
+
+@TABLE.rule(("linear(x, a)", "linear(x, b)", "linear(x, c)"), REASSOCIATING, parameters=("a", "b", "c"), dtypes=("float",),
+            shapes="x[n, k] a[m, k] b[p, k] c[q, k]")
+def three(x: Node, a: Node, b: Node, c: Node) -> tuple[Node, ...] | None:
+    """Queries, keys and values by one product."""
+    if not a.dtype == b.dtype == c.dtype:
+        return None
+    return _parts(linear(x, concat(a, b, c, axis=0)), a.shape[0], b.shape[0], c.shape[0])
+
+
+@TABLE.rule(("linear(x, a, d)", "linear(x, b, e)", "linear(x, c, f)"), REASSOCIATING, parameters=("a", "b", "c"), dtypes=("float",),
+            shapes="x[n, k] a[m, k] b[p, k] c[q, k] d[m] e[p] f[q]")
+def three_with_bias(x: Node, a: Node, b: Node, c: Node, d: Node, e: Node, f: Node) -> tuple[Node, ...] | None:
+    if not a.dtype == b.dtype == c.dtype or not d.dtype == e.dtype == f.dtype:
+        return None
+    joined = linear(x, concat(a, b, c, axis=0), concat(d, e, f, axis=0))
+    return _parts(joined, a.shape[0], b.shape[0], c.shape[0])

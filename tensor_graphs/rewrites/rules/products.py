@@ -1,0 +1,137 @@
+"""products: dot and linear — transposes and scales moved through them, norm scales folded into weights, association."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensor_graphs.language import atomic
+from tensor_graphs.language.composites import dot, linear, rms_norm
+from tensor_graphs.language.composites.indexing import concat
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.rewrites.rule import REASSOCIATING, RuleTable
+
+TABLE = RuleTable("product")
+FLOATS = ("float",)
+
+
+@TABLE.rule("dot(x, permute(w, axes=(1, 0)))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] w[m, k]")
+def dot_as_linear(x: Node, w: Node) -> Node:
+    made: Node = linear(x, w)
+    return made
+
+
+@TABLE.rule("linear(x, w)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] w[m, k]", expanding=True)
+def linear_as_dot(x: Node, w: Node) -> Node | None:
+    if x.rank != 2 or w.dtype != x.dtype:
+        return None
+    made: Node = dot(x, atomic.permute(w, (1, 0)))
+    return made
+
+
+@TABLE.rule("add(linear(x, w), expand(reshape(b, shape=s), shape=t))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] w[m, k] b[m]")
+def bias_into_linear(x: Node, w: Node, b: Node, s: Any) -> Node | None:
+    """One number per column, and not per row."""
+    if b.rank != 1 or not atomic.same_dim(b.shape[0], w.shape[0]) or not atomic.same_dim(s[-1], b.shape[0]):
+        return None
+    made: Node = linear(x, w, b)
+    return made
+
+
+@TABLE.rule("linear(x, w, b)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] w[m, k] b[m]", expanding=True)
+def bias_out_of_linear(x: Node, w: Node, b: Node) -> Node:
+    made: Node = linear(x, w)
+    return made + atomic.cast(b, made.dtype)
+
+
+@TABLE.rule("permute(dot(x, y), axes=(1, 0))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m]")
+def transpose_of_dot(x: Node, y: Node) -> Node | None:
+    if x.rank != 2 or y.rank != 2:
+        return None
+    made: Node = dot(atomic.permute(y, (1, 0)), atomic.permute(x, (1, 0)))
+    return made
+
+
+def _per_row(c: Node) -> bool:
+    return c.rank > 0 and c.shape[-1] == 1
+
+
+@TABLE.rule("dot(mul(x, expand(c, shape=s)), y)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] c[n, 1] y[k, m]")
+def scale_of_rows_out_of_dot(x: Node, c: Node, y: Node) -> Node | None:
+    if not _per_row(c) or x.rank != 2 or y.rank != 2:
+        return None
+    made: Node = dot(x, y)
+    return atomic.mul(made, atomic.expand(c, made.shape))
+
+
+@TABLE.rule("dot(x, mul(y, expand(c, shape=s)))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] c[1, m] y[k, m]")
+def scale_of_columns_out_of_dot(x: Node, c: Node, y: Node) -> Node | None:
+    if c.rank != 2 or c.shape[0] != 1 or x.rank != 2:
+        return None
+    made: Node = dot(x, y)
+    return atomic.mul(made, atomic.expand(c, made.shape))
+
+
+@TABLE.rule("linear(mul(x, expand(c, shape=s)), w)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] c[n, 1] w[m, k]")
+def scale_out_of_linear(x: Node, c: Node, w: Node) -> Node | None:
+    if not _per_row(c):
+        return None
+    made: Node = linear(x, w)
+    return atomic.mul(made, atomic.expand(c, made.shape))
+
+
+@TABLE.rule("linear(mul(x, expand(c, shape=s)), w)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] c[1, k] w[m, k]")
+def scale_into_weight(x: Node, c: Node, w: Node) -> Node | None:
+    """A scale of each channel, moved into the weight, which may be known when the graph is bound."""
+    if any(s != 1 for s in c.shape[:-1]) or c.rank == 0:
+        return None
+    factor = broadcast_to(atomic.reshape(c, c.shape[-1:]), w.shape)
+    made: Node = linear(x, atomic.mul(atomic.cast(w, x.dtype), factor))
+    return made
+
+
+@TABLE.rule("linear(rms_norm(x, g, eps=e, offset=o), w)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] g[k] w[m, k]")
+def norm_scale_into_weight(x: Node, g: Node, w: Node, e: float, o: float) -> Node:
+    """The scale of a norm, folded into the weight that follows; the product is of x's dtype, so that nothing narrower rounds it."""
+    scaled = atomic.mul(atomic.cast(w, x.dtype), broadcast_to(atomic.cast(g, x.dtype) + o, w.shape))
+    made: Node = linear(rms_norm(x, eps=e), scaled)
+    return made
+
+
+@TABLE.rule("dot(dot(x, y), z)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m] z[m, p]", expanding=True)
+def associate_dot(x: Node, y: Node, z: Node) -> Node | None:
+    if not x.rank == y.rank == z.rank == 2:
+        return None
+    made: Node = dot(x, dot(y, z))
+    return made
+
+
+@TABLE.rule("dot(x, dot(y, z))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m] z[m, p]", expanding=True)
+def associate_dot_left(x: Node, y: Node, z: Node) -> Node | None:
+    if not x.rank == y.rank == z.rank == 2:
+        return None
+    made: Node = dot(dot(x, y), z)
+    return made
+
+
+@TABLE.rule("add(dot(x, z), dot(y, z))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[n, k] z[k, m]")
+def factor_dot(x: Node, y: Node, z: Node) -> Node | None:
+    if x.shape != y.shape:
+        return None
+    made: Node = dot(atomic.add(x, y), z)
+    return made
+
+
+@TABLE.rule("rope(x, c, s)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, h, 4] c[n, 2] s[n, 2]", expanding=True)
+def rope_by_rotated_half(x: Node, c: Node, s: Node) -> Node | None:
+    """x · (cos, cos) + (−x₂, x₁) · (sin, sin): the form with one product of each."""
+    if x.dtype != c.dtype or x.shape[2] != 2 * c.shape[1]:
+        return None
+    n, _, width = x.shape
+    half = width // 2
+
+    def twice(t: Node) -> Node:
+        return atomic.expand(atomic.reshape(concat(t, t, axis=1), (n, 1, width)), x.shape)
+
+    rotated: Node = concat(-x[:, :, half:], x[:, :, :half], axis=2)
+    return atomic.add(atomic.mul(x, twice(c)), atomic.mul(rotated, twice(s)))

@@ -1,0 +1,117 @@
+"""softmax: naive, safe and online (split) softmax, and the forms with log-sum-exp.
+
+The split rules run where they are asked for (option "split"): they halve the axis that is reduced. What was a shift of the whole
+row is then one of each half, rescaled when the halves meet: online softmax (Milakov and Gimelshein 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensor_graphs.language import atomic
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.composites import exp, log_softmax, logsumexp, softmax
+from tensor_graphs.language.node import Node
+from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Refused, RuleTable
+
+TABLE = RuleTable("softmax")
+FLOATS = ("float",)
+
+
+def _kept(s: Any, axis: int) -> bool:
+    """Whether a shape is what is left of a reduction along `axis` that keeps it with size 1."""
+    return 0 <= axis < len(s) and bool(s[axis] == 1)
+
+
+@TABLE.rule("div(exp(x), expand(reshape(sum(exp(x), axes=a), shape=s), shape=t))", REASSOCIATING, dtypes=FLOATS,
+            assuming=("no overflow",), shapes="x[n, m]", name="softmax/naive-to-safe")
+def naive(x: Node, a: tuple[int, ...], s: Any) -> Node | None:
+    """e^x / Σ e^x, which overflows, as softmax, which does not."""
+    if len(a) != 1 or tuple(s) != tuple(1 if i in a else n for i, n in enumerate(x.shape)):
+        return None
+    made: Node = softmax(x, axis=a[0])
+    return made
+
+
+def _along(axis: int, x: Node) -> int:
+    return axis % x.rank
+
+
+@TABLE.rule("softmax(sub(x, expand(c, shape=s)), axis=k)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, m] c[n, 1]")
+def shifted(x: Node, c: Node, k: int) -> Node | None:
+    """What is the same along the axis does not matter."""
+    if c.shape[_along(k, x)] != 1:
+        return None
+    made: Node = softmax(x, axis=k)
+    return made
+
+
+@TABLE.rule("softmax(add(x, expand(c, shape=s)), axis=k)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, m] c[n, 1]")
+def shifted_up(x: Node, c: Node, k: int) -> Node | None:
+    if c.shape[_along(k, x)] != 1:
+        return None
+    made: Node = softmax(x, axis=k)
+    return made
+
+
+@TABLE.rule("log(softmax(x, axis=k))", REASSOCIATING, dtypes=FLOATS, assuming=("no overflow",))
+def log_of_softmax(x: Node, k: int) -> Node:
+    made: Node = log_softmax(x, axis=k)
+    return made
+
+
+@TABLE.rule("exp(log_softmax(x, axis=k))", REASSOCIATING, dtypes=FLOATS)
+def exp_of_log_softmax(x: Node, k: int) -> Node:
+    made: Node = softmax(x, axis=k)
+    return made
+
+
+@TABLE.rule("log_softmax(x, axis=k)", REASSOCIATING, dtypes=FLOATS, expanding=True)
+def log_softmax_by_logsumexp(x: Node, k: int) -> Node:
+    made: Node = x - logsumexp(x, axis=k, keepdims=True)
+    return made
+
+
+@TABLE.rule("softmax(x, axis=k)", REASSOCIATING, dtypes=FLOATS, expanding=True, option="split")
+def softmax_by_logsumexp(x: Node, k: int) -> Node:
+    made: Node = exp(x - logsumexp(x, axis=k, keepdims=True))
+    return made
+
+
+@TABLE.rule("log(sum(exp(x), axes=a))", REASSOCIATING, dtypes=FLOATS, assuming=("no overflow",))
+def naive_logsumexp(x: Node, a: tuple[int, ...]) -> Node | None:
+    made: Node | None = logsumexp(x, axis=a[0]) if len(a) == 1 else None
+    return made
+
+
+def _halves(x: Node, a: tuple[int, ...], reduce: Callable[..., Node], join: Callable[[Node, Node], Node]) -> Node | None:
+    """A reduction of the first and of the second half of the last axis it runs along, joined."""
+    if not a:
+        return None
+    axis, size = a[-1], x.shape[a[-1]]
+    if d.dim_ge(size, 2) is not True:
+        return None
+
+    def part(lo: Any, hi: Any) -> Node:
+        return reduce(atomic.slice(x, [(lo, hi, 1) if i == axis else (0, s, 1) for i, s in enumerate(x.shape)]), a)
+
+    return join(part(0, size // 2), part(size // 2, size))
+
+
+@TABLE.rule("reduce_max(x, axes=a)", BITWISE, dtypes=("float", "int", "uint"), expanding=True, option="split")
+def split_max(x: Node, a: tuple[int, ...]) -> Node | None:
+    return _halves(x, a, atomic.reduce_max, atomic.max)
+
+
+@TABLE.rule("sum(x, axes=a)", REASSOCIATING, dtypes=FLOATS, expanding=True, option="split")
+def split_sum(x: Node, a: tuple[int, ...]) -> Node | None:
+    return _halves(x, a, atomic.sum, atomic.add)
+
+
+REFUSED = (
+    Refused("softmax/other-axis", REASSOCIATING, "softmax(x, axis=k)", lambda x, k: softmax(x, axis=(k + 1) % x.rank),
+            "columns are no rows", shapes="x[n, m]"),
+    Refused("softmax/scaled", REASSOCIATING, "softmax(mul(x, expand(c, shape=s)), axis=k)", lambda x, k: softmax(x, axis=k),
+            "a factor is no shift", shapes="x[n, m] c[n, 1]"),
+)

@@ -1,0 +1,52 @@
+"""statistics: mean and variance — scaled sums, one pass and two passes, halves merged as Welford and Chan do (Chan et al. 1979)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensor_graphs.language import atomic
+from tensor_graphs.language.composites import mean, rsqrt, var
+from tensor_graphs.language.node import Node
+from tensor_graphs.rewrites.rule import REASSOCIATING, RuleTable
+
+TABLE = RuleTable("statistic")
+FLOATS = ("float",)
+
+
+def _axes(x: Node, axes: Any) -> tuple[int, ...]:
+    return atomic._axes("statistic", x, axes)
+
+
+@TABLE.rule("var(x, axes=a, keepdims=k)", REASSOCIATING, dtypes=FLOATS, assuming=("no cancellation",), expanding=True)
+def var_in_one_pass(x: Node, a: Any, k: bool) -> Node | None:
+    """mean(x²) − mean(x)²: the same real number, which loses digits where the mean is large."""
+    if x.dtype.itemsize < 4:
+        return None
+    m = mean(x, axes=a, keepdims=k)
+    made: Node = mean(x * x, axes=a, keepdims=k) - m * m
+    return made
+
+
+@TABLE.rule("var(x, axes=a, keepdims=k)", REASSOCIATING, dtypes=FLOATS, expanding=True, option="split", shapes="x[n, m]")
+def var_by_halves(x: Node, a: Any, k: bool) -> Node | None:
+    """(n₁·v₁ + n₂·v₂ + δ²·n₁·n₂/n) / n, δ the difference of the halves' means: Welford's step for two blocks."""
+    axes = _axes(x, a)
+    if len(axes) != 1 or x.dtype.itemsize < 4 or not isinstance(x.shape[axes[0]], int):
+        return None
+    size = x.shape[axes[0]]
+    assert isinstance(size, int)
+    if size < 2:
+        return None
+    n1, n2 = size // 2, size - size // 2
+    halves = [x[(slice(None),) * axes[0] + (part,)] for part in (slice(0, n1), slice(n1, size))]
+    m1, m2 = (mean(h, axes=a, keepdims=k) for h in halves)
+    v1, v2 = (var(h, axes=a, keepdims=k) for h in halves)
+    delta = m1 - m2
+    made: Node = v1 * (n1 / size) + v2 * (n2 / size) + delta * delta * (n1 * n2 / (size * size))
+    return made
+
+
+@TABLE.rule("div(x, sqrt(y))", REASSOCIATING, dtypes=FLOATS)
+def divide_by_root(x: Node, y: Node) -> Node:
+    inverse: Node = rsqrt(y)
+    return atomic.mul(x, inverse)

@@ -1,0 +1,169 @@
+"""saturate: run rules over an e-graph, level by level, within a budget.
+
+First the bitwise rules, then a snapshot, then the reassociating ones beside them: a numeric class belongs to the level in which
+something first exists, because congruence carries a union of one level into classes of another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+
+from tensor_graphs.rewrites.egraph import EGraph, View
+from tensor_graphs.rewrites.enode import ENode
+from tensor_graphs.rewrites.report import Report
+from tensor_graphs.rewrites.rule import LEVELS, Index, NumericClass, Rewrite
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """matches: new places of one rule in one round (a rule that expands gets `expanding` in all). nodes: e-nodes in all.
+
+    depth, expanding_depth: how many rules may have led to what is matched. A place that is too deep is not counted as
+    starved: the run is saturated up to a depth. seconds: of the whole run; a run that
+    stops for it depends on the machine's speed, one that stops for another reason does not.
+    """
+
+    matches: int = 2000
+    expanding: int = 60
+    depth: int = 8
+    expanding_depth: int = 3
+    nodes: int = 6000
+    rounds: int = 12
+    seconds: float = 10.0
+
+
+USUAL = Budget()
+
+
+@dataclass(frozen=True)
+class Saturated:
+    """The e-graph, what existed after each level, and the report."""
+
+    egraph: EGraph
+    views: dict[NumericClass, View]
+    report: Report
+
+
+PATTERN_DEPTH = 6
+"""Ops above each other in a rule's pattern; a match can only be new where something changed so far below its root."""
+
+
+def index_of(e: EGraph, among: Container[int] | None = None) -> Index:
+    found: dict[str, list[tuple[int, ENode]]] = {}
+    for number, eclass in e.classes.items():
+        if among is None or number in among:
+            for node in eclass.nodes:
+                found.setdefault(node.op.name, []).append((number, node))
+    return found
+
+
+def changed_since(e: EGraph, round: int, depth: int | None) -> dict[int, None]:
+    """The classes that were touched since a round began, and those up to `depth` ops above them."""
+    found = {number: None for number, eclass in e.classes.items() if eclass.touched >= round}
+    front = list(found)
+    while front and (depth is None or depth > 0):
+        above: dict[int, None] = {}
+        for number in front:
+            for parent in e.classes[number].parents:
+                home = e.find(parent)
+                if home not in found:
+                    found[home] = above[home] = None
+        front, depth = list(above), None if depth is None else depth - 1
+    return found
+
+
+def saturate(e: EGraph, rules: Sequence[Rewrite], budget: Budget = USUAL, levels: Sequence[NumericClass] = LEVELS,
+             after_round: Callable[[EGraph], None] = lambda e: None) -> Saturated:
+    """Apply the rules until nothing new is found or the budget is used up; `after_round` sees each rebuilt e-graph.
+
+    Rules that assume something are among `rules` only if their assumptions are allowed; the caller chooses.
+    """
+    started, report = time.perf_counter(), Report()
+    views: dict[NumericClass, View] = {}
+    done: set[tuple[object, ...]] = set()
+    used: dict[str, int] = {}
+    e.rebuild()
+    for level in levels:
+        active = [r for r in rules if LEVELS.index(r.numeric_class) <= LEVELS.index(level)]
+        for r in active:
+            report.of(r.name).starved = 0
+        finished, behind = False, set[str]()                       # behind: those that were starved have to look everywhere
+        for round in range(1, budget.rounds + 1):
+            report.rounds[level] = round
+            before = e.changes
+            e.round += 1
+            full = index_of(e)
+            near, above = (full, full) if round == 1 else (
+                index_of(e, changed_since(e, e.round - 1, PATTERN_DEPTH)), index_of(e, changed_since(e, e.round - 1, None)))
+            starved = 0
+            for r in active:
+                index = full if r.name in behind or r.reach == "anywhere" else above if r.reach == "above" else near
+                left = _run(e, r, index, budget, report, done, used, started)
+                (behind.update if left else behind.difference_update)([r.name])
+                starved += left
+            e.rebuild()
+            after_round(e)
+            log.debug("%s, round %d: %d e-nodes", level, round, e.size)
+            if e.changes == before:
+                finished = not starved
+                break
+            report.stopped = _over(e, budget, started)
+            if report.stopped:
+                break
+        report.saturated[level] = finished
+        views[level] = e.view()
+        if report.stopped:
+            for later in levels[list(levels).index(level) + 1:]:
+                views[later], report.saturated[later], report.rounds[later] = views[level], False, 0
+            break
+    report.seconds, report.e_nodes, report.classes = time.perf_counter() - started, e.size, len(e.classes)
+    log.info("%d e-nodes in %d classes, %.3f s, %s", report.e_nodes, report.classes, report.seconds, report.saturated)
+    return Saturated(e, views, report)
+
+
+def _over(e: EGraph, budget: Budget, started: float) -> str:
+    if len(e.terms) > 4 * budget.nodes or e.size > budget.nodes:
+        return f"more than {budget.nodes} e-nodes"
+    if time.perf_counter() - started > budget.seconds:
+        return f"more than {budget.seconds} s"
+    return ""
+
+
+def _run(e: EGraph, r: Rewrite, index: Index, budget: Budget, report: Report, done: set[tuple[object, ...]],
+         used: dict[str, int], started: float) -> int:
+    """One rule, once over the e-graph; the number of places that were left for lack of budget."""
+    row, clock = report.of(r.name), time.perf_counter()
+    limit, quota = budget.matches, budget.expanding - used.get(r.name, 0) if r.expanding else budget.matches
+    depth = budget.expanding_depth if r.expanding else budget.depth
+    new = (c for c in r.candidates(e, index) if c.key not in done and e.generations[c.term] < depth)
+    if len(e.terms) > 4 * budget.nodes or time.perf_counter() - started > budget.seconds:
+        limit = quota = 0
+    found = list(itertools.islice(new, limit + 1))
+    left = len(found) > limit
+    for candidate in found[:limit]:
+        if quota <= 0:
+            left = True
+            break
+        done.add(candidate.key)
+        row.matches += 1
+        e.generation = e.generations[candidate.term] + 1
+        pairs = candidate.apply()
+        if pairs is None:
+            row.rejected += 1
+            continue
+        changed = False
+        for a, b in pairs:
+            changed |= e.union(a, b, r.name)
+        row.applied += changed
+        used[r.name] = used.get(r.name, 0) + changed
+        quota -= changed
+    e.generation = 0
+    row.starved += left
+    row.seconds += time.perf_counter() - clock
+    return int(left)
