@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
         _home = Path(tempfile.mkdtemp(prefix="tensor_graphs-tests-"))
         os.environ["XDG_DATA_HOME"] = str(_home)
     os.environ.pop("TENSOR_GRAPHS_DB", None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:           # a shell's background job; its children would be deaf too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.profiling.blocks import WARM_UP, Name
-from tensor_graphs.profiling.clock import Watched, busy_seconds, now, sleep, switches
+from tensor_graphs.profiling.clock import Watched, busy_seconds, now, others_running, sleep, switches
 from tensor_graphs.profiling.inputs import Point, Stir, point_inputs, stir, stirred, unstir
 from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded
 from tensor_graphs.profiling.reference_stream import QUIET, Kind, ReferenceStream, level_of, reference_stream
@@ -41,7 +41,7 @@ ENOUGH = 25
 FEW_QUIET = 8
 """quiet runs without which a block goes on, though its time is over …"""
 
-PATIENCE = 4.0
+PATIENCE = 10.0
 """… for so many times its time, at most"""
 
 MOST_RUNS = 20_000
@@ -341,12 +341,13 @@ class _Runs:
             stir(inputs, way, self.exact)
             for g in self.out.values():
                 g.poison()
+            others = others_running()
             worked, switched = busy_seconds(), switches()
             start = now()
             taken = watched.run(inputs, self.arrays, self.binding)
             whole.append(now() - start)
             busy.append(busy_seconds() - worked)
-            switched_by.append(switches() - switched)
+            switched_by.append(switches() - switched + others + others_running())
             calls.append(taken)
             if tracing() is not None or profiling() is not None:
                 raise LateError("the kernel has set a trace or profile function, which works on after it has returned")

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from tensor_graphs.profiling.protocol import SaidError
-from tensor_graphs.profiling.reference_stream import QUIET
+from tensor_graphs.profiling.reference_stream import QUIET, level_of
 
 Name = Literal["nothing", "cold", "plain", "hot", "same"]
 
@@ -61,7 +61,7 @@ WALK_AT_MOST = 3.0
 class Block:
     """One block. first: the number of its first run. wall: seconds on the judge's clock; counted: on the worker's, everything in
     between; whole: of each run; calls: of the calls in each run; busy: that all threads worked in it; switches: how often
-    one had to make way for another program; reference: of the reference
+    one had to make way for another program, or saw one running; reference: of the reference
     stream before each run; walk: of a run that calls nothing."""
 
     name: Name
@@ -98,7 +98,7 @@ class Block:
 
     def quiet(self, level: float) -> list[bool]:
         """Of each run, whether nothing disturbed it: the reference stream before it and behind it took what it should (level), and
-        no thread had to make way."""
+        no other program ran."""
         calm = [reference <= QUIET * level for reference in self.reference]
         return [a and b and not switches for a, b, switches in zip(calm, [*calm[1:], True], self.switches, strict=True)]
 
@@ -141,8 +141,11 @@ def uneven(block: Block) -> str:
 
 
 def remembered(hot: Block, same: Block) -> str:
-    """How much faster runs became when nothing changed between them; "" when they did not."""
-    changing, still = statistics.median(hot.seconds()), statistics.median(same.seconds())
+    """How much faster runs became when nothing changed between them; "" when they did not.
+
+    Of the changing ones the fast ones count: hardly any could be remembered, and a busy machine slows down some or most.
+    """
+    changing, still = level_of(hot.seconds()), statistics.median(same.seconds())
     if still * REMEMBERS >= changing or changing - still <= REMEMBERS_SLACK:
         return ""
     return (f"runs on operands that change take {changing * 1e6:.3g} µs, and {still * 1e6:.3g} µs when they stay the same: answers "

@@ -13,8 +13,9 @@ from tensor_graphs.language.dtypes import DType
 
 Extreme = Literal["large", "equal", "wide"]
 """large: ±1e4, ±88 (the last whole number whose exp an f32 holds), ±1. equal: rows of one number, and rows of four, so that the
-maximum is there more than once. wide: rows of magnitudes spread evenly over half of the dtype's exponents, of both signs, and rows
-below its smallest normal number. Three kinds and not five: a comparison costs the oracle 5 ms, and rows do not meet in most ops."""
+maximum is there more than once. wide: rows of magnitudes spread evenly over four tenths of the dtype's exponents (so that sums of
+many products are finite), of both signs, and rows below its smallest normal number. Three kinds and not five: a comparison costs
+the oracle 5 ms, and rows do not meet in most ops."""
 
 SIZES: Mapping[Extreme, tuple[int, ...]] = {"large": (33, 65, 1), "equal": (65, 1, 31), "wide": (31, 33, 65)}
 """of the dims, by name, in turn"""
@@ -48,7 +49,7 @@ def extreme_values(rng: np.random.Generator, kind: Extreme, shape: tuple[int, ..
             even[...] = rng.choice([-1.0, 0.5, 1.0, 2.0], even.shape)
             odd[...] = (rng.integers(1, 65, len(odd)) * rng.choice([-0.125, 0.125], len(odd)))[:, None]
         case "wide":
-            reach = float(np.log2(dtype.max)) / 2
+            reach = float(np.log2(dtype.max)) * 0.4
             even[...] = np.exp2(rng.uniform(-reach, reach, even.shape)) * rng.choice([-1.0, 1.0], even.shape)
             odd[...] = rng.uniform(-dtype.smallest_normal, dtype.smallest_normal, odd.shape)
     return (np.abs(values) if positive else values).astype(dtype.numpy).reshape(shape)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
+from tensor_graphs.profiling import calibration
 from tensor_graphs.profiling import profile as questions
 from tensor_graphs.profiling.descriptors import InputError
 from tensor_graphs.profiling.judge import environment_of
@@ -60,11 +62,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_kernel_is_measured_however_little_the_budget_leaves(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow() -> float:
-        time.sleep(0.3)
-        return 2e10
+    measured = calibration.memory_speeds
 
-    monkeypatch.setattr("tensor_graphs.profiling.calibration.read_bandwidth", slow)
+    def slow() -> Mapping[str, Speed]:
+        time.sleep(0.3)
+        return measured()
+
+    monkeypatch.setattr(calibration, "memory_speeds", slow)
     report = profile_graph(SMALL, database=database, backends=("numpy",), budget=0.1)
     assert sum(report.statuses.values()) == 1 and report.left > 0 and 0.3 <= report.device_seconds <= report.seconds
     again = profile_graph(SMALL, database=database, backends=("numpy",), budget=0.001)
