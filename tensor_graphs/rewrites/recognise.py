@@ -29,7 +29,7 @@ from tensor_graphs.language.dims import Expr, is_static
 from tensor_graphs.language.dtypes import bf16, bool_, f16, f32, f64, i32
 from tensor_graphs.language.errors import written_at
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, Op, TensorType, apply, walk
+from tensor_graphs.language.node import Node, Op, TensorType, apply, encode_attribute, walk
 from tensor_graphs.rewrites.composites import CHOICES, MARKS
 from tensor_graphs.rewrites.egraph import VIEWS
 from tensor_graphs.rewrites.enode import is_commutative
@@ -129,7 +129,7 @@ def _types(count: int) -> Iterator[list[TensorType]]:
         yield [t(7, 5), t(3, 5), t(3, dtype=i32)]
 
 
-def _choices(op: CompositeOp) -> Iterator[tuple[dict[str, Any], list[str]] | None]:
+def _choices(op: CompositeOp) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Values for all attributes, and the names of those that are marked."""
     options: list[list[tuple[Any, bool]]] = []
     for name in op.attributes:
@@ -161,9 +161,7 @@ def forms() -> Mapping[str, tuple[Form, ...]]:
         optional = [n for n in op.operands if n in op.optional]
         for absent in itertools.chain.from_iterable(itertools.combinations(optional, k) for k in range(len(optional) + 1)):
             counts = (2, 3) if op.variadic else (len(op.operands) - len(absent),)
-            for count, choice in itertools.product(counts, _choices(op)):
-                assert choice is not None
-                attrs, marked = choice
+            for count, (attrs, marked) in itertools.product(counts, _choices(op)):
                 attrs = {**attrs, **({"absent": absent} if absent else {})}
                 done: set[Any] = set()
                 for types in _types(count):
@@ -494,7 +492,7 @@ _orders: dict[Node, list[Node]] = {}
 
 
 def _written(op: CompositeOp, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> tuple[Node, ...] | None:
-    key = (op, tuple(types), tuple((k, type(v), v) for k, v in attrs.items()))
+    key = (op, tuple(types), tuple((k, encode_attribute(v)) for k, v in attrs.items()))
     if key not in _definitions:
         if len(_definitions) > 4000:
             _definitions.clear()

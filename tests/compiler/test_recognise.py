@@ -92,9 +92,8 @@ def test_the_glance_knows_all_composites_that_definitions_mention() -> None:
     for op in (op for op in LIBRARY.values() if not op.opaque):
         optional = [n for n in op.operands if n in op.optional]
         for absent in itertools.chain.from_iterable(itertools.combinations(optional, k) for k in range(len(optional) + 1)):
-            for choice in _choices(op):
-                assert choice is not None
-                attrs = {**choice[0], **({"absent": absent} if absent else {})}
+            for choice, _ in _choices(op):
+                attrs = {**choice, **({"absent": absent} if absent else {})}
                 for types in _types(2 if op.variadic else len(op.operands) - len(absent)):
                     try:
                         definition = op.define(types, attrs)
