@@ -23,6 +23,9 @@ def rewrites(
     split: Annotated[bool, typer.Option("--split", help="Also halve reductions and attention.")] = False,
     depth: Annotated[int, typer.Option(min=1, help="How many expanding rules may follow each other.")] = 3,
     seconds: Annotated[float, typer.Option(min=0.0, help="Stop looking after so long.")] = 10.0,
+    find: Annotated[
+        list[str], typer.Option("--discover", metavar="COMPOSITE", help="Say where its math occurs ('all': any); may be repeated.")
+    ] = [],  # noqa: B006
     json: options.Json = False,
 ) -> None:
     """List graphs that mean the same, the cheapest first, with the rules that lead to each."""
@@ -41,6 +44,17 @@ def rewrites(
         if name not in ASSUMPTIONS:
             raise RewriteError(f"no rule assumes {name!r}", fix=", ".join(ASSUMPTIONS))
     graph = options.read_graph(file)
+    if find:
+        from tensor_graphs.rewrites.discover import discover
+
+        places = discover(graph, None if "all" in find else find)
+        if json:
+            options.print_json({"discovered": [{"composite": p.op.name, "attributes": {k: str(v) for k, v in p.attrs.items()},
+                                                "steps": p.steps, "written_at": str(p.node.location),
+                                                "verdict": p.verdict.as_json()} for p in places]})
+        else:
+            print("\n".join(p.show() for p in places) or "nothing was found")
+        return
     found = recipes(graph, level=LEVELS[LEVELS.index(level)], count=limit,
                     rules=allowed(tuple(assuming), ("split",) if split else ()),
                     budget=Budget(expanding_depth=depth, depth=max(8, depth + 5), rounds=12 + depth, seconds=seconds))

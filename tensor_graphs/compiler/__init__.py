@@ -1,5 +1,6 @@
 """compiler: choosing. A graph and a tolerance in, a plan out, with the reason for every choice.
 
 May import: every room above (language … tuning).  It reads measurements from records only; it may ask profiling to make some.
-Read first: choose.py (prices and eligibility), compile.py (the walk), explain.py (what is said about it).
+Read first: prepare.py (the graph that is compiled), choose.py (prices and eligibility), compile.py (the walk), explain.py (what is
+said about it).
 """

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tensor_graphs.compiler.intermediates import forms
+from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.costs.roofline import DeviceRates, guess_seconds
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, why_missing
@@ -176,12 +177,13 @@ def roundoff(dtype: DType) -> float:
 
 def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance: float | None = None,
                database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
-               all_kernels_count: bool = True) -> Iterator[GraphPath]:
+               all_kernels_count: bool = True, simplify: bool = True) -> Iterator[GraphPath]:
     """Every path of a graph, cheapest first, lazily. Kernels without a verdict are listed too (error None) unless told not to.
 
-    tolerance: as in `compile_graph`.
+    tolerance, simplify: as in `compile_graph`.
     """
     tolerance = tolerance_for(graph, tolerance)
+    graph = prepare(graph, simplify).graph
     here, _ = resolve_backends(backends)
     book = PriceBook(as_database(database), here, tolerance, margin=GUESS_MARGIN).load()
     binding = typical_sizes(graph, at)

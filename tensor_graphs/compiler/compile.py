@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, roundoff, tolerance_for
 from tensor_graphs.compiler.intermediates import Intermediates, Wanted, as_written, forms, in_float64
+from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.room import check_room
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, copy_kernel, matching
@@ -53,7 +54,7 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
                   database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                   largest: Mapping[str, int] | None = None, memory_limit: int | None = None, path: GraphPath | None = None,
                   reuse_outputs: bool = False, threads: int | None = None, progress: Progress | None = None,
-                  intermediates: Wanted = "auto") -> Plan:
+                  intermediates: Wanted = "auto", simplify: bool = True) -> Plan:
     """Choose the fastest path that is accurate enough, and plan it. `bind` the plan to run it.
 
     tolerance: largest relative error against the float64 oracle (default: 1e-3, or two roundings of an output's dtype where
@@ -64,6 +65,8 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     memory is laid out and checked for them. memory_limit: bytes the device may use in all; a plan that needs more at `largest`
     is refused here, with the sizes up to which it would fit. path: run this one instead of choosing. reuse_outputs: a run may
     overwrite the outputs of the one before. threads: rows of so many threads count, and what is verified uses them.
+    simplify: composites are recognised where the graph says them in atomic ops, and small graphs made smaller, with the same bits
+    (prepare.py); False to run the very graph that is written.
     Raises NoPathError (no path, or none within the tolerance) and PlanError (too little memory).
     """
     tolerance = tolerance_for(graph, tolerance)
@@ -73,7 +76,9 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     if not here:
         raise NoPathError("no backend is available\n  " + "\n  ".join(notes))
     store = as_database(database)
-    asked = _Asked(tolerance, here, notes, store, at, largest, memory_limit, path, reuse_outputs, threads, progress)
+    prepared = prepare(graph, simplify and (path is None or path.graph_key not in _keys(graph)))
+    graph = prepared.graph
+    asked = _Asked(tolerance, here, notes, store, at, largest, memory_limit, path, reuse_outputs, threads, progress, prepared.note)
     if path is not None and intermediates == "auto":             # a saved path says itself of which graph it is
         wide = in_float64(graph, "as the given path has it")
         return asked.plan(wide if path.graph_key == wide.graph.structural_key else as_written(graph))
@@ -84,6 +89,11 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
         except NoPathError as e:
             refused[form.wide] = e
     raise refused.get(False) or refused[True]                    # what the graph's own kernels could do, where that was tried
+
+
+def _keys(graph: Graph) -> tuple[str, ...]:
+    """What a path of a graph as it is written calls it."""
+    return graph.structural_key, in_float64(graph).graph.structural_key
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,7 @@ class _Asked:
     reuse_outputs: bool
     threads: int | None
     progress: Progress | None
+    prepared: str
 
     def plan(self, decided: Intermediates) -> Plan:
         """The plan of one form of the graph. Raises NoPathError and PlanError."""
@@ -137,7 +148,7 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
         variants.append(chooser.variant(low, high, binding, largest_here, found, here))
     missing = chooser.queue_misses()
     plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, asked.notes, asked.reuse_outputs, memory_limit, missing,
-                decided.why, decided.written)
+                decided.why, decided.written, asked.prepared)
     check_room(plan)
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
              len(variants[0].program.instructions), time.perf_counter() - started)

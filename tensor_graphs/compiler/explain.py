@@ -15,7 +15,8 @@ def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str,
     """The plan as plain data: variants with their steps, evidence per signature, memory, notes."""
     return {
         "graph": plan.graph.structural_key, "tolerance": plan.tolerance, "backends": list(plan.backends),
-        "intermediates": plan.intermediates, "notes": list(plan.notes), "unmeasured": list(plan.unmeasured),
+        "intermediates": plan.intermediates, "prepared": plan.prepared, "notes": list(plan.notes),
+        "unmeasured": list(plan.unmeasured),
         "memory": plan.memory(**dict(dims or {})).to_json(),
         "variants": [_variant(plan, v) for v in plan.variants],
     }
@@ -63,6 +64,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14) -
     use = plan.memory(**dict(dims or {}))
     out = [f"graph {plan.graph.structural_key[:12]} · tolerance {plan.tolerance:.1e} · backends {', '.join(plan.backends)}"]
     out += [f"intermediates: {plan.intermediates}"] if plan.intermediates else []
+    out += [plan.prepared] if plan.prepared else []
     out += [f"note: {n}" for n in plan.notes]
     for v in plan.variants:
         where = "" if plan.table_dim is None else f"{plan.table_dim} = {v.low}..{v.high}: "

@@ -16,6 +16,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as with_fields
 from typing import Any, overload
 
 import numpy as np
@@ -28,7 +29,7 @@ from tensor_graphs.language.node import Node, TensorType, apply, encode_attribut
 Build = Callable[..., Node | tuple[Node, ...]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Definition:
     """A composite expanded once for given operand types: placeholders and the graph over them."""
 
@@ -209,6 +210,13 @@ def instantiate(definition: Definition, inputs: Sequence[Node]) -> tuple[Node, .
 def expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool] = lambda node: False) -> list[Node]:
     """The outputs with every composite replaced by its definition, recursively, except those that `keep` holds."""
     cache: dict[Node, tuple[Node, ...]] = {}
+    inside: dict[Definition, Definition] = {}
+
+    def written_out(definition: Definition) -> Definition:
+        """The same over its own arguments, once for all nodes that it defines, so that their operands are not walked again."""
+        if definition not in inside:
+            inside[definition] = with_fields(definition, outputs=tuple(expand_all(definition.outputs, keep)))
+        return inside[definition]
 
     def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
         if node.op is leaves.ITEM and node.inputs[0] in cache:
@@ -216,7 +224,7 @@ def expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool] = lambda no
             return cache[node.inputs[0]][index]
         if isinstance(node.op, CompositeOp) and not node.op.opaque and not keep(node):
             definition = node.op.define([i.type for i in node.inputs], node.attrs)
-            inner = expand_all(instantiate(definition, new), keep)
+            inner = instantiate(written_out(definition), new)
             if len(inner) == 1:
                 return inner[0]
             cache[node] = tuple(inner)

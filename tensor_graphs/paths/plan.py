@@ -94,7 +94,9 @@ class Plan:
     intermediates: str = ""
     """in which dtype values are kept between ops, and why"""
     written: Graph | None = None
-    """the graph as it was written, when `graph` is the same with float64 intermediates"""
+    """the graph as it was given, when `graph` is the same with float64 intermediates"""
+    prepared: str = ""
+    """what was recognised or simplified before anything was chosen, for people"""
 
     def variant(self, binding: Mapping[str, int]) -> Variant:
         if self.table_dim is not None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.extract import Extractor, add_graph, paid_nodes
-from tensor_graphs.rewrites.rule import BITWISE
+from tensor_graphs.rewrites.rule import BITWISE, Rewrite
 from tensor_graphs.rewrites.saturate import USUAL, Budget, saturate
 
 
-def simplify(graph: Graph, budget: Budget = USUAL) -> Graph:
+def simplify(graph: Graph, budget: Budget = USUAL, rules: Sequence[Rewrite] | None = None) -> Graph:
     """The same function, bit by bit, with as few steps at run time as were found. Numeric class: bitwise.
 
     Before: well typed.  After: well typed; the same names, types, inputs or fewer; never more paid nodes (extract.paid_nodes) than
     before, and the very same graph when there are no fewer nodes of any kind. Common sub-expressions and dead code need no rule:
-    equal nodes are one, and what no output needs is not extracted.
+    equal nodes are one, and what no output needs is not extracted. rules: by default rules.SIMPLIFYING.
 
     >>> import tensor_graphs as tg
     >>> x = tg.input("x", (2, 3))
@@ -25,7 +27,7 @@ def simplify(graph: Graph, budget: Budget = USUAL) -> Graph:
 
     e = EGraph()
     outputs, updates = add_graph(e, graph)
-    done = saturate(e, SIMPLIFYING, budget, (BITWISE,))
+    done = saturate(e, SIMPLIFYING if rules is None else rules, budget, (BITWISE,))
     (made,) = Extractor(done.views[BITWISE], outputs, updates).extract()
     before, after = (paid_nodes(graph), len(graph.nodes)), (paid_nodes(made.graph), len(made.graph.nodes))
     return made.graph if after < before else graph

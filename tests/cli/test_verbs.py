@@ -214,5 +214,8 @@ def test_rewrites_lists_recipes_and_derives_them(tmp_path: Path) -> None:
         assert list(parse_graph(recipe["graph"]).outputs) == ["out"]
     spoken = tg("rewrites", naive, "--level", "bitwise").stdout
     assert "as given" in spoken and "softmax/naive-to-safe" not in spoken
+    found = document(tg("rewrites", naive, "--discover", "softmax", "--json"))["discovered"]
+    assert [(f["composite"], f["attributes"]) for f in found] == [("softmax", {"axis": "-1"})]
+    assert tg("rewrites", naive, "--discover", "silu").stdout == "nothing was found\n"
     wrong = tg("rewrites", naive, "--assuming", "luck")
     assert wrong.returncode == 1 and "no rule assumes 'luck'" in wrong.stderr

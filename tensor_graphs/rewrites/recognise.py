@@ -1,0 +1,728 @@
+"""recognise: a graph written in atomic ops, said in composites, since those are what kernels compute.
+
+    found = recognise(graph)
+    found.graph, found.show()               # "recognised: 36 rms_norm, 18 attention, …"
+
+Bitwise: a composite is its definition, as written. No e-graph: the graph is written out in atomic ops, equal nodes and those
+whose operands commute are one class, and the definition of every library composite, written out as well, is looked for at
+every class. Views and casts are skipped while looking (sizes, axes and elided views differ from case to case); what was found
+guesses operands and attributes, and counts only if the definition *at the types that are really there* is in the graph, node by
+node. Then the outputs are covered from above, by the composite that spares the most steps each time. A graph that gets no
+fewer steps (extract.paid_nodes) stays the very graph that it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language import leaves
+from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
+from tensor_graphs.language.dims import Expr, is_static
+from tensor_graphs.language.dtypes import bf16, bool_, f16, f32, f64, i32
+from tensor_graphs.language.errors import written_at
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, Op, TensorType, apply, encode_attribute, walk
+from tensor_graphs.rewrites.composites import CHOICES, MARKS
+from tensor_graphs.rewrites.egraph import VIEWS
+from tensor_graphs.rewrites.enode import is_commutative
+
+log = logging.getLogger(__name__)
+
+SKIPPED = (VIEWS - {"item"}) | {"cast"}
+"""Ops that stand between the others and are not compared while a definition is looked for."""
+
+MOST_TRIES = 24
+"""Operands and attributes that are tried at one place for one definition."""
+
+MOST_ROUNDS = 16
+"""How often a cover is made again without the composites that compute a second time what others need anyway."""
+
+
+def write_out(graph: Graph) -> Graph:
+    """The same function in atomic ops alone: every composite by its definition, recursively (opaque ones stay)."""
+    roots = expand_all(graph.roots)
+    return with_roots(graph, roots)
+
+
+def with_roots(graph: Graph, roots: Sequence[Node]) -> Graph:
+    count = len(graph.outputs)
+    return Graph(dict(zip(graph.outputs, roots[:count], strict=True)), dict(zip(graph.updates, roots[count:], strict=True)))
+
+
+# ---- definitions, as they are looked for -----------------------------------------------------------------------------
+
+MARKED: dict[str, tuple[float | int, float | int]] = {
+    **{name: (mark, mark * 1.5 + 0.001) for name, mark in MARKS.items()},
+    "start": (1009, 1019), "window": (1013, 1021), "softcap": (0.6180339887, 0.4142135623), "theta": (1234.5, 2345.25),
+    "scaling": (1.7320508, 2.2360679),
+}
+"""Two unusual values of each attribute that is a number: where the first becomes the second, the attribute can be read off."""
+
+GUESSED = ("axis", "axes", "keepdims", "dtype", "head_dim", "size", "k")
+"""Attributes that show in shapes and axes alone: they are guessed from those that stand where the definition was found."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A paid op of a definition. operands: the views above each operand, from the top, and what is below them.
+
+    What is below: another part, the number of an argument, or a constant (a Node).
+    """
+
+    op: Op
+    operands: tuple[tuple[tuple[str, ...], Part | int | Node], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """One output of a composite, written out. fixed: constants that are the same whatever the types and numbers.
+
+    read: attribute -> constants that hold it; solved: attribute -> constants that follow from it.
+    """
+
+    op: CompositeOp
+    attrs: Mapping[str, Any]
+    output: int
+    arguments: int
+    top: Part
+    fixed: frozenset[Node]
+    read: Mapping[str, tuple[Node, ...]]
+    solved: Mapping[str, tuple[Node, ...]]
+    guessed: tuple[str, ...]
+
+
+def _below(node: Node) -> tuple[list[Node], Node]:
+    """A node with the views and casts below it, and the first that is neither."""
+    chain = [node]
+    while node.op.name in SKIPPED:
+        node = node.inputs[0]
+        chain.append(node)
+    return chain, node
+
+
+def _types(count: int) -> Iterator[list[TensorType]]:
+    """Operand types that a definition of so many operands may accept."""
+    def t(*shape: int, dtype: Any = f32) -> TensorType:
+        return TensorType(shape, dtype)
+
+    if count >= 3:                                                  # heads in groups, so that no view is left out
+        yield [t(3, 4, 8), t(7, 2, 8), t(7, 2, 8), *[t(3, 7, dtype=bool_)] * (count - 3)]
+    for dtype in (f32, i32, bool_):
+        yield [t(3, 5, dtype=dtype)] * count
+        yield [t(3, 5, 8, dtype=dtype)] * count
+        yield [t(3, dtype=dtype)] * count
+    if count > 1:
+        yield [t(3, 5)] + [t(5)] * (count - 1)
+        yield [t(3, 5), t(11, 5), *[t(11)] * (count - 2)]
+        yield [t(3, 5), t(5, 11), *[t(11)] * (count - 2)]
+        yield [t(13, 5), t(3, dtype=i32), *[t(5)] * (count - 2)]
+    if count == 3:
+        yield [t(3, 5, 8), t(3, 4), t(3, 4)]
+        yield [t(7, 5), t(3, 5), t(3, dtype=i32)]
+
+
+def _choices(op: CompositeOp) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Values for all attributes, and the names of those that are marked."""
+    options: list[list[tuple[Any, bool]]] = []
+    for name in op.attributes:
+        default = op.signature.parameters[name].default
+        if name in MARKED:
+            special = [default] if isinstance(default, (int, float)) and not isinstance(default, bool) else []
+            options.append([(MARKED[name][0], True), *((v, False) for v in special)])
+        elif name == "keepdims":
+            options.append([(False, False)])
+        elif name in CHOICES:
+            options.append([(v, False) for v in CHOICES[name]])
+        elif name in GUESSED:
+            options.append([({"axis": -1, "axes": (0,), "dtype": f32, "head_dim": 8, "size": 17, "k": 2}[name], False)])
+        else:
+            return
+    for values in itertools.product(*options):
+        yield ({n: v for n, (v, _) in zip(op.attributes, values, strict=True)},
+               [n for n, (_, marked) in zip(op.attributes, values, strict=True) if marked])
+
+
+@cache
+def forms() -> Mapping[str, tuple[Form, ...]]:
+    """What is looked for, by the op at the top: every library composite, for each choice of what changes its definition."""
+    found: dict[str, list[Form]] = {}
+    for op in LIBRARY.values():
+        if op.opaque:
+            continue
+        seen: set[str] = set()
+        optional = [n for n in op.operands if n in op.optional]
+        for absent in itertools.chain.from_iterable(itertools.combinations(optional, k) for k in range(len(optional) + 1)):
+            counts = (2, 3) if op.variadic else (len(op.operands) - len(absent),)
+            for count, (attrs, marked) in itertools.product(counts, _choices(op)):
+                attrs = {**attrs, **({"absent": absent} if absent else {})}
+                done: set[Any] = set()
+                for types in _types(count):
+                    if types and types[0].dtype in done:
+                        continue
+                    for form in _forms_of(op, types, attrs, marked):
+                        done.add(types[0].dtype)
+                        mark = f"{form.output}{attrs}{_shown(form.top, {})}"
+                        if mark not in seen:
+                            seen.add(mark)
+                            found.setdefault(form.top.op.name, []).append(form)
+    return {name: tuple(rows) for name, rows in found.items()}
+
+
+def _shown(part: Part, numbers: dict[Part, int]) -> str:
+    if part in numbers:
+        return f"#{numbers[part]}"
+    numbers[part] = len(numbers)
+    below = [b if isinstance(b, int) else "c" if isinstance(b, Node) else _shown(b, numbers) for _, b in part.operands]
+    return f"{part.op.name}({','.join(map(str, below))})"
+
+
+def _define(op: CompositeOp, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> tuple[Node, ...] | None:
+    try:
+        return tuple(expand_all(op.define(types, attrs).outputs))
+    except (TensorGraphsError, TypeError, ValueError, IndexError):
+        return None
+
+
+def _forms_of(op: CompositeOp, types: list[TensorType], attrs: Mapping[str, Any], marked: Sequence[str]) -> Iterator[Form]:
+    outputs = _define(op, types, attrs)
+    if outputs is None:
+        return
+    order = walk(outputs)
+    constants = [n for n in order if n.op is leaves.CONSTANT]
+    other_types = [TensorType(tuple(s + 12 * (int(s) % 2 + 1) for s in t.shape), t.dtype) for t in types]
+    larger = _define(op, _consistent(types, other_types), attrs)
+
+    def changed(other: tuple[Node, ...] | None) -> list[Node]:
+        numbers = [] if other is None else [n for n in walk(other) if n.op is leaves.CONSTANT]
+        if len(numbers) != len(constants):
+            return constants
+        return [a for a, b in zip(constants, numbers, strict=True) if a is not b]
+
+    free = set(changed(larger))
+    read, solved = {}, {}
+    for name in marked:
+        holds = tuple(c for c in constants if c.attrs["value"] == MARKED[name][0])
+        if holds:
+            read[name] = holds
+        else:
+            moved = tuple(changed(_define(op, types, {**attrs, name: MARKED[name][1]})))
+            if not moved:
+                return                                              # an attribute that this definition does not read
+            solved[name] = moved
+        free.update(read.get(name, solved.get(name, ())))
+    parts: dict[Node, Part | int | Node] = {}
+    for node in order:
+        if node.op.name in SKIPPED:
+            continue
+        if node.op is leaves.ARGUMENT:
+            parts[node] = int(node.attrs["index"])
+        elif node.op is leaves.CONSTANT:
+            parts[node] = node
+        else:
+            below = [_below(i) for i in node.inputs]
+            parts[node] = Part(node.op, tuple((tuple(n.op.name for n in chain[:-1]), parts[end]) for chain, end in below))
+    for i, out in enumerate(outputs):
+        top = parts[_below(out)[1]]
+        if isinstance(top, Part) and {n.attrs["index"] for n in walk([out]) if n.op is leaves.ARGUMENT} == set(range(len(types))):
+            yield Form(op, attrs, i if len(outputs) > 1 else -1, len(types), top, frozenset(c for c in constants if c not in free),
+                       read, solved, tuple(n for n in op.attributes if n in GUESSED))
+
+
+def _consistent(types: Sequence[TensorType], others: Sequence[TensorType]) -> list[TensorType]:
+    """The other types, with sizes that were equal still equal."""
+    sizes: dict[Any, Any] = {}
+    for a, b in zip(types, others, strict=True):
+        for s, o in zip(a.shape, b.shape, strict=True):
+            sizes.setdefault(s, o)
+    if 8 in sizes and 4 in sizes:
+        sizes[8] = 2 * sizes[4]
+    return [TensorType(tuple(sizes[s] for s in t.shape), t.dtype) for t in types]
+
+
+# ---- the graph written out, in classes of nodes that are one but for the order of operands --------------------------
+
+_Key = tuple[Op, tuple[int, ...], Any]
+
+
+class Classes:
+    """Nodes without composites, known by number. node: one of each class; inputs: the classes of its operands, in its order.
+
+    bound: known once parameters are. fed: hangs on a leaf with a name; else it is made of sizes and numbers alone.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.node: list[Node] = []
+        self.inputs: list[tuple[int, ...]] = []
+        self.bound: list[bool] = []
+        self.fed: list[bool] = []
+        self.of: dict[Node, int] = {}
+        self._known: dict[_Key, int] = {}
+        self._chains: dict[int, list[int]] = {}
+        for n in walk(nodes):
+            self._add(n)
+
+    def _add(self, n: Node) -> None:
+        inputs = tuple(self.of[i] for i in n.inputs)
+        key = _key(n, inputs)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = len(self.node)
+            self.node.append(n)
+            self.inputs.append(inputs)
+            self.bound.append(_is_bound(n, [self.bound[i] for i in inputs]))
+            self.fed.append(n.op in leaves.NAMED_LEAVES or any(self.fed[i] for i in inputs))
+        self.of[n] = found
+
+    def image(self, order: Sequence[Node], operands: Sequence[int]) -> dict[Node, int] | None:
+        """The classes of a definition's nodes on these operands; None when one of them is not in the graph."""
+        found: dict[Node, int] = {}
+        for n in order:
+            if n.op is leaves.ARGUMENT:
+                found[n] = operands[n.attrs["index"]]
+                continue
+            known = self._known.get(_key(n, tuple(found[i] for i in n.inputs)))
+            if known is None:
+                return None
+            found[n] = known
+        return found
+
+    def below(self, number: int) -> list[int]:
+        """A class with the views and casts below it; the last is neither."""
+        chain = self._chains.get(number)
+        if chain is None:
+            chain = [number]
+            while self.node[chain[-1]].op.name in SKIPPED:
+                chain.append(self.inputs[chain[-1]][0])
+            self._chains[number] = chain
+        return chain
+
+
+def _key(n: Node, inputs: tuple[int, ...]) -> _Key:
+    return n.op, tuple(sorted(inputs)) if is_commutative(n.op) else inputs, n.key[2]
+
+
+def _is_bound(n: Node, inputs: Sequence[bool]) -> bool:
+    """Whether a value is known once parameters are (egraph.EClass.bound)."""
+    if n.op.kind == "leaf":
+        return n.op.name in ("parameter", "constant") and not isinstance(n.attrs.get("value"), Expr)
+    return all(inputs) and all(is_static(s) for t in n.types for s in t.shape) and not any(map(_symbolic, n.attrs.values()))
+
+
+def _symbolic(value: Any) -> bool:
+    return isinstance(value, Expr) or (isinstance(value, tuple) and any(map(_symbolic, value)))
+
+
+def _is_step(n: Node) -> bool:
+    return n.op.kind != "leaf" and n.op.name not in VIEWS
+
+
+def steps(graph: Graph) -> int:
+    """Steps at run time: no leaves, no views, nothing that hangs on parameters and constants alone (as extract.paid_nodes)."""
+    bound: dict[Node, bool] = {}
+    for n in graph.nodes:
+        bound[n] = _is_bound(n, [bound[i] for i in n.inputs])
+    return sum(1 for n in graph.nodes if _is_step(n) and not bound[n])
+
+
+# ---- looking for a definition ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """A composite that computes a class. inside: the classes that it computes on its way, its own included."""
+
+    op: CompositeOp
+    attrs: tuple[tuple[str, Any], ...]
+    operands: tuple[int, ...]
+    output: int
+    inside: frozenset[int] = field(compare=False)
+    written: bool = field(default=False, compare=False)
+
+
+_Bound = dict[Any, Any]
+"""Part -> class, constant -> class, number of an argument -> [(views of the definition, chain in the graph), …]"""
+
+
+def _match(c: Classes, part: Part, number: int, bound: _Bound) -> Iterator[_Bound]:
+    if part in bound:
+        if bound[part] == number:
+            yield bound
+        return
+    node = c.node[number]
+    if node.op is not part.op or len(part.operands) != len(c.inputs[number]):
+        return
+    inputs = c.inputs[number]
+    orders = [inputs]
+    if is_commutative(node.op) and inputs[0] != inputs[1]:
+        orders.append(inputs[::-1])
+    for order in orders:
+        if all(_may(c, below, i) for (_, below), i in zip(part.operands, order, strict=True)):
+            yield from _match_operands(c, part, order, 0, {**bound, part: number})
+
+
+def _may(c: Classes, below: Part | int | Node, number: int) -> bool:
+    if isinstance(below, int):
+        return True
+    end = c.node[c.below(number)[-1]]
+    return end.op is leaves.CONSTANT if isinstance(below, Node) else end.op is below.op
+
+
+def _match_operands(c: Classes, part: Part, order: tuple[int, ...], at: int, bound: _Bound) -> Iterator[_Bound]:
+    if at == len(order):
+        yield bound
+        return
+    views, below = part.operands[at]
+    chain = c.below(order[at])
+    if isinstance(below, int):
+        if any(not set(chain) & set(other) for _, other in bound.get(below, ())):
+            return
+        states: Iterator[_Bound] = iter([{**bound, below: (*bound.get(below, ()), (views, chain))}])
+    elif isinstance(below, Node):
+        end = chain[-1]
+        known = bound.get(below)
+        value = c.node[end].attrs["value"]
+        if (known is not None and known != end) or (below in bound["fixed"] and not _same_number(value, below.attrs["value"])):
+            return
+        states = iter([{**bound, below: end}])
+    else:
+        states = _match(c, below, chain[-1], bound)
+    for state in states:
+        yield from _match_operands(c, part, order, at + 1, state)
+
+
+def _same_number(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and (a == b or (a != a and b != b))
+
+
+def _operands(c: Classes, occurrences: Sequence[tuple[tuple[str, ...], list[int]]]) -> list[int]:
+    """The classes that an argument may be, the likeliest first: below the views that the definition has, where those stand."""
+    views, chain = occurrences[0]
+    at = 0
+    for name in views:
+        ahead = at
+        while c.node[chain[ahead]].op.name == "cast" and name != "cast" and ahead + 1 < len(chain):
+            ahead += 1
+        if c.node[chain[ahead]].op.name == name:
+            at = ahead + 1
+    rest = [chain[at]]
+    while c.node[chain[at]].op.name == "cast":
+        at += 1
+        rest.append(chain[at])
+    rest += [x for x in chain if x not in rest]
+    return [x for x in rest if all(x in other for _, other in occurrences[1:])]
+
+
+def _guesses(c: Classes, form: Form, name: str, top: int) -> list[Any]:
+    """Values for an attribute that shows in shapes, axes and dtypes alone."""
+    node = c.node[top]
+    inner = node if not node.inputs else node.inputs[0]
+    if name == "keepdims":
+        return [False, True]
+    if name == "dtype":
+        return list(dict.fromkeys([node.dtype, f32, f64, f16, bf16]))
+    rank = max(node.rank, inner.rank)
+    if name == "axis":
+        return [-1, *range(rank)]
+    if name == "axes":
+        return [None, -1, *range(rank), *([node.attrs["axes"]] if "axes" in node.attrs else []),
+                *itertools.combinations(range(rank), 2)]
+    sizes = [*node.shape, *inner.shape]
+    return list(dict.fromkeys([*sizes, *(2 * s for s in sizes if isinstance(s, int))]))
+
+
+def _places(c: Classes, form: Form, top: int) -> Iterator[tuple[int, Place]]:
+    """The classes that this output of a composite computes, where its definition is found with its top here."""
+    values: Sequence[Any]
+    for bound in itertools.islice(_match(c, form.top, top, {"fixed": form.fixed}), 4):
+        read: dict[str, Any] = {}
+        agree = True
+        for name, nodes in form.read.items():
+            values = [c.node[bound[n]].attrs["value"] for n in nodes if n in bound]
+            agree = agree and bool(values) and all(_same_number(v, values[0]) for v in values)
+            read[name] = values[0] if values else None
+        if not agree or any(i not in bound for i in range(form.arguments)):
+            continue
+        candidates = [_operands(c, bound[i]) for i in range(form.arguments)]
+        guesses = [_guesses(c, form, name, top) for name in form.guessed]
+        tries, found = 0, False
+        for operands in _by_depth(candidates):
+            types = [c.node[i].type for i in operands]
+            for values in itertools.product(*guesses):
+                attrs = {**form.attrs, **read, **dict(zip(form.guessed, values, strict=True))}
+                if form.solved:
+                    wanted = {name: [c.node[bound[n]].attrs["value"] for n in nodes if n in bound]
+                              for name, nodes in form.solved.items()}
+                    solved = _solve(form, types, attrs, wanted)
+                    if solved is None:
+                        continue
+                    attrs |= solved
+                outputs = _written(form.op, types, attrs)
+                if outputs is None:
+                    continue
+                tries += 1
+                order = _order(outputs[max(form.output, 0)])
+                image = c.image(order, operands)
+                if image is not None:
+                    found = True
+                    inside = frozenset(image[n] for n in order if n.op is not leaves.ARGUMENT)
+                    yield image[order[-1]], Place(form.op, tuple(sorted(attrs.items())), operands, form.output, inside)
+                    if "dtype" not in form.guessed:                 # the same value, said otherwise; one in f32 may stand above f64
+                        break
+            if tries >= MOST_TRIES or (found and tries > 4):
+                break
+
+
+def _by_depth(candidates: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
+    """All choices, those of likely ones first."""
+    ranked = itertools.product(*(list(enumerate(row[:4])) for row in candidates))
+    for choice in sorted(ranked, key=lambda row: sum(i for i, _ in row)):
+        yield tuple(x for _, x in choice)
+
+
+_definitions: dict[tuple[Any, ...], tuple[Node, ...] | None] = {}
+_orders: dict[Node, list[Node]] = {}
+
+
+def _written(op: CompositeOp, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> tuple[Node, ...] | None:
+    key = (op, tuple(types), tuple((k, encode_attribute(v)) for k, v in attrs.items()))
+    if key not in _definitions:
+        if len(_definitions) > 4000:
+            _definitions.clear()
+            _orders.clear()
+        _definitions[key] = _define(op, types, attrs)
+    return _definitions[key]
+
+
+def _order(output: Node) -> list[Node]:
+    if output not in _orders:
+        _orders[output] = walk([output])
+    return _orders[output]
+
+
+def _solve(form: Form, types: Sequence[TensorType], attrs: Mapping[str, Any],
+           wanted: Mapping[str, list[Any]]) -> dict[str, Any] | None:
+    """The attributes from whose values constants follow, so that the constants are those that were found."""
+    out: dict[str, Any] = {}
+    for name, values in wanted.items():
+        targets = [v for v in values if isinstance(v, float)]
+        low, high = (float(v) for v in MARKED[name])
+
+        def numbers(v: float, name: str = name) -> list[Any] | None:
+            made = _define(form.op, types, {**attrs, **out, name: v})
+            return None if made is None else [n.attrs["value"] for n in walk(made) if n.op is leaves.CONSTANT]
+
+        one, two = numbers(low), numbers(high)
+        if one is None or two is None or len(one) != len(two) or not targets:
+            return None
+        place = next((i for i, (a, b) in enumerate(zip(one, two, strict=True)) if a != b), None)
+        if place is None:
+            return None
+        solution = next((v for t in targets if (v := _root(numbers, place, t, low, high)) is not None), None)
+        if solution is None:
+            return None
+        out[name] = solution
+    return out
+
+
+def _root(numbers: Any, place: int, wanted: float, low: float, high: float) -> float | None:
+    """A number v > 0, as short as it can be written, at which constant number `place` is what is wanted."""
+    def at(v: float) -> float:
+        found = numbers(v)
+        return math.nan if found is None or len(found) <= place else float(found[place])
+
+    a, b = math.log(low), math.log(high)
+    fa, fb = at(low) - wanted, at(high) - wanted
+    for _ in range(8):                                              # secants, in logarithms
+        if fb == 0 or fa == fb or math.isnan(fa) or math.isnan(fb):
+            break
+        a, b, fa = b, b - fb * (b - a) / (fb - fa), fb
+        if abs(b) > 300:
+            return None
+        fb = at(math.exp(b)) - wanted
+    if not abs(fb) <= 1e-9 * max(1.0, abs(wanted)):
+        return None
+    for digits in range(1, 18):
+        v = float(f"{math.exp(b):.{digits}g}")
+        if abs(math.log(v) - b) < 1e-6 and at(v) == wanted:
+            return v
+    return None
+
+
+# ---- covering --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """The graph to run; found: composites that were not written, by name; before, after: steps at run time."""
+
+    graph: Graph
+    found: Mapping[str, int]
+    before: int
+    after: int
+
+    def show(self) -> str:
+        """For people; "" where nothing was recognised."""
+        rows = sorted(self.found.items(), key=lambda row: (-row[1], row[0]))
+        return ", ".join(f"{count} {name}" for name, count in rows)
+
+
+class _Cover:
+    """What computes each class that is needed."""
+
+    def __init__(self, c: Classes, places: Mapping[int, Sequence[Place]], roots: Sequence[int],
+                 banned: frozenset[tuple[int, Place]]) -> None:
+        self.chosen: dict[int, Place | None] = {}
+        stack = list(roots)
+        while stack:
+            number = stack.pop()
+            if number in self.chosen:
+                continue
+            place = next((p for p in places.get(number, ()) if (number, p) not in banned), None)
+            self.chosen[number] = place
+            stack.extend(c.inputs[number] if place is None else place.operands)
+        calls = {(p.op, p.attrs, p.operands) for n, p in self.chosen.items() if p is not None and not c.bound[n]}
+        self.steps = len(calls) + sum(1 for n, p in self.chosen.items() if p is None and not c.bound[n] and _is_step(c.node[n]))
+
+    def sums_twice(self, c: Classes) -> Iterator[tuple[int, Place]]:
+        """Places that compute on their way what is needed by itself too, and takes a sum: no product of matrices twice."""
+        needed = {n for n, p in self.chosen.items() if not c.bound[n] and c.fed[n]
+                  and any(c.node[i].op.name == "sum" for i in ((n,) if p is None else p.inside))}
+        for number, place in self.chosen.items():
+            if place is not None and any(n != number and not self._is_other_output(n, place) for n in place.inside & needed):
+                yield number, place
+
+    def _is_other_output(self, number: int, place: Place) -> bool:
+        other = self.chosen.get(number)
+        return other is not None and (other.op, other.attrs, other.operands) == (place.op, place.attrs, place.operands)
+
+
+NESTED = frozenset({
+    "abs", "any", "argmax", "ceil", "concat", "cos", "div", "dot", "equals", "erfc", "exp", "expm1", "floor_div", "gelu",
+    "is_finite", "is_nan", "less_equal", "linear", "log", "log1p", "min", "neg", "rsqrt", "sigmoid", "silu", "softmax", "sub",
+    "tanh"})
+"""Composites that definitions of other library composites mention; said here, so that a glance needs none (a test does)."""
+
+
+def may_hold_more(graph: Graph) -> bool:
+    """False where no composite can be made of two steps or more, seen at a glance: of adjacent steps one is atomic, or both are
+    part of some definition; and no composite consists of additions alone. What no input feeds (positions, masks) does not count."""
+    fed: dict[Node, bool] = {}
+    source: dict[Node, Node] = {}
+    for n in graph.nodes:
+        fed[n] = n.op in leaves.NAMED_LEAVES or any(fed[i] for i in n.inputs)
+        source[n] = source[n.inputs[0]] if n.op.name in SKIPPED or n.op is leaves.ITEM else n
+        if n.op.kind not in ("atomic", "composite") or n.op.name in SKIPPED:
+            continue
+        for below in (source[i] for i in n.inputs):
+            if not fed[below] or below.op.kind == "leaf":
+                if n.op.kind == "atomic" and n.op.name != "add" and below.op is leaves.CONSTANT:
+                    return True                                     # x · −1, max(x, 0)
+                continue
+            if _is_open(n, below) and _is_open(below, n) and not n.op.name == below.op.name == "add":
+                return True
+    return False
+
+
+def _is_open(n: Node, beside: Node) -> bool:
+    """Whether a step may be a part of a larger composite that another step beside it is a part of."""
+    if n.op.kind == "atomic" or n.op.name in NESTED:
+        return True
+    smaller = n.attrs.get("absent") or any(
+        v in (0.0, 1.0) and v == n.op.signature.parameters[name].default  # type: ignore[attr-defined]
+        for name, v in n.attrs.items() if name in MARKED)
+    return bool(smaller) and beside.op.kind == "atomic"
+
+
+def recognise(graph: Graph) -> Recognised:
+    """The graph with composites in place of what their definitions say. Numeric class: bitwise, as written.
+
+    Before: well typed.  After: well typed; the same names, types and leaves; never more steps than before, and the very same graph
+    when there are no fewer.
+    """
+    before = steps(graph)
+    if not may_hold_more(graph):
+        return Recognised(graph, {}, before, before)
+    nodes = [n for n in graph.nodes if len(n.types) == 1]
+    atoms = expand_all(nodes)
+    c = Classes(atoms)
+    home = {n: c.of[a] for n, a in zip(nodes, atoms, strict=True)}
+    places: dict[int, list[Place]] = {}
+    for n in nodes:                                                 # what is written, and not opaque
+        source = n.inputs[0] if n.op is leaves.ITEM else n
+        if isinstance(source.op, CompositeOp) and not source.op.opaque:
+            operands = tuple(home[i] for i in source.inputs)
+            inside = _between(c, home[n], operands)
+            places.setdefault(home[n], []).append(Place(source.op, tuple(sorted(source.attrs.items())), operands,
+                                                        n.attrs["index"] if n.op is leaves.ITEM else -1, inside, True))
+    for number, node in enumerate(c.node):
+        if node.op.kind != "atomic" or node.op.name in SKIPPED or c.bound[number]:
+            continue
+        for form in forms().get(node.op.name, ()):
+            for where, place in _places(c, form, number):
+                if place not in places.setdefault(where, []):
+                    places[where].append(place)
+
+    def worth(place: Place) -> tuple[Any, ...]:
+        inside = [i for i in place.inside if not c.bound[i] and _is_step(c.node[i]) and c.node[i].op.name != "cast"]
+        read = sum(c.node[i].dtype.itemsize for i in place.operands)    # a cast is left to whoever has less to read then
+        return -len(inside), read, -len(place.inside), not place.written, len(place.operands), place.op.name
+
+    for row in places.values():
+        row.sort(key=worth)
+    roots = [home[r] for r in graph.roots]
+    banned = frozenset[tuple[int, Place]]()
+    cover = _Cover(c, places, roots, banned)
+    for _ in range(MOST_ROUNDS):
+        doubled = frozenset(cover.sums_twice(c))
+        if not doubled:
+            break
+        banned |= doubled
+        cover = _Cover(c, places, roots, banned)
+    if cover.steps >= before:
+        return Recognised(graph, {}, before, before)
+    made = _built(c, cover, graph, roots)
+    known = Counter(n.op.name for n in graph.nodes if n.op.kind == "composite")
+    new = Counter(n.op.name for n in made.nodes if n.op.kind == "composite") - known
+    log.info("recognised %s: %d steps become %d", dict(new), before, cover.steps)
+    return Recognised(made, dict(new), before, steps(made))
+
+
+def _between(c: Classes, number: int, operands: Sequence[int]) -> frozenset[int]:
+    seen, stack = set[int](), [number]
+    while stack:
+        n = stack.pop()
+        if n not in seen and n not in operands:
+            seen.add(n)
+            stack.extend(c.inputs[n])
+    return frozenset(seen)
+
+
+def _built(c: Classes, cover: _Cover, graph: Graph, roots: Sequence[int]) -> Graph:
+    made: dict[int, Node] = {}
+    stack = list(reversed(roots))
+    while stack:
+        number = stack[-1]
+        place = cover.chosen[number]
+        inputs = c.inputs[number] if place is None else place.operands
+        missing = [i for i in inputs if i not in made]
+        if number in made or missing:
+            stack.extend(missing) if number not in made else stack.pop()
+            continue
+        node, operands = c.node[number], [made[i] for i in inputs]
+        with written_at(node.location):
+            if place is None:
+                same = all(a is b for a, b in zip(operands, node.inputs, strict=True))
+                made[number] = node if same else apply(node.op, operands, node.attrs)
+            else:
+                call = apply(place.op, operands, dict(place.attrs))
+                made[number] = call if place.output < 0 else leaves.item(call, place.output)
+        stack.pop()
+    return with_roots(graph, [made[r] for r in roots])
