@@ -41,7 +41,7 @@ def rewrites(
         if name not in ASSUMPTIONS:
             raise RewriteError(f"no rule assumes {name!r}", fix=", ".join(ASSUMPTIONS))
     graph = options.read_graph(file)
-    found = recipes(graph, level=LEVELS[LEVELS.index(level)], count=limit,
+    found = recipes(graph, level=LEVELS[LEVELS.index(level)], count=limit, whole=True if to else None,
                     rules=allowed(tuple(assuming), ("split",) if split else ()),
                     budget=Budget(expanding_depth=depth, depth=max(8, depth + 5), rounds=12 + depth, seconds=seconds))
     steps = found.derive_graph(options.read_graph(to)) if to else ()
