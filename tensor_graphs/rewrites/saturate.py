@@ -24,7 +24,8 @@ class Budget:
     """matches: new places of one rule in one round (a rule that expands gets `expanding` in all). nodes: e-nodes in all.
 
     depth, expanding_depth: how many rules may have led to what is matched. A place that is too deep is not counted as
-    starved: the run is saturated up to a depth. seconds: of the whole run; a run that
+    starved: the run is saturated up to a depth. More than four terms for each e-node allowed are never made, but for those
+    of one replacement: this bounds memory. seconds: of the whole run; a run that
     stops for it depends on the machine's speed, one that stops for another reason does not.
     """
 
@@ -150,7 +151,7 @@ def _run(e: EGraph, r: Rewrite, index: Index, budget: Budget, report: Report, do
     found = list(itertools.islice(new, limit + 1))
     left = len(found) > limit
     for candidate in found[:limit]:
-        if quota <= 0:
+        if quota <= 0 or len(e.terms) > 4 * budget.nodes:
             left = True
             break
         done.add(candidate.key)

@@ -67,6 +67,12 @@ def test_each_distinct_region_is_solved_once_and_the_whole_is_the_same() -> None
         assert parse_graph(print_graph(one.graph)) == one.graph
 
 
+def test_a_budget_of_nodes_bounds_each_region_aloud() -> None:
+    _, solver = solve_by_regions(decoder(), ALL, "reassociating", Budget(seconds=600.0, nodes=40))
+    assert solver.report.stopped == "more than 40 e-nodes" and not all(solver.report.saturated.values())
+    assert all(len(s.egraph.terms) <= 4 * 40 + 80 for s in solver.known.values())
+
+
 def test_more_layers_are_no_more_work() -> None:
     def terms(layers: int) -> int:
         x = tg.input("x", (3, 4))
