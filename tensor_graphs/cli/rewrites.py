@@ -55,7 +55,7 @@ def rewrites(
         else:
             print("\n".join(p.show() for p in places) or "nothing was found")
         return
-    found = recipes(graph, level=LEVELS[LEVELS.index(level)], count=limit,
+    found = recipes(graph, level=LEVELS[LEVELS.index(level)], count=limit, whole=True if to else None,
                     rules=allowed(tuple(assuming), ("split",) if split else ()),
                     budget=Budget(expanding_depth=depth, depth=max(8, depth + 5), rounds=12 + depth, seconds=seconds))
     steps = found.derive_graph(options.read_graph(to)) if to else ()

@@ -34,10 +34,10 @@ class Supervisor:
         self.parent = os.getppid()
         self.worker = 0
         self.ended: int | None = None
-        self.wake, wake = socket.socketpair()
-        wake.setblocking(False)
+        self.wake, self.bell = socket.socketpair()                  # a bell that nobody holds is closed, and rings for ever
+        self.bell.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self.bell.fileno(), warn_on_full_buffer=False)
         process_tree.prctl(process_tree.PR_SET_CHILD_SUBREAPER, 1)
 
     def spawn(self, data: socket.socket) -> None:
@@ -62,6 +62,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()                                                 # a candidate that signals its group meets itself alone
         self.wake.close()
+        self.bell.close()
         self.control.close()
         if not process_tree.prctl(process_tree.PR_SET_PDEATHSIG, signal.SIGKILL):
             leave_with(supervisor)

@@ -19,7 +19,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, instantiate
 from tensor_graphs.language.dtypes import bool_, f16, f32, i32
-from tensor_graphs.language.node import Node, TensorType, apply, walk
+from tensor_graphs.language.node import Node, Op, TensorType, apply, walk
 from tensor_graphs.rewrites.egraph import VIEWS, EGraph
 from tensor_graphs.rewrites.enode import ENode, attribute_key, is_commutative
 from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, NumericClass, Reach
@@ -98,22 +98,31 @@ class Template:
     marks: Mapping[str, Node]
     root: str
     needs: frozenset[str]
+    depth: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sketch:
-    """The top of a template: the rank and op of its root, and the ops of what is below it; "" where anything may stand."""
+    """The top of a template: the rank and op of its root, and the ops of what is below it; "" where anything may stand.
+
+    Equal ones are one object, so that what was asked once about a class is asked once for all templates.
+    """
 
     rank: int
     name: str
     below: tuple[Sketch, ...]
 
 
+@cache
+def _interned(rank: int, name: str, below: tuple[Sketch, ...]) -> Sketch:
+    return Sketch(rank, name, below)
+
+
 def _sketch(pattern: Node, t: Template, depth: int = 4) -> Sketch:
     free = pattern.op is leaves.ARGUMENT or _strip(pattern).op is leaves.CONSTANT
     if free or depth == 0:
-        return Sketch(pattern.rank, "", ())
-    return Sketch(pattern.rank, pattern.op.name, tuple(_sketch(i, t, depth - 1) for i in pattern.inputs))
+        return _interned(pattern.rank, "", ())
+    return _interned(pattern.rank, pattern.op.name, tuple(_sketch(i, t, depth - 1) for i in pattern.inputs))
 
 
 @cache
@@ -126,24 +135,28 @@ def sketches() -> dict[str, tuple[tuple[Sketch, tuple[Template, ...]], ...]]:
     return {name: tuple((s, tuple(ts)) for s, ts in group.items()) for name, group in found.items()}
 
 
-def _may_match(e: EGraph, sketch: Sketch, node: ENode, ops_of: Mapping[int, frozenset[str]]) -> bool:
-    if len(node.children) != len(sketch.below):
-        return False
-    orders = [node.children]
-    if is_commutative(node.op) and node.children[0] != node.children[1]:
-        orders.append(node.children[::-1])
-    return any(all(_class_may(e, s, c, ops_of) for s, c in zip(sketch.below, children, strict=True)) for children in orders)
+Asked = dict[tuple[Sketch, int], bool]
+"""(sketch, class) -> whether the class may be the sketch's root, while the e-graph stays as it is."""
 
 
-def _class_may(e: EGraph, sketch: Sketch, number: int, ops_of: Mapping[int, frozenset[str]]) -> bool:
-    eclass = e.of(number)
-    if len(eclass.type.shape) != sketch.rank:
+def _may_match(e: EGraph, sketch: Sketch, node: ENode, asked: Asked) -> bool:
+    below, children = sketch.below, node.children
+    if len(children) != len(below):
         return False
-    if not sketch.name:
+    if all(_class_may(e, s, c, asked) for s, c in zip(below, children, strict=True)):
         return True
-    if sketch.name not in ops_of.get(e.find(number), (sketch.name,)):
-        return False
-    return any(n.op.name == sketch.name and _may_match(e, sketch, n, ops_of) for n in eclass.nodes)
+    return (is_commutative(node.op) and children[0] != children[1]
+            and _class_may(e, below[0], children[1], asked) and _class_may(e, below[1], children[0], asked))
+
+
+def _class_may(e: EGraph, sketch: Sketch, number: int, asked: Asked) -> bool:
+    known = asked.get((sketch, number))
+    if known is None:
+        eclass = e.of(number)
+        known = len(eclass.type.shape) == sketch.rank and (not sketch.name or (sketch.name in eclass.ops and any(
+            n.op.name == sketch.name and _may_match(e, sketch, n, asked) for n in eclass.nodes)))
+        asked[sketch, number] = known
+    return known
 
 
 @cache
@@ -199,7 +212,15 @@ def _templates_of(op: CompositeOp) -> Iterator[Template]:
                     continue                                        # an attribute that this definition does not read
                 needs = frozenset(n.op.name for n in walk([root])
                                   if n.op.kind in ("atomic", "composite") and n.op.name not in VIEWS)
-                yield Template(op, dict(sorted(attrs.items())), definition, marks, root.op.name, needs)
+                yield Template(op, dict(sorted(attrs.items())), definition, marks, root.op.name, needs, _depth(root))
+
+
+def _depth(root: Node) -> int:
+    """Ops above each other."""
+    depth: dict[Node, int] = {}
+    for node in walk([root]):
+        depth[node] = 1 + max((depth[i] for i in node.inputs), default=-1)
+    return depth[root]
 
 
 def _strip(node: Node) -> Node:
@@ -254,15 +275,18 @@ class Recognition:
     reach: Reach = "above"
 
     def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]:
-        ops_of = {number: frozenset(n.op.name for n in eclass.nodes) for number, eclass in e.classes.items()}
-        present = frozenset().union(*ops_of.values())
+        present = frozenset[str]().union(*(eclass.ops for eclass in e.classes.values()))
+        asked: Asked = {}
         for name in index:
             for sketch, rows in sketches().get(name, ()):
                 alive = [t for t in rows if t.needs <= present]
                 if not alive:
                     continue
+                depth = max(t.depth for t in alive)
                 for number, node in index[name]:
-                    if len(e.types[node.term].shape) != sketch.rank or not _may_match(e, sketch, node, ops_of):
+                    if index.distance is not None and index.distance[number] > depth:
+                        continue
+                    if len(e.types[node.term].shape) != sketch.rank or not _may_match(e, sketch, node, asked):
                         continue
                     for template, (arguments, numbers) in ((t, m) for t in alive for m in _match(e, t, node)):
                         key = (self.name, template.definition.digest, e.find(number), *arguments, *numbers.values())
@@ -310,57 +334,90 @@ def find_node(e: EGraph, root: Node) -> int | None:
 _Bound = tuple[tuple[int | None, ...], dict[str, Any]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A node of a template, ready to be compared.
+
+    place: which argument it is, or −1. mark: the attribute whose number it is, or "". number: a constant of any value.
+    """
+
+    op: Op
+    rank: int
+    kind: str
+    axes: Any
+    place: int
+    mark: str
+    number: bool
+    inputs: tuple[Part, ...]
+
+
+def _parts(t: Template) -> Part:
+    """The template's root, which is no view."""
+    places = {a: i for i, a in enumerate(t.definition.arguments)}
+    marks = {node: name for name, node in t.marks.items()}
+    made: dict[Node, Part] = {}
+    root = _strip(t.definition.outputs[0])
+    for node in walk([root]):
+        inner = _strip(node)
+        type = node.types[0]
+        made[node] = Part(node.op, len(type.shape), type.dtype.kind, node.attrs.get("axes"), places.get(node, -1),
+                          marks.get(inner, ""), inner is not node and inner.op is leaves.CONSTANT,
+                          tuple(made[i] for i in node.inputs))
+    return made[root]
+
+
+_parts_of: dict[Template, Part] = {}
+
+
 def _match(e: EGraph, template: Template, node: ENode) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
     """Classes for the definition's arguments and values for its marked numbers, at an e-node that may be its root."""
-    places = {a: i for i, a in enumerate(template.definition.arguments)}
-    start: _Bound = ((None,) * len(places), {})
+    part = _parts_of.get(template)
+    if part is None:
+        part = _parts_of[template] = _parts(template)
+    count = len(template.definition.arguments)
+    start: _Bound = ((None,) * count, {})
     results: dict[tuple[Any, ...], tuple[tuple[int, ...], dict[str, Any]]] = {}
-    for arguments, numbers in _match_node(e, template, places, _strip(template.definition.outputs[0]), node, start):
+    for arguments, numbers in _match_node(e, part, node, start):
         full = tuple(a for a in arguments if a is not None)
-        if len(full) == len(places):
+        if len(full) == count:
             results.setdefault((full, tuple(numbers.values())), (full, numbers))
     return list(results.values())
 
 
-def _match_node(e: EGraph, t: Template, places: Mapping[Node, int], pattern: Node, node: ENode, bound: _Bound) -> Iterator[_Bound]:
-    if node.op is not pattern.op or len(node.children) != len(pattern.inputs):
-        return
-    if node.attrs.get("axes") != pattern.attrs.get("axes"):
-        return
+def _match_node(e: EGraph, part: Part, node: ENode, bound: _Bound) -> list[_Bound]:
+    if node.op is not part.op or len(node.children) != len(part.inputs) or node.attrs.get("axes") != part.axes:
+        return []
     orders = [node.children]
-    if is_commutative(node.op) and node.children[0] != node.children[1]:
+    if len(node.children) == 2 and node.children[0] != node.children[1] and is_commutative(node.op):
         orders.append(node.children[::-1])
+    found: list[_Bound] = []
     for children in orders:
         states = [bound]
-        for inner, child in zip(pattern.inputs, children, strict=True):
-            states = [found for state in states for found in _match_class(e, t, places, inner, child, state)]
-            if len(states) > 8:
-                states = states[:8]
-        yield from states
+        for inner, child in zip(part.inputs, children, strict=True):
+            states = [new for state in states for new in _match_class(e, inner, child, state)][:8]
+            if not states:
+                break
+        found += states
+    return found
 
 
-def _match_class(e: EGraph, t: Template, places: Mapping[Node, int], pattern: Node, number: int, bound: _Bound) -> Iterator[_Bound]:
+def _match_class(e: EGraph, part: Part, number: int, bound: _Bound) -> list[_Bound]:
     number = e.find(number)
-    type = e.classes[number].type
-    if len(type.shape) != pattern.rank or type.dtype.kind != pattern.dtype.kind:
-        return
-    if pattern in places:
-        old = bound[0][places[pattern]]
+    eclass = e.classes[number]
+    if len(eclass.type.shape) != part.rank or eclass.type.dtype.kind != part.kind:
+        return []
+    if part.place >= 0:
+        old = bound[0][part.place]
         if old is None:
-            yield tuple(number if i == places[pattern] else a for i, a in enumerate(bound[0])), bound[1]
-        elif e.find(old) == number:
-            yield bound
-        return
-    for name, mark in t.marks.items():
-        if _strip(pattern) is mark:
-            splat = e.classes[number].splat
-            if isinstance(splat, float) and bound[1].get(name, splat) == splat:
-                yield bound[0], {**bound[1], name: splat}
-            return
-    inner = _strip(pattern)
-    if inner is not pattern and inner.op is leaves.CONSTANT:
-        if e.classes[number].splat is not None:
-            yield bound
-        return
-    for node in e.classes[number].nodes:
-        yield from _match_node(e, t, places, pattern, node, bound)
+            return [((*bound[0][:part.place], number, *bound[0][part.place + 1:]), bound[1])]
+        return [bound] if e.find(old) == number else []
+    if part.mark:
+        splat = eclass.splat
+        if isinstance(splat, float) and bound[1].get(part.mark, splat) == splat:
+            return [(bound[0], {**bound[1], part.mark: splat})]
+        return []
+    if part.number:
+        return [bound] if eclass.splat is not None else []
+    if part.op.name not in eclass.ops:
+        return []
+    return [found for node in eclass.nodes if node.op is part.op for found in _match_node(e, part, node, bound)]

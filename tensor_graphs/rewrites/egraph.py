@@ -43,7 +43,7 @@ class EClass:
     `splat`: the number that all elements are, as written, if it is known.
 
     `touched`: the round in which it was made, joined, or learnt something. `bound`: no input or state is needed to know
-    it, so that it is computed once, when a graph is given its parameters.
+    it, so that it is computed once, when a graph is given its parameters. `ops`: the names of the ops of its e-nodes.
     """
 
     type: TensorType
@@ -52,6 +52,7 @@ class EClass:
     splat: Any = None
     bound: bool = False
     touched: int = 0
+    ops: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class EGraph:
             self._edge(number, found, CONGRUENCE)
             return number
         self._hashcons[node.key] = number
-        made = EClass(type, [node], touched=self.round)
+        made = EClass(type, [node], touched=self.round, ops={op.name})
         self.classes[number] = made
         made.splat, made.bound = self._analyse(node, type)
         for child in dict.fromkeys(node.children):
@@ -230,6 +231,7 @@ class EGraph:
         self._parent[b] = a
         one.nodes += other.nodes
         one.parents += other.parents
+        one.ops |= other.ops
         del self.classes[b]
         if one.splat is None:
             one.splat = other.splat

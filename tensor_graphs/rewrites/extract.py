@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tensor_graphs.language import leaves
@@ -100,19 +101,19 @@ class Extractor:
                         stack.append(child)
         return order
 
-    def grow(self, forced: Mapping[int, ENode] = {}, price: Callable[[ENode], float] | None = None) -> Choice | None:
-        """The cheapest choice found greedily, with some classes' e-nodes given; None when those lead nowhere but in circles."""
+    def grow(self) -> Choice | None:
+        """The cheapest choice found greedily; None when everything leads in circles."""
         found: dict[int, tuple[float, dict[int, ENode]]] = {}
         prices = self.prices
-        pending = dict.fromkeys(c for c in self.reachable if any(not n.children for n in self._options(c, forced)))
+        pending = dict.fromkeys(c for c in self.reachable if any(not n.children for n in self.view.classes[c]))
         while pending:
             number = next(iter(pending))
             del pending[number]
             best = found.get(number)
-            for node in self._options(number, forced):
+            for node in self.view.classes[number]:
                 if any(c not in found for c in node.children):
                     continue
-                own = prices[id(node)] if price is None else price(node)
+                own = prices[id(node)]
                 if len(node.children) == 1:
                     below, merged = found[node.children[0]]
                     if number in merged or (best is not None and below + own >= best[0] - 1e-12):
@@ -127,7 +128,7 @@ class Extractor:
                     if number in merged:
                         continue
                     merged[number] = node
-                    total = sum(prices[id(n)] if price is None else price(n) for n in merged.values())
+                    total = sum([prices[id(n)] for n in merged.values()])
                 if (best is None or total < best[0] - 1e-12) and self._is_acyclic(number, merged):
                     best = (total, merged)
             if best is not None and (number not in found or best[0] < found[number][0] - 1e-12):
@@ -141,9 +142,6 @@ class Extractor:
             for key, value in found[root][1].items():
                 choice.setdefault(key, value)
         return self._needed(choice)
-
-    def _options(self, number: int, forced: Mapping[int, ENode]) -> Sequence[ENode]:
-        return (forced[number],) if number in forced else self.view.classes[number]
 
     def _is_acyclic(self, root: int, choice: Choice) -> bool:
         """Whether a merged choice computes its root: two sets that are acyclic may hold a circle together."""
@@ -196,7 +194,8 @@ class Extractor:
         """The greedy choice, improved by swaps of one e-node while that helps, and by sharing.
 
         What several would have to choose at once (one product instead of three) no single swap finds: each e-node that
-        more than one class could use is taken to cost nothing, once, and what is grown then is scored at the real prices.
+        more than one class could use is taken to cost nothing, once; whoever is cheaper by it then uses it, and the whole is
+        scored at the real prices.
         """
         choice = self.grow()
         if choice is None:
@@ -204,7 +203,7 @@ class Extractor:
         choice = self.descend(choice)
         cost = self.score(choice)
         for shared in self._shareable(choice)[:MOST_SHARED]:
-            trial = self.grow(price=lambda n, free=shared: 0.0 if n is free else self.prices[id(n)])  # type: ignore[misc]
+            trial = self._needed({**self.everything, **choice, **self._cheaper_by(shared)})
             if trial is not None and (new := self.score(trial)) < cost - 1e-9:
                 choice, cost = trial, new
         return self.descend(choice)
@@ -218,39 +217,70 @@ class Extractor:
                 found += [(-readers, n.term, n) for n in self.view.classes[number] if self.prices[id(n)] > TINY]
         return [n for _, _, n in sorted(found, key=lambda row: row[:2])]
 
+    def _cheaper_by(self, shared: ENode) -> dict[int, ENode]:
+        """The e-nodes of classes that are cheaper as trees when one e-node is free, that one among them."""
+        trees = self._trees
+        home = self._home[id(shared)]
+        if any(c not in trees for c in shared.children):
+            return {}
+        costs: dict[int, float] = {home: sum(trees[c][0] for c in shared.children) if shared.children else 0.0}
+        taken, pending = {home: shared}, dict.fromkeys(self.users.get(home, ()))
+        while pending:
+            number = next(iter(pending))
+            del pending[number]
+            if number == home or number not in trees:
+                continue
+            before = costs.get(number, trees[number][0])
+            for node in self.view.classes[number]:
+                if any(c not in trees for c in node.children):
+                    continue
+                cost = self.prices[id(node)] + sum(costs[c] if c in costs else trees[c][0] for c in node.children)
+                if cost < before - 1e-12:
+                    before, costs[number], taken[number] = cost, cost, node
+                    pending.update(dict.fromkeys(self.users.get(number, ())))
+        return taken
+
     def descend(self, choice: Choice) -> Choice:
         """Swap single e-nodes (their operands computed as chosen) as long as the whole graph gets cheaper."""
         cost, improved = self.score(choice), True
-        everything = dict(self.grow_all())
         while improved:
             improved = False
             for number in list(choice):
                 for node in self.view.classes[number]:
-                    if node is choice[number] or any(c not in everything for c in node.children):
+                    if node is choice.get(number) or number not in choice:
                         continue
-                    trial = self._needed({**everything, **choice, number: node})
+                    if any(c not in self.everything for c in node.children):
+                        continue
+                    trial = self._needed({**self.everything, **choice, number: node})
                     if trial is not None and (new := self.score(trial)) < cost - 1e-9:
                         choice, cost, improved = trial, new, True
-                        break
-                if improved:
-                    break
         return choice
 
-    def grow_all(self) -> Choice:
-        """An e-node for each class, cheapest as trees: where a swap needs classes that were not chosen."""
+    @cached_property
+    def _home(self) -> dict[int, int]:
+        return {id(n): c for c in self.reachable for n in self.view.classes[c]}
+
+    @cached_property
+    def _trees(self) -> dict[int, tuple[float, ENode]]:
+        """The cheapest way to compute each class as a tree."""
         found: dict[int, tuple[float, ENode]] = {}
-        changed = True
-        while changed:
-            changed = False
-            for number in self.reachable:
-                for node in self.view.classes[number]:
-                    if any(c not in found for c in node.children):
-                        continue
-                    cost = self.prices[id(node)] + sum(found[c][0] for c in node.children)
-                    if number not in found or cost < found[number][0] - 1e-12:
-                        found[number] = (cost, node)
-                        changed = True
-        return {number: node for number, (_, node) in found.items()}
+        pending = dict.fromkeys(c for c in self.reachable if any(not n.children for n in self.view.classes[c]))
+        while pending:
+            number = next(iter(pending))
+            del pending[number]
+            for node in self.view.classes[number]:
+                if any(c not in found for c in node.children):
+                    continue
+                cost = self.prices[id(node)] + sum(found[c][0] for c in node.children)
+                if number not in found or cost < found[number][0] - 1e-12:
+                    found[number] = (cost, node)
+                    pending.update(dict.fromkeys(self.users.get(number, ())))
+        return found
+
+    @cached_property
+    def everything(self) -> Choice:
+        """An e-node for each class, cheapest as trees: where a swap needs classes that were not chosen."""
+        return {number: node for number, (_, node) in self._trees.items()}
 
     def several(self, count: int) -> list[Choice]:
         """Up to `count` different choices, the best first, the rest approximately by cost.
@@ -258,7 +288,7 @@ class Extractor:
         From each choice that was given, every other e-node of each of its classes is forced once and the rest grown again.
         """
         first = self.best()
-        base = dict(self.grow_all())
+        base = self.everything
         queue: list[tuple[float, int, Choice]] = []
         ticket = itertools.count()
         seen: set[frozenset[tuple[int, int]]] = set()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -174,8 +175,8 @@ def _composite_elementwise(op: CompositeOp) -> bool:
 
 
 def search(e: EGraph, pattern: Application, index: Mapping[str, list[tuple[int, ENode]]],
-           bound: Match) -> Iterator[tuple[int, Match]]:
-    """(class, match) wherever a pattern is found, given what is bound already, in a fixed order."""
+           bound: Match, kinds: tuple[str, ...] = ()) -> Iterator[tuple[int, Match]]:
+    """(class, match) wherever a pattern is found as a value of these kinds, given what is bound, in a fixed order."""
     if pattern.name.startswith(ANY_OP):
         candidates = [pair for name in index for pair in index[name]]
     else:
@@ -185,9 +186,21 @@ def search(e: EGraph, pattern: Application, index: Mapping[str, list[tuple[int, 
             home = e.find(bound[operand.name])
             candidates = [pair for pair in candidates if home in pair[1].children]
             break
+    needed = next((p.name for p in pattern.operands if isinstance(p, Application) and not p.name.startswith(ANY_OP)), None)
     for number, node in candidates:
+        if needed is not None and not any(needed in e.of(c).ops for c in node.children):
+            continue
+        if kinds and e.types[node.term].dtype.kind not in kinds:
+            continue
         for match in _match_node(e, pattern, node, bound):
             yield number, match
+
+
+def _may(e: EGraph, pattern: Pattern, number: int) -> bool:
+    """Whether a class has an e-node of the op that a pattern's part asks for; cheap, and asked before anything is bound."""
+    if isinstance(pattern, Application):
+        return pattern.name.startswith(ANY_OP) or pattern.name in e.of(number).ops
+    return True
 
 
 def _match(e: EGraph, pattern: Pattern, number: int, bound: Match) -> Iterator[Match]:
@@ -211,6 +224,12 @@ def _match(e: EGraph, pattern: Pattern, number: int, bound: Match) -> Iterator[M
 def _match_node(e: EGraph, pattern: Application, node: ENode, bound: Match) -> Iterator[Match]:
     if len(node.children) != len(pattern.operands) or node.output != pattern.output:
         return
+    orders = [node.children]
+    if is_commutative(node.op) and len(node.children) == 2 and node.children[0] != node.children[1]:
+        orders.append(node.children[::-1])
+    orders = [o for o in orders if all(map(_may, itertools.repeat(e), pattern.operands, o))]
+    if not orders:
+        return
     if pattern.name.startswith(ANY_OP):
         if not elementwise(node.op, tuple(e.of(c).type for c in node.children)):
             return
@@ -224,9 +243,6 @@ def _match_node(e: EGraph, pattern: Application, node: ENode, bound: Match) -> I
     if found is None:
         return
     found = {**found, pattern.number: node}
-    orders = [node.children]
-    if is_commutative(node.op) and len(node.children) == 2 and node.children[0] != node.children[1]:
-        orders.append(node.children[::-1])
     for children in orders:
         yield from _match_all(e, pattern.operands, children, found)
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.errors import RewriteError
-from tensor_graphs.rewrites.extract import Extractor, add_graph, paid_nodes
+from tensor_graphs.rewrites.extract import Extractor, add_graph, is_paid, paid_nodes
 from tensor_graphs.rewrites.provenance import Step, derive, show_steps
+from tensor_graphs.rewrites.regions import LARGE, RegionReport, solve_by_regions
 from tensor_graphs.rewrites.report import Report
 from tensor_graphs.rewrites.rule import LEVELS, NumericClass, Rewrite
 from tensor_graphs.rewrites.saturate import USUAL, Budget, Saturated, saturate
@@ -22,23 +23,32 @@ from tensor_graphs.rewrites.saturate import USUAL, Budget, Saturated, saturate
 
 @dataclass(frozen=True)
 class Recipe:
-    """One graph. `rules`: those of its derivation, in the order of their first use; none for the graph itself."""
+    """One graph. `rules`: those of its derivation, in the order of their first use; none for the graph itself.
+
+    steps: of one e-graph; by_region: how each distinct region that was changed becomes what it is here, as text.
+    """
 
     graph: Graph
     cost: float
     paid: int
     rules: tuple[str, ...]
     steps: tuple[Step, ...]
+    by_region: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Recipes:
-    """What was found, the cheapest first, and the e-graph that says why."""
+    """What was found, the cheapest first, and the e-graph that says why.
+
+    regions: None for a graph that was saturated as a whole. By regions the e-graph holds the given graph alone, and `report` is
+    that of all saturations together.
+    """
 
     list: tuple[Recipe, ...]
     saturated: Saturated
     outputs: dict[str, int]
     updates: dict[str, int]
+    regions: RegionReport | None = None
 
     @property
     def report(self) -> Report:
@@ -48,6 +58,8 @@ class Recipes:
         """How the given graph becomes a recipe, step by step."""
         if not 0 <= index < len(self.list):
             raise RewriteError(f"there is no recipe {index}", fix=f"0 to {len(self.list) - 1}")
+        if self.list[index].by_region:
+            return "\n\n".join(f"region {i}:\n{text}" for i, text in enumerate(self.list[index].by_region, 1))
         return show_steps(self.saturated.egraph, [*self.list[index].steps])
 
     def derive_graph(self, other: Graph) -> tuple[Step, ...]:
@@ -56,20 +68,43 @@ class Recipes:
 
 
 def recipes(graph: Graph, *, level: NumericClass = "reassociating", count: int = 10, rules: Sequence[Rewrite] | None = None,
-            budget: Budget = USUAL) -> Recipes:
-    """Up to `count` graphs that mean the same, up to a level. `rules`: by default all that take nothing for granted."""
+            budget: Budget = USUAL, whole: bool | None = None) -> Recipes:
+    """Up to `count` graphs that mean the same, up to a level. `rules`: by default all that take nothing for granted.
+
+    whole: one e-graph of everything; by default for graphs of up to regions.LARGE paid nodes, and larger ones by regions.
+    """
     from tensor_graphs.rewrites.admission import USER_RULES
     from tensor_graphs.rewrites.rules import ALL
 
+    chosen = (*ALL, *(r for r in USER_RULES if not r.assuming)) if rules is None else tuple(rules)
+    if whole is False or (whole is None and sum(map(is_paid, graph.nodes)) > LARGE):
+        return _by_regions(graph, chosen, level, budget, count)
     e = EGraph()
     outputs, updates = add_graph(e, graph)
-    chosen = (*ALL, *(r for r in USER_RULES if not r.assuming)) if rules is None else rules
     done = saturate(e, chosen, budget, LEVELS[:LEVELS.index(level) + 1])
     found = []
     for made in Extractor(done.views[level], outputs, updates).extract(count):
         steps = _steps(e, outputs, updates, made.graph)
         found.append(Recipe(made.graph, made.cost, paid_nodes(made.graph), tuple(dict.fromkeys(s.rule for s in steps)), steps))
     return Recipes(tuple(found), done, outputs, updates)
+
+
+def _by_regions(graph: Graph, rules: Sequence[Rewrite], level: NumericClass, budget: Budget, count: int) -> Recipes:
+    found, solver = solve_by_regions(graph, rules, level, budget, count)
+    rows = []
+    for made in found:
+        used: list[str] = []
+        texts = []
+        for kind, index in made.chosen.items():
+            solved = solver.known[kind]
+            steps = solved.steps(index)
+            used += [s.rule for s in steps]
+            if steps:
+                texts.append(show_steps(solved.egraph, steps))
+        rows.append(Recipe(made.graph, made.cost, paid_nodes(made.graph), tuple(dict.fromkeys(used)), (), tuple(texts)))
+    e = EGraph()
+    outputs, updates = add_graph(e, graph)
+    return Recipes(tuple(rows), Saturated(e, {}, solver.report.together), outputs, updates, solver.report)
 
 
 def _steps(e: EGraph, outputs: dict[str, int], updates: dict[str, int], other: Graph) -> tuple[Step, ...]:

@@ -33,6 +33,19 @@ class Report:
     def of(self, rule: str) -> RuleReport:
         return self.rules.setdefault(rule, RuleReport())
 
+    def add(self, other: Report) -> None:
+        """What another run did, too: sums, the most rounds, and saturated only where both were."""
+        for name, row in other.rules.items():
+            mine = self.of(name)
+            for field_name, value in vars(row).items():
+                setattr(mine, field_name, getattr(mine, field_name) + value)
+        for level, rounds in other.rounds.items():
+            self.rounds[level] = max(self.rounds.get(level, 0), rounds)
+            self.saturated[level] = self.saturated.get(level, True) and other.saturated[level]
+        self.stopped = self.stopped or other.stopped
+        self.seconds, self.e_nodes = self.seconds + other.seconds, self.e_nodes + other.e_nodes
+        self.classes += other.classes
+
     @property
     def unattributed(self) -> float:
         """Seconds that no rule took: rebuilding, indexing."""

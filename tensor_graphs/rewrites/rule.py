@@ -18,9 +18,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
-from tensor_graphs.language.node import Node, apply, encode_attribute
+from tensor_graphs.language.node import Node, apply
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.enode import ENode
 from tensor_graphs.rewrites.errors import PatternError
@@ -32,8 +33,14 @@ REASSOCIATING: NumericClass = "reassociating"
 LEVELS: tuple[NumericClass, ...] = (BITWISE, REASSOCIATING)
 """bitwise: the same bits, evaluated as written. reassociating: the same real number for finite values, rounded differently."""
 
-Index = Mapping[str, list[tuple[int, ENode]]]
-"""E-nodes by the name of their op, each with its class."""
+class Index(dict[str, list[tuple[int, ENode]]]):
+    """E-nodes by the name of their op, each with its class.
+
+    distance: for each class, how many ops below it something changed; None where everything is to be looked at.
+    """
+
+    distance: Mapping[int, int] | None = None
+
 
 Reach = Literal["near", "above", "anywhere"]
 """Where a rule has to look again after a change: a few ops above it, anywhere above it, or everywhere (several patterns)."""
@@ -79,7 +86,8 @@ class Rule:
     expanding: it makes graphs larger, and gets a small budget. shapes, dtypes: what admission draws for the variables, as in
     "x[n, k] w[m, k] c:bool", and kinds of dtypes; by default all have one random shape and one random dtype.
     option: the name of a group that runs only where it is asked for ("split"). parameters: variables that have to be parameters,
-    each another one, in the order of their classes (so that a join of several is found once).
+    each another one, in the order of their classes (so that a join of several is found once). roots: kinds of dtypes that the
+    whole pattern may have; by default any.
     """
 
     name: str
@@ -90,6 +98,7 @@ class Rule:
     expanding: bool = False
     option: str = ""
     parameters: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
     shapes: str = ""
     dtypes: tuple[str, ...] = ("float", "int", "uint", "bool")
     text: str = ""
@@ -99,17 +108,20 @@ class Rule:
         return "near" if len(self.patterns) == 1 else "anywhere"
 
     def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]:
-        kinds = self.variables
+        attributes = {name for name, kind in self.variables.items() if kind == "attribute"}
         for roots, match in self._search(e, index, 0, {}):
-            key = (self.name, *roots, *(_stable(e, v, kinds.get(k, "")) for k, v in match.items()))
-            youngest = max((v.term for v in match.values() if isinstance(v, ENode)), key=lambda t: e.generations[t])
+            # e-nodes say which attributes they have; classes are those of now
+            terms = [v.term for v in match.values() if isinstance(v, ENode)]
+            classes = [e.find(v) for k, v in match.items() if not isinstance(v, ENode) and k not in attributes]
+            key = (self.name, *roots, *terms, *classes)
+            youngest = max(terms, key=e.generations.__getitem__)
             yield Candidate(key, youngest, lambda match=match: self._apply(e, match))  # type: ignore[misc]
 
     def _search(self, e: EGraph, index: Index, at: int, bound: Match) -> Iterator[tuple[tuple[int, ...], Match]]:
         if at == len(self.patterns):
             yield (), bound
             return
-        for root, match in search(e, self.patterns[at], index, bound):
+        for root, match in search(e, self.patterns[at], index, bound, self.roots):
             if not self._are_parameters(e, match):
                 continue
             for rest, full in self._search(e, index, at + 1, match):
@@ -137,7 +149,12 @@ class Rule:
             return lambda *xs: apply(node.op, xs, node.attrs)
         return match[name]
 
-    @property
+    @cached_property
+    def _asked(self) -> tuple[str, ...]:
+        """The names that the replacement takes."""
+        return tuple(inspect.signature(self.replacement).parameters)
+
+    @cached_property
     def variables(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for p in self.patterns:
@@ -150,19 +167,12 @@ class Rule:
 
         named = {name.lstrip(ANY_OP): value for name, value in values.items()}
         try:
-            made = self.replacement(**{p: named[p] for p in inspect.signature(self.replacement).parameters})
+            made = self.replacement(**{p: named[p] for p in self._asked})
         except LanguageError:
             return None
         if made is None:
             return None
         return (made,) if isinstance(made, Node) else tuple(made)
-
-
-def _stable(e: EGraph, value: Any, kind: str) -> Any:
-    """A part of a match as part of a key: e-nodes and attribute values as they are, classes as they are now."""
-    if isinstance(value, ENode):
-        return value.term
-    return encode_attribute(value) if kind == "attribute" else e.find(value)
 
 
 def make_rule(text: str | Sequence[str], numeric_class: NumericClass, replacement: Callable[..., Any], *, name: str = "",

@@ -9,11 +9,10 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensor_graphs.rewrites.egraph import EGraph, View
-from tensor_graphs.rewrites.enode import ENode
 from tensor_graphs.rewrites.report import Report
 from tensor_graphs.rewrites.rule import LEVELS, Index, NumericClass, Rewrite
 
@@ -25,7 +24,8 @@ class Budget:
     """matches: new places of one rule in one round (a rule that expands gets `expanding` in all). nodes: e-nodes in all.
 
     depth, expanding_depth: how many rules may have led to what is matched. A place that is too deep is not counted as
-    starved: the run is saturated up to a depth. seconds: of the whole run; a run that
+    starved: the run is saturated up to a depth. More than four terms for each e-node allowed are never made, but for those
+    of one replacement: this bounds memory. seconds: of the whole run; a run that
     stops for it depends on the machine's speed, one that stops for another reason does not.
     """
 
@@ -54,8 +54,9 @@ PATTERN_DEPTH = 6
 """Ops above each other in a rule's pattern; a match can only be new where something changed so far below its root."""
 
 
-def index_of(e: EGraph, among: Container[int] | None = None) -> Index:
-    found: dict[str, list[tuple[int, ENode]]] = {}
+def index_of(e: EGraph, among: Mapping[int, int] | None = None) -> Index:
+    found = Index()
+    found.distance = among
     for number, eclass in e.classes.items():
         if among is None or number in among:
             for node in eclass.nodes:
@@ -63,18 +64,19 @@ def index_of(e: EGraph, among: Container[int] | None = None) -> Index:
     return found
 
 
-def changed_since(e: EGraph, round: int, depth: int | None) -> dict[int, None]:
-    """The classes that were touched since a round began, and those up to `depth` ops above them."""
-    found = {number: None for number, eclass in e.classes.items() if eclass.touched >= round}
-    front = list(found)
-    while front and (depth is None or depth > 0):
-        above: dict[int, None] = {}
+def changed_since(e: EGraph, round: int, depth: int | None) -> dict[int, int]:
+    """The classes that were touched since a round began, and those up to `depth` ops above them, each with how far above."""
+    found = {number: 0 for number, eclass in e.classes.items() if eclass.touched >= round}
+    front, distance = list(found), 0
+    while front and (depth is None or distance < depth):
+        distance += 1
+        above: dict[int, int] = {}
         for number in front:
             for parent in e.classes[number].parents:
                 home = e.find(parent)
                 if home not in found:
-                    found[home] = above[home] = None
-        front, depth = list(above), None if depth is None else depth - 1
+                    found[home] = above[home] = distance
+        front = list(above)
     return found
 
 
@@ -89,24 +91,26 @@ def saturate(e: EGraph, rules: Sequence[Rewrite], budget: Budget = USUAL, levels
     done: set[tuple[object, ...]] = set()
     used: dict[str, int] = {}
     e.rebuild()
+    seen, behind = set[str](), set[str]()                          # behind: those that were starved have to look everywhere
     for level in levels:
         active = [r for r in rules if LEVELS.index(r.numeric_class) <= LEVELS.index(level)]
         for r in active:
             report.of(r.name).starved = 0
-        finished, behind = False, set[str]()                       # behind: those that were starved have to look everywhere
+        finished = False
         for round in range(1, budget.rounds + 1):
             report.rounds[level] = round
             before = e.changes
             e.round += 1
             full = index_of(e)
-            near, above = (full, full) if round == 1 else (
-                index_of(e, changed_since(e, e.round - 1, PATTERN_DEPTH)), index_of(e, changed_since(e, e.round - 1, None)))
+            near, above = (index_of(e, changed_since(e, e.round - 1, depth)) for depth in (PATTERN_DEPTH, None))
             starved = 0
             for r in active:
-                index = full if r.name in behind or r.reach == "anywhere" else above if r.reach == "above" else near
+                everywhere = r.name in behind or r.name not in seen or r.reach == "anywhere"
+                index = full if everywhere else above if r.reach == "above" else near
                 left = _run(e, r, index, budget, report, done, used, started)
                 (behind.update if left else behind.difference_update)([r.name])
                 starved += left
+                seen.add(r.name)
             e.rebuild()
             after_round(e)
             log.debug("%s, round %d: %d e-nodes", level, round, e.size)
@@ -147,7 +151,7 @@ def _run(e: EGraph, r: Rewrite, index: Index, budget: Budget, report: Report, do
     found = list(itertools.islice(new, limit + 1))
     left = len(found) > limit
     for candidate in found[:limit]:
-        if quota <= 0:
+        if quota <= 0 or len(e.terms) > 4 * budget.nodes:
             left = True
             break
         done.add(candidate.key)

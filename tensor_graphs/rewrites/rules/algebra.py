@@ -14,19 +14,14 @@ TABLE = RuleTable("algebra")
 FLOATS, INTEGERS, NUMBERS = ("float",), ("int", "uint"), ("float", "int", "uint")
 
 
-def _ring(pattern: str, *, expanding: bool = False) -> Callable[[Callable[..., Node | None]], Callable[..., Node | None]]:
+def _ring(pattern: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A rule that holds in every commutative ring, in both classes."""
-    def register(f: Callable[..., Node | None]) -> Callable[..., Node | None]:
+    def register(f: Callable[..., Any]) -> Callable[..., Any]:
         name = f.__name__.replace("_", "-")
+
         # the same function twice: which of them may run where is for the dtype to say
-        def integers(x: Node, y: Node, z: Node) -> Node | None:
-            return f(x, y, z) if x.dtype.is_integer else None
-
-        def floats(x: Node, y: Node, z: Node) -> Node | None:
-            return f(x, y, z) if x.dtype.is_float else None
-
-        TABLE.rule(pattern, BITWISE, name=f"algebra/{name}-integer", dtypes=INTEGERS, expanding=expanding)(integers)
-        TABLE.rule(pattern, REASSOCIATING, name=f"algebra/{name}", dtypes=FLOATS, expanding=expanding)(floats)
+        TABLE.rule(pattern, BITWISE, name=f"algebra/{name}-integer", dtypes=INTEGERS, roots=INTEGERS, **options)(f)
+        TABLE.rule(pattern, REASSOCIATING, name=f"algebra/{name}", dtypes=FLOATS, roots=FLOATS, **options)(f)
         return f
 
     return register
@@ -53,9 +48,10 @@ def associate_add(x: Node, y: Node, z: Node) -> Node:
     return atomic.add(x, atomic.add(y, z))
 
 
-@_ring("mul(mul(x, y), z)", expanding=True)
-def associate_mul(x: Node, y: Node, z: Node) -> Node:
-    return atomic.mul(x, atomic.mul(y, z))
+@_ring("mul(mul(x, expand(y, shape=s)), expand(z, shape=s))", shapes="x[n, m] y[n, 1] z[n, 1]")
+def associate_repeated(x: Node, y: Node, z: Node, s: Any) -> Node | None:
+    """Factors that are repeated meet, and are multiplied before they are: this way only, so that it comes to an end."""
+    return atomic.mul(x, atomic.mul(atomic.expand(y, s), atomic.expand(z, s)))
 
 
 @TABLE.rule("max(max(x, y), z)", BITWISE, dtypes=NUMBERS, expanding=True)
