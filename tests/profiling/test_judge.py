@@ -267,3 +267,17 @@ def test_the_digest_of_large_operands_sees_one_changed_bit() -> None:
         assert digest({"a": a}) != before
         a[at] = 0.0
     assert digest({"a": a}) == before
+
+
+def test_the_supervisor_sleeps_while_its_worker_has_work(judge: Judge) -> None:
+    assert judge.examine(kernel("right_in_place"), RELU, SIZES).status == "PASSED"
+    assert judge.worker.supervisor is not None
+    clock = Path(f"/proc/{judge.worker.supervisor.pid}/stat")
+
+    def worked() -> float:
+        fields = clock.read_text().rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before = worked()
+    time.sleep(0.5)
+    assert worked() - before <= 0.1
