@@ -48,7 +48,7 @@ lint: $(TEST_SETUP)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=15
 
 fix: $(TEST_SETUP)
 	$(BIN)/ruff check --fix .

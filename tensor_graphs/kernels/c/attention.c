@@ -129,9 +129,11 @@ static void few_task(const attention *t, int64_t head, int64_t split) {
     float *mine = t->partial + (head * t->splits + split) * lanes * apart;
     float *q = tg_scratch(1, (size_t)(lanes * d) * 4 + 4);
     double score[FEW_KEYS * FEW_LANES];
+    double top[FEW_LANES], base[FEW_LANES];
     float p[FEW_KEYS * FEW_LANES], alpha[FEW_LANES];
     for (int64_t l = 0; l < lanes; l++) {
         mine[l * apart] = NONE;
+        top[l] = NONE, base[l] = 0;
         for (int64_t i = 1; i < apart; i++) mine[l * apart + i] = q ? 0.0f : __builtin_nanf("");
         if (!q) continue;
         const float *from = query_row(t, head, l);
@@ -148,22 +150,23 @@ static void few_task(const attention *t, int64_t head, int64_t split) {
         for (; l + 4 <= lanes; l += 4) few_scores(4, q + l * d, k, t->k_stride, keys, d, score + l);
         for (; l < lanes; l++) few_scores(1, q + l * d, k, t->k_stride, keys, d, score + l);
         for (l = 0; l < lanes; l++) {
-            float before = mine[l * apart], most = before;
+            double before = top[l], most = before;
             for (int64_t j = 0; j < keys; j++) {
                 double *s = score + j * FEW_LANES + l;
                 if (t->cap > 0) *s = soft_cap((float)*s, t->cap);
                 if (!visible(t, l, j0 + j)) *s = NONE;
-                most = *s > most ? (float)*s : most;
+                most = *s > most ? *s : most;
             }
-            float base = most == NONE ? 0.0f : most;
-            alpha[l] = f32_exp(before - base);
-            mine[l * apart] = most;
+            /* as it is stored, unless the rounding is no small matter: exp(score - most) of huge scores would overflow */
+            float stored = (float)most;
+            if (most - stored < 0.5 && stored - most < 0.5) most = stored;
+            base[l] = most == NONE ? 0 : most;
+            alpha[l] = f32_exp((float)(before - base[l]));
+            top[l] = most;
+            mine[l * apart] = stored;
         }
         for (int64_t j = 0; j < keys; j++) /* FEW_LANES wide, so that it is one vector */
-            for (l = 0; l < lanes; l++) {
-                float most = mine[l * apart];
-                p[j * FEW_LANES + l] = f32_exp((float)(score[j * FEW_LANES + l] - (most == NONE ? 0.0f : most)));
-            }
+            for (l = 0; l < lanes; l++) p[j * FEW_LANES + l] = f32_exp((float)(score[j * FEW_LANES + l] - base[l]));
         for (l = 0; l < lanes; l++) {
             double sum = (double)mine[l * apart + 1] * alpha[l];
             for (int64_t j = 0; j < keys; j++) sum += p[j * FEW_LANES + l];

@@ -533,6 +533,17 @@ def test_attention_is_as_accurate_over_many_keys_as_over_few(each_build: library
     assert np.sqrt(np.mean(errors**2)) <= ACCURACY[n, s]
 
 
+@pytest.mark.parametrize("n", [1, 40])
+def test_attention_with_huge_scores_is_the_value_of_the_likeliest_key(each_build: library.NativeLibrary, n: int) -> None:
+    rng = np.random.default_rng(5)
+    q, v = rng.standard_normal((n, 2, 16)).astype(F32), rng.standard_normal((64, 1, 16)).astype(F32)
+    k = (rng.standard_normal((64, 1, 16)) * 1e30).astype(F32)
+    out = np.full((n, 2, 16), np.nan, F32)
+    run(each_build, "tg_attention", [out, q, k, v, None], [n, 64, 2, 1, 16, 0, 0, 0, 16, 16], [0.25, 0.0])
+    likeliest = np.einsum("nhd,sd->nhs", q.astype(np.float64), k[:, 0].astype(np.float64)).argmax(axis=-1)
+    assert np.array_equal(out, v[likeliest, 0])
+
+
 @pytest.mark.parametrize("n", [1, 30])
 def test_attention_reads_keys_and_values_out_of_wider_rows(native: library.NativeLibrary, n: int) -> None:
     q, wide = normal((n, 4, 32), 1), normal((50, 512), 2)
