@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,8 +41,8 @@ ENOUGH = 25
 FEW_QUIET = 8
 """quiet runs without which a block goes on, though its time is over …"""
 
-PATIENCE = 10.0
-"""… for so many times its time, at most"""
+PATIENCE = (10.0, 2.0)
+"""… for so many times its time, at most; half as many after a block that waited in vain, and no fewer than the second"""
 
 MOST_RUNS = 20_000
 
@@ -310,10 +310,13 @@ class _Runs:
     least: float
     number: int = 0
 
+    patience: ClassVar[float] = PATIENCE[0]
+    """what this process has left of it: a machine that is never quiet is not waited for again and again"""
+
     def block(self, name: Name, walk: float, budget: float, plan: Callable[[int], Watched], say: Callable[[dict[str, Any]], None],
               ask: Callable[[], dict[str, Any]], kept: _Kept | None = None, rotate: bool = True, fresh: bool = True) -> None:
         """At least five runs of which the first two do not count, until there are enough quiet ones or the budget [s] is spent; or
-        up to `PATIENCE` budgets where hardly any was quiet.
+        up to `patience` budgets where hardly any was quiet.
 
         Raises LateError when the kernel has left a hook in the interpreter, by which it could go on working after it returned.
         """
@@ -359,8 +362,12 @@ class _Runs:
                 calm = passed[-1] <= QUIET * min(self.reference.level, level_of(passed))
                 quiet += calm and not switched_by[-1]
             if count >= WARM_UP + 2 and spent > self.least and (
-                    quiet >= ENOUGH or spent > PATIENCE * budget or (quiet >= FEW_QUIET and spent > budget)):
+                    quiet >= ENOUGH or spent > _Runs.patience * budget or (quiet >= FEW_QUIET and spent > budget)):
                 break
+        if quiet >= FEW_QUIET:
+            _Runs.patience = PATIENCE[0]
+        elif spent > budget:
+            _Runs.patience = max(_Runs.patience / 2, PATIENCE[1])
         self.reference.level = min(self.reference.level, level_of(passed))
         counted = now() - begin
         say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,

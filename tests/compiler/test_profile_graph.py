@@ -72,7 +72,7 @@ def test_one_kernel_is_measured_however_little_the_budget_leaves(database: Datab
     report = profile_graph(SMALL, database=database, backends=("numpy",), budget=0.1)
     assert sum(report.statuses.values()) == 1 and report.left > 0 and 0.3 <= report.device_seconds <= report.seconds
     again = profile_graph(SMALL, database=database, backends=("numpy",), budget=0.001)
-    assert sum(again.statuses.values()) == 1 and again.device_seconds < 0.3
+    assert sum(again.statuses.values()) == 1 and again.device_seconds < report.device_seconds
 
 
 def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list[int]) -> None:
