@@ -46,7 +46,8 @@ def test_the_example_of_the_readme_runs_and_is_right():
 def test_the_kernel_of_the_readme_is_judged_measured_and_listed(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(KERNEL + "\n" + USE)
     assert len([line for line in KERNEL.splitlines() if line.strip() and "import" not in line]) <= 8
-    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "TENSOR_GRAPHS_DB": str(tmp_path / "own.db")},
+    own = {**os.environ, "PYTHONPATH": str(ROOT), "TENSOR_GRAPHS_DB": str(tmp_path / "own.db")}
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, env=own,
                           capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "100% of it from measured rows" in done.stdout
