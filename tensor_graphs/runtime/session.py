@@ -71,7 +71,7 @@ class Session:
         return any(np.may_share_memory(array, a) for a in self.arrays.values())
 
     def check(self, graph: Graph) -> None:
-        """Raise RunError unless the graph's states are this session's."""
+        """Raise RunError unless all states of the graph are held here, with the types that it asks for."""
         for name, node in graph.states.items():
             if self.types.get(name) != node.type:
                 raise RunError(f"the session has no state {name!r} of {node.type}; make one with compiled.session()")
