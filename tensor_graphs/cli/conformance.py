@@ -33,8 +33,6 @@ def conformance(
     json: options.Json = False,
 ) -> None:
     """Compare every kernel of a backend with the oracle, op by op and dtype by dtype. Exit code 1 when one is wrong."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from tensor_graphs.profiling.conformance import judge_backend, kernels_of, keys
     from tensor_graphs.profiling.conformance_table import document, json_text, markdown
     from tensor_graphs.profiling.judge import Judge
@@ -51,25 +49,16 @@ def conformance(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     with (
-        Progress(
-            TextColumn(f"judging {name}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-            console=options.console(),
-            disable=not options.console().is_terminal,
-        ) as bar,
+        options.progress(f"judging {name}", quiet=False, total=len(cells)) as show,
         open_database(":memory:") as database,
         Judge(database, threads=threads) as judge,
     ):
-        task = bar.add_task("", total=len(cells))
         table = judge_backend(
             name,
             judge,
             cells=cells,
             timed=time,
-            on_step=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
+            on_step=show,
         )
     if out is not None:
         (out / f"{name}.json").write_text(json_text(table), encoding="utf-8")

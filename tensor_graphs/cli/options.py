@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -159,6 +159,18 @@ def console() -> Console:
 def note(text: str) -> None:
     """A line for people about what was done otherwise than they may think."""
     print(f"note: {text}", file=sys.stderr)
+
+
+@contextmanager
+def progress(what: str, quiet: bool, total: int | None = None) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on standard error; silent off a terminal or when quiet. Yields `update(done, total, text)`."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    shown = console()
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=shown, disable=quiet or not shown.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done, of, text: bar.update(task, completed=done, total=of, description=text)
 
 
 @contextmanager

@@ -34,22 +34,11 @@ def profile(
     json: options.Json = False,
 ) -> None:
     """Measure kernels for a graph and store every row. Ctrl-C is safe; the next call goes on from there."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from tensor_graphs.compiler.profile_graph import profile_graph
 
     graph = graph_of(source, dtype, max_positions)
     store = options.database(db)
-    with Progress(
-        TextColumn("profiling"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-        console=options.console(),
-        disable=json or not options.console().is_terminal,
-    ) as bar:
-        task = bar.add_task("", total=None)
+    with options.progress("profiling", json) as show:
         report = profile_graph(
             graph,
             budget=budget,
@@ -59,7 +48,7 @@ def profile(
             at=typical(graph, at),
             threads=threads,
             inputs=named(inputs or []),
-            on_step=lambda done, total, what: bar.update(task, completed=done, total=total, description=what[:60]),
+            on_step=lambda done, total, what: show(done, total, what[:60]),
         )
     if json:
         options.print_json(

@@ -24,18 +24,13 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Print a graph in canonical text: inputs, nodes, outputs, updates, and its structural key."""
-    from tensor_graphs.language.composite import expand_all
-    from tensor_graphs.language.graph import Graph
     from tensor_graphs.language.json_form import graph_to_json
     from tensor_graphs.language.text import print_graph
+    from tensor_graphs.rewrites.recognise import write_out
 
     graph = graph_of(source, dtype, max_positions)
     if expand:
-        roots = expand_all(graph.roots)
-        graph = Graph(
-            dict(zip(graph.outputs, roots, strict=False)),
-            dict(zip(graph.updates, roots[len(graph.outputs) :], strict=True)),
-        )
+        graph = write_out(graph)
     if json:
         import json as library
 

@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.rewrites.recognise import may_hold_more, recognise
-from tensor_graphs.rewrites.rule import Rewrite
 from tensor_graphs.rewrites.simplify import simplify
 
 SMALL = 64
@@ -47,8 +46,7 @@ def _leaves(graph: Graph) -> list[set[str]]:
 
 
 def _prepared(graph: Graph) -> Prepared:
-    from tensor_graphs.rewrites.constants import Folding
-    from tensor_graphs.rewrites.rules import identities, moves
+    from tensor_graphs.rewrites.rules import SHRINKING
 
     if not may_hold_more(graph):
         return Prepared(graph)
@@ -56,9 +54,7 @@ def _prepared(graph: Graph) -> Prepared:
     notes = [f"recognised: {found.show()}"] if found.graph is not graph else []
     made = found.graph
     if len(made.nodes) <= SMALL:                                    # an e-graph of more takes longer than it spares
-        rules: list[Rewrite] = [r for table in (identities.TABLE, moves.TABLE) for r in table if not r.expanding]
-        rules.append(Folding())
-        made = simplify(found.graph, rules=rules)
+        made = simplify(found.graph, rules=SHRINKING)
         if _leaves(made) != _leaves(graph):                         # who runs it gives all that the written graph asks for
             made = found.graph
         if made is not found.graph:

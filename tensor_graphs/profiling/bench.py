@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -326,6 +327,7 @@ class _Runs:
         switched_by: list[int] = []
         quiet = 0
         passed: list[float] = []
+        ordered: list[float] = []
         first = self.number
         say({"mark": "begin"})
         secret = ask()["secret"]
@@ -341,6 +343,7 @@ class _Runs:
             start = now()
             self.reference.run()
             passed.append(now() - start)
+            insort(ordered, passed[-1])
             stir(inputs, way, self.exact)
             for g in self.out.values():
                 g.poison()
@@ -359,7 +362,7 @@ class _Runs:
             unstir(inputs, way, self.exact)
             spent = now() - begin
             if count >= WARM_UP:
-                calm = passed[-1] <= QUIET * min(self.reference.level, level_of(passed))
+                calm = passed[-1] <= QUIET * min(self.reference.level, level_of(ordered))
                 quiet += calm and not switched_by[-1]
             if count >= WARM_UP + 2 and spent > self.least and (
                     quiet >= ENOUGH or spent > _Runs.patience * budget or (quiet >= FEW_QUIET and spent > budget)):
@@ -368,7 +371,7 @@ class _Runs:
             _Runs.patience = PATIENCE[0]
         elif spent > budget:
             _Runs.patience = max(_Runs.patience / 2, PATIENCE[1])
-        self.reference.level = min(self.reference.level, level_of(passed))
+        self.reference.level = min(self.reference.level, level_of(ordered))
         counted = now() - begin
         say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,
              "busy": busy, "switches": switched_by, "reference": passed})

@@ -17,25 +17,13 @@ def drain(
     json: options.Json = False,
 ) -> None:
     """Answer the requests in the profile queue, most urgent first. Ctrl-C is safe; the next call goes on from there."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from tensor_graphs.profiling.queue import Waiting, drain_queue
 
     store = options.database(db)
-    with Progress(
-        TextColumn("draining"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-        console=options.console(),
-        disable=json or not options.console().is_terminal,
-    ) as bar:
-        task = bar.add_task("", total=None)
-
+    with options.progress("draining", json) as show:
         def step(done: int, left: Waiting, what: str) -> None:
             worth = f"{left.seconds * 1e3:.3g} ms of plans wait"
-            bar.update(task, completed=done, total=done + left.requests, description=f"{worth} · {what[:50]}")
+            show(done, done + left.requests, f"{worth} · {what[:50]}")
 
         report = drain_queue(store, budget=budget, backends=options.backends(backends), threads=threads, on_step=step)
     if json:

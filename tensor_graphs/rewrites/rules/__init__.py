@@ -19,8 +19,10 @@ RULES: tuple[Rule, ...] = tuple(row for table in TABLES for row in table)
 
 REFUSED: tuple[Refused, ...] = (*identities.REFUSED, *algebra.REFUSED, *moves.REFUSED, *softmax.REFUSED)
 
-SIMPLIFYING: tuple[Rewrite, ...] = (
-    *(r for table in (identities.TABLE, moves.TABLE) for r in table if not r.expanding), Folding(), Recognition())
+SHRINKING: tuple[Rewrite, ...] = (*(r for table in (identities.TABLE, moves.TABLE) for r in table if not r.expanding), Folding())
+"""What makes a graph smaller and recognises nothing."""
+
+SIMPLIFYING: tuple[Rewrite, ...] = (*SHRINKING, Recognition())
 """What a simplification runs."""
 
 ALL: tuple[Rewrite, ...] = (*(r for r in RULES if not r.assuming and not r.option), Folding(), Expansion(), Recognition())
