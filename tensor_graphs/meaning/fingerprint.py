@@ -34,8 +34,8 @@ from tensor_graphs.meaning.sizes import choose
 TARGET = 2.0**-24
 """A proof is wrong with at most this probability."""
 
-MOST_WORK = 40_000_000
-"""Elements times points that one comparison of two graphs may compute, at all sizes together (about a second)."""
+MOST_WORK = 20_000_000
+"""Elements times points that one comparison of two graphs may compute, at all sizes together (a second at most)."""
 
 _LARGE = 500_000
 MOST_POINTS = 8192

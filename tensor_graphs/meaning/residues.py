@@ -32,6 +32,7 @@ _LOW_BITS = 15
 _BABY_BITS = 21                             # a tenth of a second and 32 MB for each prime, and then 200 to 400 steps
 _BABY = 1 << _BABY_BITS
 _FILTER_BITS = 24
+_GRID = 1 << 14                             # elements of one step over few logarithms: a call of numpy takes as long as a thousand
 
 
 def power(x: Array, exponent: int, m: int) -> Array:
@@ -131,23 +132,23 @@ def log2(x: Array, m: int) -> tuple[Array, Array]:
 
 
 def _giant_steps(y: Array, m: int) -> Array:
+    """The logarithms of squares y [count]: y · (2^-baby)^j for as many j at a time as fill _GRID elements."""
     order, (values, indices, occurs) = (m - 1) // 2, _baby_steps(m)
-    step = np.uint64(pow(pow(2, _BABY, m), m - 2, m))
+    giant = _powers(pow(pow(2, _BABY, m), m - 2, m), order // _BABY + 1, m)
     out = np.zeros(y.shape, dtype=np.uint64)
-    left, now = np.arange(y.size), y.copy()
-    for j in range(order // _BABY + 1):
-        maybe = np.flatnonzero(occurs[now & np.uint64((1 << _FILTER_BITS) - 1)])
-        if maybe.size:
-            at = np.minimum(np.searchsorted(values, now[maybe].astype(np.uint32)), _BABY - 1)
-            hit = values[at] == now[maybe]
-            if hit.any():
-                out[left[maybe[hit]]] = (indices[at[hit]].astype(np.uint64) + np.uint64(j * _BABY)) % np.uint64(order)
-                keep = np.ones(left.size, dtype=np.bool_)
-                keep[maybe[hit]] = False
-                left, now = left[keep], now[keep]
-                if not left.size:
-                    return out
-        now = now * step % np.uint64(m)
+    left, start = np.arange(y.size), 0
+    while start < giant.size:
+        steps = giant[start:start + max(1, _GRID // left.size)]
+        grid = (y[left, None] * steps % np.uint64(m)).reshape(-1)
+        maybe = np.flatnonzero(occurs[grid & np.uint64((1 << _FILTER_BITS) - 1)])
+        at = np.minimum(np.searchsorted(values, grid[maybe].astype(np.uint32)), _BABY - 1)
+        hit = values[at] == grid[maybe]
+        whose, step = np.divmod(maybe[hit], steps.size)
+        out[left[whose]] = (indices[at[hit]].astype(np.uint64) + (step + start).astype(np.uint64) * np.uint64(_BABY)) % np.uint64(order)
+        left = np.delete(left, whose)
+        if not left.size:
+            return out
+        start += steps.size
     raise AssertionError(f"{left.size} squares modulo {m} have no logarithm")
 
 
