@@ -144,7 +144,8 @@ def _giant_steps(y: Array, m: int) -> Array:
         at = np.minimum(np.searchsorted(values, grid[maybe].astype(np.uint32)), _BABY - 1)
         hit = values[at] == grid[maybe]
         whose, step = np.divmod(maybe[hit], steps.size)
-        out[left[whose]] = (indices[at[hit]].astype(np.uint64) + (step + start).astype(np.uint64) * np.uint64(_BABY)) % np.uint64(order)
+        giants = (step + start).astype(np.uint64)
+        out[left[whose]] = (indices[at[hit]].astype(np.uint64) + giants * np.uint64(_BABY)) % np.uint64(order)
         left = np.delete(left, whose)
         if not left.size:
             return out
