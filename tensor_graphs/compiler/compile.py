@@ -18,6 +18,7 @@ from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, 
 from tensor_graphs.compiler.intermediates import Intermediates, Wanted, as_written, forms, in_float64
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.room import check_room
+from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, copy_kernel, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -385,7 +386,8 @@ class _Chooser:
                 workload = timed_workload(signature, binding)
                 self.misses[a.kernel.identity, workload.key] = ProfileRequest(
                     implementation_of(a.kernel), workload, environment_of(a.kernel.backend, self.threads),
-                    priority=seconds * path.calls.get(key, 1), reason=f"chosen on a guess for {signature.title()}")
+                    priority=seconds * path.calls.get(key, 1) * uncertainty(a.kernel.backend),
+                    reason=f"chosen on a guess for {signature.title()}")
                 self.unmeasured[signature.key] = signature
         return Variant(low, high, path, program, layout, kernels, tuple(evidence), dict(binding))
 

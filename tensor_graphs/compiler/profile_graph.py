@@ -13,6 +13,7 @@ from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, 
 from tensor_graphs.compiler.compile import price_points
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
@@ -44,7 +45,11 @@ OnStep = Callable[[int, int, str], None]
 def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Database, tolerance: float,
                  at: Mapping[str, int] | None, largest: Mapping[str, int] | None, threads: int | None = None,
                  given: Given = ()) -> list[Question]:
-    """Every kernel that could run a signature of the graph, at the sizes the compiler prices at, weighed by guessed time.
+    """Every kernel that could run a signature of the graph, at the sizes the compiler prices at, weighed by what is in doubt.
+
+    A question's worth is the share of the path's time that would be saved if the kernel took as little as its guess leaves open:
+    of a kernel that the path has chosen, its share of the time × how uncertain that is; nothing, where it cannot become cheaper
+    than what is chosen.
 
     The signatures are the graph's own, and those inside the definitions that the cheapest path expands. What is cheapest by guesses
     changes as rows arrive: asked again then, the answer may name more. What reads an input whose values are given is asked about
@@ -60,13 +65,13 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
         reached = {s.key: s for s in paths.known()}
         for key, calls in path.calls.items():
             s = reached[key]
-            sizes = {n: int(binding[n]) for n in s.dim_names}
+            sizes, best = {n: int(binding[n]) for n in s.dim_names}, paths.best(s)[0]
             for kernel in matching(s.spec, table):
                 price = book.price(kernel, s, binding, True)
                 if price is not None:
-                    chosen = kernel.name == path.choices[key]
-                    share = price.seconds * calls / max(path.seconds, 1e-9)      # every range of sizes counts alike
-                    out.append(Question(kernel, s, sizes, share * (2.0 if chosen else 1.0)))
+                    least = price.seconds if price.measured else price.seconds * (1.0 - uncertainty(kernel.backend))
+                    share = max(0.0, best - least) * calls / max(path.seconds, 1e-9)      # every range of sizes counts alike
+                    out.append(Question(kernel, s, sizes, share))
         for s, operands in readers(graph, given, binding):          # whether the path runs them whole or by their definitions
             sizes = {n: int(binding[n]) for n in s.dim_names}
             for kernel in matching(s.spec, table):

@@ -1,6 +1,6 @@
 """profile: what to measure next for a graph, and doing it within a budget. Resumable: every row is stored as soon as it is known.
 
-Priority: share of the plan's time first. What has a row is not measured again.
+Priority: share of the plan's time × how uncertain it is. What has a row is not measured again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Question:
-    """How long does this kernel take for this signature at these dims? worth: seconds of the plan that hang on it. given: operands
+    """How long does this kernel take for this signature at these dims? worth: the share of the plan's time
+    that its answer may save. given: operands
     whose values come from elsewhere."""
 
     kernel: Kernel

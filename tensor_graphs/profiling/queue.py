@@ -48,7 +48,7 @@ class DrainReport:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a queue still holds that may be claimed. seconds: of plans that rest on guesses instead."""
+    """What a queue still holds that may be claimed. seconds: of plans that are in doubt, as they rest on guesses instead."""
 
     requests: int
     seconds: float

@@ -426,6 +426,15 @@ def graph_text(database: Database, structural_key: str) -> tuple[str, str]:
     return found.text, found.json
 
 
+def workload_inputs(database: Database, workload_key: str) -> tuple[Mapping[str, Any], ...]:
+    """Where the values of a workload's inputs come from, as they were stored; empty where all are random. Raises MissingRecord."""
+    with database.reading() as connection:
+        found = connection.execute(sa.select(Workload.input_descriptors).where(Workload.key == workload_key)).one_or_none()
+    if found is None:
+        raise MissingRecord(f"{database.location} has no workload {workload_key}")
+    return tuple(found.input_descriptors)
+
+
 def sources(database: Database, signature: str) -> tuple[SourceRecord, ...]:
     """The sources of one implementation, verbatim, with their trust; empty when none were stored."""
     source = ImplementationSource

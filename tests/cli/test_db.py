@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 import typer.main
+from safetensors.numpy import save_file
 
 from benchmarks.kill_the_profiler import ask as ask_questions
 from tensor_graphs.cli.main import app
@@ -25,6 +27,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.registry import load_backend
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.text import parse_graph
+from tensor_graphs.profiling.descriptors import read_descriptor
 from tensor_graphs.profiling.judge import VERIFIER, environment_of, graph_record, implementation_of, timed_workload, verify_workload
 from tensor_graphs.records import SourceRecord, TraceRecord, open_database, queries
 from tests.cli.command import ROOT, TG, assert_complains, document, environment, tg
@@ -166,6 +169,27 @@ def test_retry_of_one_trace_times_it_again_and_refutations_and_other_code_stay(a
     assert told["status"] == "PASSED" and "INCORRECT_SHAPE stays" in told["reason"]
     shown = ask("retry", "numpy.rms_norm", "--db", db)
     assert shown.returncode == 1 and "NOT RETRIED" in shown.stdout and "its source is another one" in shown.stdout
+
+
+def test_retry_takes_the_values_that_the_trace_was_measured_with(answer, db: Path, tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    save_file({"x": np.linspace(-1, 1, 16 * 32, dtype=np.float32).reshape(16, 32)}, file)
+    (leaf,) = SIGNATURE.graph.inputs
+    given = ((leaf, read_descriptor(leaf, f"{file}:x")),)
+    with open_database(db) as store:
+        store.add_trace(trace("TIMEOUT", workload=timed_workload(SIGNATURE, BINDING, given)))
+        before = store.stats().rows["workloads"]
+    (told,) = answer("retry", 4, "--db", db)
+    assert told["status"] == "PASSED"
+    with open_database(db) as store:
+        assert store.stats().rows["workloads"] == before           # no other question was answered
+        again = queries.latest_traces(store, environment_of("numpy"), "cold", verifier=VERIFIER)
+        assert again[KERNEL.identity, timed_workload(SIGNATURE, BINDING, given).key].status == "PASSED"
+    file.unlink()
+    with open_database(db) as store:
+        store.add_trace(trace("TIMEOUT", workload=timed_workload(SIGNATURE, BINDING, given)))
+    said = json.loads(tg("db", "retry", 6, "--db", db, "--json").stdout)
+    assert said[0]["status"] == "NOT RETRIED" and "x.safetensors" in said[0]["reason"]
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.sqlite"])

@@ -18,7 +18,7 @@ import tensor_graphs as tg
 from tensor_graphs.compiler import profile_graph as module
 from tensor_graphs.compiler.compile import Choice, compile_graph
 from tensor_graphs.compiler.explain import measured_share
-from tensor_graphs.compiler.profile_graph import profile_graph
+from tensor_graphs.compiler.profile_graph import profile_graph, questions_of
 from tensor_graphs.kernels.registry import register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
@@ -28,6 +28,7 @@ from tensor_graphs.profiling import calibration
 from tensor_graphs.profiling import profile as questions
 from tensor_graphs.profiling.descriptors import InputError
 from tensor_graphs.profiling.judge import environment_of
+from tensor_graphs.profiling.profile import Question
 from tensor_graphs.profiling.speeds import Speed
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
@@ -129,6 +130,26 @@ def test_profiling_stores_baselines_and_constants(database: Database) -> None:
     assert queries.constants(database, environment_of("numpy"))["read_bandwidth"].value == 2e10
 
 
+def test_the_first_question_is_the_one_whose_answer_may_save_most_of_the_plan(database: Database) -> None:
+    """Share of the plan's time × how uncertain it is; a kernel that cannot become the cheapest is worth nothing."""
+    two = tg.graph({"y": tg.softmax(tg.linear(tg.input("x", (64, 512), tg.f32), tg.parameter("w", (512, 512), tg.f32)))})
+
+    def asked() -> list[Question]:
+        found = questions_of(two, backends=("c", "numpy"), database=database, tolerance=1e-3, at=None, largest=None)
+        return sorted(found, key=lambda q: -q.worth)
+
+    first = asked()[0]
+    assert first.kernel.op == "linear"                              # the larger share
+    worth = {(q.kernel.name, q.signature.spec.op.name): q.worth for q in asked()}
+    assert sum(worth.values()) > 0 and max(worth.values()) < 1      # a share
+    for q in asked():
+        if q.kernel.op == "linear":
+            add_row(database, q.kernel, q.signature)
+            add_row(database, q.kernel, q.signature, {}, us=1e-3)    # faster than any guess leaves open
+    after = asked()
+    assert after[0].kernel.op == "softmax" and all(q.worth == 0 for q in after if q.kernel.op == "linear")
+
+
 def test_a_budget_of_nothing_measures_nothing_and_the_rest_is_left(database: Database) -> None:
     report = profile_graph(SMALL, database=database, budget=0.0, backends=("numpy",))
     assert report.measured == 0 and report.left > 0
@@ -168,7 +189,7 @@ def test_a_graph_that_nothing_may_run_is_refused(database: Database, monkeypatch
 SCRIPT = """
 import sys
 import tensor_graphs as tg
-from tensor_graphs.compiler.profile_graph import profile_graph
+from tensor_graphs.compiler.profile_graph import profile_graph, questions_of
 if __name__ == "__main__":
     k = int(sys.argv[2])
     g = tg.graph({"y": tg.softmax(tg.linear(tg.input("x", (3, 8), tg.f32), tg.parameter("w", (k, 8), tg.f32)))})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.costs.roofline import BACKEND_RATES, UNKNOWN_RATES, DeviceRates, guess_seconds, work
+from tensor_graphs.costs.roofline import BACKEND_RATES, UNKNOWN_RATES, DeviceRates, guess_seconds, uncertainty, work
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.node import Node
 from tests.kernels.cases import CASES, Draw, applied
@@ -70,3 +70,9 @@ def test_a_guess_is_the_slower_of_memory_and_arithmetic_plus_a_call() -> None:
         assert by_math == pytest.approx(flops / (1e6 * rates.flop_share))
         guesses = [guess_seconds(s, {"n": n}, name) for n in (0, 1, 100, 4096)]
         assert guesses == sorted(guesses) and guesses[0] == pytest.approx(rates.call_seconds)
+
+
+def test_what_is_uncertain_of_a_guess_is_what_would_be_gone_were_it_off_by_as_much_as_guesses_are() -> None:
+    for name, rates in (*BACKEND_RATES.items(), ("another", UNKNOWN_RATES)):
+        assert 1.0 - uncertainty(name) == pytest.approx(1.0 / rates.off)
+        assert 0.0 < uncertainty(name) < 1.0

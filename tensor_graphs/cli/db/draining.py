@@ -22,7 +22,7 @@ def drain(
     store = options.database(db)
     with options.progress("draining", json) as show:
         def step(done: int, left: Waiting, what: str) -> None:
-            worth = f"{left.seconds * 1e3:.3g} ms of plans wait"
+            worth = f"{left.seconds * 1e3:.3g} ms of plans in doubt"
             show(done, done + left.requests, f"{worth} · {what[:50]}")
 
         report = drain_queue(store, budget=budget, backends=options.backends(backends), threads=threads, on_step=step)

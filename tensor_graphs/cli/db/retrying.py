@@ -86,6 +86,7 @@ def _again(judge: Judge, store: Database, failure: Failure) -> tuple[str, str]:
     from tensor_graphs.kernels.registry import kernel_named, matching
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.paths.plan import midpoint
+    from tensor_graphs.profiling.descriptors import InputError, given_of
     from tensor_graphs.profiling.single import signature_of_graph
     from tensor_graphs.profiling.worker_process import JudgeError
     from tensor_graphs.records import queries
@@ -102,13 +103,14 @@ def _again(judge: Judge, store: Database, failure: Failure) -> tuple[str, str]:
             return "NOT RETRIED", f"it does not accept {signature.title()} any more"
         if t.axes:
             at = signature.binding({n: v for n, v in t.axes.items() if signature.dim_names})
-            verdict = judge.examine(kernel, signature, at, time_at=at, verify=False)
-            judge.record(kernel, signature, verdict, at)
+            given = given_of(queries.workload_inputs(store, t.workload_key))
+            verdict = judge.examine(kernel, signature, at, time_at=at, verify=False, given=given)
+            judge.record(kernel, signature, verdict, at, given)
         else:
             at = {n: midpoint(s) for n, s in signature.graph.dims.items() if n in signature.dim_names}
             verdict = judge.examine(kernel, signature, at)
             judge.record(kernel, signature, verdict, None)
-    except (KernelError, JudgeError, ValueError) as error:
+    except (KernelError, JudgeError, InputError, ValueError) as error:
         return "NOT RETRIED", str(error).split("\n", 1)[0]
     reason = verdict.log.lstrip().partition("\n")[0]
     if verdict.status == "PASSED" and (t.status in REFUTING or t.status == "INCORRECT_NUMERICAL"):
