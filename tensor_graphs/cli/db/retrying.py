@@ -111,7 +111,7 @@ def _again(judge: Judge, store: Database, failure: Failure) -> tuple[str, str]:
             verdict = judge.examine(kernel, signature, at)
             judge.record(kernel, signature, verdict, None)
     except (KernelError, JudgeError, InputError, ValueError) as error:
-        return "NOT RETRIED", str(error).split("\n", 1)[0]
+        return "NOT RETRIED", "; ".join(line.strip() for line in str(error).splitlines())
     reason = verdict.log.lstrip().partition("\n")[0]
     if verdict.status == "PASSED" and (t.status in REFUTING or t.status == "INCORRECT_NUMERICAL"):
         reason = f"but {t.status} stays: such code must change before it is used"
