@@ -11,31 +11,10 @@ from tensor_graphs.language.errors import AttributeValueError, DTypeError, Langu
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.meaning.interpreter import interpret
 from tests.language.messages import said
+from tests.language.written_graphs import scaled, split, total
 
 X = tg.input("x", (2, 3))
 Y = tg.input("y", (2, 3))
-
-
-@tg.composite
-def scaled(x: Node, y: Node | None = None, *, by: float = 2.0) -> Node:
-    """by · x, and y added if there is one."""
-    out = x * by
-    return out if y is None else out + y
-
-
-@tg.composite
-def split(x: Node, *, at: int) -> tuple[Node, Node]:
-    """The first `at` columns and the rest."""
-    return x[:, :at], x[:, at:]
-
-
-@tg.composite
-def total(*xs: Node, weight: float = 1.0) -> Node:
-    """The weighted sum of any number of tensors."""
-    out = xs[0]
-    for x in xs[1:]:
-        out = out + x
-    return out * weight
 
 
 def test_calling_a_composite_makes_one_node_with_its_attributes():
