@@ -194,8 +194,8 @@ def _assuming(points: Points) -> tuple[str, ...]:
     found = dict.fromkeys(ASSUMED[n.op.name] for n in points.order if n.op.name in ASSUMED and n.inputs[0].dtype.kind == "float")
     if any(n.dtype.kind == "float" for n in points.order):
         found["finite inputs"] = found["no overflow"] = None
-    if points.given and any(n not in points.shared for n in points.order if n.dtype.kind != "float"):
-        found["integers as sampled"] = None
+    if points.given.overflow:
+        found["no overflow of integers"] = None
     return tuple(found)
 
 

@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
 from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.language.dims import bounds
-from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
 from tensor_graphs.meaning import lanes as lane_room
@@ -28,6 +28,7 @@ from tensor_graphs.meaning.atoms import in_atoms, rounding_aloud
 from tensor_graphs.meaning.degree import degrees
 from tensor_graphs.meaning.errors import OutsideFragmentError
 from tensor_graphs.meaning.finite_field import POLE, Field, Value
+from tensor_graphs.meaning.given import Domain, Given, draw
 from tensor_graphs.meaning.selections import Selections
 from tensor_graphs.meaning.sizes import choose
 
@@ -55,33 +56,6 @@ def seed_of(*words: object) -> list[int]:
     return [int.from_bytes(digest[i:i + 4], "little") for i in (0, 4, 8, 12)]
 
 
-def draw_integers(dtype: DType, shape: tuple[int, ...], points: int, pool: Sequence[int], sizes: Sequence[int],
-                  seed: list[int]) -> Array:
-    """Integers for every point, [*shape, points]: indices of some axis, small ones, numbers of the program ± 1, any."""
-    rng = np.random.default_rng(seed)
-    if dtype.kind == "bool":
-        share = rng.choice([0.5, 0.5, 0.5, 0.15, 0.85, 0.0, 1.0], points, p=[0.2, 0.2, 0.2, 0.15, 0.15, 0.05, 0.05])
-        return np.asarray(rng.random((*shape, points)) < share)
-    low, high = int(dtype.min), int(dtype.max)
-    full = (*shape, points)
-    extent = rng.choice(np.asarray([3, 7, *sizes], dtype=np.int64), points)
-    kinds = rng.choice(4, points, p=[0.5, 0.15, 0.15, 0.2])
-    kinds[:4] = range(min(4, points))
-    near = np.asarray(sorted({max(low, min(high, k + e)) for k in (0, low, high, *pool) for e in (-1, 0, 1)}), dtype=object)
-    out = np.empty(full, dtype=dtype.numpy)
-    for i, kind in enumerate(kinds.tolist()):
-        if kind == 0:
-            made = rng.integers(0, max(1, min(int(extent[i]), high)), shape)
-        elif kind == 1:
-            made = rng.integers(max(low, -2), min(high, 9) + 1, shape)
-        elif kind == 2:
-            made = near[rng.integers(0, len(near), shape)]
-        else:
-            made = rng.integers(low, high, shape, dtype=dtype.numpy, endpoint=True)
-        out[..., i] = np.asarray(made).astype(dtype.numpy)
-    return out
-
-
 class Points:
     """Lists of outputs, one for each graph, ready to be evaluated over the same leaves at chosen sizes.
 
@@ -100,10 +74,9 @@ class Points:
         self.lanes, self.compared_in = lane_room.plan(self.roots, bits)
         self.order = walk([r for graph in self.roots for r in graph])
         self.shared = set(walk(self.roots[0])).intersection(*(walk(graph) for graph in self.roots[1:]))
-        self.pool = sorted({int(v) for n in self.order for v in [n.attrs.get("value")] if isinstance(v, (int, float))
-                            and not isinstance(v, bool) and abs(v) < 2**64 and float(v).is_integer()})
+        self.given = Given(self.order, self.shared)
         self.has_logarithm = any(n.op.name == "log2" and n not in self.lanes.random for n in self.order)
-        self.given = [n for n in self.order if n.op in leaves.NAMED_LEAVES and n.dtype.kind != "float"]
+        self._places = {node: i for i, node in enumerate(self.order)}
         self._last = {x: i for i, node in enumerate(self.order) for x in node.inputs}
         self._kept = {r for graph in self.roots for r in graph}
 
@@ -117,18 +90,27 @@ class Points:
                            tuple(types[i] for i in node.inputs)))
         return made
 
-    def evaluate(self, nodes: Sequence[At], field: Field, indices: dict[Node, Array] | None = None) -> list[list[Value]]:
-        """The outputs' values, by graph; the integers of gather and scatter go to `indices`."""
+    def evaluate(self, nodes: Sequence[At], field: Field, domains: Mapping[Node, Domain],
+                 indices: dict[Node, Array] | None = None) -> list[list[Value]]:
+        """The outputs' values, by graph; the integers of gather and scatter go to `indices`. domains: of given integers."""
         values: dict[Node, Value] = {}
         for position, n in enumerate(nodes):
             node = n.node
-            if isinstance(node.op, AtomicOp):
-                values[node] = field.finish(n, node.op.meaning(field, n, *(values[i] for i in node.inputs)))
+            if node in domains:
+                values[node] = Value(exact=draw(n.dtype, tuple(n.shape), field.points, domains[node],
+                                                seed_of(field.seed, self.name(node))))
+            elif node in self.given.atoms:
+                values[node] = field.atom(n, *(values[i] for i in node.inputs))
+            elif isinstance(node.op, AtomicOp):
+                operands = [values[i] for i in node.inputs]
+                if node in self.given.views:
+                    operands = [field.seen(x) if seen else x for x, seen in zip(operands, self.given.views[node], strict=True)]
+                values[node] = field.finish(n, node.op.meaning(field, n, *operands))
             elif node.op is leaves.CONSTANT:
                 value = n.attrs["value"]
                 values[node] = field.constant(n, value.array() if isinstance(value, ArrayValue) else value)
             elif node.op in leaves.NAMED_LEAVES:
-                values[node] = self._draw(n, field, nodes)
+                values[node] = self._draw(n, field)
             else:
                 values[node] = getattr(field, node.op.name)(n, *(values[i] for i in node.inputs))
             if indices is not None and node.op.name in ("gather", "scatter"):
@@ -136,41 +118,44 @@ class Points:
             for i in node.inputs:
                 if self._last[i] == position and i not in self._kept:
                     values.pop(i, None)
-        return [[values[r] for r in graph] for graph in self.roots]
+        mixed = [self.given.mixed(same) for same in zip(*self.roots, strict=True)]
+        return [[field.seen(values[r]) if both and self.given.kinds[r].name == "bits" else values[r]
+                 for r, both in zip(graph, mixed, strict=True)] for graph in self.roots]
 
-    def _draw(self, n: At, field: Field, nodes: Sequence[At]) -> Value:
-        name, shape = leaf_name(n.node), tuple(n.shape)
-        if n.dtype.kind != "float":
-            sizes = sorted({int(s) for m in nodes if m.node.op.name in ("gather", "scatter")
-                            for s in [m.input_types[0].shape[m.attrs["axis"]]] if s})
-            return Value(exact=draw_integers(n.dtype, shape, field.points, self.pool, sizes, seed_of(field.seed, name)))
+    def name(self, node: Node) -> str:
+        """Of what is drawn: the leaf's own, or the place of what was cut."""
+        return leaf_name(node) if node.op in leaves.NAMED_LEAVES else f"cut {self._places[node]}"
+
+    def _draw(self, n: At, field: Field) -> Value:
         lanes = {}
         for lane in field.needed(n):
-            rng = np.random.default_rng(seed_of(field.seed, name, lane))
-            lanes[lane] = rng.integers(0, field.chain[lane], (*shape, field.points), dtype=np.uint64)
+            rng = np.random.default_rng(seed_of(field.seed, leaf_name(n.node), lane))
+            lanes[lane] = rng.integers(0, field.chain[lane], (*n.shape, field.points), dtype=np.uint64)
         return Value(lanes)
 
-    def choices(self, nodes: Sequence[At], field: Field, indices: Mapping[Node, Array]) -> float:
+    def choices(self, nodes: Sequence[At], field: Field, domains: Mapping[Node, Domain], indices: Mapping[Node, Array]) -> float:
         """The most choices (in bits) on which an element of an output hangs, with its counterparts in all graphs."""
-        if not field.selections and not field.roots and not self.given:
+        if not field.selections and not field.roots and not domains:
             return 0.0
         algebra = Selections(field.selections, indices, field.roots)
-        found: dict[Node, object] = {}
+        found: dict[Node, Any] = {}
         for n in nodes:
             node = n.node
-            if isinstance(node.op, AtomicOp):
+            if node in domains:
+                found[node] = algebra.given(n, self.name(node), domains[node].bits)
+            elif node in self.given.atoms:
+                found[node] = algebra.finish(n, algebra.atom(n, *(found[i] for i in node.inputs)))
+            elif isinstance(node.op, AtomicOp):
                 found[node] = algebra.finish(n, node.op.meaning(algebra, n, *(found[i] for i in node.inputs)))
-            elif node.op in leaves.NAMED_LEAVES and n.dtype.kind != "float":
-                found[node] = algebra.given(n, leaf_name(node))
             else:
                 found[node] = getattr(algebra, node.op.name)(n, *(found[i] for i in node.inputs)) if node.inputs else None
         most = 0.0
         for same in zip(*self.roots, strict=True):
             each = [found[r] for r in same if found[r] is not None]
             if each:
-                together = each[0].hardest.reshape(-1)  # type: ignore[attr-defined]
+                together = each[0].hardest.reshape(-1)
                 for other in each[1:]:
-                    together = np.bitwise_or(together, other.hardest.reshape(-1))  # type: ignore[attr-defined]
+                    together = np.bitwise_or(together, other.hardest.reshape(-1))
                 most = max(most, max((algebra.weight(c) for c in together), default=0.0))
         return most
 
@@ -222,7 +207,7 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
     total, largest = terms // _TERMS + sum(sizes.values()) + _LOGARITHM * sum(logarithms) + 1, max(sizes.values(), default=1) + 1
     shapes = [r.type.at(binding).shape for r in p.roots[0]]
     counts = [np.zeros(tuple(int(s) for s in shape), dtype=np.int64) for shape in shapes]
-    hidden = 0.0
+    hidden, domains = 0.0, p.given.domains(nodes, binding)
     roots = sum(sizes[n.node] for n in nodes if n.node.op.name == "sqrt")
     needed, points, work, batch, lost = FEWEST_POINTS, 8 if not roots else min(128, 32 + roots), 0, 0, 0
     if not roots and total > _LARGE:
@@ -238,7 +223,7 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
         field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits)
         indices: dict[Node, Array] = {}
         with np.errstate(all="ignore"):
-            found = p.evaluate(nodes, field, indices if batch == 0 else None)
+            found = p.evaluate(nodes, field, domains, indices if batch == 0 else None)
         for number, (x, y) in enumerate(zip(*found, strict=True)):
             if x.exact is not None:
                 same = np.asarray(x.exact == y.integers)
@@ -265,7 +250,7 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
             t, f = outcomes.get(node, (False, False))
             outcomes[node] = (t or true, f or false)
         if batch == 0:
-            hidden = p.choices(nodes, field, indices)
+            hidden = p.choices(nodes, field, domains, indices)
         chance = degree / prime + (1.0 - 2.0**-hidden)
         if chance >= 1.0 - 1e-6:
             raise OutsideFragmentError(f"degree {degree:.1e} and {hidden:.0f} choices hide too much")
@@ -297,10 +282,11 @@ def fingerprint(graph: Graph, dims: Mapping[str, int] | None = None, points: int
     """
     p = Points([graph.roots], bits)
     first = choose(p.roots[0], {name: bounds(x) for name, x in graph.dims.items()}).bindings[0]
-    nodes = p.at({**first, **(dims or {})})
+    binding = {**first, **(dims or {})}
+    nodes = p.at(binding)
     field = Field(residues.CHAINS[0], points, seed, p.lanes, bits)
     with np.errstate(all="ignore"):
-        (found,) = p.evaluate(nodes, field)
+        (found,) = p.evaluate(nodes, field, p.given.domains(nodes, binding))
     h = hashlib.sha256(f"{points} {seed} {bits}".encode())
     for name, x, lane in zip([*graph.outputs, *graph.updates], found, p.compared_in, strict=True):
         values = x.exact if x.exact is not None else x.lanes[lane]

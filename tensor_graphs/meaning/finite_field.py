@@ -40,6 +40,9 @@ MOST_LITERALS = 20_000
 
 POLE = 2
 
+COMMUTATIVE = frozenset({"and", "xor", "max", "not_equal"})
+"""Atoms of integers whose operands may change places."""
+
 _LEAST = np.int64(np.iinfo(np.int64).min)
 
 
@@ -191,6 +194,29 @@ class Field:
         (seen,) = self.looked_at(n, x)
         lanes = {i: residues.oracle(seen, self.keyed(f"{word} {i}"), m, self.chain[i], odd) for i in self.needed(n)}
         return Value(lanes, bad=_either(x.bad, x.minus))
+
+    def atom(self, n: At, *operands: Value) -> Value:
+        """Integers or booleans as a keyed random function of integers (given.py). Commutative ops stay so; x < x and x ≠ x are
+        False."""
+        given = np.broadcast_arrays(*(x.integers for x in operands))
+        self.selections[n.node] = (np.stack([g.astype(np.int64, copy=False) if g.dtype != np.uint64 else g.view(np.int64)
+                                             for g in given]), ())
+        words = list(self.selections[n.node][0])
+        if n.node.op.name in COMMUTATIVE:
+            words = [np.minimum(*words), np.maximum(*words)]
+        made = self.keyed(f"{n.node.op.name} {n.dtype.name}")
+        for word in words:
+            made = residues.mix(word.view(np.uint64), np.asarray(made))
+        bad = _either(*(x.bad for x in operands))
+        if n.dtype.kind != "bool":
+            return Value(exact=made.astype(n.dtype.numpy), bad=bad)
+        differ = np.asarray(words[0] != words[1]) if len(words) == 2 else np.ones((), dtype=np.bool_)
+        return Value(exact=differ & ((made >> np.uint64(7)) & np.uint64(1)).astype(np.bool_), bad=bad)
+
+    def seen(self, x: Value) -> Value:
+        """The bits of a sum, or the number that bits are: a keyed random function of the integers (given.py)."""
+        made = residues.mix(x.integers.astype(np.uint64), self.keyed(f"seen {x.integers.dtype}"))
+        return dataclasses.replace(x, exact=made.astype(x.integers.dtype))
 
     # ---- sources and elementwise -------------------------------------------------------------------------------------
 

@@ -29,8 +29,8 @@ from tensor_graphs.meaning.errors import OutsideFragmentError
 MOST_ELEMENTS = 300_000
 """of all nodes that hang on a choice; beyond, following each would take seconds."""
 
-GIVEN_BITS = {"bool": 1.0, "int": 2.0, "uint": 2.0}
-"""How many choices between two an element of an input that is not a float counts for."""
+LINEAR = frozenset({"add", "sum", "xor", "cast"})
+"""Where two integers differ their sums with others do: the harder term counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ class Selections:
             self._weighed[choices] = found
         return found
 
-    def given(self, n: At, name: str) -> Choices:
-        """An input, parameter or state of integers or booleans."""
-        weight, size = GIVEN_BITS[n.dtype.kind], int(math.prod(n.shape))
+    def given(self, n: At, name: str, bits: float) -> Choices:
+        """Integers or booleans that are given, each of which counts for so many bits (given.py)."""
+        size = int(math.prod(n.shape))
         self._count(size)
         made = np.empty(size, dtype=object)
-        made[:] = [self.choice((name, i), weight) for i in range(size)]
+        made[:] = [self.choice((name, i), bits) for i in range(size)]
         return Choices(made.reshape(n.shape), made.reshape(n.shape))
 
     def _count(self, size: int) -> None:
@@ -95,7 +95,7 @@ class Selections:
     def finish(self, n: At, value: Choices | None) -> Choices | None:
         if value is not None:
             self._count(value.every.size)
-            if n.dtype.kind != "float":                     # integers have divisors of 0: every choice counts
+            if n.dtype.kind != "float" and n.node.op.name not in LINEAR:    # integers have divisors of 0: every choice counts
                 return Choices(value.every, value.every)
         return value
 
@@ -134,6 +134,19 @@ class Selections:
             made[i] = self.choice(operands, math.log2(len(operands))) if len(operands) > 1 else 0
         made = made.reshape(shape)
         return Choices(made, made)
+
+    def atom(self, n: At, *operands: Choices | None) -> Choices | None:
+        """A keyed random function of integers: all choices of its operands, and one for each set of operands."""
+        joined: Choices | None = None
+        for each in operands:
+            joined = self._join(joined, each, self._union)
+        values, _ = self.compared[n.node]
+        size = math.prod(n.shape)
+        self._count(size)
+        rows = np.ascontiguousarray(values.reshape(len(values), size, values.shape[-1]))
+        made = np.empty(size, dtype=object)
+        made[:] = [self.choice((n.node.op.name, n.dtype.name, rows[:, i].tobytes()), 1.0) for i in range(size)]
+        return self._join(joined, Choices(made.reshape(n.shape), made.reshape(n.shape)), self._union)
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -189,7 +202,8 @@ class Selections:
     def mul(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
         return self._join(x, y, self._union)
 
-    idiv = bit_and = bit_xor = mul
+    idiv = bit_and = mul
+    bit_xor = add
 
     def max(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
         return self._join(self._join(x, y, self._larger_of), self._event(n), self._union)
