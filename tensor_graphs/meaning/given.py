@@ -220,9 +220,12 @@ class Given:
 
     def _together(self, node: Node, name: Name, operands: Sequence[Kind], which: Sequence[int]) -> Kind:
         """The kind made of these operands: sums, or bits; operands of the other kind are seen through a random function."""
-        other = "bits" if name == "ring" else "ring"
-        if any(operands[k].name == other for k in which):
-            self.views[node] = tuple(k in which and o.name == other for k, o in enumerate(operands))
+        def seen(o: Kind) -> bool:
+            return o.name == "bits" if name == "ring" else o.name == "ring" or bool(o.added) or o.sign < 0
+
+        views = tuple(k in which and seen(o) for k, o in enumerate(operands))
+        if any(views):
+            self.views[node] = views
         for k in which:
             self._counts(operands[k], node.dtype)
         return Kind(name, frozenset().union(*(operands[k].leaves for k in which)))

@@ -1,6 +1,7 @@
 """random_graphs: random pairs of graphs that are equal by construction, or differ by one change that is no identity.
 
-An expression is drawn over two inputs [n, m] and a few ops; `IDENTITIES` rewrite a node to another that is the same
+An expression is drawn over three inputs [n, m], integers [n], a table of which they look up rows, and a few ops;
+`IDENTITIES` rewrite a node to another that is the same
 function of real numbers wherever both are defined, `MISTAKES` to one that looks like it. Everything hangs on one seed.
 """
 
@@ -19,6 +20,9 @@ from tensor_graphs.meaning.interpreter import evaluate
 N, M = tg.dim("n", 1, 64), tg.dim("m", 1, 64)
 LEAVES = (tg.input("x", (N, M)), tg.input("y", (N, M)), tg.input("z", (N, M)))
 
+WORDS, ROWS = tg.input("words", (N,), tg.i32), 9
+TABLE = tg.input("table", (ROWS, M))
+
 
 @dataclass(frozen=True)
 class RandomPair:
@@ -28,9 +32,27 @@ class RandomPair:
     changes: tuple[str, ...]
 
 
+def both(x: Node, y: Node) -> Node:
+    return tg.bit_and(x, y)
+
+
+def as_ones(x: Node) -> Node:
+    return x * 0.0 + 1.0
+
+
 def positive(x: Node) -> Node:
     """A number > 0 made of any."""
     return x * x + 1.0
+
+
+def gate(test: Node, x: Node, y: Node) -> Node:
+    """x in the rows in which the test [n] holds, y in the others."""
+    return tg.where(tg.expand(tg.reshape(test, (N, 1)), (N, M)), x, y)
+
+
+def _flat(n: Node) -> bool:
+    """Whether this is a node of integers [n]."""
+    return n.dtype == tg.i32 and n.shape == (N,)
 
 
 OPS: dict[str, Callable[[random.Random, Node, Node], Node]] = {
@@ -43,6 +65,11 @@ OPS: dict[str, Callable[[random.Random, Node, Node], Node]] = {
     "centre": lambda r, x, y: x - tg.mean(x, axes=1, keepdims=True), "where": lambda r, x, y: tg.where(x < y, x * 2.0, y),
     "flip": lambda r, x, y: tg.flip(x, axes=r.randrange(2)), "rowsum": lambda r, x, y: x + y.sum(1, keepdims=True),
     "colmax": lambda r, x, y: x - y.max(0, keepdims=True), "sin": lambda r, x, y: tg.sin(x), "relu": lambda r, x, y: tg.relu(x),
+    "pick": lambda r, x, y: x + tg.gather(TABLE, WORDS, axis=0),
+    "gate": lambda r, x, y: gate(tg.less(WORDS, r.randrange(ROWS)), x, y),
+    "one word": lambda r, x, y: gate(tg.equals(WORDS, r.randrange(ROWS)), x, y),
+    "block": lambda r, x, y: gate(tg.equals(WORDS // 4, r.randrange(3)), x, y),
+    "weigh": lambda r, x, y: x * tg.reshape(tg.cast(WORDS % r.choice([3, 4]), tg.f32), (N, 1)),
     "abs": lambda r, x, y: tg.abs(x), "cumsum": lambda r, x, y: tg.cumsum(x, axis=1), "silu": lambda r, x, y: tg.silu(x),
 }
 
@@ -101,6 +128,15 @@ IDENTITIES: dict[str, Callable[[random.Random, Node], Node | None]] = {
     if _is(n, "rms_norm") else None,
     "sum of flipped": lambda r, n: tg.flip(n.inputs[0], axes=tuple(n.attrs["axes"])).sum(n.attrs["axes"])
     if _is(n, "sum") and n.inputs[0].rank == 2 else None,
+    "table moved": lambda r, n: tg.gather(n.inputs[0] + 1.0, n.inputs[1], axis=0) - gate(
+        both(tg.less(-1, WORDS), tg.less(WORDS, ROWS)), as_ones(n), n * 0.0) if _is(n, "gather") and n.inputs[0] is TABLE else None,
+    "not the other way round": lambda r, n: tg.logical_not(tg.less_equal(n.inputs[1], n.inputs[0])) if _is(n, "less") and _flat(
+        n.inputs[0]) else None,
+    "neither less nor more": lambda r, n: tg.logical_not(both(
+        tg.logical_not(tg.less(*n.inputs)), tg.logical_not(tg.less(n.inputs[1], n.inputs[0])))) if (
+        _is(n, "not_equal") and n.inputs[0] is WORDS) else both(
+        tg.less_equal(*n.inputs), tg.less_equal(n.inputs[1], n.inputs[0])) if _is(n, "equals") and n.inputs[0] is WORDS else None,
+    "words there and back": lambda r, n: (n + 5) - 5 if n is WORDS else None,
     "magnitude by relu": lambda r, n: tg.relu(n.inputs[0]) + tg.relu(-n.inputs[0]) if _is(n, "abs") else None,
     "exp of a sum": lambda r, n: tg.exp(n.inputs[0] - LEAVES[1]) * tg.exp(LEAVES[1])
     if _is(n, "exp") and n.shape == (N, M) else None,
@@ -125,9 +161,19 @@ MISTAKES: dict[str, Callable[[random.Random, Node], Node | None]] = {
     "exp in base two": lambda r, n: tg.exp2(n.inputs[0]) if _is(n, "exp") else None,
     "branches swapped": lambda r, n: tg.where(n.inputs[0], n.inputs[2], n.inputs[1]) if _is(n, "where") else None,
     "another leaf": lambda r, n: LEAVES[2] + n * 0.0 if n is LEAVES[0] else None,
+    "last row dropped": lambda r, n: tg.gather(n.inputs[0][:ROWS - 1], n.inputs[1], axis=0) if _is(n, "gather") and (
+        n.inputs[0].shape[0] == ROWS) else None,
+    "one word off": lambda r, n: tg.less(n.inputs[0], n.inputs[1] + 1) if _is(n, "less") and _flat(n.inputs[0]) else None,
+    "clipped words": lambda r, n: tg.minimum(n, ROWS - 2) if n is WORDS else None,
+    "another block": lambda r, n: n.inputs[0] // 5 if _is(n, "idiv", "floor_div") and _flat(n) else None,
     "clipped": lambda r, n: tg.clip(n, -2.0, 2.0) if _plain(n) else None,
     "root of the square": lambda r, n: tg.sqrt(n * n) if _plain(n) else None,
 }
+
+
+OF_WORDS = frozenset({"table moved", "not the other way round", "neither less nor more", "words there and back", "last row dropped",
+                      "one word off", "clipped words", "another block"})
+"""Rows about integers: half of all tries in a graph that has some."""
 
 
 def expression(r: random.Random, steps: int) -> Node:
@@ -141,9 +187,11 @@ def expression(r: random.Random, steps: int) -> Node:
 def change(r: random.Random, root: Node, table: dict[str, Callable[[random.Random, Node], Node | None]]) -> tuple[Node, str] | None:
     """The expression with one node rewritten by a row of the table that fits, and the row's name."""
     places = walk([root])
+    of_words = [(place, name) for name in sorted(OF_WORDS & set(table)) for place in places if table[name](r, place) is not None]
     for _ in range(30):
-        target, name = r.choice(places), r.choice(sorted(table))
-        made = table[name](r, target) if target.op.kind != "leaf" or name == "another leaf" or r.random() < 0.2 else None
+        target, name = r.choice(of_words) if of_words and r.random() < 0.5 else (r.choice(places), r.choice(sorted(table)))
+        of_leaf = name in OF_WORDS or name == "another leaf" or r.random() < 0.2
+        made = table[name](r, target) if target.op.kind != "leaf" or of_leaf else None
         if made is None or made.type != target.type or made is target:
             continue
 
@@ -193,10 +241,13 @@ def differ(a: tg.Graph, b: tg.Graph, seed: int) -> bool | None:
         rng = np.random.default_rng([seed, trial])
         leaves = {**a.inputs, **a.parameters, **b.inputs, **b.parameters}
         binding = {name: min(size + i, 9) for i, name in enumerate(sorted({**a.dims, **b.dims}))}
-        values = {node: rng.standard_normal([int(s) for s in node.type.at(binding).shape]) for node in leaves.values()}
+        shapes = {node: [int(s) for s in node.type.at(binding).shape] for node in leaves.values()}
+        values = {node: rng.integers(-2, ROWS + 2, shape).astype(np.int32) if node is WORDS else rng.standard_normal(shape)
+                  for node, shape in shapes.items()}
         different: np.ndarray | None = None
         for nearby in range(NEARBY):
-            at = {node: v * (1 + 1e-9 * rng.standard_normal(v.shape)) if nearby else v for node, v in values.items()}
+            at = {node: v * (1 + 1e-9 * rng.standard_normal(v.shape)) if nearby and node is not WORDS else v
+                  for node, v in values.items()}
             with np.errstate(all="ignore"):
                 x, y = evaluate([*a.roots, *b.roots], at, binding)
             if x.shape != y.shape:

@@ -60,6 +60,8 @@ DIFFERENT: dict[str, tuple[Node, Node]] = {
     "the largest remainder of a square": (N * N % 1000003 // 1000002 * K, N * 0 + K * 0),
     "the largest remainder of bits": (odd(N, 0x12345678) % 1000003 // 1000002 * K, N * 0 + K * 0),
     "all bits set": (both(N * 40503, 4095) // 4095 * K, N * 0 + K * 0),
+    "a rare carry": (as_float(odd(N, N + 1) // 2**20), F * 0.0),
+    "a rare carry of a sum": (as_float(both(N + M, 2**20 - 1) + 1) * as_float((both(N + M, 2**20 - 1) + 1) // 2**20), F * 0.0),
     "a byte that wraps": (as_float(U8 + number(1, "u8")), as_float(U8) + 1.0),
     "a byte that has no opposite": (as_float(-S8), -as_float(S8)),
     "a byte whose complement wraps": (as_float(odd(S8, number(-1, "i8")) + number(1, "i8")), -as_float(S8)),
