@@ -39,10 +39,12 @@ log = logging.getLogger(__name__)
 
 Status = Literal["structural", "fingerprint", "refuted", "unknown"]
 
-LARGEST_RUN = 8_000_000
-"""Elements of all nodes that a run in float64 may have."""
+LARGEST_RUN = 40_000_000
+"""What one run in float64 may cost (counterexample.cost): a seventh of a second."""
 
-_RUNS_WORK = 30_000_000
+_RUNS_WORK = 240_000_000
+"""What all runs of one comparison may cost: under a second."""
+
 _DIRECT_ABOVE = 2_000_000
 
 ASSUMED = {
@@ -158,19 +160,18 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
     except TensorGraphsError as e:
         reason = _first_line(e)
     difference: float | None = None
-    allowed = _RUNS_WORK if reason else LARGEST_RUN
+    allowed = _RUNS_WORK
     for run_at, kind, trial_seed in itertools.islice(counterexample.trials(_runnable(sizes, done, roots)), None if reason else 2):
         try:
-            size = counterexample.work(expanded, run_at)
-            use_direct = size > _DIRECT_ABOVE
-            if use_direct:
-                size = counterexample.work(roots, run_at)
-            allowed -= size * 4
-            if size > LARGEST_RUN or allowed < 0:
-                break
+            use_direct = counterexample.work(expanded, run_at) > _DIRECT_ABOVE
+            size = counterexample.cost(roots, run_at)
+            again = size if use_direct else counterexample.OP_BY_OP * counterexample.work(expanded, run_at)
+            if size > LARGEST_RUN or size + counterexample.RUNS * again > allowed:
+                continue
             trial = counterexample.attempt(left, right, run_at, kind, seed + trial_seed, use_direct)
         except TensorGraphsError:
             continue
+        allowed -= size + again * (counterexample.RUNS if trial is None else trial.disturbed)
         if trial is None:
             continue
         difference = max(difference or 0.0, trial.difference)
