@@ -148,34 +148,38 @@ class Counterexample:
 
 def work(roots: Sequence[Node], binding: Mapping[str, int]) -> int:
     """Elements of all nodes, composites unexpanded."""
-    return sum(d.evaluate(t.size(), binding) for node in walk(roots) for t in node.types)
+    return sum(_elements(node, binding) for node in walk(roots))
 
 
-OP_BY_OP = 4
-"""What an element costs that is disturbed on its way through every op of a definition."""
+def _elements(node: Node, binding: Mapping[str, int]) -> int:
+    return sum(math.prod(d.evaluate(s, binding) for s in t.shape) for t in node.types)
+
+
+DISTURBED = 4
+"""How much longer an op takes whose result is disturbed (14 ns for an element, 3 without)."""
 
 _DIRECT_SPARES = 8
-"""A direct evaluation costs a part of the elements of its definition: attention takes 0.5 to 1 ns for each, where a disturbed
-run op by op takes 14."""
+"""A direct evaluation costs a part of the elements of its definition: attention takes 0.5 to 1 ns for each, disturbed or not."""
 
 _TERMS = 64
 """Products within a matrix product that take as long as one element elsewhere."""
 
 
-def cost(roots: Sequence[Node], binding: Mapping[str, int]) -> int:
+def cost(roots: Sequence[Node], binding: Mapping[str, int], disturbed: bool = False) -> int:
     """What one run of these nodes with direct evaluations takes, in elements of some 4 ns."""
-    return sum(_cost(node, binding, True) for node in walk(roots))
+    return sum(_cost(node, binding, DISTURBED if disturbed else 1, True) for node in walk(roots))
 
 
-def _cost(node: Node, binding: Mapping[str, int], spared: bool) -> int:
-    found = sum(d.evaluate(t.size(), binding) for t in node.types)
+def _cost(node: Node, binding: Mapping[str, int], each: int, spared: bool) -> int:
+    found = _elements(node, binding)
     if node.op.name == "dot":
-        return found * (1 + d.evaluate(node.inputs[0].shape[-1], binding) // _TERMS)
-    if isinstance(node.op, CompositeOp):
-        definition = node.op.define([i.type for i in node.inputs], node.attrs)
-        spares = _DIRECT_SPARES if spared and node.op.direct is not None else 1
-        found += sum(_cost(x, binding, spared and spares == 1) for x in walk(definition.outputs)) // spares
-    return found
+        return found * (each + d.evaluate(node.inputs[0].shape[-1], binding) // _TERMS)
+    if not isinstance(node.op, CompositeOp):
+        return found * each
+    definition = node.op.define([i.type for i in node.inputs], node.attrs)
+    if spared and node.op.direct is not None:
+        return found * each + sum(_cost(x, binding, 1, False) for x in walk(definition.outputs)) // _DIRECT_SPARES
+    return found + sum(_cost(x, binding, each, spared) for x in walk(definition.outputs))
 
 
 def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int]) -> Array:

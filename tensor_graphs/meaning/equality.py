@@ -29,7 +29,7 @@ from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, replace_dims
 from tensor_graphs.language.node import Node, rebuild, walk
-from tensor_graphs.meaning import counterexample
+from tensor_graphs.meaning import counterexample, sides
 from tensor_graphs.meaning.counterexample import Counterexample
 from tensor_graphs.meaning.errors import OutsideFragmentError
 from tensor_graphs.meaning.fingerprint import MOST_WORK, Points, compare
@@ -42,8 +42,8 @@ Status = Literal["structural", "fingerprint", "refuted", "unknown"]
 LARGEST_RUN = 40_000_000
 """What one run in float64 may cost (counterexample.cost): a seventh of a second."""
 
-_RUNS_WORK = 240_000_000
-"""What all runs of one comparison may cost: under a second."""
+_RUNS_WORK = 150_000_000
+"""What all runs of one comparison may cost: half a second."""
 
 _DIRECT_ABOVE = 2_000_000
 
@@ -133,6 +133,8 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
     try:
         points = Points([list(left.values()), list(right.values())], bits)
         sizes = choose(points.order, symbols)
+        needed = sides.find(points.order, sizes.bindings, symbols)
+        sizes = sizes.with_more(needed.added, needed.met)
         budget = MOST_WORK
         for binding in sizes.bindings:
             try:
@@ -155,6 +157,8 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
                 log.debug("not compared at %s: too much", sizes.further)
         if not done and not reason:
             reason = "no choice of sizes at which both graphs have a meaning"
+        if not reason:
+            reason = needed.missing or _left_out(needed.added, done)
         if not reason and (hidden := unseen(points.order, done, symbols)) is not None:
             reason = f"{hidden.op.name} of sizes comes out otherwise at large sizes than at those compared"
     except TensorGraphsError as e:
@@ -165,7 +169,8 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
         try:
             use_direct = counterexample.work(expanded, run_at) > _DIRECT_ABOVE
             size = counterexample.cost(roots, run_at)
-            again = size if use_direct else counterexample.OP_BY_OP * counterexample.work(expanded, run_at)
+            again = (counterexample.cost(roots, run_at, True) if use_direct else
+                     counterexample.DISTURBED * counterexample.work(expanded, run_at))
             if size > LARGEST_RUN or size + counterexample.RUNS * again > allowed:
                 continue
             trial = counterexample.attempt(left, right, run_at, kind, seed + trial_seed, use_direct)
@@ -185,6 +190,14 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
         return Verdict("unknown", reason=reason, difference=difference, sizes=tuple(done), bits=bits)
     assert points is not None
     return Verdict("fingerprint", probability, tuple(done), sizes.met, _assuming(points), difference=difference, bits=bits)
+
+
+def _left_out(needed: Sequence[Mapping[str, int]], done: Sequence[Mapping[str, int]]) -> str:
+    """Why sizes that would have been needed are not among those compared, or nothing."""
+    for binding in needed:
+        if binding not in done:
+            return f"the sizes {', '.join(f'{k} = {v}' for k, v in binding.items())} do not go together"
+    return ""
 
 
 def _first_line(e: TensorGraphsError) -> str:

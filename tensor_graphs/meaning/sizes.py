@@ -41,6 +41,12 @@ class Sizes:
     met: Mapping[str, tuple[int, ...]]
     further: dict[str, int]
 
+    def with_more(self, bindings: Iterable[dict[str, int]], met: Mapping[str, Iterable[int]]) -> Sizes:
+        """The same with more sizes to be compared, and more numbers that meet dims."""
+        names = sorted({*self.met, *(name for name, numbers in met.items() if numbers)})
+        return Sizes((*self.bindings, *bindings),
+                     {name: tuple(sorted({*self.met.get(name, ()), *met.get(name, ())})) for name in names}, self.further)
+
 
 def _numbers(value: Any) -> Iterable[int]:
     """The ints anywhere inside of an attribute, those inside of expressions of dims too."""
