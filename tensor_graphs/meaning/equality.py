@@ -29,7 +29,7 @@ from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, replace_dims
 from tensor_graphs.language.node import Node, rebuild, walk
-from tensor_graphs.meaning import counterexample, sides
+from tensor_graphs.meaning import counterexample, ranges, sides
 from tensor_graphs.meaning.counterexample import Counterexample
 from tensor_graphs.meaning.errors import OutsideFragmentError
 from tensor_graphs.meaning.fingerprint import MOST_WORK, Points, compare
@@ -135,6 +135,8 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
         sizes = choose(points.order, symbols)
         needed = sides.find(points.order, sizes.bindings, symbols)
         sizes = sizes.with_more(needed.added, needed.met)
+        wrapping = ranges.find(points.order, sizes.bindings, symbols, points.shared, bits)
+        sizes = sizes.with_more(wrapping.added, {})
         budget = MOST_WORK
         for binding in sizes.bindings:
             try:
@@ -158,7 +160,7 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
         if not done and not reason:
             reason = "no choice of sizes at which both graphs have a meaning"
         if not reason:
-            reason = needed.missing or _left_out(needed.added, done)
+            reason = needed.missing or wrapping.missing or _left_out((*needed.added, *wrapping.added), done)
         if not reason and (hidden := unseen(points.order, done, symbols)) is not None:
             reason = f"{hidden.op.name} of sizes comes out otherwise at large sizes than at those compared"
     except TensorGraphsError as e:

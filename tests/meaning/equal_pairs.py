@@ -478,6 +478,20 @@ def smaller_times_larger() -> tuple[tg.Node, tg.Node]:
     return _counted(dim_min(c1, c2) * dim_max(c1, c2), c1 * c2)
 
 
+@EQUAL.add()
+def bytes_wrap_in_both() -> tuple[tg.Node, tg.Node]:
+    """Compared beyond 256 as well."""
+    x, count = tg.input("r", (N,)), tg.iota((N,), 0, tg.u8)
+    return x * tg.cast(count + count, tg.f32), x * tg.cast(count * 2, tg.f32)
+
+
+@EQUAL.add()
+def flipped_by_unsigned_indices() -> tuple[tg.Node, tg.Node]:
+    """−i wraps at every size, and n − 1 − i nowhere."""
+    x = tg.input("r", (N,))
+    return tg.gather(x, tg.constant(N - 1, tg.u32) - tg.iota((N,), 0, tg.u32), 0), tg.flip(x, axes=0)
+
+
 # ---- casts count -----------------------------------------------------------------------------------------------------
 
 

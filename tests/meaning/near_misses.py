@@ -24,6 +24,7 @@ from tests.meaning.equal_pairs import (
     D,
     H,
     K,
+    M,
     N,
     Q,
     R,
@@ -316,6 +317,53 @@ def three_dims_large() -> tuple[dict[str, tg.Node], dict[str, tg.Node]]:
     """A box of too many sizes to look at all of them."""
     left, right = _counts(dim_max(C1 - 200, 0) * dim_max(C2 - 200, 0) * dim_max(N - 3000, 0), 0)
     return {**left, "s": tg.input("s", (N,))}, {**right, "s": tg.input("s", (N,))}
+
+
+# ---- integers that the sizes alone determine, and that their dtype does not hold at all sizes ---------------------------
+
+
+def _as_f32(one: tg.Node, other: tg.Node) -> tuple[tg.Node, tg.Node]:
+    x = tg.input("r1", (C400,))
+    return x * tg.cast(one, tg.f32), x * tg.cast(other, tg.f32)
+
+
+def _counting(dtype: tg.DType) -> tg.Node:
+    return atomic.iota((C400,), 0, dtype)
+
+
+def _repeated(x: tg.Node) -> tg.Node:
+    return atomic.expand(tg.reshape(x, (1,)), (C400,))
+
+
+C400, C5 = tg.dim("c", 1, 400), tg.dim("c", 1, 100_000)
+MISSES.many(
+    bytes_count_to_255=lambda: _as_f32(_counting(tg.u8), _counting(tg.i32)),
+    cast_to_bytes_wraps=lambda: _as_f32(tg.cast(_counting(tg.i32), tg.u8), _counting(tg.i32)),
+    cast_of_a_float_saturates=lambda: _as_f32(tg.cast(tg.cast(_counting(tg.i32), tg.f32), tg.u8), _counting(tg.i32)),
+    size_cast_to_a_byte=lambda: _as_f32(tg.cast(tg.constant(C400, tg.i32), tg.u8), tg.constant(C400, tg.i32)),
+    product_of_bytes=lambda: _as_f32(_counting(tg.u8) * 3, _counting(tg.i32) * 3),
+    square_of_short_numbers=lambda: _as_f32(_counting(tg.u16) * _counting(tg.u16), _counting(tg.i32) * _counting(tg.i32)),
+    sum_of_bytes=lambda: _as_f32(_repeated(_counting(tg.u8).sum(0)), _repeated(_counting(tg.i32).sum(0))),
+    running_sum_of_short_numbers=lambda: _as_f32(tg.cumsum(_counting(tg.i16)), tg.cumsum(_counting(tg.i32))),
+    minus_signed_bytes=lambda: _as_f32(-_counting(tg.i8), -_counting(tg.i32)),
+    difference_of_sizes_in_a_byte=lambda: (
+        A * tg.cast(tg.cast(tg.constant(N - M, tg.i32), tg.i8), tg.f32), A * tg.cast(tg.constant(N - M, tg.i32), tg.f32)),
+    squares_beyond_two_to_the_31=lambda: (
+        tg.input("r1", (C5,)) * tg.cast(atomic.iota((C5,), 0, tg.i32) * atomic.iota((C5,), 0, tg.i32), tg.f32),
+        tg.input("r1", (C5,)) * tg.cast(atomic.iota((C5,), 0, tg.i64) * atomic.iota((C5,), 0, tg.i64), tg.f32)),
+)
+UNDECIDED.many(
+    a_byte_holds_no_size_above_255=lambda: _as_f32(tg.constant(C400, tg.u8), tg.constant(C400, tg.i32)),
+    sum_of_given_booleans_in_a_byte=lambda: _as_f32(
+        _repeated(tg.cast(tg.input("p", (C400,), tg.bool_), tg.u8).sum(0)),
+        _repeated(tg.cast(tg.input("p", (C400,), tg.bool_), tg.i32).sum(0))),
+)
+
+
+@UNDECIDED.add(bits=True)
+def bf16_counts_to_256() -> tuple[tg.Node, tg.Node]:
+    one, other = tg.cast(_counting(tg.i32), tg.bf16), _counting(tg.i32)
+    return _as_f32(one, other)
 
 
 @MISSES.add()
