@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -83,8 +83,9 @@ class Verdict:
 
     def show(self) -> str:
         """A few lines for a person."""
+        assuming = [f"  assuming {', '.join(self.assuming)}"] if self.assuming else []
         if self.status == "structural":
-            return "equal: the same graph once composites are written out"
+            return "\n".join(["equal: the same graph once composites are written out", *assuming])
         if self.status == "refuted":
             assert self.counterexample is not None
             return "not equal:\n" + self.counterexample.show()
@@ -96,9 +97,7 @@ class Verdict:
             at = "; ".join(", ".join(f"{k} = {v}" for k, v in s.items()) for s in self.sizes)
             meets = "; ".join(f"{k} meets {', '.join(map(str, v))}" for k, v in self.tested_at.items())
             lines.append(f"  {'tested' if self.tested_at else 'compared'} at {at}{f' ({meets})' if meets else ''}")
-        if self.assuming:
-            lines.append(f"  assuming {', '.join(self.assuming)}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *assuming])
 
     def as_json(self) -> dict[str, Any]:
         return {"verdict": self.status, "probability": self.probability, "sizes": [dict(s) for s in self.sizes],
@@ -115,16 +114,16 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
     seed. Never raises for graphs that are well formed: what cannot be decided is "unknown", with the reason.
     """
     try:
-        left, right = _together(a, b, bits)
+        left, right, common = _together(a, b, bits)
     except TensorGraphsError as e:
         return Verdict("unknown", reason=_first_line(e), bits=bits)
     if all(x is right[name] for name, x in left.items()):
-        return Verdict("structural", bits=bits)
+        return Verdict("structural", assuming=common, bits=bits)
     roots = [*left.values(), *right.values()]
     try:
         expanded = expand_all(roots)
         if expanded[:len(left)] == expanded[len(left):]:
-            return Verdict("structural", bits=bits)
+            return Verdict("structural", assuming=common, bits=bits)
     except TensorGraphsError as e:
         return Verdict("unknown", reason=_first_line(e), bits=bits)
     symbols = _symbols(roots)
@@ -191,7 +190,8 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
     if reason:
         return Verdict("unknown", reason=reason, difference=difference, sizes=tuple(done), bits=bits)
     assert points is not None
-    return Verdict("fingerprint", probability, tuple(done), sizes.met, _assuming(points), difference=difference, bits=bits)
+    assuming = (*common, *_assuming(points))
+    return Verdict("fingerprint", probability, tuple(done), sizes.met, assuming, difference=difference, bits=bits)
 
 
 def _left_out(needed: Sequence[Mapping[str, int]], done: Sequence[Mapping[str, int]]) -> str:
@@ -230,8 +230,8 @@ def _runnable(sizes: Sizes, done: Sequence[Mapping[str, int]], roots: Sequence[N
 # ---- the same leaves, dims and outputs -------------------------------------------------------------------------------
 
 
-def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str, Node]]:
-    """The outputs and new states of both graphs by name, over the same leaves and dims.
+def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str, Node], tuple[str, ...]]:
+    """The outputs and new states of both graphs by name, over the same leaves and dims; and which sizes they have in common.
 
     Raises OutsideFragmentError where leaves or outputs cannot be paired.
     """
@@ -266,7 +266,21 @@ def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str
     for name, x, y in zip(left, new_a, new_b, strict=True):
         if x.rank != y.rank or (x.dtype != y.dtype and (bits or not x.dtype.kind == y.dtype.kind == "float")):
             raise OutsideFragmentError(f"{name} is {x.type} in one graph and {y.type} in the other")
-    return dict(zip(left, new_a, strict=True)), dict(zip(left, new_b, strict=True))
+    common = dict.fromkeys([*_narrowed(a.dims, to_a), *_narrowed(b.dims, to_b)])
+    return dict(zip(left, new_a, strict=True)), dict(zip(left, new_b, strict=True)), tuple(common)
+
+
+def _narrowed(dims: Mapping[str, Dim], to: Mapping[str, Dim]) -> Iterator[str]:
+    """In words, which dims have fewer sizes than they had before they were made the same as those of another graph."""
+    for name, new in to.items():
+        if name not in dims:
+            continue
+        if isinstance(new, d.Expr) and [str(new)] == list(new.symbols):
+            low, high = d.bounds(new)
+            if (low, high) != d.bounds(dims[name]):
+                yield f"{new} from {low} to {high}"
+        else:
+            yield f"{name} = {new}"
 
 
 def _two_types(x: Node, y: Node) -> OutsideFragmentError:
@@ -302,18 +316,29 @@ def _unify(one: Dim, other: Dim, to_a: dict[str, Dim], to_b: dict[str, Dim]) -> 
         (low, high), (low_b, high_b) = d.bounds(one), d.bounds(other)
         low, high = max(low, low_b), min(high, high_b)
         if low > high:
-            raise OutsideFragmentError(f"the dims {one} and {other} have no size in common")
+            raise OutsideFragmentError(f"the dim {one} from {d.bounds(one)[0]} to {d.bounds(one)[1]} of one graph and {other} from "
+                                       f"{low_b} to {high_b} of the other have no size in common")
         made = d.dim(str(one), low, high)
         if made != one:
             to_a[str(one)] = made
         if made != other:
             to_b[str(other)] = made
     elif alone_b:
-        to_b[str(other)] = one
+        to_b[str(other)] = _within(one, other)
     elif alone_a:
-        to_a[str(one)] = other
+        to_a[str(one)] = _within(other, one)
     else:
         raise OutsideFragmentError(f"an axis has the size {one} in one graph and {other} in the other")
+
+
+def _within(size: Dim, dim: Dim) -> Dim:
+    """A size that stands for a dim. Raises OutsideFragmentError where it may be none that the dim takes on."""
+    (low, high), (least, most) = d.bounds(size), d.bounds(dim)
+    if low < least or high > most:
+        given = f"{size}" if low == high else f"{size}, from {low} to {high},"
+        raise OutsideFragmentError(f"an axis is {given} in one graph and {dim}, from {least} to {most}, in the other, "
+                                   f"which does not cover it")
+    return size
 
 
 def _roots(g: Graph) -> tuple[dict[str, Node], dict[str, Node]]:

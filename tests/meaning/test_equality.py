@@ -79,6 +79,26 @@ def test_dims_are_matched_by_the_leaves_that_have_them() -> None:
     assert "size" in equal(tg.graph(tg.input("x", (4,)).sum()), tg.graph(tg.input("x", (5,)).sum())).reason
 
 
+def test_a_verdict_says_at_which_sizes_two_graphs_can_be_compared_at_all() -> None:
+    def made(dim: tg.Dim, twice: bool = False) -> tg.Graph:
+        x = tg.input("x", (dim,))
+        return tg.graph(x + x if twice else x * 2.0)
+
+    n, k = tg.dim("n", 1, 64), tg.dim("k", 2, 100)
+    for one, other, said in ((n, 5, "n = 5"), (n, k, "n from 2 to 64"), (k, tg.dim("k", 1, 50), "k from 2 to 50"),
+                             (k, 2 * tg.dim("j", 1, 50), "k = 2*j")):
+        for twice in (False, True):
+            for a, b in ((made(one), made(other, twice)), (made(other, twice), made(one))):
+                verdict = equal(a, b)
+                assert verdict.proved and verdict.assuming[0] in (said, said.replace("n from", "k from")), verdict.show()
+                assert verdict.assuming[0] in verdict.show() and verdict.as_json()["assuming"][0] == verdict.assuming[0]
+    assert "=" not in "".join(equal(made(n), made(n, True)).assuming) and not equal(made(n), made(n)).assuming
+    apart = equal(made(n), made(tg.dim("n", 65, 80)))
+    assert apart.status == "unknown" and "n from 1 to 64" in apart.reason and "n from 65 to 80" in apart.reason
+    assert "n, from 1 to 64" in equal(made(n), made(65)).reason
+    assert "does not cover" in equal(made(n), made(2 * tg.dim("j", 1, 50))).reason
+
+
 def test_a_threshold_that_no_number_shows_makes_a_verdict_unknown() -> None:
     n = tg.dim("n", 1, 4096)
     x = tg.input("x", (n,))
