@@ -6,8 +6,9 @@
 
 Leaves are the same when they have the same name and kind, outputs too (or the same place, where names differ); float
 leaves and outputs may differ in width, as in real numbers they are the same. With bits=True they may not, and every
-narrowing cast is a function of its own: graphs that are equal then round the same values, and differ by the order of
-sums at most.
+narrowing cast, and the rounding of every op on floats below 32 bits, is a function of its own. Arithmetic in f32 and f64 is
+that of real numbers even then, so that graphs equal by fingerprint are reassociating: the same real number, rounded to the
+same narrow widths at the same places, and otherwise in f32 and f64. Only structural means bitwise.
 
 A proof by fingerprint needs agreement at every size and point (fingerprint.py), and no run in float64 that contradicts
 it; a refutation needs inputs at which float64 results differ by more than rounding can explain (counterexample.py).
@@ -56,11 +57,12 @@ ASSUMED = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of two graphs.
+    """What is known of two graphs; status is the key "verdict" of as_json.
 
     probability: that different graphs would have passed (fingerprint only; at most 2^-24). sizes: those compared at.
     tested_at: the numbers written in the program that meet a dim, by dim: the proof then says "tested at these sizes"
-    for it, not "at all". assuming: what was taken for granted. counterexample: inputs (refuted only). reason: why
+    for it, not "at all". assuming: what was taken for granted, first the sizes that the graphs have in common, where their
+    dims differ. counterexample: inputs (refuted only). reason: why
     unknown. difference: the largest relative difference that float64 runs showed, None where there were none.
     """
 
@@ -110,8 +112,9 @@ class Verdict:
 def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
     """Whether a and b compute the same outputs (and new states) for all inputs; see the module's docstring.
 
-    bits: narrowing casts count (mode *bits*), else floats are real numbers (mode *math*). Deterministic for a given
-    seed. Never raises for graphs that are well formed: what cannot be decided is "unknown", with the reason.
+    bits: narrowing casts count (mode *bits*: what is proved is reassociating at the worst), else floats are real numbers
+    (mode *math*: approximate at the worst). Deterministic for a given seed. Never raises for graphs that are well formed: what
+    cannot be decided is "unknown", with the reason.
     """
     try:
         left, right, common = _together(a, b, bits)

@@ -3,7 +3,8 @@
 Bounds and constants that come from a dim are expressions of it, so a graph does the same thing at every size, but where
 a number written in the program meets the dim: a window, a block, a cache of fixed length. Hence: two generic sizes (at
 least 3, different from each other and from every number in the graphs), the two smallest, the sizes around each number
-that meets a dim (w − 1, w, w + 1, 2w + 1), and the residues 0, 1, b − 1 over two blocks of each divisor b.
+that meets a dim (w − 1, w, w + 1, 2w + 1), and the residues 0, 1, b − 1 over two blocks of each divisor b. What these miss
+of min, max and // of dims, sides.py adds; of integers that their dtype does not hold, ranges.py.
 """
 
 from __future__ import annotations
