@@ -200,17 +200,18 @@ def _ends(residue: Array, to_go: Array, valid: Array) -> Iterator[Array]:
         yield to_go == to_go[valid].min()
 
 
-def _class(call: Call, table: _Table) -> Array:
-    """A small number for each row: which operand is taken, or whether a block starts, ends, is the first."""
+def _classes(call: Call, table: _Table) -> tuple[Array, Array]:
+    """Two small numbers for each row: which operand is taken, or whether a block starts or ends; and whether it is the first."""
     if call.fn == "floordiv":
         a, b = (table.values(x) for x in call.args)
         quotient = a // b
         residue = a - quotient * b
         kind = np.where(b - residue == (b - residue)[table.valid].min(initial=1 << 62), 2, 0)
         kind = np.where(residue == residue[table.valid].min(initial=1 << 62), 1, kind)
-        return np.asarray(kind * 2 + (quotient > quotient[table.valid].min(initial=1 << 62)))
+        return kind, (quotient > quotient[table.valid].min(initial=1 << 62)).astype(np.int64)
     operands = [table.values(x) for x in call.args]
-    return np.asarray((np.argmin if call.fn == "min" else np.argmax)(np.stack(operands), axis=0))
+    taken = np.asarray((np.argmin if call.fn == "min" else np.argmax)(np.stack(operands), axis=0))
+    return taken, np.zeros_like(taken)
 
 
 def _lacking(call: Call, table: _Table) -> str:
@@ -346,19 +347,20 @@ class _Search:
     def together(self) -> None:
         """Parts of all calls at once; of each two of them, where those are too many."""
         table = self.table(tuple(sorted({name for call in self.calls for name in _names(call)})))
-        classes = [np.unique(_class(call, table), return_inverse=True)[1].reshape(-1) for call in self.calls]
+        each = [_classes(call, table) for call in self.calls]
         index = np.arange(table.valid.size)
-        joined = classes[0]
-        for k in classes[1:]:
-            joined = np.unique(joined * (k.max() + 1) + k, return_inverse=True)[1].reshape(-1)
+        joined = np.zeros_like(index)
+        for kind, block in each:
+            joined = np.unique(joined * 2 * (kind.max() + 1) + kind * 2 + block, return_inverse=True)[1].reshape(-1)
         groups: Iterable[Array] = [joined]
         if np.unique(joined[table.valid]).size > _MOST_TOGETHER:
-            groups = (a * (b.max() + 1) + b for a, b in itertools.combinations(classes, 2))
+            groups = (x * (y.max() + 1) + y for pair in itertools.combinations(each, 2) for x, y in zip(*pair, strict=True))
         for group in groups:
             parts = np.unique(group[table.valid])
             for part in parts.tolist():
                 count = self.witnesses if parts.size <= _FEW_PARTS else 1
-                self.show(table, _Part(table.valid & (group == part), index, count))
+                if np.count_nonzero(group[table.compared] == part) < count:
+                    self.show(table, _Part(table.valid & (group == part), index, count))
 
 
 def _degree(x: Dim) -> int:
