@@ -17,6 +17,7 @@ import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.leaves import NAMED_LEAVES
 from tensor_graphs.language.node import Node, walk
@@ -27,7 +28,7 @@ NOISE = 2.0**-44
 SAFETY = 256.0
 """A difference counts when it is so many times what the disturbances moved."""
 
-_RUNS = 3
+RUNS = 3
 _SMALLEST = 1e-290
 _CLIPPED = -1990.0                          # exp turns −∞ into 2^-2000 on its way to 0
 
@@ -106,20 +107,25 @@ class _DisturbedWalk(_Walk):
 class Counterexample:
     """Inputs (float64, or integers) at real sizes, and the first place where the outputs differ.
 
-    noise: what rounding could explain there, of both together; inf values mean that shapes differ.
+    noise: what rounding could explain there, of both together. shapes: those of the output in both graphs, where they
+    differ: no inputs are needed to see it then, and there is no place.
     """
 
     sizes: Mapping[str, int]
     leaves: Mapping[str, Array]
     output: str
     index: tuple[int, ...]
-    left: float | int | bool
-    right: float | int | bool
+    left: float | int | bool | None
+    right: float | int | bool | None
     noise: float
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def show(self) -> str:
         """A few lines for a person."""
         at = ", ".join(f"{k} = {v}" for k, v in self.sizes.items())
+        if self.shapes is not None:
+            one, other = map(list, self.shapes)
+            return f"the shapes differ: {self.output} is {one} in one graph and {other} in the other{f' at {at}' if at else ''}"
         place = ", ".join(map(str, self.index))
         explained = f"rounding explains {self.noise:.1e}"
         lines = [f"{self.output}[{place}] is {self.left!r} and {self.right!r} ({explained}){f' at {at}' if at else ''}"]
@@ -135,13 +141,45 @@ class Counterexample:
 
         return {"sizes": dict(self.sizes), "output": self.output, "index": list(self.index), "left": plain(self.left),
                 "right": plain(self.right), "noise": self.noise,
+                "shapes": None if self.shapes is None else [list(x) for x in self.shapes],
                 "leaves": {name: {"dtype": x.dtype.name, "shape": list(x.shape),
                                   "values": [plain(v) for v in x.reshape(-1)[:4096].tolist()]} for name, x in self.leaves.items()}}
 
 
 def work(roots: Sequence[Node], binding: Mapping[str, int]) -> int:
     """Elements of all nodes, composites unexpanded."""
-    return sum(d.evaluate(t.size(), binding) for node in walk(roots) for t in node.types)
+    return sum(_elements(node, binding) for node in walk(roots))
+
+
+def _elements(node: Node, binding: Mapping[str, int]) -> int:
+    return sum(math.prod(d.evaluate(s, binding) for s in t.shape) for t in node.types)
+
+
+DISTURBED = 4
+"""How much longer an op takes whose result is disturbed (14 ns for an element, 3 without)."""
+
+_DIRECT_SPARES = 8
+"""A direct evaluation costs a part of the elements of its definition: attention takes 0.5 to 1 ns for each, disturbed or not."""
+
+_TERMS = 64
+"""Products within a matrix product that take as long as one element elsewhere."""
+
+
+def cost(roots: Sequence[Node], binding: Mapping[str, int], disturbed: bool = False) -> int:
+    """What one run of these nodes with direct evaluations takes, in elements of some 4 ns."""
+    return sum(_cost(node, binding, DISTURBED if disturbed else 1, True) for node in walk(roots))
+
+
+def _cost(node: Node, binding: Mapping[str, int], each: int, spared: bool) -> int:
+    found = _elements(node, binding)
+    if node.op.name == "dot":
+        return found * (each + d.evaluate(node.inputs[0].shape[-1], binding) // _TERMS)
+    if not isinstance(node.op, CompositeOp):
+        return found * each
+    definition = node.op.define([i.type for i in node.inputs], node.attrs)
+    if spared and node.op.direct is not None:
+        return found * each + sum(_cost(x, binding, 1, False) for x in walk(definition.outputs)) // _DIRECT_SPARES
+    return found + sum(_cost(x, binding, each, spared) for x in walk(definition.outputs))
 
 
 def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int]) -> Array:
@@ -170,11 +208,15 @@ def _integers(dtype: DType, shape: tuple[int, ...], kind: int, rng: np.random.Ge
 
 @dataclass(frozen=True)
 class Trial:
-    """Two graphs run once: worst relative difference among finite places, and a counterexample if it counts."""
+    """Two graphs run once: worst relative difference among finite places, and a counterexample if it counts.
+
+    disturbed: how often they ran again.
+    """
 
     difference: float
     compared: int
     found: Counterexample | None
+    disturbed: int = 0
 
 
 def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mapping[str, int], kind: int, seed: int,
@@ -188,7 +230,7 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
     try:
         with np.errstate(all="ignore"):
             exact = _Walk(given, binding, "real", True).run(roots)
-            runs = _RUNS if _differ(exact, len(left)) else 0
+            runs = RUNS if _differ(exact, len(left)) else 0
             walks = [_DisturbedWalk(given, binding, use_direct, seed * 10 + k) for k in range(runs)]
             noisy = [w.run(roots) for w in walks]
     except TensorGraphsError:
@@ -198,8 +240,7 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
     for place, name in enumerate(left):
         x, y = exact[place], exact[count + place]
         if x.shape != y.shape:
-            text = Counterexample(binding, names, name, (), math.inf, math.inf, 0.0)
-            return Trial(math.inf, 0, text)
+            return Trial(math.inf, 0, Counterexample(binding, {}, name, (), None, None, 0.0, (x.shape, y.shape)))
         if x.size == 0:
             continue
         with np.errstate(all="ignore"):
@@ -225,7 +266,7 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
             found = Counterexample(binding, names, name, index, x[index].item(), y[index].item(), float(moved[index]))
     if any(w.disturbed.out_of_range for w in walks):        # e^800 / e^800, or e^-400 · e^-400 where it is divided by again
         found = None
-    return Trial(worst, compared, found)
+    return Trial(worst, compared, found, len(walks))
 
 
 def _differ(values: Sequence[Array], count: int) -> bool:

@@ -6,8 +6,9 @@
 
 Leaves are the same when they have the same name and kind, outputs too (or the same place, where names differ); float
 leaves and outputs may differ in width, as in real numbers they are the same. With bits=True they may not, and every
-narrowing cast is a function of its own: graphs that are equal then round the same values, and differ by the order of
-sums at most.
+narrowing cast, and the rounding of every op on floats below 32 bits, is a function of its own. Arithmetic in f32 and f64 is
+that of real numbers even then, so that graphs equal by fingerprint are reassociating: the same real number, rounded to the
+same narrow widths at the same places, and otherwise in f32 and f64. Only structural means bitwise.
 
 A proof by fingerprint needs agreement at every size and point (fingerprint.py), and no run in float64 that contradicts
 it; a refutation needs inputs at which float64 results differ by more than rounding can explain (counterexample.py).
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -29,7 +30,7 @@ from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, replace_dims
 from tensor_graphs.language.node import Node, rebuild, walk
-from tensor_graphs.meaning import counterexample
+from tensor_graphs.meaning import counterexample, ranges, sides
 from tensor_graphs.meaning.counterexample import Counterexample
 from tensor_graphs.meaning.errors import OutsideFragmentError
 from tensor_graphs.meaning.fingerprint import MOST_WORK, Points, compare
@@ -39,10 +40,12 @@ log = logging.getLogger(__name__)
 
 Status = Literal["structural", "fingerprint", "refuted", "unknown"]
 
-LARGEST_RUN = 8_000_000
-"""Elements of all nodes that a run in float64 may have."""
+LARGEST_RUN = 40_000_000
+"""What one run in float64 may cost (counterexample.cost): a seventh of a second."""
 
-_RUNS_WORK = 30_000_000
+_RUNS_WORK = 150_000_000
+"""What all runs of one comparison may cost: half a second."""
+
 _DIRECT_ABOVE = 2_000_000
 
 ASSUMED = {
@@ -54,11 +57,12 @@ ASSUMED = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of two graphs.
+    """What is known of two graphs; status is the key "verdict" of as_json.
 
     probability: that different graphs would have passed (fingerprint only; at most 2^-24). sizes: those compared at.
     tested_at: the numbers written in the program that meet a dim, by dim: the proof then says "tested at these sizes"
-    for it, not "at all". assuming: what was taken for granted. counterexample: inputs (refuted only). reason: why
+    for it, not "at all". assuming: what was taken for granted, first the sizes that the graphs have in common, where their
+    dims differ. counterexample: inputs (refuted only). reason: why
     unknown. difference: the largest relative difference that float64 runs showed, None where there were none.
     """
 
@@ -81,8 +85,9 @@ class Verdict:
 
     def show(self) -> str:
         """A few lines for a person."""
+        assuming = [f"  assuming {', '.join(self.assuming)}"] if self.assuming else []
         if self.status == "structural":
-            return "equal: the same graph once composites are written out"
+            return "\n".join(["equal: the same graph once composites are written out", *assuming])
         if self.status == "refuted":
             assert self.counterexample is not None
             return "not equal:\n" + self.counterexample.show()
@@ -94,9 +99,7 @@ class Verdict:
             at = "; ".join(", ".join(f"{k} = {v}" for k, v in s.items()) for s in self.sizes)
             meets = "; ".join(f"{k} meets {', '.join(map(str, v))}" for k, v in self.tested_at.items())
             lines.append(f"  {'tested' if self.tested_at else 'compared'} at {at}{f' ({meets})' if meets else ''}")
-        if self.assuming:
-            lines.append(f"  assuming {', '.join(self.assuming)}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *assuming])
 
     def as_json(self) -> dict[str, Any]:
         return {"verdict": self.status, "probability": self.probability, "sizes": [dict(s) for s in self.sizes],
@@ -109,20 +112,21 @@ class Verdict:
 def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
     """Whether a and b compute the same outputs (and new states) for all inputs; see the module's docstring.
 
-    bits: narrowing casts count (mode *bits*), else floats are real numbers (mode *math*). Deterministic for a given
-    seed. Never raises for graphs that are well formed: what cannot be decided is "unknown", with the reason.
+    bits: narrowing casts count (mode *bits*: what is proved is reassociating at the worst), else floats are real numbers
+    (mode *math*: approximate at the worst). Deterministic for a given seed. Never raises for graphs that are well formed: what
+    cannot be decided is "unknown", with the reason.
     """
     try:
-        left, right = _together(a, b, bits)
+        left, right, common = _together(a, b, bits)
     except TensorGraphsError as e:
         return Verdict("unknown", reason=_first_line(e), bits=bits)
     if all(x is right[name] for name, x in left.items()):
-        return Verdict("structural", bits=bits)
+        return Verdict("structural", assuming=common, bits=bits)
     roots = [*left.values(), *right.values()]
     try:
         expanded = expand_all(roots)
         if expanded[:len(left)] == expanded[len(left):]:
-            return Verdict("structural", bits=bits)
+            return Verdict("structural", assuming=common, bits=bits)
     except TensorGraphsError as e:
         return Verdict("unknown", reason=_first_line(e), bits=bits)
     symbols = _symbols(roots)
@@ -131,6 +135,10 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
     try:
         points = Points([list(left.values()), list(right.values())], bits)
         sizes = choose(points.order, symbols)
+        needed = sides.find(points.order, sizes.bindings, symbols)
+        sizes = sizes.with_more(needed.added, needed.met)
+        wrapping = ranges.find(points.order, sizes.bindings, symbols, points.shared, bits)
+        sizes = sizes.with_more(wrapping.added, {})
         budget = MOST_WORK
         for binding in sizes.bindings:
             try:
@@ -153,24 +161,26 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
                 log.debug("not compared at %s: too much", sizes.further)
         if not done and not reason:
             reason = "no choice of sizes at which both graphs have a meaning"
+        if not reason:
+            reason = needed.missing or wrapping.missing or _left_out((*needed.added, *wrapping.added), done)
         if not reason and (hidden := unseen(points.order, done, symbols)) is not None:
             reason = f"{hidden.op.name} of sizes comes out otherwise at large sizes than at those compared"
     except TensorGraphsError as e:
         reason = _first_line(e)
     difference: float | None = None
-    allowed = _RUNS_WORK if reason else LARGEST_RUN
+    allowed = _RUNS_WORK
     for run_at, kind, trial_seed in itertools.islice(counterexample.trials(_runnable(sizes, done, roots)), None if reason else 2):
         try:
-            size = counterexample.work(expanded, run_at)
-            use_direct = size > _DIRECT_ABOVE
-            if use_direct:
-                size = counterexample.work(roots, run_at)
-            allowed -= size * 4
-            if size > LARGEST_RUN or allowed < 0:
-                break
+            use_direct = counterexample.work(expanded, run_at) > _DIRECT_ABOVE
+            size = counterexample.cost(roots, run_at)
+            again = (counterexample.cost(roots, run_at, True) if use_direct else
+                     counterexample.DISTURBED * counterexample.work(expanded, run_at))
+            if size > LARGEST_RUN or size + counterexample.RUNS * again > allowed:
+                continue
             trial = counterexample.attempt(left, right, run_at, kind, seed + trial_seed, use_direct)
         except TensorGraphsError:
             continue
+        allowed -= size + again * (counterexample.RUNS if trial is None else trial.disturbed)
         if trial is None:
             continue
         difference = max(difference or 0.0, trial.difference)
@@ -183,7 +193,16 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
     if reason:
         return Verdict("unknown", reason=reason, difference=difference, sizes=tuple(done), bits=bits)
     assert points is not None
-    return Verdict("fingerprint", probability, tuple(done), sizes.met, _assuming(points), difference=difference, bits=bits)
+    assuming = (*common, *_assuming(points))
+    return Verdict("fingerprint", probability, tuple(done), sizes.met, assuming, difference=difference, bits=bits)
+
+
+def _left_out(needed: Sequence[Mapping[str, int]], done: Sequence[Mapping[str, int]]) -> str:
+    """Why sizes that would have been needed are not among those compared, or nothing."""
+    for binding in needed:
+        if binding not in done:
+            return f"the sizes {', '.join(f'{k} = {v}' for k, v in binding.items())} do not go together"
+    return ""
 
 
 def _first_line(e: TensorGraphsError) -> str:
@@ -214,8 +233,8 @@ def _runnable(sizes: Sizes, done: Sequence[Mapping[str, int]], roots: Sequence[N
 # ---- the same leaves, dims and outputs -------------------------------------------------------------------------------
 
 
-def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str, Node]]:
-    """The outputs and new states of both graphs by name, over the same leaves and dims.
+def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str, Node], tuple[str, ...]]:
+    """The outputs and new states of both graphs by name, over the same leaves and dims; and which sizes they have in common.
 
     Raises OutsideFragmentError where leaves or outputs cannot be paired.
     """
@@ -250,7 +269,21 @@ def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str
     for name, x, y in zip(left, new_a, new_b, strict=True):
         if x.rank != y.rank or (x.dtype != y.dtype and (bits or not x.dtype.kind == y.dtype.kind == "float")):
             raise OutsideFragmentError(f"{name} is {x.type} in one graph and {y.type} in the other")
-    return dict(zip(left, new_a, strict=True)), dict(zip(left, new_b, strict=True))
+    common = dict.fromkeys([*_narrowed(a.dims, to_a), *_narrowed(b.dims, to_b)])
+    return dict(zip(left, new_a, strict=True)), dict(zip(left, new_b, strict=True)), tuple(common)
+
+
+def _narrowed(dims: Mapping[str, Dim], to: Mapping[str, Dim]) -> Iterator[str]:
+    """In words, which dims have fewer sizes than they had before they were made the same as those of another graph."""
+    for name, new in to.items():
+        if name not in dims:
+            continue
+        if isinstance(new, d.Expr) and [str(new)] == list(new.symbols):
+            low, high = d.bounds(new)
+            if (low, high) != d.bounds(dims[name]):
+                yield f"{new} from {low} to {high}"
+        else:
+            yield f"{name} = {new}"
 
 
 def _two_types(x: Node, y: Node) -> OutsideFragmentError:
@@ -286,18 +319,29 @@ def _unify(one: Dim, other: Dim, to_a: dict[str, Dim], to_b: dict[str, Dim]) -> 
         (low, high), (low_b, high_b) = d.bounds(one), d.bounds(other)
         low, high = max(low, low_b), min(high, high_b)
         if low > high:
-            raise OutsideFragmentError(f"the dims {one} and {other} have no size in common")
+            raise OutsideFragmentError(f"the dim {one} from {d.bounds(one)[0]} to {d.bounds(one)[1]} of one graph and {other} from "
+                                       f"{low_b} to {high_b} of the other have no size in common")
         made = d.dim(str(one), low, high)
         if made != one:
             to_a[str(one)] = made
         if made != other:
             to_b[str(other)] = made
     elif alone_b:
-        to_b[str(other)] = one
+        to_b[str(other)] = _within(one, other)
     elif alone_a:
-        to_a[str(one)] = other
+        to_a[str(one)] = _within(other, one)
     else:
         raise OutsideFragmentError(f"an axis has the size {one} in one graph and {other} in the other")
+
+
+def _within(size: Dim, dim: Dim) -> Dim:
+    """A size that stands for a dim. Raises OutsideFragmentError where it may be none that the dim takes on."""
+    (low, high), (least, most) = d.bounds(size), d.bounds(dim)
+    if low < least or high > most:
+        given = f"{size}" if low == high else f"{size}, from {low} to {high},"
+        raise OutsideFragmentError(f"an axis is {given} in one graph and {dim}, from {least} to {most}, in the other, "
+                                   f"which does not cover it")
+    return size
 
 
 def _roots(g: Graph) -> tuple[dict[str, Node], dict[str, Node]]:

@@ -3,7 +3,8 @@
 Bounds and constants that come from a dim are expressions of it, so a graph does the same thing at every size, but where
 a number written in the program meets the dim: a window, a block, a cache of fixed length. Hence: two generic sizes (at
 least 3, different from each other and from every number in the graphs), the two smallest, the sizes around each number
-that meets a dim (w − 1, w, w + 1, 2w + 1), and the residues 0, 1, b − 1 over two blocks of each divisor b.
+that meets a dim (w − 1, w, w + 1, 2w + 1), and the residues 0, 1, b − 1 over two blocks of each divisor b. What these miss
+of min, max and // of dims, sides.py adds; of integers that their dtype does not hold, ranges.py.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ class Sizes:
     bindings: tuple[dict[str, int], ...]
     met: Mapping[str, tuple[int, ...]]
     further: dict[str, int]
+
+    def with_more(self, bindings: Iterable[dict[str, int]], met: Mapping[str, Iterable[int]]) -> Sizes:
+        """The same with more sizes to be compared, and more numbers that meet dims."""
+        names = sorted({*self.met, *(name for name, numbers in met.items() if numbers)})
+        return Sizes((*self.bindings, *bindings),
+                     {name: tuple(sorted({*self.met.get(name, ()), *met.get(name, ())})) for name in names}, self.further)
 
 
 def _numbers(value: Any) -> Iterable[int]:

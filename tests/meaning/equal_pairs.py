@@ -9,6 +9,7 @@ import numpy as np
 import tensor_graphs as tg
 from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import fill
+from tensor_graphs.language.dims import dim_max, dim_min
 from tests.meaning.pairs import Suite
 
 EQUAL = Suite()
@@ -449,6 +450,46 @@ def threefry_unrolled() -> tuple[dict[str, tg.Node], dict[str, tg.Node]]:
 def uniform_from_bits() -> tuple[tg.Node, tg.Node]:
     key = tg.input("key", (2,), tg.u32)
     return tg.uniform(key, shape=(N,)), tg.cast(tg.random_bits(key, shape=(N,)) // 256, tg.f32) / 16777216.0
+
+
+# ---- dims ------------------------------------------------------------------------------------------------------------
+
+
+def _counted(left: tg.Dim, right: tg.Dim) -> tuple[tg.Node, tg.Node]:
+    x = tg.input("pairs", (tg.dim("c1", 1, 256), tg.dim("c2", 1, 256)))
+    return x * tg.constant(left, tg.f32), x * tg.constant(right, tg.f32)
+
+
+@EQUAL.add(tested_at=("c1",))
+def no_square_is_one_less_than_a_multiple_of_four() -> tuple[tg.Node, tg.Node]:
+    c = tg.dim("c1", 1, 256)
+    return _counted(c * c // 3700 + c * c // 100, (c * c + 1) // 3700 + (c * c + 1) // 100)
+
+
+@EQUAL.add(tested_at=("c1", "c2"))
+def smaller_and_larger_add_up() -> tuple[tg.Node, tg.Node]:
+    product = tg.dim("c1", 1, 256) * tg.dim("c2", 1, 256)
+    return _counted(dim_min(product, 5000) + dim_max(product, 5000), product + 5000)
+
+
+@EQUAL.add()
+def smaller_times_larger() -> tuple[tg.Node, tg.Node]:
+    c1, c2 = tg.dim("c1", 1, 256), tg.dim("c2", 1, 256)
+    return _counted(dim_min(c1, c2) * dim_max(c1, c2), c1 * c2)
+
+
+@EQUAL.add()
+def bytes_wrap_in_both() -> tuple[tg.Node, tg.Node]:
+    """Compared beyond 256 as well."""
+    x, count = tg.input("r", (N,)), tg.iota((N,), 0, tg.u8)
+    return x * tg.cast(count + count, tg.f32), x * tg.cast(count * 2, tg.f32)
+
+
+@EQUAL.add()
+def flipped_by_unsigned_indices() -> tuple[tg.Node, tg.Node]:
+    """−i wraps at every size, and n − 1 − i nowhere."""
+    x = tg.input("r", (N,))
+    return tg.gather(x, tg.constant(N - 1, tg.u32) - tg.iota((N,), 0, tg.u32), 0), tg.flip(x, axes=0)
 
 
 # ---- casts count -----------------------------------------------------------------------------------------------------

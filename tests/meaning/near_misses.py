@@ -12,6 +12,7 @@ import numpy as np
 
 import tensor_graphs as tg
 from tensor_graphs.language import atomic
+from tensor_graphs.language.dims import dim_max, dim_min
 from tests.meaning.equal_pairs import (
     BIAS,
     K2,
@@ -23,6 +24,7 @@ from tests.meaning.equal_pairs import (
     D,
     H,
     K,
+    M,
     N,
     Q,
     R,
@@ -276,6 +278,92 @@ def softmax_axis_of_size_one() -> tuple[tg.Node, tg.Node]:
 def square_matrices_hide_a_transposition() -> tuple[tg.Node, tg.Node]:
     a = tg.input("sq", (N, N))
     return a.sum(0), a.sum(1)
+
+
+# ---- dims: what min, max and // of them do at sizes that have to be looked for -----------------------------------------
+
+C1, C2 = tg.dim("c1", 1, 256), tg.dim("c2", 1, 256)
+
+
+def _counts(left: tg.Dim, right: tg.Dim) -> tuple[dict[str, tg.Node], dict[str, tg.Node]]:
+    """Inputs of c1 and c2 elements times a number that the dims have."""
+    def made(count: tg.Dim) -> dict[str, tg.Node]:
+        return {name: tg.input(name, (c,)) * tg.constant(count, tg.f32) for name, c in (("r1", C1), ("r2", C2))}
+
+    return made(left), made(right)
+
+
+MISSES.many(
+    square_capped=lambda: _counts(dim_min(C1 * C1, 5000), C1 * C1),
+    quotient_one_early=lambda: _counts(C1 // 100, (C1 + 1) // 100),
+    last_residue_alone=lambda: _counts((C1 % 97) // 96, 0),
+    square_divided_one_early=lambda: _counts((C1 * C1) // 101, (C1 * C1 + 1) // 101),
+    sum_capped=lambda: _counts(dim_min(C1 + C2, 400), C1 + C2),
+    sum_divided_one_early=lambda: _counts((C1 + C2) // 300, (C1 + C2 + 1) // 300),
+    product_capped_one_higher=lambda: _counts(dim_min(C1 * C2, 5000), dim_min(C1 * C2, 5001)),
+    product_divided_one_early=lambda: _counts((C1 * C2) // 3001, (C1 * C2 + 1) // 3001),
+    last_residue_of_a_product=lambda: _counts(((C1 * C2) % 97) // 96, 0),
+    difference_beyond_a_number=lambda: _counts(dim_max(C1 - C2, 150) - 150, 0),
+    excess_times_a_dim_that_is_one=lambda: _counts((dim_max(C1 - C2, 150) - 150) * (C2 - 1), 0),
+    excess_is_not_its_square=lambda: _counts((dim_max(C1, 100) - 100) ** 2, dim_max(C1, 100) - 100),
+    both_dims_large=lambda: _counts(dim_max(C1 - 200, 0) * dim_max(C2 - 200, 0), 0),
+    both_dims_multiples=lambda: _counts((C1 // 100 - (C1 - 1) // 100) * (C2 // 100 - (C2 - 1) // 100), 0),
+    remainder_by_a_dim=lambda: _counts(C1 % C2 // 200, 0),
+)
+
+
+@MISSES.add()
+def three_dims_large() -> tuple[dict[str, tg.Node], dict[str, tg.Node]]:
+    """A box of too many sizes to look at all of them."""
+    left, right = _counts(dim_max(C1 - 200, 0) * dim_max(C2 - 200, 0) * dim_max(N - 3000, 0), 0)
+    return {**left, "s": tg.input("s", (N,))}, {**right, "s": tg.input("s", (N,))}
+
+
+# ---- integers that the sizes alone determine, and that their dtype does not hold at all sizes ---------------------------
+
+
+def _as_f32(one: tg.Node, other: tg.Node) -> tuple[tg.Node, tg.Node]:
+    x = tg.input("r1", (C400,))
+    return x * tg.cast(one, tg.f32), x * tg.cast(other, tg.f32)
+
+
+def _counting(dtype: tg.DType) -> tg.Node:
+    return atomic.iota((C400,), 0, dtype)
+
+
+def _repeated(x: tg.Node) -> tg.Node:
+    return atomic.expand(tg.reshape(x, (1,)), (C400,))
+
+
+C400, C5 = tg.dim("c", 1, 400), tg.dim("c", 1, 100_000)
+MISSES.many(
+    bytes_count_to_255=lambda: _as_f32(_counting(tg.u8), _counting(tg.i32)),
+    cast_to_bytes_wraps=lambda: _as_f32(tg.cast(_counting(tg.i32), tg.u8), _counting(tg.i32)),
+    cast_of_a_float_saturates=lambda: _as_f32(tg.cast(tg.cast(_counting(tg.i32), tg.f32), tg.u8), _counting(tg.i32)),
+    size_cast_to_a_byte=lambda: _as_f32(tg.cast(tg.constant(C400, tg.i32), tg.u8), tg.constant(C400, tg.i32)),
+    product_of_bytes=lambda: _as_f32(_counting(tg.u8) * 3, _counting(tg.i32) * 3),
+    square_of_short_numbers=lambda: _as_f32(_counting(tg.u16) * _counting(tg.u16), _counting(tg.i32) * _counting(tg.i32)),
+    sum_of_bytes=lambda: _as_f32(_repeated(_counting(tg.u8).sum(0)), _repeated(_counting(tg.i32).sum(0))),
+    running_sum_of_short_numbers=lambda: _as_f32(tg.cumsum(_counting(tg.i16)), tg.cumsum(_counting(tg.i32))),
+    minus_signed_bytes=lambda: _as_f32(-_counting(tg.i8), -_counting(tg.i32)),
+    difference_of_sizes_in_a_byte=lambda: (
+        A * tg.cast(tg.cast(tg.constant(N - M, tg.i32), tg.i8), tg.f32), A * tg.cast(tg.constant(N - M, tg.i32), tg.f32)),
+    squares_beyond_two_to_the_31=lambda: (
+        tg.input("r1", (C5,)) * tg.cast(atomic.iota((C5,), 0, tg.i32) * atomic.iota((C5,), 0, tg.i32), tg.f32),
+        tg.input("r1", (C5,)) * tg.cast(atomic.iota((C5,), 0, tg.i64) * atomic.iota((C5,), 0, tg.i64), tg.f32)),
+)
+UNDECIDED.many(
+    a_byte_holds_no_size_above_255=lambda: _as_f32(tg.constant(C400, tg.u8), tg.constant(C400, tg.i32)),
+    sum_of_given_booleans_in_a_byte=lambda: _as_f32(
+        _repeated(tg.cast(tg.input("p", (C400,), tg.bool_), tg.u8).sum(0)),
+        _repeated(tg.cast(tg.input("p", (C400,), tg.bool_), tg.i32).sum(0))),
+)
+
+
+@UNDECIDED.add(bits=True)
+def bf16_counts_to_256() -> tuple[tg.Node, tg.Node]:
+    one, other = tg.cast(_counting(tg.i32), tg.bf16), _counting(tg.i32)
+    return _as_f32(one, other)
 
 
 @MISSES.add()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
+from typing import Any
 
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.meaning import counterexample
 from tensor_graphs.meaning.equality import equal
 from tests.meaning.equal_pairs import EQUAL
 from tests.meaning.near_misses import MISSES, UNDECIDED
@@ -32,7 +33,11 @@ def test_a_near_miss_is_refuted_with_a_counterexample(pair: Pair) -> None:
     verdict = equal(a, b, bits=pair.bits)
     assert verdict.status == "refuted", verdict.show()
     found = verdict.counterexample
-    assert found is not None and (math.isinf(found.left) or abs(found.left - found.right) > found.noise)
+    assert found is not None
+    if found.shapes is None:
+        assert found.left is not None and found.right is not None and abs(found.left - found.right) > found.noise
+    else:
+        assert found.shapes[0] != found.shapes[1]
 
 
 @pytest.mark.parametrize("pair", UNDECIDED, ids=lambda pair: pair.name)
@@ -74,6 +79,26 @@ def test_dims_are_matched_by_the_leaves_that_have_them() -> None:
     assert "size" in equal(tg.graph(tg.input("x", (4,)).sum()), tg.graph(tg.input("x", (5,)).sum())).reason
 
 
+def test_a_verdict_says_at_which_sizes_two_graphs_can_be_compared_at_all() -> None:
+    def made(dim: tg.Dim, twice: bool = False) -> tg.Graph:
+        x = tg.input("x", (dim,))
+        return tg.graph(x + x if twice else x * 2.0)
+
+    n, k = tg.dim("n", 1, 64), tg.dim("k", 2, 100)
+    for one, other, said in ((n, 5, "n = 5"), (n, k, "n from 2 to 64"), (k, tg.dim("k", 1, 50), "k from 2 to 50"),
+                             (k, 2 * tg.dim("j", 1, 50), "k = 2*j")):
+        for twice in (False, True):
+            for a, b in ((made(one), made(other, twice)), (made(other, twice), made(one))):
+                verdict = equal(a, b)
+                assert verdict.proved and verdict.assuming[0] in (said, said.replace("n from", "k from")), verdict.show()
+                assert verdict.assuming[0] in verdict.show() and verdict.as_json()["assuming"][0] == verdict.assuming[0]
+    assert "=" not in "".join(equal(made(n), made(n, True)).assuming) and not equal(made(n), made(n)).assuming
+    apart = equal(made(n), made(tg.dim("n", 65, 80)))
+    assert apart.status == "unknown" and "n from 1 to 64" in apart.reason and "n from 65 to 80" in apart.reason
+    assert "n, from 1 to 64" in equal(made(n), made(65)).reason
+    assert "does not cover" in equal(made(n), made(2 * tg.dim("j", 1, 50))).reason
+
+
 def test_a_threshold_that_no_number_shows_makes_a_verdict_unknown() -> None:
     n = tg.dim("n", 1, 4096)
     x = tg.input("x", (n,))
@@ -97,3 +122,33 @@ def test_a_verdict_is_not_a_truth_value_and_has_a_form_for_machines() -> None:
     said = json.loads(json.dumps(refuted.as_json(), allow_nan=False))
     assert said["verdict"] == "refuted" and said["counterexample"]["leaves"]["x"]["values"]
     assert "out[" in refuted.show() and "x float64" in refuted.show()
+
+
+def test_shapes_that_differ_are_said_in_text_and_json() -> None:
+    x = tg.input("x", (3, 5))
+    verdict = equal(tg.graph({"o": tg.exp(x)}), tg.graph({"o": tg.reshape(x, (5, 3))}))
+    assert verdict.show() == "not equal:\nthe shapes differ: o is [3, 5] in one graph and [5, 3] in the other"
+    said = json.loads(json.dumps(verdict.as_json(), allow_nan=False))["counterexample"]
+    assert said["shapes"] == [[3, 5], [5, 3]] and said["left"] is None and said["output"] == "o"
+    assert equal(tg.graph(x), tg.graph(x + 1.0)).as_json()["counterexample"]["shapes"] is None
+
+
+def _causal(window: int) -> tg.Graph:
+    s = tg.dim("s", 1, 2048)
+    q, k, v = tg.input("q", (s, 4, 8)), tg.input("k", (s, 2, 8)), tg.input("v", (s, 2, 8))
+    return tg.graph(tg.attention(q, k, v, scale=0.35, causal=True, window=window))
+
+
+def test_a_run_is_charged_for_what_a_composite_hides_so_that_none_takes_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, attempt = [], counterexample.attempt
+
+    def counted(left: Any, right: Any, binding: Any, *rest: Any) -> Any:
+        sizes.append(binding["s"])
+        return attempt(left, right, binding, *rest)
+
+    monkeypatch.setattr(counterexample, "attempt", counted)
+    assert equal(_causal(2048), _causal(0)).status == "unknown"     # equal, as no s is larger, but too much to prove
+    assert sizes and max(sizes) < 800
+    sizes.clear()
+    assert equal(_causal(512), _causal(513)).status == "refuted" and max(sizes) == 513
+    assert counterexample.cost(_causal(2047).roots, {"s": 2048}) > 10 * counterexample.cost(_causal(2047).roots, {"s": 512})

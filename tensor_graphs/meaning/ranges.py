@@ -1,0 +1,381 @@
+"""ranges: the sizes at which integers first leave the range of their dtype, so that they are compared wrapped, too.
+
+    cast(iota(h, u8), f32)          counts 0, 1, … 255, 0, 1, …: the same as in i32 up to h = 256
+
+What sizes and ops can make of an integer is followed as an interval, first over all sizes at once; nearly always that
+rules everything out. For nodes that no leaf is below, the sizes that were compared are then looked at exactly: which
+results were not the ideal ones, and on which side of the range. Where a side was never seen, the smallest size that shows
+it is looked for on lines through the box of sizes, one dim or all dims growing. Nodes below which integers are
+given (a sum of booleans in u8) are followed by intervals alone. In bits mode a cast of a known number to a float that
+does not hold it exactly leaves the range as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.node import ArrayValue, Node
+from tensor_graphs.meaning.algebra import Array, At, Real, narrow
+from tensor_graphs.meaning.interpreter import _Walk
+
+Interval = tuple[float, float]                              # of ints, where they are finite
+Side = tuple[Node, bool]                                    # a node, and whether it leaves its range above
+Size = Callable[[Dim], tuple[int, int]]
+
+_ALL: Interval = (-math.inf, math.inf)
+_MOST_ELEMENTS = 1 << 20
+"""of all nodes without leaves below, in one exact look."""
+
+_MOST_LOOKS = 256
+_MOST_LOOKED_AT = 1 << 24
+"""elements in all looks."""
+
+_MOST_ADDED = 24
+_BEYOND = (0, 1, 4)
+"""How far beyond the first size that shows it: at the very border, −(−128) is −128 in i8 and in i32."""
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """added: sizes to be compared beside those known; missing: why others that would be needed are not known, or nothing."""
+
+    added: tuple[dict[str, int], ...]
+    missing: str = ""
+
+
+def find(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Mapping[str, tuple[int, int]],
+         shared: set[Node], bits: bool = False) -> Ranges:
+    """The sizes that integers in these nodes need beside those tested; symbols: lowest and highest size by name.
+
+    shared: nodes of all graphs that are compared; a constant among them that its dtype does not hold leaves none a meaning.
+    """
+    if not symbols:
+        return Ranges(())
+    search = _Search(order, tested, symbols, bits)
+    open_sides = [s for s in search.possible(d.bounds) if not (s[0].op is leaves.CONSTANT and s[0] in shared)]
+    if not open_sides:
+        return Ranges(())
+    for binding in tested:
+        seen = search.seen(binding)
+        open_sides = [s for s in open_sides if s not in seen]
+    borders: list[tuple[Side, list[dict[str, int]]]] = []
+    for side in open_sides:
+        found = search.smallest(side)
+        if isinstance(found, str):
+            return Ranges((), found)
+        if found:
+            borders.append((side, found))
+    added: list[dict[str, int]] = []
+    shown: set[Side] = set()
+    for side, border in sorted(borders, key=lambda b: math.prod(b[1][0].values())):      # what wraps first, is seen first
+        if side in shown:
+            continue
+        if len(added) + len(border) > _MOST_ADDED:
+            return Ranges(tuple(added), "integers leave their ranges at too many sizes to compare all of them")
+        added += [b for b in border if b not in added and b not in tested]
+        shown.update(*map(search.seen, border))
+    return Ranges(tuple(added))
+
+
+class _Search:
+    def __init__(self, order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Mapping[str, tuple[int, int]],
+                 bits: bool) -> None:
+        self.order, self.symbols, self.bits = order, symbols, bits
+        self.first = dict(tested[0])
+        hang: set[Node] = set()
+        self.closed: list[Node] = []
+        for node in order:
+            if node.op in leaves.NAMED_LEAVES or any(i in hang for i in node.inputs):
+                hang.add(node)
+            else:
+                self.closed.append(node)
+        self.exact_nodes = set(self.closed)
+        self.looks: dict[tuple[int, ...], set[Side] | None] = {}
+        self.left = _MOST_LOOKED_AT
+
+    def possible(self, size: Size) -> dict[Side, None]:
+        """The sides on which nodes may leave their ranges, as far as intervals tell."""
+        extents: dict[Node, Interval] = {}
+        found: dict[Side, None] = {}
+        for node in self.order:
+            low, high = _extent(node, [extents[i] for i in node.inputs], size)
+            if _bounded(node, self.bits):
+                least, most = _range(node.dtype)
+                if low < least:
+                    found[node, False] = None
+                if high > most:
+                    found[node, True] = None
+                if node.dtype.kind != "float":              # what wraps may be anything
+                    low, high = (low, high) if least <= low and high <= most else (least, most)
+            extents[node] = (low, high)
+        return found
+
+    def may(self, side: Side, binding: Mapping[str, int]) -> bool:
+        try:
+            return side in self.possible(_at(binding))
+        except d.DimError:
+            return False
+
+    def seen(self, binding: Mapping[str, int]) -> set[Side]:
+        """The sides on which nodes leave their ranges at these sizes: exactly where no leaf is below, else by intervals."""
+        try:
+            loose = {s for s in self.possible(_at(binding)) if s[0] not in self.exact_nodes}
+        except d.DimError:
+            return set()
+        return loose | (self.look(binding) or set())
+
+    def look(self, binding: Mapping[str, int]) -> set[Side] | None:
+        """The sides on which nodes without leaves below leave their ranges; None where it is too much to look."""
+        key = tuple(binding[name] for name in self.symbols)
+        if key not in self.looks:
+            self.looks[key] = self._look(binding)
+        return self.looks[key]
+
+    def _look(self, binding: Mapping[str, int]) -> set[Side] | None:
+        try:
+            elements = sum(math.prod(d.evaluate(s, binding) for s in n.types[0].shape) for n in self.closed)
+            if elements > min(_MOST_ELEMENTS, self.left) or len(self.looks) >= _MOST_LOOKS:
+                return None
+            self.left -= elements
+            walk = _WatchingWalk(binding, self.bits)
+            with np.errstate(all="ignore"):
+                walk.run(self.closed)
+            return walk.watching.left
+        except TensorGraphsError:
+            return None
+
+    def lines(self) -> Iterator[Callable[[int], dict[str, int]]]:
+        """Sizes by one number from 0 on: one dim grows, the others as first compared or smallest; then all grow together."""
+        lowest = {name: low for name, (low, _) in self.symbols.items()}
+        for name in self.symbols:
+            for base in ([self.first, lowest] if len(self.symbols) > 1 else [lowest]):
+                yield lambda t, name=name, base=base: {**base, name: min(lowest[name] + t, self.symbols[name][1])}  # type: ignore[misc]
+        if len(self.symbols) > 1:
+            yield lambda t: {name: min(low + t, high) for name, (low, high) in self.symbols.items()}
+
+    def smallest(self, side: Side) -> list[dict[str, int]] | str:
+        """Sizes at which a node leaves its range, as small as are found; none where it never does; or why they are not known."""
+        longest = max(high - low for low, high in self.symbols.values())
+        found: list[list[dict[str, int]]] = []
+
+        def border(line: Callable[[int], dict[str, int]], start: int) -> list[dict[str, int]]:
+            made = [line(min(start + beyond, longest)) for beyond in _BEYOND]
+            return [b for k, b in enumerate(made) if b not in made[:k]]
+
+        reached, unknown = False, False
+        for line in self.lines():
+            if not self.may(side, line(longest)):
+                continue
+            reached = True
+            start = _least(lambda t: self.may(side, line(t)), longest)  # noqa: B023 - used at once
+            if side[0] not in self.exact_nodes:
+                found.append(border(line, start))
+                continue
+            shown = self.shown_from(side, line, start, longest)
+            unknown |= shown is None
+            if shown is not None and shown >= 0:
+                found.append(border(line, shown))
+        if found:
+            return min(found, key=lambda made: math.prod(made[0].values()))
+        if unknown or not reached:
+            return f"{side[0].op.name} of {side[0].dtype} may leave its range at sizes that are not compared"
+        return []
+
+    def shown_from(self, side: Side, line: Callable[[int], dict[str, int]], start: int, longest: int) -> int | None:
+        """The first place of a line from `start` on where the node leaves its range, −1 for nowhere, None for not known."""
+        last, step = start - 1, 0
+        while True:
+            place = min(start + step, longest)
+            look = self.look(line(place))
+            if look is None:
+                return None
+            if side in look:
+                return last + 1 + _least(lambda t: side in (self.look(line(last + 1 + t)) or ()), place - last - 1)  # noqa: B023
+            if place == longest:
+                return -1
+            last, step = place, 2 * step + 1
+
+
+def _least(holds: Callable[[int], bool], most: int) -> int:
+    """The least number up to `most`, at which it holds, from which on it holds."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def _at(binding: Mapping[str, int]) -> Size:
+    def size(x: Dim) -> tuple[int, int]:
+        found = d.evaluate(x, binding)
+        return found, found
+
+    return size
+
+
+# ---- intervals -------------------------------------------------------------------------------------------------------
+
+
+def _bounded(node: Node, bits: bool) -> bool:
+    """Whether results of a node can be other than ideal because its dtype does not hold them."""
+    if node.dtype.kind == "bool" or node.op in leaves.NAMED_LEAVES:
+        return False
+    return node.dtype.kind != "float" or (bits and node.op.name in ("cast", "iota") and (
+        not node.inputs or node.inputs[0].dtype != node.dtype))
+
+
+def _range(dtype: DType) -> tuple[float, float]:
+    if dtype.kind == "float":
+        return -2.0 / dtype.epsilon, 2.0 / dtype.epsilon    # all whole numbers between
+    return (0, 1) if dtype.kind == "bool" else (int(dtype.min), int(dtype.max))
+
+
+def _times(x: Interval, y: Interval) -> Interval:
+    found = [a * b if a and b else 0 for a in x for b in y]
+    return min(found), max(found)
+
+
+def _join(*xs: Interval) -> Interval:
+    return min(x[0] for x in xs), max(x[1] for x in xs)
+
+
+def _count(shape: Sequence[Dim], size: Size) -> Interval:
+    found: Interval = (1, 1)
+    for s in shape:
+        found = _times(found, size(s))
+    return max(found[0], 0), found[1]
+
+
+def _extent(node: Node, xs: list[Interval], size: Size) -> Interval:
+    """Between which numbers the results of a node lie, if its dtype held every number; integers as they are given."""
+    name, dtype, attrs = node.op.name, node.types[0].dtype, node.attrs
+    if node.op in leaves.NAMED_LEAVES or name in ("bitcast", "less", "not_equal") or dtype.kind == "bool":
+        return _ALL if dtype.kind == "float" else _range(dtype)
+    if name == "constant":
+        value = attrs["value"]
+        if isinstance(value, d.Expr):
+            return size(value)
+        array = value.array().astype(object if dtype.kind != "float" else np.float64) if isinstance(value, ArrayValue) else None
+        if array is None:
+            return (value, value) if value == value else _ALL
+        return (array.min(), array.max()) if array.size and not (array != array).any() else _ALL if array.size else (0, 0)
+    if name == "iota":
+        return 0, max(size(node.types[0].shape[attrs["axis"]])[1] - 1, 0)
+    if name == "add":
+        (a, b), (c, e) = xs
+        return (a + c if -math.inf not in (a, c) else -math.inf), (b + e if math.inf not in (b, e) else math.inf)
+    if name == "mul":
+        return _times(*xs)
+    if name == "max":
+        return max(x[0] for x in xs), max(x[1] for x in xs)
+    if name == "idiv":
+        (a, b), (c, e) = xs
+        if c > 0:
+            return _join(*[(a // y, b // y) for y in (c, e)])
+        most = max(abs(a), abs(b))
+        return -most, most
+    if name in ("and", "xor"):
+        if min(x[0] for x in xs) < 0:
+            return _range(dtype)
+        highs = [x[1] for x in xs]
+        return 0, (min(highs) if name == "and" else (1 << max(int(h).bit_length() for h in highs)) - 1)
+    if name == "where":
+        return _join(*xs[1:])
+    if name == "sum":
+        axes = attrs["axes"]
+        return _times(xs[0], _count([node.inputs[0].shape[a] for a in axes], size))
+    if name == "reduce_max":
+        empty = _count([node.inputs[0].shape[a] for a in attrs["axes"]], size)[0] < 1
+        return (_range(dtype)[0] if dtype.kind != "float" else -math.inf) if empty else xs[0][0], xs[0][1]
+    if name in ("cast", "reshape", "expand", "permute", "slice"):
+        return xs[0] if not (name == "cast" and node.inputs[0].dtype.kind == "bool") else (0, 1)
+    if name == "pad":
+        value = attrs["value"]
+        return _ALL if value != value else _join(xs[0], size(value) if isinstance(value, d.Expr) else (value, value))
+    if name == "gather":
+        return _join(xs[0], (0, 0))
+    if name == "scatter":
+        if attrs["mode"] != "add":
+            return _join(xs[0], xs[2])
+        more = _join(_times(xs[2], _count(node.inputs[1].shape, size)), (0, 0))
+        return xs[0][0] + more[0], xs[0][1] + more[1]
+    return _ALL if dtype.kind == "float" else _range(dtype)
+
+
+# ---- exactly ---------------------------------------------------------------------------------------------------------
+
+
+class _Watching(Real):
+    """Real, remembering where an integer's dtype did not hold the ideal result (in float64, which is near enough)."""
+
+    def __init__(self, bits: bool) -> None:
+        self.bits = bits
+        self.left: set[Side] = set()
+
+    def watch(self, n: At, ideal: Array) -> None:
+        if n.dtype.is_integer and ideal.size:
+            low, high = _range(n.dtype)
+            if bool((ideal < low).any()):
+                self.left.add((n.node, False))
+            if bool((~(ideal <= high)).any()):              # NaN too
+                self.left.add((n.node, True))
+
+    def constant(self, n: At, value: bool | int | float | Array) -> Array:
+        if n.dtype.is_integer and not isinstance(value, np.ndarray):
+            least, most = (int(x) for x in _range(n.dtype))
+            if not least <= value <= most:
+                self.left.add((n.node, value > most))
+                return np.asarray((int(value) - least) % (most - least + 1) + least, dtype=n.dtype.numpy)
+        return super().constant(n, value)
+
+    def iota(self, n: At) -> Array:
+        made, last = super().iota(n), n.shape[n.attrs["axis"]] - 1
+        if n.dtype.is_integer and made.size:
+            self.watch(n, np.asarray(float(last)))
+        elif self.bits and made.size and last > _range(n.dtype)[1]:
+            self.left.add((n.node, True))
+        return made
+
+    def cast(self, n: At, x: Array) -> Array:
+        if n.dtype.is_integer:
+            self.watch(n, np.trunc(x.astype(np.float64)))
+        elif self.bits and n.dtype.kind == "float" and x.size:
+            ideal = x.astype(np.float64)
+            odd = narrow(ideal, n.dtype).astype(np.float64) != ideal
+            self.left.update((n.node, above) for above in (False, True) if bool((odd & ((ideal > 0) == above)).any()))
+        return super().cast(n, x)
+
+    def add(self, n: At, x: Array, y: Array) -> Array:
+        if n.dtype.is_integer:
+            self.watch(n, x.astype(np.float64) + y.astype(np.float64))
+        return super().add(n, x, y)
+
+    def mul(self, n: At, x: Array, y: Array) -> Array:
+        if n.dtype.is_integer:
+            self.watch(n, x.astype(np.float64) * y.astype(np.float64))
+        return super().mul(n, x, y)
+
+    def sum(self, n: At, x: Array) -> Array:
+        if n.dtype.is_integer:
+            self.watch(n, np.asarray(np.sum(x.astype(np.float64), axis=n.attrs["axes"])))
+        return super().sum(n, x)
+
+    def scatter(self, n: At, base: Array, index: Array, updates: Array) -> Array:
+        if n.dtype.is_integer and n.attrs["mode"] == "add":
+            self.watch(n, super().scatter(n, base.astype(np.float64), index, updates.astype(np.float64)))
+        return super().scatter(n, base, index, updates)
+
+
+class _WatchingWalk(_Walk):
+    def __init__(self, binding: Mapping[str, int], bits: bool) -> None:
+        super().__init__({}, binding, "real", True)
+        self.algebra = self.watching = _Watching(bits)
