@@ -1,15 +1,18 @@
 """admission: a rule is let in only after its two sides have been compared on random instances.
 
-An instance is the pattern with random shapes, dtypes, attributes and values for its variables. Both sides are evaluated by the
-oracle. Bitwise rules have to give the same bits as written, for 0, −0, ±∞, NaN, denormal and huge values and for integers that
-wrap. Reassociating ones have to give the same real number for finite values, within float64's rounding of the largest number
-met on the way; and `meaning.equal` must not refute a few of them. A rule that fails is refused, with the instance that shows it.
+An instance is the pattern with random shapes, dtypes, attributes and values for its variables (values.py: of either sign, of all
+sizes, and the numbers that are written in the rule). Both sides are evaluated by the oracle. Bitwise rules have to give the same
+bits as written, for 0, −0, ±∞, NaN, denormal and huge values and for integers that wrap. Reassociating ones have to give the same
+real number wherever the left side is defined, finite and met with nothing infinite on the way, but for what rounding explains
+there (rounding.py) and for what the rule's own assumptions leave out (conditions.py); and `meaning.equal` must not refute a few
+of them. A rule that fails is refused, with the instance that shows it.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,30 +23,43 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.dtypes import DTYPES, DType, bool_
+from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply, rebuild, walk
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.meaning.equality import equal
 from tensor_graphs.meaning.interpreter import evaluate
+from tensor_graphs.rewrites.conditions import CONDITIONS, DOMAIN, OVERFLOW, SMALLEST, UNDERFLOW, Places, broken
 from tensor_graphs.rewrites.egraph import CLASS, EGraph
-from tensor_graphs.rewrites.errors import RewriteError, UnsoundRuleError
-from tensor_graphs.rewrites.pattern import ANY_OP, Application, AttributeVariable, Literal, Pattern, Variable, search
+from tensor_graphs.rewrites.errors import PatternError, RewriteError, UnsoundRuleError
+from tensor_graphs.rewrites.pattern import ANY_OP, Application, AttributeVariable, Literal, Pattern, Variable, is_among, search
+from tensor_graphs.rewrites.rounding import SAFETY, runs
 from tensor_graphs.rewrites.rule import BITWISE, NumericClass, Rule, make_rule
 from tensor_graphs.rewrites.saturate import index_of
+from tensor_graphs.rewrites.values import POINTS, grid, random_values, written
 
 INSTANCES = 200
 TRIES = 60
 """Draws for each instance that is wanted, before a rule is refused because none fits its pattern and condition."""
 
 TOLERANCE = 1e-9
-"""Of a reassociating rule: difference over the largest finite number on the way, in float64."""
+"""Of a reassociating rule: difference of an element over its size, in float64, beside what rounding explains."""
+
+HOPELESS = (400, 800)
+"""Draws after which a rule is refused that none fitted, and one that fits so rarely that half of what is needed is out of reach."""
+
+FEWEST = 10
+"""One instance in so many has to have an element at which the sides could be compared."""
+
+LARGEST_GRID = 4_000_000
+"""Elements of all nodes of a grid, composites unexpanded."""
+
+BEYOND = 1e100
+"""Where the left side meets numbers so large, the right side may leave the range of float64."""
 
 FINGERPRINTS = 2
 """Instances that `equal` is asked about, too."""
-
-SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -3.0, 1e-3, np.inf, -np.inf, np.nan, 5e-324, 1e-40, 1e-30, 3.4e38, -1e30, 65504.0)
-TAME = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -3.0, 1e-3, 5e-324, 1e-40)
 
 UNARY = ("neg", "exp2", "floor", "sqrt", "abs", "reciprocal", "exp", "tanh", "relu", "sin")
 BINARY = ("add", "mul", "max", "sub", "min", "xor", "less", "div", "and", "equals")
@@ -71,29 +87,37 @@ class Admitted:
     proved: int
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """wrong: where the sides differ, as text; place: of which element of which output. compared: whether there was anything to."""
+
+    wrong: str | None = None
+    place: tuple[int, tuple[int, ...]] | None = None
+    compared: bool = True
+    excused_by: tuple[str, ...] = ()
+
+
+NOTHING = "the replacement returned None"
+
+
 class _NoInstance(Exception):
-    """This draw does not fit; another one may."""
+    """This draw does not fit; another one may. Its text says why."""
 
 
 class _Draw:
-    """One random instance of a rule's patterns."""
+    """One random instance of a rule's patterns; of a given dtype and shape where those are fixed."""
 
-    def __init__(self, rule: Rule, rng: np.random.Generator) -> None:
-        self.rule, self.rng = rule, rng
-        kinds = list(rule.dtypes)
-        kind = kinds[int(rng.integers(len(kinds)))]
-        self.dtype = self.pick([t for t in DTYPES.values() if t.kind == kind])
+    def __init__(self, rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tuple[int, ...]] | None = None) -> None:
+        self.rule, self.rng, self.fixed = rule, rng, fixed is not None
+        word = self.pick(rule.dtypes)
+        self.dtype = self.pick([t for t in DTYPES.values() if is_among(t, (word,))])
         self.shape = tuple(int(x) for x in rng.choice([1, 2, 3, 4], size=int(rng.choice([0, 1, 2, 2, 3]))))
         if rng.random() < 0.04 and self.shape:
             self.shape = (0, *self.shape[1:])
+        if fixed is not None:
+            self.dtype, self.shape = fixed
         self.sizes: dict[str, int] = {}
-        self.shapes: dict[str, tuple[str, ...]] = {}
-        self.kinds: dict[str, str] = {}
-        for name, dims, dtype in re.findall(r"(\w+)(?:\[([^\]]*)\])?(?::(\w+))?", rule.shapes):
-            if dims:
-                self.shapes[name] = tuple(s.strip() for s in dims.split(","))
-            if dtype:
-                self.kinds[name] = dtype
+        self.shapes = {name: said.dims for name, said in rule.said.items() if said.dims is not None}
         self.bound: dict[str, Any] = {}
 
     def pick(self, choices: Any) -> Any:
@@ -108,9 +132,10 @@ class _Draw:
     def variable(self, name: str) -> Node:
         if name not in self.bound:
             shape = tuple(map(self.size, self.shapes[name])) if name in self.shapes else self.shape
-            if name not in self.shapes and shape and self.rng.random() < 0.15:
+            if name not in self.shapes and shape and not self.fixed and self.rng.random() < 0.15:
                 shape = tuple(1 if self.rng.random() < 0.5 else s for s in shape)
-            dtype = bool_ if self.kinds.get(name) == "bool" else self.dtype
+            words = self.rule.said[name].dtypes if name in self.rule.said else ()
+            dtype = self.pick([t for t in DTYPES.values() if is_among(t, words)]) if words else self.dtype
             kind = leaves.parameter if name in self.rule.parameters else leaves.input
             self.bound[name] = kind(name, shape, dtype)
         return self.bound[name]
@@ -120,7 +145,7 @@ class _Draw:
             return self.variable(pattern.name)
         if isinstance(pattern, Literal):
             if like is None:
-                raise _NoInstance
+                raise _NoInstance("nothing says which dtype a number of the pattern has")
             return atomic.fill(pattern.value, like.shape, like.dtype)
         operands: list[Node | None] = [None if isinstance(p, Literal) else self.build(p) for p in pattern.operands]
         known = next((o.type for o in reversed(operands) if o is not None), TensorType(self.shape, self.dtype))
@@ -186,35 +211,17 @@ class _Draw:
             return int(rng.integers(0, 4))
         if name in ("eps", "scale", "offset"):
             return float(self.pick([1e-6, 0.5, 1.0, 0.125]))
-        raise _NoInstance
+        raise _NoInstance(f"no value is drawn for the attribute {name!r} of {op}: write a number for it")
 
 
-def _values(rng: np.random.Generator, node: Node, special: bool, small: bool) -> np.ndarray:
-    shape = tuple(int(s) for s in node.shape)
-    t: DType = node.dtype
-    if t.kind == "bool":
-        return rng.random(shape) < 0.5
-    if t.is_integer:
-        info = np.iinfo(t.numpy)
-        wide = rng.integers(info.min, info.max, shape, dtype=t.numpy, endpoint=True)
-        near = np.clip(rng.integers(-3, 8, shape), info.min, info.max).astype(t.numpy)
-        edge = rng.choice(np.array([info.min, info.max, 0, 1], dtype=t.numpy), shape)
-        kind = rng.random(shape)
-        return np.asarray(np.where(kind < 0.4, wide, np.where(kind < 0.8, near, edge)), dtype=t.numpy)
-    drawn = rng.standard_normal(shape) * (1.0 if small else float(rng.choice([1.0, 1.0, 100.0])))
-    share = float(rng.choice([0.0, 0.1, 0.4]))
-    with np.errstate(all="ignore"):
-        chosen = rng.choice(np.array(SPECIAL if special else TAME), shape)
-        return np.asarray(np.where(rng.random(shape) < share, chosen, drawn)).astype(t.numpy)
-
-
-def draw_instance(rule: Rule, rng: np.random.Generator) -> Instance | None:
-    """One random instance, or None when the draw does not fit the pattern or the rule's condition."""
-    draw = _Draw(rule, rng)
+def draw_instance(rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tuple[int, ...]] | None = None,
+                  draw_values: Callable[..., dict[Node, np.ndarray]] = random_values) -> Instance:
+    """One random instance. Raises _NoInstance when the draw does not fit the pattern or the rule's condition."""
+    draw = _Draw(rule, rng, fixed)
     try:
         left = tuple(draw.build(p) for p in rule.patterns)
-    except (_NoInstance, TensorGraphsError, IndexError, ValueError):
-        return None
+    except (TensorGraphsError, IndexError, ValueError) as error:
+        raise _NoInstance(f"what was drawn does not fit the pattern: {_first_line(error)}") from None
     e, at = EGraph(), {}
     for node in walk(left):
         if len(node.types) == 1 and node.op is not leaves.ITEM:
@@ -227,15 +234,17 @@ def draw_instance(rule: Rule, rng: np.random.Generator) -> Instance | None:
     for pattern, home in zip(rule.patterns, homes, strict=True):
         found = next((m for root, m in search(e, pattern, index, match) if e.find(root) == e.find(home)), None)
         if found is None:
-            return None
+            raise _NoInstance("the pattern is not found in what was drawn for it")
         match = found
     arguments = {name: rule._argument(e, match, name, kind) for name, kind in rule.variables.items()}
     try:
-        made = rule.replace(arguments)
-    except TensorGraphsError:
-        return None
+        made = rule.replaced(arguments)
+    except LanguageError as error:
+        if isinstance(error, RewriteError):
+            raise
+        raise _NoInstance(f"the replacement raised {_first_line(error)}") from None
     if made is None:
-        return None
+        raise _NoInstance(NOTHING)
 
     def real(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         return at[e.find(node.attrs["index"])] if node.op is CLASS else None
@@ -245,96 +254,212 @@ def draw_instance(rule: Rule, rng: np.random.Generator) -> Instance | None:
         if a.type != b.type:
             raise UnsoundRuleError(f"{rule.name} replaces a value of {a.type} by one of {b.type}:\n"
                                    f"{print_graph(make_graph(a))}=>\n{print_graph(make_graph(b))}")
-    special = rule.numeric_class == BITWISE
-    small = bool(rule.assuming)
-    values = {n: _values(rng, n, special, small) for n in walk((*left, *right)) if n.op in leaves.NAMED_LEAVES}
+    drawn = [n for n in walk((*left, *right)) if n.op in leaves.NAMED_LEAVES]
+    values = draw_values(rng, drawn, written((*left, *right)), rule.numeric_class == BITWISE, bool(rule.assuming))
     return Instance(left, right, values)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def difference(instance: Instance, numeric_class: NumericClass) -> str | None:
     """Where the sides of an instance differ by more than their class allows; None where they do not."""
-    both = [*instance.left, *instance.right]
-    count = len(instance.left)
-    if numeric_class == BITWISE:
-        found = evaluate(both, instance.values, {}, "as_written", use_direct=False)
-        for a, b in zip(found[:count], found[count:], strict=True):
-            wrong = _different_bits(a, b)
-            if wrong is not None:
-                return f"{b[wrong]!s} instead of {a[wrong]!s} at {list(wrong)}"
-        return None
-    scale = 1.0
-    inner = [n for n in walk(both) if len(n.types) == 1 and n.dtype.kind == "float"]
-    found = evaluate([*both, *inner], instance.values, {}, "real")
-    for value in found[len(both):]:
-        finite = np.abs(value[np.isfinite(value)])
-        if finite.size != value.size and not any(n.op is leaves.CONSTANT for n in inner):
-            return None                                          # beyond the reals: nothing is promised there
-        scale = max(scale, float(finite.max(initial=0.0)))
-    for a, b in zip(found[:count], found[count:len(both)], strict=True):
-        ok = np.isfinite(a)
-        if a.dtype.kind != "f":
-            if not np.array_equal(a, b):
-                return f"{b.tolist()} instead of {a.tolist()}"
-            continue
-        if not np.array_equal(ok, np.isfinite(b)):
-            if scale < 1e100:
-                place = tuple(int(i) for i in np.argwhere(ok != np.isfinite(b))[0])
-                return f"{b[place]!s} instead of {a[place]!s} at {list(place)}"
-            return None
-        gap = np.where(ok, np.abs(np.where(ok, a, 0) - np.where(ok, b, 0)), 0)
-        if gap.size and float(gap.max()) > TOLERANCE * scale:
-            place = tuple(int(i) for i in np.unravel_index(int(gap.argmax()), gap.shape))
-            return f"{b[place]!s} instead of {a[place]!s} at {list(place)}"
-    return None
+    return judge(instance, numeric_class).wrong
 
 
-def _different_bits(a: np.ndarray, b: np.ndarray) -> tuple[int, ...] | None:
+def judge(instance: Instance, numeric_class: NumericClass, assuming: tuple[str, ...] = ()) -> Judgement:
+    """Compare the sides of an instance, where what is assumed holds."""
+    both, count = [*instance.left, *instance.right], len(instance.left)
+    bits = numeric_class == BITWISE
+    found = evaluate(both, instance.values, {}, "as_written", use_direct=False) if bits else \
+        evaluate(both, instance.values, {}, "real")
+    left, right = found[:count], found[count:]
+    differ = [_other_bits(a, b) if bits else _other_numbers(a, b) for a, b in zip(left, right, strict=True)]
+    compared = any(a.dtype.kind != "f" or bool(np.isfinite(a).any()) for a in left) or bits
+    if not any(d.any() for d in differ):
+        return Judgement(compared=compared)
+    if not bits:
+        differ = _unexplained(instance, left, right, differ)
+    excused = broken(both, instance.values, written_out=True) if any(d.any() for d in differ) else []
+
+    def without(name: str, differ: list[np.ndarray]) -> list[np.ndarray]:
+        return [d & ~_excuse(excused[i], name) & ~_excuse(excused[count + i], name) for i, d in enumerate(differ)]
+
+    for name in assuming if excused else ():
+        differ = without(name, differ)
+    for number, (a, b, wrong) in enumerate(zip(left, right, differ, strict=True)):
+        if wrong.any():
+            place = tuple(int(i) for i in np.argwhere(wrong)[0])
+            helps = tuple(name for name in CONDITIONS if not any(d.any() for d in without(name, differ)))
+            return Judgement(f"{b[place]!s} instead of {a[place]!s} at {list(place)}", (number, place), True, helps)
+    return Judgement(compared=compared)
+
+
+def _excuse(places: Places, name: str) -> np.ndarray | bool:
+    """Where an element hangs on what a condition excludes; who excludes overflow excludes underflow too."""
+    found = places.get(name, False)
+    return found | places.get(UNDERFLOW, False) if name == OVERFLOW else found
+
+
+def _other_numbers(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where two results differ as numbers, by more than a rounding of themselves; two that are no numbers do not."""
+    if a.dtype.kind != "f":
+        return np.asarray(a != b)
+    with np.errstate(all="ignore"):
+        close = np.abs(a - b) <= TOLERANCE * np.maximum(np.abs(a), np.abs(b))
+        return np.asarray(~((a == b) | (np.isnan(a) & ~np.isfinite(b)) | (close & np.isfinite(a) & np.isfinite(b))))
+
+
+def _unexplained(instance: Instance, left: list[np.ndarray], right: list[np.ndarray], differ: list[np.ndarray]) -> list[np.ndarray]:
+    """Those differences that count: where the left side is defined, and which rounding does not explain.
+
+    Where the left side is undefined by what it asks for (0 / 0, not what is too large), the right side may be no number either.
+    """
+    both, count = [*instance.left, *instance.right], len(instance.left)
+    undefined, inside = (broken(instance.left, instance.values, written_out=within) for within in (False, True))
+    inner = [n for n in walk(instance.left) if len(n.types) == 1 and n.dtype.kind == "float" and n.op is not leaves.CONSTANT]
+    with np.errstate(all="ignore"):
+        largest = max((float(np.max(np.abs(v), initial=0.0, where=np.isfinite(v)))
+                       for v in evaluate(inner, instance.values, {}, "real")), default=0.0)
+        noisy = runs(both, instance.values)
+        out = []
+        for i, (a, b, wrong) in enumerate(zip(left, right, differ, strict=True)):
+            asked = np.logical_or.reduce([np.zeros(a.shape, dtype=np.bool_), *(inside[i][n] for n in DOMAIN if n in inside[i])])
+            hidden = asked & ~np.isfinite(a) & np.isfinite(b) & ~_excuse(inside[i], UNDERFLOW)
+            for name, mask in undefined[i].items():
+                if name != UNDERFLOW:
+                    wrong = wrong & (hidden | ~mask)
+            x, y = a.astype(np.float64), b.astype(np.float64)
+            if largest >= BEYOND:
+                wrong = wrong & np.isfinite(y)
+            moved = np.zeros(a.shape)
+            for run in noisy:
+                for other, was in ((run[i], x), (run[count + i], y)):
+                    # NaN in one run and not in another is movement without a bound, too
+                    gap = np.where(other == was, 0.0, np.abs(other.astype(np.float64) - was))
+                    same = np.isnan(other.astype(np.float64)) & np.isnan(was)
+                    moved = np.maximum(moved, np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap)))
+            gap = np.where(np.isfinite(x) & np.isfinite(y), np.abs(x - y), np.inf)
+            if a.dtype.kind in "iu":                         # 64-bit integers that float64 does not tell apart
+                gap = np.maximum(gap, 1.0)
+            size = np.where(np.isfinite(x) & np.isfinite(y), np.maximum(np.abs(x), np.abs(y)), 0.0)
+            counts = (gap > SAFETY * moved + TOLERANCE * size * (a.dtype.kind == "f")) & (gap > SMALLEST) & np.isfinite(moved)
+            out.append(wrong & counts)
+    return out
+
+
+def _other_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind in "iub":
-        wrong = np.asarray(a != b)
-    else:
-        x, y = a.astype(np.float64), b.astype(np.float64)
-        wrong = ~((np.isnan(x) & np.isnan(y)) | ((x == y) & (np.signbit(x) == np.signbit(y))))
-    if not wrong.any():
-        return None
-    return tuple(int(i) for i in np.argwhere(wrong)[0])
+        return np.asarray(a != b)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    return np.asarray(~((np.isnan(x) & np.isnan(y)) | ((x == y) & (np.signbit(x) == np.signbit(y)))))
 
 
 def instances(rule: Rule, seed: int = 0, count: int = INSTANCES) -> Iterator[Instance]:
-    """Random instances of a rule. Raises RewriteError when too few draws fit."""
+    """Random instances of a rule. Raises RewriteError when too few draws fit, with the reasons, and as soon as that shows."""
     found = 0
+    unfit: Counter[str] = Counter()
     for attempt in itertools.count():
-        if attempt >= TRIES * count:
-            raise RewriteError(f"of {attempt} draws only {found} fit the rule {rule.name}, {count} are needed",
-                               fix="say the shapes of its variables (shapes='x[n, k] w[m, k]') or their dtypes")
-        made = draw_instance(rule, np.random.default_rng([seed, attempt]))
-        if made is not None:
-            found += 1
-            yield made
-            if found == count:
-                return
+        none_at, few_at = HOPELESS
+        if attempt >= TRIES * count or (attempt >= none_at and not found) or (attempt >= few_at and 2 * TRIES * found < attempt):
+            reasons = unfit.most_common(3)
+            why = "\n".join(f"  {n} times: {reason}" for reason, n in reasons)
+            fix = "say the shapes of its variables (shapes='x[n, k] w[m, k]') or their dtypes"
+            if reasons[0][0] == NOTHING:
+                fix = f"return a tensor where the rule holds; if it does so for some shapes or dtypes alone, {fix}"
+            raise RewriteError(f"of {attempt} draws only {found} fit the rule {rule.name}, {count} are needed\n{why}", fix=fix)
+        try:
+            made = draw_instance(rule, np.random.default_rng([seed, attempt]))
+        except _NoInstance as e:
+            unfit[str(e)] += 1
+            continue
+        found += 1
+        yield made
+        if found == count:
+            return
+
+
+def _grids(rule: Rule, seed: int) -> Iterator[tuple[Instance, Instance]]:
+    """An instance of a thousand points for each dtype, at which variables meet in all combinations (values.grid).
+
+    None for rules that say shapes: their sizes multiply. With each the same instance of one element, to show a point by itself.
+    """
+    if any(said.dims is not None for said in rule.said.values()):
+        return
+    for number, dtype in enumerate(t for t in DTYPES.values() if is_among(t, rule.dtypes)):
+        for attempt, shape in enumerate(((POINTS,), (1, POINTS), (POINTS, 1))):
+            def drawn(shape: tuple[int, ...], at: tuple[int, ...] = (number, attempt), dtype: DType = dtype) -> Instance:
+                return draw_instance(rule, np.random.default_rng([seed, *at, 1]), (dtype, shape), grid)
+
+            try:
+                made, one = drawn(shape), drawn((1,) * len(shape))
+            except _NoInstance:
+                continue
+            if sum(t.size() for n in walk((*made.left, *made.right)) for t in n.types) <= LARGEST_GRID:
+                yield made, one
+                break
+
+
+def _at_one_point(rule: Rule, made: Instance, one: Instance,
+                  place: tuple[int, tuple[int, ...]]) -> tuple[Instance, Judgement] | None:
+    """The instance of one element at a point of a grid, if it shows the difference as well."""
+    number, index = place
+    shape = tuple(int(s) for s in made.left[number].shape)
+    if math.prod(shape) != POINTS:
+        return None
+    flat = int(np.ravel_multi_index(index, shape))
+    values = {n.attrs["name"]: v.reshape(-1)[flat] if v.size == POINTS else v for n, v in made.values.items()}
+    try:
+        shown = Instance(one.left, one.right, {n: values[n.attrs["name"]].reshape([int(s) for s in n.shape]) for n in one.values})
+    except (KeyError, ValueError):
+        return None
+    judged = judge(shown, rule.numeric_class, rule.assuming)
+    return (shown, judged) if judged.wrong is not None else None
 
 
 def admit(rule: Rule, seed: int = 0, count: int = INSTANCES, fingerprints: int = FINGERPRINTS) -> Admitted:
     """Compare the sides of a rule on `count` random instances. Raises UnsoundRuleError with the first at which they differ."""
-    proved = 0
-    for number, made in enumerate(instances(rule, seed, count)):
-        wrong = difference(made, rule.numeric_class)
-        if wrong is None and number < fingerprints:
-            verdict = equal(*made.graphs())
-            proved += verdict.proved
-            if verdict.status == "refuted" and not rule.assuming and verdict.counterexample is not None:
-                wrong = verdict.counterexample.show()
-        if wrong is not None:
-            raise UnsoundRuleError(_counterexample(rule, made, wrong),
-                                   fix="a condition (return None where it does not hold), or a weaker numeric class")
+    proved = compared = 0
+    first: list[Instance] = []
+    for made in instances(rule, seed, count):
+        judged = judge(made, rule.numeric_class, rule.assuming)
+        if judged.wrong is not None:
+            raise _refused(rule, made, judged)
+        compared += judged.compared
+        first += [made] if len(first) < fingerprints else []
+    for made, one in _grids(rule, seed):
+        judged = judge(made, rule.numeric_class, rule.assuming)
+        if judged.place is not None:
+            raise _refused(rule, *(_at_one_point(rule, made, one, judged.place) or (made, judged)))
+    for made in first:
+        verdict = equal(*made.graphs())
+        proved += verdict.proved
+        if verdict.status == "refuted" and not rule.assuming and verdict.counterexample is not None:
+            raise UnsoundRuleError(_counterexample(rule, made, verdict.counterexample.show(), values=False), fix=_FIX)
+    if compared * FEWEST < count:
+        raise RewriteError(f"the rule {rule.name} could be compared on {compared} of {count} instances only: elsewhere its left "
+                           f"side {rule.text!r} is infinite or NaN", fix="a pattern that is defined for ordinary numbers")
     return Admitted(rule, count, proved)
 
 
-def _counterexample(rule: Rule, made: Instance, wrong: str) -> str:
+_FIX = "a condition (return None where it does not hold), or a weaker numeric class"
+
+
+def _refused(rule: Rule, made: Instance, judged: Judgement) -> UnsoundRuleError:
+    fix = _FIX
+    if judged.excused_by:
+        fix = f"assuming=({judged.excused_by[0]!r},), if that holds wherever the rule is to be used; or {fix}"
+    return UnsoundRuleError(_counterexample(rule, made, str(judged.wrong)), fix=fix)
+
+
+def _counterexample(rule: Rule, made: Instance, wrong: str, values: bool = True) -> str:
+    """The two sides and what shows that they differ. values: those of the instance are part of it."""
     a, b = made.graphs()
     shown = {n.attrs["name"]: v if v.dtype.kind in "iub" else v.astype(np.float64) for n, v in made.values.items()}
-    values = "\n".join(f"  {name} = {np.array2string(v, threshold=12)}" for name, v in shown.items())
-    return (f"the rule {rule.name} ({rule.numeric_class}) is wrong: {wrong}\n{print_graph(a)}is not\n{print_graph(b)}for\n{values}")
+    lines = "\n".join(f"  {name} = {np.array2string(v, threshold=12, precision=17)}" for name, v in shown.items())
+    return (f"the rule {rule.name} ({rule.numeric_class}) is wrong: {wrong}\n{print_graph(a)}is not\n{print_graph(b)}"
+            f"{f'for{chr(10)}{lines}{chr(10)}' if values else ''}")
 
 
 USER_RULES: list[Rule] = []
@@ -347,6 +472,9 @@ def user_rule(pattern: str | tuple[str, ...], numeric_class: NumericClass = "rea
 
     Options are those of rewrites.rule.Rule (assuming, shapes, dtypes, …). Raises UnsoundRuleError with a counterexample.
     """
+    if callable(pattern):
+        raise PatternError("@tg.rule has no pattern", fix='@tg.rule("add(x, y)") above the function')
+
     def register(replacement: Callable[..., Any]) -> Rule:
         made = make_rule(pattern, numeric_class, replacement, **options)
         admit(made)

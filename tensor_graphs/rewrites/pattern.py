@@ -5,8 +5,9 @@
     topk(x, k=k)[1]                             # the second output
     _f(reshape(x, shape=s), reshape(y, shape=s))    # any op that works element by element, handed on as `f`
 
-Names are ops of the table or of the library, with all their attributes (those that are left out have their defaults). Operands
-of commutative ops match in either order. The same name twice has to be the same class, or the same attribute value.
+Names are ops of the table or of the library, with all their attributes (those that are left out have their defaults), set off by
+"," or, as in .tg, by ";". Operands of commutative ops match in either order. The same name twice has to be the same class, or
+the same attribute value.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from tensor_graphs.errors import TensorGraphsError, close_to
+from tensor_graphs.language import atomic, composites, leaves
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
-from tensor_graphs.language.node import Op, TensorType, encode_attribute, walk
+from tensor_graphs.language.dtypes import DTYPES, DType, bool_, f32, i32, parse_dtype
+from tensor_graphs.language.errors import DTypeError, LanguageError
+from tensor_graphs.language.node import Node, Op, TensorType, encode_attribute, walk
 from tensor_graphs.rewrites.egraph import VIEWS, EGraph, same_number
 from tensor_graphs.rewrites.enode import ENode, is_commutative
 from tensor_graphs.rewrites.errors import PatternError
@@ -66,10 +72,41 @@ Match = dict[Any, Any]
 """tensor variable -> class; attribute variable -> value; an op variable -> the op; a part's number -> its e-node or class"""
 
 
+KINDS = ("float", "int", "uint", "bool")
+
+
+def is_among(dtype: DType, words: Sequence[str]) -> bool:
+    """Whether a dtype is one of these kinds ("uint") and names ("u8")."""
+    return dtype.kind in words or dtype.name in words
+
+
+def dtype_words(given: Any, where: str) -> tuple[str, ...]:
+    """Kinds and names of dtypes, one or several, as `is_among` takes them. Raises PatternError for what is none."""
+    made = []
+    for word in given if isinstance(given, (tuple, list)) else (given,):
+        if word in KINDS:
+            made.append(word)
+            continue
+        try:
+            made.append(parse_dtype(word).name)
+        except DTypeError:
+            raise PatternError(f"{where} says {word!r}, which is no dtype and no kind of them",
+                               fix=f"kinds: {', '.join(KINDS)}; dtypes: {', '.join(DTYPES)}") from None
+    if not made:
+        raise PatternError(f"{where} says no dtype", fix=f"kinds: {', '.join(KINDS)}; dtypes: {', '.join(DTYPES)}")
+    return tuple(made)
+
+
+_SEMICOLON = re.compile(r"""("[^"]*"|'[^']*')|;""")
+
+
 def parse_pattern(text: str, first: int = 0) -> Application:
     """A pattern from its text; parts are numbered from `first`. Raises PatternError."""
+    if not isinstance(text, str):
+        raise PatternError(f"the pattern is {text!r}, of type {type(text).__name__}", fix='text: @tg.rule("add(x, y)")')
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        # .tg sets attributes off by ";", and people copy from there
+        tree = ast.parse(_SEMICOLON.sub(lambda m: m.group(1) or ",", text.strip()), mode="eval").body
     except SyntaxError as e:
         raise PatternError(f"the pattern {text!r} cannot be read: {e.msg}", fix="op(operand, …, attribute=name)") from None
     made = _Reader(text, first).read(tree)
@@ -111,7 +148,7 @@ class _Reader:
         if not name.startswith(ANY_OP):
             op = ATOMIC.get(name) or LIBRARY.get(name)
             if op is None:
-                raise self.wrong(f"there is no op {name!r}", "an atomic op, a library composite, or _name for any elementwise op")
+                raise self.no_op(name)
             known = op.attributes
             for attribute in given:
                 if attribute not in known:
@@ -125,6 +162,18 @@ class _Reader:
         number = self.next()
         return Application(number, name, tuple(self.read(a) for a in call.args), tuple(sorted(given.items())), output)
 
+    def no_op(self, name: str) -> PatternError:
+        """There is no such op; where a function of the language has this name, what it makes is what the pattern has to say."""
+        function = next((f for f in (getattr(atomic, name, None), getattr(composites, name, None)) if inspect.isfunction(f)), None)
+        if function is None or name.startswith("_"):
+            close = close_to(name, [*ATOMIC, *LIBRARY])
+            meant = f"{', '.join(close)}? Or" if close else "Write"
+            return self.wrong(f"there is no op {name!r}",
+                              f"{meant} an atomic op, a library composite, or _name for any elementwise op")
+        made = _made_by(function)
+        return self.wrong(f"{name!r} is a function that makes other ops, and no op itself",
+                          f"write what it makes: {made}" if made else "write the ops that it makes")
+
     def attribute(self, tree: ast.expr) -> Any:
         if isinstance(tree, ast.Name):
             return AttributeVariable(tree.id)
@@ -132,6 +181,33 @@ class _Reader:
             return ast.literal_eval(tree)
         except ValueError:
             raise self.wrong(f"{ast.unparse(tree)!r} is no attribute value") from None
+
+
+def _made_by(function: Callable[..., Any]) -> str:
+    """What a function of the language makes of small tensors, as a pattern; empty where it does not take tensors alone."""
+    parameters = inspect.signature(function).parameters.values()
+    names = [p.name for p in parameters if p.default is inspect.Parameter.empty
+             and p.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    for dtype in (bool_, i32, f32):
+        try:
+            made = function(*(leaves.input(n, (2, 3), dtype) for n in names))
+        except (TensorGraphsError, TypeError, ValueError, AttributeError):
+            continue
+        if isinstance(made, Node):
+            return f"{_as_pattern(made)} ({'for booleans' if dtype is bool_ else f'at {dtype.name}'})"
+    return ""
+
+
+def _as_pattern(node: Node) -> str:
+    if node.op in leaves.NAMED_LEAVES:
+        return str(node.attrs["name"])
+    source = node
+    while source.op.name in VIEWS:                          # a number, spread over a shape
+        source = source.inputs[0]
+    if source.op is leaves.CONSTANT:
+        return str(source.attrs["value"])
+    name = next((w for w, n in WRITTEN.items() if n == node.op.name), node.op.name)
+    return f"{name}({', '.join([*map(_as_pattern, node.inputs), *(f'{k}={v}' for k, v in node.attrs.items())])})"
 
 
 def elementwise(op: Op, types: tuple[TensorType, ...]) -> bool:
@@ -149,9 +225,6 @@ def _composite_elementwise(op: CompositeOp) -> bool:
     """Read off the definition on operands of one generic type: elementwise atomic ops, and fills, nothing else."""
     if op.variadic or op.attributes:
         return False
-    from tensor_graphs.language.dtypes import bool_, f32, i32
-    from tensor_graphs.language.errors import LanguageError
-
     for dtype in (f32, i32, bool_):
         try:
             definition = op.define([TensorType((3, 5), dtype)] * len(op.operands), {})
@@ -190,7 +263,7 @@ def search(e: EGraph, pattern: Application, index: Mapping[str, list[tuple[int, 
     for number, node in candidates:
         if needed is not None and not any(needed in e.of(c).ops for c in node.children):
             continue
-        if kinds and e.types[node.term].dtype.kind not in kinds:
+        if kinds and not is_among(e.types[node.term].dtype, kinds):
             continue
         for match in _match_node(e, pattern, node, bound):
             yield number, match

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.rewrites.conditions import checked
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.errors import RewriteError
 from tensor_graphs.rewrites.extract import Extractor, add_graph, is_paid, paid_nodes
@@ -68,15 +69,20 @@ class Recipes:
 
 
 def recipes(graph: Graph, *, level: NumericClass = "reassociating", count: int = 10, rules: Sequence[Rewrite] | None = None,
-            budget: Budget = USUAL, whole: bool | None = None) -> Recipes:
+            budget: Budget = USUAL, whole: bool | None = None, assuming: Sequence[str] = ()) -> Recipes:
     """Up to `count` graphs that mean the same, up to a level. `rules`: by default all that take nothing for granted.
 
+    assuming: the conditions (conditions.CONDITIONS) that hold here; rules that assume no others run as well, also a user's.
     whole: one e-graph of everything; by default for graphs of up to regions.LARGE paid nodes, and larger ones by regions.
     """
     from tensor_graphs.rewrites.admission import USER_RULES
-    from tensor_graphs.rewrites.rules import ALL
+    from tensor_graphs.rewrites.rules import allowed
 
-    chosen = (*ALL, *(r for r in USER_RULES if not r.assuming)) if rules is None else tuple(rules)
+    if rules is None:
+        holds = checked(assuming, "what recipes")
+        chosen = (*allowed(holds), *(r for r in USER_RULES if set(r.assuming) <= set(holds) and not r.option))
+    else:
+        chosen = tuple(rules)
     if whole is False or (whole is None and sum(map(is_paid, graph.nodes)) > LARGE):
         return _by_regions(graph, chosen, level, budget, count)
     e = EGraph()

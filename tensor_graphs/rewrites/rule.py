@@ -9,23 +9,39 @@
         return a * c + b * c
 
 The function is called with tensors of the language for the pattern's variables, with values for its attribute variables, and with
-a function for an op variable `_f` (as `f`); it asks for those that it names. It returns what is equal to the pattern, or None
-where the rule does not hold; an error of the language (shapes that do not fit) means None too.
+a function for an op variable `_f` (as `f`); it asks for those that it names, and what else it names needs a default. It returns
+what is equal to the pattern, or None where the rule does not hold; an error of the language (shapes that do not fit) means None
+too.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
+from tensor_graphs.errors import close_to
+from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.node import Node, apply
+from tensor_graphs.rewrites.conditions import checked
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.enode import ENode
-from tensor_graphs.rewrites.errors import PatternError
-from tensor_graphs.rewrites.pattern import ANY_OP, Application, Match, instance, parse_pattern, search, variables
+from tensor_graphs.rewrites.errors import PatternError, RewriteError
+from tensor_graphs.rewrites.pattern import (
+    ANY_OP,
+    KINDS,
+    Application,
+    Match,
+    dtype_words,
+    instance,
+    is_among,
+    parse_pattern,
+    search,
+    variables,
+)
 
 NumericClass = Literal["bitwise", "reassociating"]
 BITWISE: NumericClass = "bitwise"
@@ -83,11 +99,13 @@ class Rule:
     """See the module's docstring.
 
     assuming: named conditions on values that are taken for granted (no overflow, …); such a rule runs only where they are allowed.
-    expanding: it makes graphs larger, and gets a small budget. shapes, dtypes: what admission draws for the variables, as in
-    "x[n, k] w[m, k] c:bool", and kinds of dtypes; by default all have one random shape and one random dtype.
+    expanding: it makes graphs larger, and gets a small budget. shapes: what admission draws for the variables, as in
+    "x[n, k] w[m, k] c:bool i:i32"; by default all have one random shape and one dtype. dtypes: what variables may be, if shapes
+    does not say otherwise, as kinds ("float", "int", "uint", "bool") and names ("u8", "bf16"): admission draws them, and the rule
+    is found at no others.
     option: the name of a group that runs only where it is asked for ("split"). parameters: variables that have to be parameters,
     each another one, in the order of their classes (so that a join of several is found once). roots: kinds of dtypes that the
-    whole pattern may have; by default any.
+    whole pattern may have; by default any. Options are put in order by `make_rule`, which says what is wrong with them.
     """
 
     name: str
@@ -100,7 +118,7 @@ class Rule:
     parameters: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     shapes: str = ""
-    dtypes: tuple[str, ...] = ("float", "int", "uint", "bool")
+    dtypes: tuple[str, ...] = KINDS
     text: str = ""
 
     @property
@@ -122,7 +140,7 @@ class Rule:
             yield (), bound
             return
         for root, match in search(e, self.patterns[at], index, bound, self.roots):
-            if not self._are_parameters(e, match):
+            if not self._are_parameters(e, match) or not self._are_of_dtypes(e, match):
                 continue
             for rest, full in self._search(e, index, at + 1, match):
                 yield (root, *rest), full
@@ -132,6 +150,22 @@ class Rule:
         if homes != sorted(dict.fromkeys(homes)):
             return False
         return all(any(n.op.name == "parameter" for n in e.classes[h].nodes) for h in homes)
+
+    def _are_of_dtypes(self, e: EGraph, match: Match) -> bool:
+        """Whether the rule was admitted at the dtypes of a match."""
+        return all(is_among(e.classes[e.find(match[name])].type.dtype, words) for name, words in self._bounded if name in match)
+
+    @cached_property
+    def _bounded(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The tensors that may not be of every dtype, with those that they may be of."""
+        words = {name: self.said[name].dtypes if name in self.said and self.said[name].dtypes else self.dtypes
+                 for name, kind in self.variables.items() if kind == "tensor"}
+        return tuple((name, w) for name, w in words.items() if not set(KINDS) <= set(w))
+
+    @cached_property
+    def said(self) -> dict[str, Said]:
+        """What `shapes` says, by variable. Raises PatternError."""
+        return _read_shapes(self.shapes, self.name, [n for n, kind in self.variables.items() if kind == "tensor"])
 
     def _apply(self, e: EGraph, match: Match) -> Equalities | None:
         made = self.replace({name: self._argument(e, match, name, kind) for name, kind in self.variables.items()})
@@ -163,34 +197,119 @@ class Rule:
 
     def replace(self, values: Mapping[str, Any]) -> tuple[Node, ...] | None:
         """What the rule puts for the patterns, given values for its variables; None where it does not hold."""
-        from tensor_graphs.language.errors import LanguageError
-
-        named = {name.lstrip(ANY_OP): value for name, value in values.items()}
         try:
-            made = self.replacement(**{p: named[p] for p in self._asked})
+            return self.replaced(values)
+        except RewriteError:
+            raise
         except LanguageError:
             return None
+
+    def replaced(self, values: Mapping[str, Any]) -> tuple[Node, ...] | None:
+        """The same, but that errors of the language are raised. Raises PatternError for what is no tensor."""
+        named = {name.lstrip(ANY_OP): value for name, value in values.items()}
+        made = self.replacement(**{p: named[p] for p in self._asked if p in named})
         if made is None:
             return None
-        return (made,) if isinstance(made, Node) else tuple(made)
+        nodes = (made,) if isinstance(made, Node) else tuple(made) if isinstance(made, (tuple, list)) else None
+        if nodes is None or not all(isinstance(n, Node) for n in nodes):
+            raise PatternError(f"the rule {self.name} returned {made!r}, of type {type(made).__name__}, which is no tensor",
+                               fix="return a tensor made of the function's arguments (tg.constant for a number), or None where "
+                                   "the rule does not hold")
+        if len(nodes) != len(self.patterns):
+            raise PatternError(f"the rule {self.name} returned {len(nodes)} tensors, its patterns are {len(self.patterns)}",
+                               fix="one tensor for each pattern")
+        return nodes
+
+
+@dataclass(frozen=True)
+class Said:
+    """What `shapes` says of one variable: its dims (names, or numbers as text), and the dtypes it may have."""
+
+    dims: tuple[str, ...] | None
+    dtypes: tuple[str, ...]
+
+
+_SAID = re.compile(r"\s*([A-Za-z]\w*)(?:\[([\w\s,]*)\])?(?::(\w+))?(?=\s|$)")
+
+
+def _read_shapes(text: Any, rule: str, known: Sequence[str]) -> dict[str, Said]:
+    fix = 'shapes="x[n, k] w[m, k] c:bool": each variable with the names of its dims, or with its dtype'
+    if not isinstance(text, str):
+        raise PatternError(f"the shapes of the rule {rule} are {text!r}", fix=fix)
+    found: dict[str, Said] = {}
+    at = 0
+    while text[at:].strip():
+        read = _SAID.match(text, at)
+        if read is None:
+            raise PatternError(f"the shapes of the rule {rule} cannot be read at {text[at:].strip()!r}", fix=fix)
+        name, dims, word = read.groups()
+        if name not in known:
+            raise PatternError(f"the shapes of the rule {rule} name {name!r}, which is no tensor of its pattern",
+                               fix=f"it has {', '.join(known)}")
+        found[name] = Said(None if not dims else tuple(d.strip() for d in dims.split(",")),
+                           dtype_words(word, f"the shapes of the rule {rule}") if word else ())
+        at = read.end()
+    return found
+
+
+OPTIONS = ("assuming", "expanding", "option", "parameters", "roots", "shapes", "dtypes")
+"""What may be said of a rule beside its pattern, class, function and name."""
 
 
 def make_rule(text: str | Sequence[str], numeric_class: NumericClass, replacement: Callable[..., Any], *, name: str = "",
               **options: Any) -> Rule:
     """A rule of patterns as text. Raises PatternError for what is no pattern, or a function that asks for what it does not bind."""
+    if not isinstance(text, (str, tuple, list)) or not text:
+        raise PatternError(f"the pattern is {text!r}, of type {type(text).__name__}", fix='text: @tg.rule("add(x, y)")')
     texts = [text] if isinstance(text, str) else list(text)
     if numeric_class not in LEVELS:
         raise PatternError(f"the numeric class is {numeric_class!r}", fix=" or ".join(LEVELS))
+    if not callable(replacement):
+        raise PatternError(f"the replacement is {replacement!r}, of type {type(replacement).__name__}",
+                           fix="a function of the pattern's variables that returns a tensor")
+    name = name or getattr(replacement, "__name__", type(replacement).__name__)
+    if not isinstance(name, str):
+        raise PatternError(f"the name of a rule is {name!r}, of type {type(name).__name__}", fix='text: name="mine/add"')
     patterns: list[Application] = []
     for t in texts:
         patterns.append(parse_pattern(t, 1000 * len(patterns)))
-    rule = Rule(name or replacement.__name__, numeric_class, tuple(patterns), replacement, text="; ".join(texts), **options)
+    rule = Rule(name, numeric_class, tuple(patterns), replacement, text="; ".join(texts), **_options(name, options))
     known = {v.lstrip(ANY_OP) for v in rule.variables}
-    for parameter in inspect.signature(replacement).parameters:
-        if parameter not in known:
-            raise PatternError(f"the rule {rule.name} asks for {parameter!r}, which its pattern {rule.text!r} does not bind",
-                               fix=f"it binds {', '.join(sorted(known))}")
+    for parameter in inspect.signature(replacement).parameters.values():
+        if parameter.name not in known and parameter.default is inspect.Parameter.empty:
+            raise PatternError(f"the rule {rule.name} asks for {parameter.name!r}, which its pattern {rule.text!r} does not bind",
+                               fix=f"it binds {', '.join(sorted(known))}; what else the function takes needs a default")
+    tensors = [n for n, kind in rule.variables.items() if kind == "tensor"]
+    for parameter_name in rule.parameters:
+        if parameter_name not in tensors:
+            raise PatternError(f"the rule {rule.name} asks for the parameter {parameter_name!r}, which is no tensor of its pattern",
+                               fix=f"it has {', '.join(tensors)}")
+    _read_shapes(rule.shapes, rule.name, tensors)            # what is wrong with them is said now, not when a draw meets it
     return rule
+
+
+def _options(rule: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a rule, in the form in which Rule has them. Raises PatternError for what is none."""
+    made = dict(given)
+    for name in made:
+        if name not in OPTIONS:
+            close = close_to(name, OPTIONS, 1)
+            raise PatternError(f"the rule {rule} has the option {name!r}, which there is not",
+                               fix=f"{f'{close[0]}? ' if close else ''}Options are name, {', '.join(OPTIONS)}")
+    if "assuming" in made:
+        made["assuming"] = checked(made["assuming"], rule)
+    for name in ("dtypes", "roots"):
+        if name in made and (made[name] or name == "dtypes"):
+            made[name] = dtype_words(made[name], f"the option {name} of the rule {rule}")
+    if "parameters" in made:
+        one = made["parameters"]
+        made["parameters"] = (one,) if isinstance(one, str) else tuple(one) if isinstance(one, (tuple, list)) else None
+        if made["parameters"] is None:
+            raise PatternError(f"the parameters of the rule {rule} are {one!r}", fix='names of its variables: parameters=("w",)')
+    for name, type_ in (("expanding", bool), ("option", str)):
+        if name in made and not isinstance(made[name], type_):
+            raise PatternError(f"the option {name} of the rule {rule} is {made[name]!r}", fix=f"a {type_.__name__}")
+    return made
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import tensor_graphs as tg
 from tensor_graphs.language import atomic
 from tensor_graphs.rewrites.admission import INSTANCES, USER_RULES, admit, difference, instances
 from tensor_graphs.rewrites.errors import PatternError, RewriteError, UnsoundRuleError
+from tensor_graphs.rewrites.recipes import recipes
 from tensor_graphs.rewrites.rule import Refused, Rule, make_rule
 from tensor_graphs.rewrites.rules import REFUSED, RULES
 
@@ -62,6 +63,187 @@ def test_an_unsound_rule_is_refused_with_its_counterexample(name: str) -> None:
     assert not any(r.name == name for r in USER_RULES)
 
 
+def equals(x: tg.Node, number: float) -> tg.Node:
+    return tg.equals(x, number)
+
+
+def either(condition: tg.Node, x: tg.Node, y: tg.Node) -> tg.Node:
+    made: tg.Node = tg.where(condition, x, y)
+    return made
+
+
+SUBTLE: dict[str, tuple[str, str, tuple[str, ...], Callable[..., Any]]] = {
+    # of negative numbers, which the right side does not take
+    "log of a product": ("log(mul(x, y))", "reassociating", ("float",), lambda x, y: tg.log(x) + tg.log(y)),
+    "root of a product": ("sqrt(mul(x, y))", "reassociating", ("float",), lambda x, y: tg.sqrt(x) * tg.sqrt(y)),
+    "root of three": ("sqrt(mul(mul(x, y), z))", "reassociating", ("float",), lambda x, y, z: tg.sqrt(x) * tg.sqrt(y * z)),
+    "log of a power": ("log(mul(x, x))", "reassociating", ("float",), lambda x: tg.log(x) * 2.0),
+    "root of a negated sum": ("sqrt(neg(sum(x, axes=a)))", "reassociating", ("float",),
+                              lambda x, a: tg.sqrt(x.sum(a)) * 0.0 + tg.sqrt(-x.sum(a))),
+    # of 0, and of what the right side makes too large on its way
+    "a sum by its quotient": ("add(x, y)", "reassociating", ("float",), lambda x, y: x * (1.0 + y / x)),
+    "tanh by exponentials": ("tanh(x)", "reassociating", ("float",), lambda x: (tg.exp(2 * x) - 1.0) / (tg.exp(2 * x) + 1.0)),
+    "naive softmax": ("softmax(x, axis=k)", "reassociating", ("float",), lambda x, k: tg.exp(x) / tg.exp(x).sum(k, keepdims=True)),
+    "what is undefined, defined": ("exp(log(x))", "reassociating", ("float",), lambda x: x),
+    "another branch": ("where(less(x, 0), 0, sqrt(x))", "reassociating", ("float",),
+                       lambda x: either(tg.less(x, 0.0), x * 0.0 + 1.0, tg.sqrt(x))),
+    # of large numbers
+    **{f"cut at {c:g}": ("add(x, y)", "reassociating", ("float",), lambda x, y, c=c: tg.minimum(x + y, c))
+       for c in (1e3, 1e4, 1e6, 1e30)},
+    "product cut at -1e30": ("mul(x, y)", "reassociating", ("float",), lambda x, y: tg.maximum(x * y, -1e30)),
+    "wrong below 1e30": ("add(x, y)", "reassociating", ("float",), lambda x, y: either(tg.less(x, 1e30), x + y + 1.0, x + y)),
+    # of one number
+    "neg but of 7.25": ("neg(x)", "reassociating", ("float",), lambda x: either(equals(x, 7.25), x, -x)),
+    "neg but of 7.25, in bits": ("neg(x)", "bitwise", ("float",), lambda x: either(equals(x, 7.25), x, -x)),
+    "add but of 7.25": ("add(x, y)", "bitwise", ("float",), lambda x, y: either(equals(x, 7.25), x, x + y)),
+    "a sum that is 7.25": ("add(x, y)", "reassociating", ("float",), lambda x, y: either(equals(x + y, 7.25), x, x + y)),
+    "between two numbers": ("neg(x)", "reassociating", ("float",),
+                            lambda x: either(tg.bit_and(tg.less(x, 7.25), tg.less(7.125, x)), x, -x)),
+    "neg but of 12345": ("neg(x)", "bitwise", ("int",), lambda x: either(equals(x, 12345), x, -x)),
+    "add but of 137": ("add(x, y)", "bitwise", ("int",), lambda x, y: either(equals(x, 137), x, x + y)),
+    "add but of 137 and 201": ("add(x, y)", "bitwise", ("uint",),
+                               lambda x, y: either(tg.bit_and(equals(x, 137), equals(y, 201)), x, x + y)),
+    "add but of three numbers": ("add(add(x, y), z)", "bitwise", ("uint",), lambda x, y, z: either(
+        tg.bit_and(tg.bit_and(equals(x, 137), equals(y, 201)), equals(z, 99)), x, x + y + z)),
+    "a sum but of 7.25": ("sum(x, axes=a)", "reassociating", ("float",), lambda x, a: either(equals(x, 7.25), x + 1, x).sum(a)),
+    "a product but of 7.25": ("dot(x, y)", "reassociating", ("float",), lambda x, y: tg.dot(either(equals(x, 7.25), x + 1, x), y)),
+}
+
+
+@pytest.mark.parametrize("name", SUBTLE)
+def test_a_rule_that_is_wrong_for_a_few_values_is_refused(name: str) -> None:
+    pattern, numeric_class, dtypes, replacement = SUBTLE[name]
+    with pytest.raises(UnsoundRuleError, match="instead of"):
+        admit(make_rule(pattern, numeric_class, replacement, name=name, dtypes=dtypes,  # type: ignore[arg-type]
+                        shapes="x[n, n] y[n, n]" if "dot" in pattern else ""))
+
+
+RIGHT: dict[str, tuple[str, tuple[str, ...], Callable[..., Any]]] = {
+    "difference of squares": ("sub(mul(x, x), mul(y, y))", (), lambda x, y: (x - y) * (x + y)),
+    "root of a difference": ("sqrt(sub(mul(x, x), mul(y, y)))", (), lambda x, y: tg.sqrt((x - y) * (x + y))),
+    "comparison of sums": ("less(add(x, z), add(y, z))", (), lambda x, y: tg.less(x, y)),
+    "whole part": ("floor(add(x, 1))", (), lambda x: tg.floor(x) + 1.0),
+    "quotient of a quotient": ("div(x, div(y, z))", (), lambda x, y, z: x * z / y),
+    "log of a product": ("log(mul(x, y))", ("logarithms of numbers > 0",), lambda x, y: tg.log(x) + tg.log(y)),
+    "root of a product": ("sqrt(mul(x, y))", ("roots of numbers ≥ 0",), lambda x, y: tg.sqrt(x) * tg.sqrt(y)),
+    "a sum by its quotient": ("add(x, y)", ("no division by 0",), lambda x, y: x * (1.0 + y / x)),
+    "tanh by exponentials": ("tanh(x)", ("no overflow",), lambda x: (tg.exp(2 * x) - 1.0) / (tg.exp(2 * x) + 1.0)),
+    "exp of log": ("exp(log(x))", ("logarithms of numbers > 0",), lambda x: x),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_rule_that_is_right_where_its_assumptions_hold_is_admitted(name: str) -> None:
+    pattern, assuming, replacement = RIGHT[name]
+    assert admit(make_rule(pattern, "reassociating", replacement, name=name, dtypes=("float",), assuming=assuming), count=60)
+
+
+def test_a_refusal_names_the_assumption_that_would_make_the_rule_right() -> None:
+    for name, condition in (("log of a product", "logarithms of numbers > 0"), ("a sum by its quotient", "no division by 0"),
+                            ("tanh by exponentials", "no overflow")):
+        pattern, _, dtypes, replacement = SUBTLE[name]
+        with pytest.raises(UnsoundRuleError, match=f"assuming=\\('{condition}',\\)"):
+            admit(make_rule(pattern, "reassociating", replacement, name=name, dtypes=dtypes))
+
+
+def test_a_point_of_a_grid_is_shown_by_itself() -> None:
+    pattern, _, dtypes, replacement = SUBTLE["add but of three numbers"]
+    with pytest.raises(UnsoundRuleError, match=r"for\n  x = \[137\]\n  y = \[201\]\n  z = \[99\]"):
+        admit(make_rule(pattern, "bitwise", replacement, name="r", dtypes=dtypes), count=2)
+
+
+def test_a_left_side_that_is_never_a_number_proves_nothing() -> None:
+    with pytest.raises(RewriteError, match="compared on 0 of 20 instances only"):
+        admit(make_rule("sqrt(sub(neg(abs(x)), 1))", "reassociating", lambda x: tg.sqrt(-tg.abs(x) - 2.0), name="r",
+                        dtypes=("float",)), count=20)
+
+
+@pytest.fixture
+def user_rules() -> Iterator[list[Rule]]:
+    """Rules of a test, forgotten after it."""
+    before = list(USER_RULES)
+    yield USER_RULES
+    USER_RULES[:] = before
+
+
+def names(graph: tg.Graph, **options: Any) -> set[str]:
+    return {name for recipe in recipes(graph, **options).list for name in recipe.rules}
+
+
+def test_a_rule_that_assumes_something_runs_only_where_that_is_allowed(user_rules: list[Rule]) -> None:
+    condition = "logarithms of numbers > 0"
+    tg.rule("log(mul(x, y))", name="mine", dtypes="float", assuming=condition)(lambda x, y: tg.log(x) + tg.log(y))
+    graph = tg.graph(tg.log(tg.input("x", (4,), tg.f32) * tg.input("y", (4,), tg.f32)))
+    assert user_rules[-1].assuming == (condition,)
+    assert "mine" not in names(graph) and "mine" not in names(graph, assuming=["no overflow"])
+    assert "mine" in names(graph, assuming=[condition])
+    with pytest.raises(RewriteError, match="no condition that is known"):
+        recipes(graph, assuming=["no bugs"])
+
+
+def test_a_rule_is_found_at_the_dtypes_alone_at_which_it_was_admitted(user_rules: list[Rule]) -> None:
+    tg.rule("less(x, 0)", "bitwise", name="mine", dtypes=("uint",))(lambda x: atomic.fill(False, x.shape, tg.bool_))
+    tg.rule("xor(x, y)", "bitwise", name="bytes", dtypes="u8")(lambda x, y: atomic.bit_xor(y, x))
+    assert {t.name: "mine" in names(tg.graph(tg.less(tg.input("x", (3,), t), 0))) for t in (tg.f32, tg.i32, tg.u8, tg.u32)} == \
+        {"f32": False, "i32": False, "u8": True, "u32": True}
+    made = [i.left[0].dtype for i in instances(user_rules[-1], count=20)]
+    assert set(made) == {tg.u8}
+
+
+def test_a_variable_may_have_a_dtype_of_its_own() -> None:
+    rule = make_rule("gather(neg(x), i, axis=0)", "reassociating", lambda x, i: -tg.gather(x, i, axis=0), name="r", dtypes="float",
+                     shapes="x[n, m] i[p]:i32")
+    assert {i.left[0].inputs[1].dtype for i in instances(rule, count=20)} == {tg.i32} and admit(rule, count=50)
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ({"dtypes": ("flot",)}, "'flot', which is no dtype and no kind of them\n.*kinds: float, int, uint, bool; dtypes: f16, bf16"),
+    ({"dtypes": 42}, "option dtypes of the rule r says 42"), ({"dtypes": ()}, "says no dtype"),
+    ({"shapes": 42}, "the shapes of the rule r are 42\n.*shapes=.x"), ({"shapes": "x[n"}, r"cannot be read at 'x\[n'"),
+    ({"shapes": "q[n]"}, "name 'q', which is no tensor of its pattern"), ({"shapes": "x:flot"}, "says 'flot'"),
+    ({"assumin": ()}, r"has the option 'assumin', which there is not\n.*assuming\? Options are name, assuming"),
+    ({"assuming": ("no bugs",)}, "assumes 'no bugs', which is no condition that is known\n.*'no overflow', 'no division by 0'"),
+    ({"expanding": "yes"}, "the option expanding of the rule r is 'yes'"), ({"parameters": ("q",)}, "asks for the parameter 'q'"),
+    ({"parameters": 3}, "the parameters of the rule r are 3"), ({"roots": ("flot",)}, "option roots of the rule r says 'flot'")])
+def test_an_option_that_is_none_is_an_error_with_what_there_is(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(RewriteError, match=f"(?s){says}"):
+        make_rule("add(x, y)", "bitwise", lambda x, y: y + x, **{"name": "r", **options})
+
+
+@pytest.mark.parametrize("given", [3, "x", (3,)])
+def test_a_replacement_that_is_no_tensor_is_an_error(given: Any) -> None:
+    with pytest.raises(PatternError, match="which is no tensor\n(?s:.*)return a tensor made of"):
+        admit(make_rule("add(x, y)", "bitwise", lambda x, y: given, name="r"))
+
+
+def test_a_replacement_is_one_tensor_for_each_pattern() -> None:
+    with pytest.raises(PatternError, match="returned 2 tensors, its patterns are 1"):
+        admit(make_rule("add(x, y)", "bitwise", lambda x, y: (x, y), name="r"))
+
+
+@pytest.mark.parametrize("given", [42, None, "", ("add(x, y)", 3)])
+def test_a_pattern_is_text(given: Any) -> None:
+    with pytest.raises(PatternError, match="the pattern is .*, of type"):
+        tg.rule(given)(lambda x, y: y + x)
+
+
+def test_a_rule_needs_a_pattern_and_a_function() -> None:
+    with pytest.raises(PatternError, match="has no pattern"):
+        tg.rule(lambda x, y: y + x)  # type: ignore[arg-type]
+    with pytest.raises(PatternError, match="the replacement is 3, of type int"):
+        tg.rule("add(x, y)")(3)  # type: ignore[arg-type]
+
+
+def test_what_a_replacement_has_a_default_for_need_not_be_bound() -> None:
+    rule = make_rule("mul(x, 4)", "reassociating", lambda x, c=2: (x * c) * c, name="r", dtypes=("float",))
+    assert admit(rule, count=20).instances == 20
+
+
+def test_a_pattern_may_set_attributes_off_as_text_graphs_do() -> None:
+    assert make_rule("sum(x; axes=a)", "bitwise", lambda x, a: x).patterns == make_rule("sum(x, axes=a)", "bitwise",
+                                                                                        lambda x, a: x).patterns
+
+
 def test_a_users_rule_is_a_few_lines_and_is_kept() -> None:
     @tg.rule("sub(mul(x, x), mul(y, y))", dtypes=("float",))
     def difference_of_squares(x: tg.Node, y: tg.Node) -> tg.Node:
@@ -76,14 +258,24 @@ def test_a_rule_that_changes_the_shape_is_refused() -> None:
 
 
 def test_a_rule_that_no_draw_fits_is_refused() -> None:
-    with pytest.raises(RewriteError, match="only 0 fit"):
+    with pytest.raises(RewriteError, match="(?s)of 120 draws only 0 fit.*times: the replacement returned None"):
         admit(make_rule("add(x, y)", "bitwise", lambda x: None, name="never"), count=2)
+
+
+def test_a_rule_that_hardly_fits_is_given_up_early() -> None:
+    with pytest.raises(RewriteError, match="of 400 draws only 0 fit the rule never, 200 are needed"):
+        admit(make_rule("add(x, y)", "bitwise", lambda x: None, name="never"))
+    with pytest.raises(RewriteError, match="of 800 draws only [1-6] fit the rule rarely, 200 are needed"):
+        admit(make_rule("add(x, y)", "bitwise", lambda x, y: y + x if x.type == tg.input("x", (4, 3), tg.u8).type else None,
+                        name="rarely"))
 
 
 @pytest.mark.parametrize(("pattern", "says"), [
     ("no_op(x)", "there is no op 'no_op'"), ("sum(x)", "the attribute 'axes' of sum is not said"),
     ("sum(x, axis=a)", "sum has no attribute 'axis'"), ("x", "applies no op"), ("add(x, ", "cannot be read"),
-    ("add(x, y[2])", "is no part of a pattern")])
+    ("add(x, y[2])", "is no part of a pattern"), ("rms_nrm(x)", r"there is no op 'rms_nrm'\n(?s:.*)fix: rms_norm\?"),
+    ("logical_not(x)", r"is a function that makes other ops(?s:.*)write what it makes: xor\(x, True\)"),
+    ("greater(x, y)", r"write what it makes: less\(y, x\)")])
 def test_a_pattern_that_is_none_is_an_error(pattern: str, says: str) -> None:
     with pytest.raises(PatternError, match=says):
         make_rule(pattern, "bitwise", lambda: None)

@@ -1,0 +1,143 @@
+"""conditions: what a rule may take for granted of values, and where it does not hold.
+
+A rule names its conditions (`assuming=("no overflow",)`) and runs only where they are allowed. Admission leaves out the elements
+at which one of them is broken: an element that hangs on a division by 0 is no evidence against a rule that assumes that there is
+none. What hangs on what is followed through the graph element by element; `where` hangs on the branch that it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language import leaves
+from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.node import Node, walk
+from tensor_graphs.meaning.equality import ASSUMED
+from tensor_graphs.meaning.interpreter import evaluate
+from tensor_graphs.rewrites.errors import RewriteError
+from tensor_graphs.rewrites.pattern import elementwise
+
+OVERFLOW, CANCELLATION, DIVISION = "no overflow", "no cancellation", ASSUMED["reciprocal"]
+LOGARITHM, ROOT = ASSUMED["log2"], ASSUMED["sqrt"]
+
+CONDITIONS: Mapping[str, str] = {
+    OVERFLOW: "no value on the way leaves the range of its dtype, upwards or to 0",
+    DIVISION: "nothing is divided by 0",
+    LOGARITHM: "logarithms are taken of numbers above 0 alone",
+    ROOT: "square roots are taken of no negative number",
+    CANCELLATION: "no difference is much smaller than what it is taken of, so that no digits are lost",
+}
+"""Every condition that a rule may assume, by its name."""
+
+DOMAIN = (DIVISION, LOGARITHM, ROOT)
+"""Those that say for what an op is defined."""
+
+UNDERFLOW = "underflow"
+"""Kept apart from overflow: a result that became 0 is still a number."""
+
+SMALLEST = 1e-290
+"""Numbers below are taken for 0: float64 does not hold them in full."""
+
+Array = np.ndarray[Any, Any]
+Places = dict[str, Array]
+"""Condition -> which elements hang on a place where it is broken."""
+
+
+def checked(names: Any, rule: str) -> tuple[str, ...]:
+    """The conditions that a rule names, one or several. Raises RewriteError for one that there is not."""
+    given = (names,) if isinstance(names, str) else names
+    if not isinstance(given, (tuple, list)):
+        raise RewriteError(f"the rule {rule} assumes {names!r}", fix=f'names of conditions: assuming=("{OVERFLOW}",)')
+    made = tuple(n.replace(">=", "≥") if isinstance(n, str) else n for n in given)
+    for name in made:
+        if name not in CONDITIONS:
+            raise RewriteError(f"the rule {rule} assumes {name!r}, which is no condition that is known",
+                               fix=f"one of {', '.join(map(repr, CONDITIONS))}")
+    return made
+
+
+def broken(roots: Sequence[Node], given: Mapping[Node, Array], written_out: bool) -> list[Places]:
+    """For each root, where its elements hang on a broken condition, or on underflow.
+
+    written_out: look inside of composites. What is undefined is a result that is infinite or NaN of operands that are finite, and
+    inputs that are; an infinity that is written in the program is none.
+    """
+    tops = expand_all(list(roots)) if written_out else list(roots)
+    order = walk(tops)
+    single = [n for n in order if len(n.types) == 1]
+    values = dict(zip(single, evaluate(single, given, {}, "real"), strict=True))
+    found: dict[Node, Places] = {}
+    with np.errstate(all="ignore"):
+        for node in order:
+            made = _carried(node, found, values)
+            if node in values and node.dtype.kind == "float":
+                for name, mask in _own(node, values).items():
+                    if mask.any():
+                        made[name] = mask | made[name] if name in made else mask
+            found[node] = made
+    return [found[top] for top in tops]
+
+
+def _own(node: Node, values: Mapping[Node, Array]) -> Places:
+    """The conditions that this very op breaks, and where."""
+    made, name = values[node], node.op.name
+    odd = ~np.isfinite(made)
+    if node.op.kind == "leaf":
+        return {} if node.op is leaves.CONSTANT else {OVERFLOW: odd}
+    operands = [values[x] for x in node.inputs if x in values and x.dtype.kind == "float"]
+    here = elementwise(node.op, tuple(x.type for x in node.inputs))
+    fine = np.ones(made.shape, dtype=np.bool_)
+    for x in operands:
+        fine &= np.isfinite(x) if here else np.isfinite(x).all()
+    odd &= fine
+    match name:
+        case "reciprocal":
+            return {DIVISION: odd & (operands[0] == 0), OVERFLOW: odd & (operands[0] != 0)}
+        case "log2":
+            return {LOGARITHM: odd}
+        case "sqrt":
+            return {ROOT: odd}
+        case "exp2":
+            return {OVERFLOW: odd, UNDERFLOW: (made < SMALLEST) & fine}
+        case "mul":
+            return {OVERFLOW: odd, UNDERFLOW: (np.abs(made) < SMALLEST) & (operands[0] != 0) & (operands[1] != 0) & fine}
+        case "where" | "pad" | "gather" | "reduce_max":      # they choose; what is chosen was looked at where it was made
+            return {}
+    return {OVERFLOW: odd}
+
+
+def _carried(node: Node, found: Mapping[Node, Places], values: Mapping[Node, Array]) -> Places:
+    """The broken places of the operands, where they are read."""
+    names = dict.fromkeys(name for x in node.inputs for name in found[x])
+    shape = tuple(int(s) for s in node.shape) if len(node.types) == 1 else ()
+    made: Places = {}
+    for name in names:
+        masks = [np.asarray(found[x].get(name, np.zeros(values[x].shape if x in values else (), dtype=np.bool_)))
+                 for x in node.inputs]
+        made[name] = np.asarray(_mask(node, shape, masks, values))
+    return made
+
+
+def _mask(node: Node, shape: tuple[int, ...], masks: list[Array], values: Mapping[Node, Array]) -> Array:
+    first, attrs = masks[0], node.attrs
+    match node.op.name:
+        case "where":
+            return first | np.where(values[node.inputs[0]], masks[1], masks[2])
+        case "reshape":
+            return first.reshape(shape)
+        case "permute":
+            return first.transpose(attrs["axes"])
+        case "expand":
+            return np.broadcast_to(first, shape)
+        case "slice":
+            return first[tuple(slice(a, None if b < 0 else b, step) for a, b, step in attrs["bounds"])]
+        case "pad":
+            return np.pad(first, attrs["padding"])
+        case "sum" | "reduce_max":
+            return np.asarray(first.any(axis=tuple(attrs["axes"])))
+    if len(node.types) == 1 and all(m.shape == shape for m in masks) and elementwise(node.op, tuple(x.type for x in node.inputs)):
+        return np.asarray(np.logical_or.reduce(masks))
+    return np.full(shape, any(m.any() for m in masks))        # which element hangs on which is not known
