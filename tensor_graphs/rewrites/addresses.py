@@ -64,4 +64,4 @@ def _sliced(e: EGraph, node: ENode, count: Dim, start: int) -> Equalities | None
         return None
     bounds: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in x.shape]
     bounds[axis] = (start, start + count, 1)
-    return [(node.term, e.add(atomic.slice(x, bounds)))]
+    return [(e.instance(node), e.add(atomic.slice(x, bounds)))]

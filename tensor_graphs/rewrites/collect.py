@@ -30,10 +30,15 @@ Number = bool | int | float
 
 
 class _Link(NamedTuple):
-    """One application with a constant: the rest, and the number."""
+    """One application to a constant: the e-node, which of its operands is the rest, and the number, as the op takes it."""
 
-    rest: int
+    node: ENode
+    at: int
     number: Number
+
+    @property
+    def rest(self) -> int:
+        return self.node.children[self.at]
 
 
 class Collecting:
@@ -52,22 +57,26 @@ class Collecting:
                 first = _link(e, node, op)
                 if first is None:
                     continue
-                base, numbers = _walk(e, op, home, first)
-                if len(numbers) > 1 or name == "sub":
-                    yield Candidate((self.name, op.name, home, base, *map(repr, numbers)), node.term,
-                                    lambda term=node.term, op=op, base=base, numbers=numbers:   # type: ignore[misc]
-                                    self._collected(e, term, op, base, numbers))
+                base, chain = _walk(e, op, home, first)
+                if len(chain) > 1 or name == "sub":
+                    yield Candidate((self.name, op.name, home, base, *(repr(link.number) for link in chain)), node.term,
+                                    lambda op=op, base=base, chain=chain: _collected(e, op, base, chain))  # type: ignore[misc]
 
-    def _collected(self, e: EGraph, term: int, op: Op, base: int, numbers: list[Number]) -> Equalities | None:
-        type = e.types[term]
-        try:
-            total = leaves.constant(numbers[0], type.dtype)
-            for number in numbers[1:]:
-                total = apply(op, (total, leaves.constant(number, type.dtype)))
-            value = evaluate([total], {}, {}, "as_written")[0]
-        except TensorGraphsError:
-            return None
-        return [(term, e.add(apply(op, (e.placeholder(base), atomic.fill(value.item(), type.shape, type.dtype)))))]
+
+def _collected(e: EGraph, op: Op, base: int, chain: list[_Link]) -> Equalities | None:
+    type = e.of(base).type
+    try:
+        total = leaves.constant(chain[0].number, type.dtype)
+        for link in chain[1:]:
+            total = apply(op, (total, leaves.constant(link.number, type.dtype)))
+        value = evaluate([total], {}, {}, "as_written")[0]
+    except TensorGraphsError:
+        return None
+    written = base
+    for node, at, _ in reversed(chain):
+        children = [written if i == at else e.find(c) for i, c in enumerate(node.children)]
+        written = e.add_term(node.op, node.attrs, children, node.output, e.types[node.term])
+    return [(written, e.add(apply(op, (e.placeholder(base), atomic.fill(value.item(), type.shape, type.dtype)))))]
 
 
 def _op(name: str) -> Op:
@@ -79,22 +88,21 @@ def _link(e: EGraph, node: ENode, op: Op) -> _Link | None:
     dtype: DType = e.types[node.term].dtype
     if dtype.kind not in IN_BITS[op.name] or len(node.children) != 2:
         return None
-    left, right = node.children
     numbers = [e.of(c).splat for c in node.children]
     if any(isinstance(n, Expr) for n in numbers) or (numbers[0] is None) == (numbers[1] is None):
         return None
+    at = 0 if numbers[0] is None else 1
     if node.op is op:
-        return _Link(left, numbers[1]) if numbers[0] is None else _Link(right, numbers[0])
-    if node.op is LIBRARY["sub"] and op.name == "add" and numbers[0] is None:
-        negated = -int(numbers[1])
+        return _Link(node, at, numbers[1 - at])
+    if node.op is LIBRARY["sub"] and op.name == "add" and at == 0:
         lowest, count = int(dtype.min), 1 << dtype.bits
-        return _Link(left, (negated - lowest) % count + lowest)
+        return _Link(node, at, (-int(numbers[1]) - lowest) % count + lowest)
     return None
 
 
-def _walk(e: EGraph, op: Op, home: int, link: _Link) -> tuple[int, list[Number]]:
-    """Where the constants of a chain end, and the constants. A class is passed once, as x + 0 is x."""
-    passed, numbers = {e.find(home)}, [link.number]
+def _walk(e: EGraph, op: Op, home: int, link: _Link) -> tuple[int, list[_Link]]:
+    """Where the constants of a chain end, and its links from above. A class is passed once, as x + 0 is x."""
+    passed, chain = {e.find(home)}, [link]
     base = e.find(link.rest)
     while base not in passed:
         passed.add(base)
@@ -102,6 +110,6 @@ def _walk(e: EGraph, op: Op, home: int, link: _Link) -> tuple[int, list[Number]]
         further = next((b for b in below if e.find(b.rest) not in passed), None)
         if further is None:
             break
-        numbers.append(further.number)
+        chain.append(further)
         base = e.find(further.rest)
-    return base, numbers
+    return base, chain
