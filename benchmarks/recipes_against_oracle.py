@@ -9,7 +9,7 @@ written out in atomic ops; so neither the graph itself is, nor the same ops unde
 are compared, those that a reassociating rule led to first. The last line says how many that were, and how many have other bits
 than the graph: not all have, because some of these rules move elements and round nothing, and some sums happen to round alike.
 
-Prints what is wrong; exit code 1 if anything is, or if no recipe rounded otherwise than its graph: then nothing was put to the test.
+Prints what is wrong; exit code 1 if anything is, or if no recipe rounds otherwise than its graph: nothing was tested then.
 """
 
 from __future__ import annotations
