@@ -10,10 +10,15 @@ by themselves.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tensor_graphs as tg
+from benchmarks.arguments import at_least
 from tensor_graphs.models.gemma3 import Gemma3Spec, Rope, gemma3_graph
 from tensor_graphs.rewrites.composites import sketches
 from tensor_graphs.rewrites.egraph import EGraph
@@ -55,12 +60,15 @@ def one_layer() -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("layers", type=at_least(1), nargs="*", default=[1, 18], help="how many the decoders have (default: 1 18)")
+    asked = parser.parse_args().layers
     started = time.perf_counter()
     sketches()
     print(f"templates of recognition: {time.perf_counter() - started:.2f} s, once")
     print(f"{'':>12} {' '.join(f'{name:>8}' for name in COLUMNS)}  saturated")
     one_layer()
-    for layers in map(int, sys.argv[1:] or ["1", "18"]):
+    for layers in asked:
         graph = decoder(layers)
         before = paid_nodes(graph)
         started, worked = time.perf_counter(), time.process_time()

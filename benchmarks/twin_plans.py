@@ -7,6 +7,7 @@ of writing out, of recognition, and of the glance that a graph in composites get
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import time
 from collections import Counter
@@ -40,6 +41,7 @@ def calls(graph: tg.Graph, folder: str) -> Counter[str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     started = time.perf_counter()
     forms()
     print(f"definitions to look for: {time.perf_counter() - started:.2f} s, once")

@@ -18,7 +18,7 @@ from tests.cli.command import TINY, tg
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-LANGUAGE, KERNEL, USE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+LANGUAGE, RULE, KERNEL, USE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
 
 
@@ -41,6 +41,32 @@ def test_the_example_of_the_readme_runs_and_is_right():
     probabilities = np.asarray(names["probabilities"])
     assert probabilities.shape == (7, 256)
     np.testing.assert_allclose(probabilities, 1 / 256, rtol=1e-5)         # equal rows of w: equal probabilities
+
+
+def test_the_rule_of_the_readme_is_admitted_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensor_graphs
+    from tensor_graphs.rewrites import admission
+    from tensor_graphs.rewrites.recipes import recipes
+
+    monkeypatch.setattr(admission, "USER_RULES", [])
+    exec(RULE, {})
+    x, y = tensor_graphs.input("x", (2, 3)), tensor_graphs.input("y", (2, 3))
+    found = recipes(tensor_graphs.graph(x * x - y * y), count=20).list
+    assert any("difference_of_squares" in r.rules for r in found)
+
+
+def test_the_rooms_of_the_readme_that_are_planned_are_those_that_are_missing() -> None:
+    rows = re.findall(r"^\| (\[)?(\w+)[^|]*\| (.*) \|$", README.partition("## Rooms")[2], re.MULTILINE)
+    planned = {name for link, name, question in rows if "(planned)" in question}
+    there = {p.parent.name for p in (ROOT / "tensor_graphs").glob("*/__init__.py")}
+    named = {name for _, name, _ in rows} - {"room"}
+    assert planned == named - there and there <= named
+    assert {name for link, name, _ in rows if link} == there
+
+
+def test_every_page_of_the_documents_is_linked_from_the_readme() -> None:
+    pages = {p.name for p in (ROOT / "docs").glob("*.md")}
+    assert not pages - set(re.findall(r"docs/(\w+\.md)", README))
 
 
 def test_the_kernel_of_the_readme_is_judged_measured_and_listed(tmp_path: Path) -> None:

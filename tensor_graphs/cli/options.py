@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -99,6 +100,14 @@ def backends(text: str) -> tuple[str, ...]:
     if not names:
         raise UsageError("--backends names no backend\n  fix: --backends c,numpy")
     return names
+
+
+def known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse what an option does not know, naming what is close to it, or all where that is few. Raises UsageError."""
+    for word in given:
+        if word not in names:
+            near = difflib.get_close_matches(word, names) or (names if len(names) <= 12 else [*sorted(names)[:12], "…"])
+            raise UsageError(f"{option} {word!r}: there is none of that name\n  fix: {', '.join(near)}")
 
 
 def database(target: str | None) -> Database:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tensor_graphs.cli import options
+
+if TYPE_CHECKING:
+    from tensor_graphs.language.graph import Graph
+    from tensor_graphs.rewrites.report import Report
 
 
 def register(app: typer.Typer) -> None:
@@ -26,11 +30,11 @@ def rewrites(
     find: Annotated[
         list[str], typer.Option("--discover", metavar="COMPOSITE", help="Say where its math occurs ('all': any); may be repeated.")
     ] = [],  # noqa: B006
+    report: Annotated[bool, typer.Option("--report", help="Add a table: matches, applied, rejected, … of each rule.")] = False,
     json: options.Json = False,
 ) -> None:
     """List graphs that mean the same, the cheapest first, with the rules that lead to each."""
     from tensor_graphs.language.text import print_graph
-    from tensor_graphs.rewrites.errors import RewriteError
     from tensor_graphs.rewrites.extract import paid_nodes
     from tensor_graphs.rewrites.provenance import show_steps
     from tensor_graphs.rewrites.recipes import recipes
@@ -38,27 +42,24 @@ def rewrites(
     from tensor_graphs.rewrites.rules import ASSUMPTIONS, allowed
     from tensor_graphs.rewrites.saturate import Budget
 
-    if level not in LEVELS:
-        raise RewriteError(f"the level is {level!r}", fix=" or ".join(LEVELS))
-    for name in assuming:
-        if name not in ASSUMPTIONS:
-            raise RewriteError(f"no rule assumes {name!r}", fix=", ".join(ASSUMPTIONS))
+    options.known("--level", [level], LEVELS)
+    options.known("--assuming", assuming, ASSUMPTIONS)
+    if derive >= limit:
+        raise options.UsageError(f"--derive {derive}: only {limit} recipes are listed, from 0 on\n  fix: --limit {derive + 1}")
     graph = options.read_graph(file)
     if find:
-        from tensor_graphs.rewrites.discover import discover
-
-        places = discover(graph, None if "all" in find else find)
-        if json:
-            options.print_json({"discovered": [{"composite": p.op.name, "attributes": {k: str(v) for k, v in p.attrs.items()},
-                                                "steps": p.steps, "written_at": str(p.node.location),
-                                                "verdict": p.verdict.as_json()} for p in places]})
-        else:
-            print("\n".join(p.show() for p in places) or "nothing was found")
+        _discover(graph, find, json)
         return
+    other = _as_another_form(graph, file, to) if to else None
     found = recipes(graph, level=LEVELS[LEVELS.index(level)], count=limit, whole=True if to else None,
                     rules=allowed(tuple(assuming), ("split",) if split else ()),
                     budget=Budget(expanding_depth=depth, depth=max(8, depth + 5), rounds=12 + depth, seconds=seconds))
-    steps = found.derive_graph(options.read_graph(to)) if to else ()
+    if derive >= len(found.list):
+        raise options.UsageError(f"--derive {derive}: {len(found.list)} recipes were found\n  fix: 0 to {len(found.list) - 1}")
+    if other is not None and not found.holds(other):
+        raise options.NotPossible(f"--to {to}: not found equal to {file}{_how_far(found.report)}\n"
+                                  f"  fix: {_what_may_help(assuming, split, found.report)}")
+    steps = found.derive_graph(other) if other is not None else ()
     derivation = show_steps(found.saturated.egraph, list(steps)) if to else found.derivation(derive) if derive >= 0 else ""
     if json:
         options.print_json({
@@ -69,10 +70,64 @@ def rewrites(
     print(f"given: {len(graph.nodes)} nodes, {paid_nodes(graph)} paid")
     for number, r in enumerate(found.list):
         print(f"{number:3}  {len(r.graph.nodes):4} nodes  {r.paid:3} paid  {', '.join(r.rules) or 'as given'}")
-    print(found.report.show().splitlines()[-1 - bool(found.report.stopped)])
-    if found.report.stopped:
-        print(f"stopped: {found.report.stopped}")
+    print("\n" + found.report.show() if report else found.report.summary() + "; --report: rule by rule")
     if derivation:
         print("\n" + derivation)
+    elif to:
+        print(f"\n{to} is the same graph as {file}: no step leads from one to the other")
+    elif derive >= 0:
+        print(f"\nrecipe {derive} is the graph as given: no step leads there")
     if derive >= 0 and not to:
         print("\n" + print_graph(found.list[derive].graph), end="")
+
+
+def _discover(graph: Graph, names: list[str], json: bool) -> None:
+    from tensor_graphs.language.composite import LIBRARY
+    from tensor_graphs.rewrites.discover import discover
+
+    options.known("--discover", names, tuple(dict.fromkeys(("all", *LIBRARY))))
+    places = discover(graph, None if "all" in names else names)
+    if json:
+        options.print_json({"discovered": [{"composite": p.op.name, "attributes": {k: str(v) for k, v in p.attrs.items()},
+                                            "steps": p.steps, "written_at": str(p.node.location),
+                                            "verdict": p.verdict.as_json()} for p in places]})
+    else:
+        print("\n".join(p.show() for p in places) or "nothing was found")
+
+
+def _as_another_form(graph: Graph, file: str, to: str) -> Graph:
+    """The graph of --to. Raises NotPossible unless it has the same outputs and state updates, of the same types."""
+    other = options.read_graph(to)
+    for what, mine, its in (("outputs", graph.outputs, other.outputs), ("state updates", graph.updates, other.updates)):
+        here, there = ({name: str(value.type) for name, value in group.items()} for group in (mine, its))
+        if here != there:
+            raise options.NotPossible(f"--to {to}: its {what} are {_listed(there)}; those of {file} are {_listed(here)}\n"
+                                      "  fix: the same names, shapes and dtypes in both files")
+    return other
+
+
+def _listed(types: dict[str, str]) -> str:
+    return ", ".join(f"{name} {type}" for name, type in types.items()) or "(none)"
+
+
+def _how_far(report: Report) -> str:
+    if report.stopped:
+        return f" before the search stopped: {report.stopped}"
+    return "" if all(report.saturated.values()) else " within the budget"
+
+
+def _what_may_help(assuming: list[str], split: bool, report: Report) -> str:
+    """What opens further rules, or lets them go on."""
+    from tensor_graphs.rewrites.rules import RULES
+
+    opened: dict[str, list[str]] = {}
+    for r in RULES:
+        for name in r.assuming:
+            if name not in assuming and (split or not r.option):
+                opened.setdefault(name, []).append(r.name)
+    ways = [f"--assuming \"{name}\" (opens {', '.join([*rules[:3], *['…'][:len(rules) > 3]])})" for name, rules in opened.items()]
+    if not split:
+        ways.append("--split (halves of reductions)")
+    if report.stopped or not all(report.saturated.values()):
+        ways.append("a larger --seconds or --depth")
+    return "; or ".join([*ways, "tg equal says whether the two are equal at all"])

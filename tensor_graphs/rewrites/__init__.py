@@ -1,6 +1,8 @@
 """rewrites: what else says the same. A graph in, another graph of the same meaning out; nothing is chosen or priced here.
 
-Every rewrite is a named function from graph to graph that leaves its argument alone, with its numeric class in its docstring.
+Every rewrite of a whole graph is a named function that leaves its argument alone, with its numeric class in its docstring; rules
+are rows of tables (rules/), admitted by comparison.
 May import: language, meaning, devices, kernels, codegen, records, costs.
-Read first: widen.py (the same graph with wider intermediates).
+Read first: simplify.py and recipes.py (what is found), then egraph.py and saturate.py (how), rule.py and rules/ (by what);
+recognise.py (composites in atomic ops) and widen.py (wider intermediates) are passes of their own.
 """

@@ -58,9 +58,8 @@ class Expansion:
         definition = node.op.define(types, node.attrs)
         if len(walk(definition.outputs)) > LARGEST_DEFINITION:
             return None
-        children = [e.terms[node.term].children[i] for i in range(len(node.children))]
-        made = instantiate(definition, [e.placeholder(c) for c in children])
-        return [(node.term, e.add(made[node.output]))]
+        made = instantiate(definition, [e.placeholder(c) for c in node.children])
+        return [(e.instance(node), e.add(made[node.output]))]
 
 
 @cache

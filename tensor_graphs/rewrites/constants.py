@@ -75,7 +75,7 @@ class Folding:
                 folded = leaves.constant(array, result.dtype)
         except TensorGraphsError:
             return None
-        return [(node.term, e.add(folded))]
+        return [(e.instance(node), e.add(folded))]
 
 
 def _constant(value: bool | int | float, dtype: DType) -> Node:

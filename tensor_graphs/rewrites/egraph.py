@@ -57,11 +57,15 @@ class EClass:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One union: two terms, and why they are equal: the name of a rule, or congruence."""
+    """One union: two terms, and why they are equal: the name of a rule, or congruence.
+
+    known: the two were in one class already, so that it joined nothing; proofs get shorter by it.
+    """
 
     left: int
     right: int
     reason: str
+    known: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,6 +193,10 @@ class EGraph:
         self.changes += 1
         return number
 
+    def instance(self, node: ENode) -> int:
+        """The term of an e-node on its classes as they are now: what a replacement of their placeholders is equal to, exactly."""
+        return self.add_term(node.op, node.attrs, [self.find(c) for c in node.children], node.output, self.types[node.term])
+
     def _canonical(self, node: ENode) -> ENode:
         children = tuple(self.find(c) for c in node.children)
         if is_commutative(node.op):
@@ -211,15 +219,17 @@ class EGraph:
 
     # ---- unions ------------------------------------------------------------------------------------------------------
 
-    def _edge(self, left: int, right: int, reason: str) -> None:
+    def _edge(self, left: int, right: int, reason: str, known: bool = False) -> None:
         self.edges_of[left].append(len(self.edges))
         self.edges_of[right].append(len(self.edges))
-        self.edges.append(Edge(left, right, reason))
+        self.edges.append(Edge(left, right, reason, known))
 
     def union(self, left: int, right: int, reason: str) -> bool:
         """Say that two terms are equal; False if that was known. Raises UnionError for values of different types."""
         a, b = self.find(left), self.find(right)
         if a == b:
+            if left != right:
+                self._edge(left, right, reason, known=True)
             return False
         one, other = self.classes[a], self.classes[b]
         if not same_type(one.type, other.type):
@@ -298,7 +308,7 @@ class EGraph:
 
         for edge in self.edges:
             a, b = root(edge.left), root(edge.right)
-            assert a != b, "the proofs are no forest"
+            assert (a == b) is edge.known, "the proofs without what was known are no forest"
             joined[a] = b
         classes: dict[int, int] = {}
         for term in range(len(self.terms)):

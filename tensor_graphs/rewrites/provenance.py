@@ -7,9 +7,12 @@ steps in an order in which each may be checked: this term is that term, by this 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+import itertools
+import string
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any
 
 from tensor_graphs.language.dims import Expr, format_dim
@@ -29,19 +32,25 @@ class Step:
 
 
 def derive(e: EGraph, left: int, right: int) -> list[Step]:
-    """The steps that make two equal terms equal. Raises RewriteError when they are not."""
+    """The steps that make two equal terms equal. Raises RewriteError when they are not.
+
+    What is asked for is a short path, over unions that joined nothing too. A congruence is proved by unions that are older than
+    it, because only of these is it known that they do not rest on it.
+    """
     if e.find(left) != e.find(right):
         raise RewriteError("no derivation: the two are not known to be equal")
     steps: list[Step] = []
     done: set[tuple[int, int]] = set()
     said: set[int] = set()
-    # paths that are being walked, so that depth is no limit
-    stack: list[list[tuple[int, bool]]] = [_path(e, left, right)]
+    # pairs that are being proved, each with the rest of its path; a list of our own, so that depth is no limit
+    stack = [((left, right), _path(e, left, right, len(e.edges)))]
     while stack:
-        if not stack[-1]:
+        pair, path = stack[-1]
+        if not path:
+            done.add(pair)
             stack.pop()
             continue
-        edge, backwards = stack[-1].pop(0)
+        edge, backwards = path.popleft()
         found = e.edges[edge]
         a, b = (found.right, found.left) if backwards else (found.left, found.right)
         if found.reason != CONGRUENCE:
@@ -49,10 +58,9 @@ def derive(e: EGraph, left: int, right: int) -> list[Step]:
                 said.add(edge)
                 steps.append(Step(found.reason, a, b, backwards))
             continue
-        for x, y in _paired(e, a, b):
+        for x, y in reversed(_paired(e, a, b)):
             if x != y and (x, y) not in done:
-                done.add((x, y))
-                stack.append(_path(e, x, y))
+                stack.append(((x, y), _path(e, x, y, edge)))
     return steps
 
 
@@ -66,38 +74,61 @@ def _paired(e: EGraph, a: int, b: int) -> list[tuple[int, int]]:
     return list(zip(left, right, strict=True))
 
 
-def _path(e: EGraph, left: int, right: int) -> list[tuple[int, bool]]:
-    """The edges from one term to another one of its class, each with whether it is walked from right to left."""
-    before: dict[int, tuple[int, int, bool]] = {left: (left, -1, False)}
-    queue = deque([left])
-    while queue and right not in before:
-        at = queue.popleft()
+def _path(e: EGraph, left: int, right: int, before: int) -> deque[tuple[int, bool]]:
+    """The cheapest way from one term to another over unions older than `before`, each with whether it is walked from right to left.
+
+    A rule costs one step; a congruence what its operands may cost, which is guessed: two steps for each that differs.
+    """
+    came: dict[int, tuple[int, int, bool]] = {}
+    costs, queue = {left: 0}, [(0, left)]
+    while queue:
+        cost, at = heappop(queue)
+        if at == right:
+            break
+        if cost > costs[at]:
+            continue
         for number in e.edges_of[at]:
+            if number >= before:
+                break                                               # they are listed in the order of their age
             edge = e.edges[number]
             other, backwards = (edge.right, False) if edge.left == at else (edge.left, True)
-            if other not in before:
-                before[other] = (at, number, backwards)
-                queue.append(other)
-    path: list[tuple[int, bool]] = []
+            through = cost + (1 if edge.reason != CONGRUENCE else 2 * sum(x != y for x, y in _paired(e, edge.left, edge.right)))
+            if other not in costs or through < costs[other]:
+                costs[other] = through
+                came[other] = (at, number, backwards)
+                heappush(queue, (through, other))
+    path: deque[tuple[int, bool]] = deque()
     at = right
     while at != left:
-        at, number, backwards = before[at]
-        path.append((number, backwards))
-    return path[::-1]
+        at, number, backwards = came[at]
+        path.appendleft((number, backwards))
+    return path
 
 
-def show_term(e: EGraph, term: int, depth: int = 4) -> str:
-    """A term as text: ops and leaves by name, fills as their number, `…` below the depth."""
+DEPTH = 4
+"""Ops above each other that are written of what both sides of a step share; below them stands `…`."""
+
+LONG = 24
+"""Characters of a part that is worth a name of its own where it stands more than once."""
+
+
+def show_term(e: EGraph, term: int, depth: int = DEPTH, names: Mapping[int, str] | None = None, fills: bool = True) -> str:
+    """A term as text: ops and leaves by name, `…` below the depth (-1: none); `names` stand for their terms.
+
+    fills: a constant that is repeated is written as its number.
+    """
+    if names is not None and term in names:
+        return names[term]
     node = e.terms[term]
     name = node.op.name
     if node.op.kind == "leaf" and "name" in node.attrs:
         return str(node.attrs["name"])
-    splat = _splat(e, term)
+    splat = _splat(e, term) if fills or node.op.name == "constant" else None
     if splat is not None:
         return splat
     if depth == 0:
         return "…"
-    inner = [show_term(e, c, depth - 1) for c in node.children]
+    inner = [show_term(e, c, depth - 1, names, fills) for c in node.children]
     if name in INFIX and len(inner) == 2:
         return f"({inner[0]} {INFIX[name]} {inner[1]})"
     if name in ("reshape", "expand"):
@@ -105,6 +136,46 @@ def show_term(e: EGraph, term: int, depth: int = 4) -> str:
     attrs = [f"{k}={_attribute(v)}" for k, v in node.attrs.items() if k != "absent"]
     return f"{name}({'; '.join([', '.join(inner), *([', '.join(attrs)] if attrs else [])])})" + (
         f"[{node.output}]" if node.output else "")
+
+
+def show_equation(e: EGraph, before: int, after: int) -> list[str]:
+    """The two sides of a step in full, and what the names in them stand for.
+
+    A long part that both sides share, or that stands twice, has a name; only inside of what is shared are depths left out (`…`),
+    so that sides which differ never read the same.
+    """
+    shared = set(_walk(e, [before])) & set(_walk(e, [after]))
+    parts = _walk(e, [before, after], shared)
+    counts = Counter(c for t in parts if t not in shared for c in e.terms[t].children)
+    taken = {str(e.terms[t].attrs.get("name")) for t in _walk(e, [before, after])}
+    letters = (n for n in ("".join(w) for k in itertools.count(1) for w in itertools.product(string.ascii_uppercase, repeat=k))
+               if n not in taken)
+    names: dict[int, str] = {}
+    meanings: list[str] = []
+    for term in parts:                                              # operands first: names stand in what is named after them
+        text = show_term(e, term, DEPTH if term in shared else -1, names)
+        if (len(text) > LONG and (term in shared or counts[term] > 1)) or "…" in text:
+            names[term] = next(letters)
+            meanings.append(f"{'where' if not meanings else '     '} {names[term]} = {text}")
+    sides = [show_term(e, side, -1, names) for side in (before, after)]
+    if sides[0] == sides[1]:                                        # one number, repeated in two ways
+        sides = [show_term(e, side, -1, names, fills=False) for side in (before, after)]
+    return [sides[0], f"= {sides[1]}", *(f"  {line}" for line in meanings)]
+
+
+def _walk(e: EGraph, roots: Sequence[int], stop: Collection[int] = ()) -> list[int]:
+    """The terms that some are made of, operands first; nothing below those of `stop`."""
+    order: dict[int, None] = {}
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        term, complete = stack.pop()
+        if complete:
+            order[term] = None
+        elif term not in order:
+            stack.append((term, True))
+            if term not in stop:
+                stack += [(c, False) for c in reversed(e.terms[term].children)]
+    return list(order)
 
 
 INFIX = {"add": "+", "sub": "−", "mul": "·", "div": "/", "less": "<", "dot": "@"}
@@ -132,9 +203,10 @@ def _attribute(value: Any) -> str:
 
 
 def show_steps(e: EGraph, steps: list[Step]) -> str:
-    """The steps, numbered, each on two lines under the name of its rule."""
+    """The steps, numbered, each as an equation under the name of its rule."""
     lines = []
     for number, s in enumerate(steps, 1):
         arrow = "← (read backwards)" if s.backwards else "→"
-        lines.append(f"{number:3}. {s.rule} {arrow}\n       {show_term(e, s.before)}\n     = {show_term(e, s.after)}")
+        left, *others = show_equation(e, s.before, s.after)
+        lines += [f"{number:3}. {s.rule} {arrow}", f"       {left}", *(f"     {line}" for line in others)]
     return "\n".join(lines)

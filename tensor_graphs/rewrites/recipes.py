@@ -63,6 +63,13 @@ class Recipes:
             return "\n\n".join(f"region {i}:\n{text}" for i, text in enumerate(self.list[index].by_region, 1))
         return show_steps(self.saturated.egraph, [*self.list[index].steps])
 
+    def holds(self, other: Graph) -> bool:
+        """Whether another graph, of the same outputs, was found equal to the given one."""
+        e = self.saturated.egraph
+        outputs, updates = add_graph(e, other)
+        return all(e.find(old[name]) == e.find(new[name])
+                   for old, new in ((self.outputs, outputs), (self.updates, updates)) for name in old)
+
     def derive_graph(self, other: Graph) -> tuple[Step, ...]:
         """How the given graph becomes another one. Raises RewriteError when they were not found equal."""
         return _steps(self.saturated.egraph, self.outputs, self.updates, other)

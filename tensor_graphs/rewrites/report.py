@@ -63,9 +63,11 @@ class Report:
             if r.matches or r.starved:
                 lines.append(f"{name:44} {r.matches:8} {r.applied:8} {r.rejected:8} {r.starved:8} {r.seconds * 1e3:8.1f}")
         lines.append(f"{'unattributed':44} {'':8} {'':8} {'':8} {'':8} {self.unattributed * 1e3:8.1f}")
+        return "\n".join([*lines, self.summary()])
+
+    def summary(self) -> str:
+        """How large it got, how long it took, whether more would be found, and why it stopped if it did."""
         state = ", ".join(f"{level}: {'saturated' if done else 'not saturated'} after {self.rounds[level]} rounds"
                           for level, done in self.saturated.items())
-        lines.append(f"{self.e_nodes} e-nodes in {self.classes} classes, {self.seconds:.3f} s; {state}")
-        if self.stopped:
-            lines.append(f"stopped: {self.stopped}")
-        return "\n".join(lines)
+        stopped = f"; stopped: {self.stopped}" if self.stopped else ""
+        return f"{self.e_nodes} e-nodes in {self.classes} classes, {self.seconds:.3f} s; {state}{stopped}"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.cli.command import assert_complains, tg
+from tests.cli.command import ROOT, assert_complains, tg
 
 WEIGHTS = "model.safetensors"
 SOFTMAX = "tg 1\ndim n 1..64\ninput x f32[n, 32]\noutput y = softmax(x)\n"
@@ -332,3 +332,38 @@ def test_standard_output_that_is_full(softmax: Path) -> None:
 @pytest.mark.parametrize("arguments", [("generate",), ("run",), ("run", "x", "--tokens", "0"), ("embed", "x")])
 def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
     assert_complains(tg(*arguments), "Try 'tg", "Error: ", code=2)
+
+
+# ---- rewrites ----
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    (("--level", "foo"), ("--level 'foo'", "fix: bitwise, reassociating")),
+    (("--assuming", "typo"), ("--assuming 'typo'", "fix: ", "no overflow")),
+    (("--derive", 99), ("--derive 99: only 10 recipes", "fix: --limit 100")),
+    (("--derive", 99, "--limit", 200), ("--derive 99: ", "recipes were found", "fix: 0 to ")),
+    (("--discover", "softmx"), ("--discover 'softmx'", "fix: softmax")),
+    (("--discover", "zzz"), ("--discover 'zzz'", "fix: ", "…")),
+], ids=str)
+def test_an_option_of_rewrites_that_means_nothing(given: tuple[object, ...], told: tuple[str, ...], softmax: Path) -> None:
+    failed = tg("rewrites", softmax, *given)
+    assert_complains(failed, *told, code=2)
+    assert ".py" not in failed.stderr and "Error at" not in failed.stderr
+
+
+def test_a_derivation_towards_other_outputs(softmax: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.tg"
+    other.write_text(SOFTMAX.replace("output y", "output z"))
+    failed = tg("rewrites", softmax, "--to", other)
+    assert_complains(failed, f"--to {other}: its outputs are z f32[n, 32]", "are y f32[n, 32]", "fix: the same names")
+    assert ".py" not in failed.stderr
+
+
+def test_a_derivation_that_was_not_found_says_what_would_open_more_rules() -> None:
+    naive, online = (ROOT / "examples" / "rewrites" / f"softmax_{name}.tg" for name in ("naive", "online"))
+    failed = tg("rewrites", naive, "--to", online)
+    assert_complains(failed, f"--to {online}: not found equal", 'fix: ', '--assuming "no overflow" (opens ', "--split", "tg equal")
+    assert ".py" not in failed.stderr
+    again = tg("rewrites", naive, "--to", online, "--assuming", "no overflow", "--seconds", 0.01)
+    assert_complains(again, "the search stopped: more than 0.01 s", "a larger --seconds")
+    assert '--assuming "no overflow"' not in again.stderr

@@ -217,5 +217,18 @@ def test_rewrites_lists_recipes_and_derives_them(tmp_path: Path) -> None:
     found = document(tg("rewrites", naive, "--discover", "softmax", "--json"))["discovered"]
     assert [(f["composite"], f["attributes"]) for f in found] == [("softmax", {"axis": "-1"})]
     assert tg("rewrites", naive, "--discover", "silu").stdout == "nothing was found\n"
-    wrong = tg("rewrites", naive, "--assuming", "luck")
-    assert wrong.returncode == 1 and "no rule assumes 'luck'" in wrong.stderr
+
+
+def test_rewrites_tells_what_each_rule_did_where_it_is_asked_to() -> None:
+    naive = ROOT / "examples" / "rewrites" / "softmax_naive.tg"
+    short = tg("rewrites", naive, "--limit", 1).stdout
+    assert "--report" in short and "unattributed" not in short
+    table = tg("rewrites", naive, "--limit", 1, "--report").stdout
+    for word in ("matches", "applied", "rejected", "starved", "ms", "\ncomposite/recognise ", "\nunattributed "):
+        assert word in table, table
+
+
+def test_rewrites_says_so_where_no_step_is_needed() -> None:
+    naive = ROOT / "examples" / "rewrites" / "softmax_naive.tg"
+    assert "is the same graph as" in tg("rewrites", naive, "--to", naive, "--limit", 1).stdout
+    assert "recipe 0 is the graph as given" in tg("rewrites", naive, "--derive", 0, "--limit", 1).stdout

@@ -144,6 +144,26 @@ def test_products_that_share_an_input_are_joined() -> None:
     assert best.paid == 1 and "join/two" in best.rules
 
 
+def test_products_by_dot_are_joined_as_well() -> None:
+    a, b, c = (tg.parameter(name, (8, m)) for name, m in (("a", 3), ("b", 5), ("c", 2)))
+    graph = tg.graph({"p": X @ a, "q": X @ b, "r": X @ c})
+    best = recipes(graph, count=1).list[0]
+    assert best.paid == 1 and "join/three-dots" in best.rules
+    two = recipes(tg.graph({"p": X @ a, "q": X @ b}), count=1).list[0]
+    assert two.paid == 1 and "join/two-dots" in two.rules
+    rng = np.random.default_rng(4)
+    x, *weights = (rng.standard_normal(n.shape).astype(np.float32) for n in (X, a, b, c))
+    given = dict(zip("abc", weights, strict=True))
+    want, got = (interpret(g, {"x": x}, given).outputs for g in (graph, best.graph))
+    assert all(np.allclose(got[name], want[name], rtol=1e-12, atol=1e-12) for name in "pqr")
+
+
+def test_products_of_matrices_that_are_given_each_time_are_not_joined() -> None:
+    """The concatenation would be paid at each run."""
+    a, b = tg.parameter("a", (8, 3)), tg.input("b", (8, 5))
+    assert recipes(tg.graph({"p": X @ a, "q": X @ b}), count=1).list[0].paid == 2
+
+
 def test_a_norm_scale_is_folded_into_the_weight() -> None:
     g, w = tg.parameter("g", (8,)), tg.parameter("w", (3, 8))
     made = recipes(tg.graph(tg.linear(tg.rms_norm(X, g, offset=1.0), w)), count=12)

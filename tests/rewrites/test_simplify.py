@@ -13,6 +13,7 @@ import tensor_graphs as tg
 from tensor_graphs.language.text import parse_graph, print_graph
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.rewrites.extract import paid_nodes
+from tensor_graphs.rewrites.recipes import recipes
 from tensor_graphs.rewrites.simplify import simplify
 from tests.meaning.random_graphs import expression
 
@@ -36,7 +37,7 @@ def results(graph: tg.Graph, given: dict[str, np.ndarray], mode: str = "as_writt
 
 
 def test_there_are_enough_ugly_graphs() -> None:
-    assert len(UGLY) >= 15
+    assert len(UGLY) >= 35
 
 
 @pytest.mark.parametrize("path", UGLY, ids=lambda p: p.stem)
@@ -46,6 +47,8 @@ def test_an_ugly_graph_reaches_its_stated_size_with_the_same_bits(path: Path) ->
     graph = parse_graph(text)
     made = simplify(graph)
     assert paid_nodes(made) == best, print_graph(made)
+    nodes = re.search(r"nodes of any kind at best: (\d+)", text)
+    assert nodes is None or len(made.nodes) == int(nodes[1]), print_graph(made)
     given = values(graph, 1)
     for a, b in zip(results(graph, given), results(made, given), strict=True):
         assert a.dtype == b.dtype and np.array_equal(a, b)
@@ -61,6 +64,13 @@ def test_random_graphs_never_cost_more_and_keep_their_bits() -> None:
         given = values(graph, seed)
         for a, b in zip(results(graph, given), results(made, given), strict=True):
             assert np.array_equal(a, b, equal_nan=True), (seed, print_graph(graph), print_graph(made))
+
+
+@pytest.mark.parametrize("path", UGLY, ids=lambda p: p.stem)
+def test_a_minimal_graph_is_made_no_larger_by_any_level(path: Path) -> None:
+    made = simplify(parse_graph(path.read_text(encoding="utf-8")))
+    (best,) = recipes(made, count=1).list
+    assert best.paid <= paid_nodes(made)
 
 
 def test_states_and_several_outputs_stay_what_they_are() -> None:

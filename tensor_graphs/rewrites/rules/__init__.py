@@ -6,6 +6,8 @@ Each file has a RuleTable (and REFUSED, tempting rules that are wrong). tests/re
 
 from __future__ import annotations
 
+from tensor_graphs.rewrites.addresses import Counting
+from tensor_graphs.rewrites.collect import Collecting
 from tensor_graphs.rewrites.composites import Expansion, Recognition
 from tensor_graphs.rewrites.constants import Folding
 from tensor_graphs.rewrites.rule import Refused, Rewrite, Rule
@@ -19,13 +21,19 @@ RULES: tuple[Rule, ...] = tuple(row for table in TABLES for row in table)
 
 REFUSED: tuple[Refused, ...] = (*identities.REFUSED, *algebra.REFUSED, *moves.REFUSED, *softmax.REFUSED)
 
-SHRINKING: tuple[Rewrite, ...] = (*(r for table in (identities.TABLE, moves.TABLE) for r in table if not r.expanding), Folding())
-"""What makes a graph smaller and recognises nothing."""
+KNOWN: tuple[Rewrite, ...] = (Folding(), Collecting(), Counting())
+"""What no pattern says: constants that are evaluated, constants that meet, indices that are known."""
+
+SHRINKING: tuple[Rewrite, ...] = (
+    *(r for table in (identities.TABLE, moves.TABLE, elementwise.TABLE, algebra.TABLE) for r in table
+      if not r.expanding and not r.assuming and not r.option and r not in algebra.ASSOCIATING), *KNOWN)
+"""What makes a graph smaller, or lets views and constants meet, and recognises nothing. Association is left out: it spares no step
+but with constants, which Collecting finds in one walk."""
 
 SIMPLIFYING: tuple[Rewrite, ...] = (*SHRINKING, Recognition())
 """What a simplification runs."""
 
-ALL: tuple[Rewrite, ...] = (*(r for r in RULES if not r.assuming and not r.option), Folding(), Expansion(), Recognition())
+ALL: tuple[Rewrite, ...] = (*(r for r in RULES if not r.assuming and not r.option), *KNOWN, Expansion(), Recognition())
 
 ASSUMPTIONS: tuple[str, ...] = tuple(dict.fromkeys(a for r in RULES for a in r.assuming))
 OPTIONS: tuple[str, ...] = tuple(dict.fromkeys(r.option for r in RULES if r.option))

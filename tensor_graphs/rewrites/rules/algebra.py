@@ -167,6 +167,9 @@ def tanh_by_sigmoid(x: Node) -> Node:
     return made
 
 
+ASSOCIATING = tuple(r for r in TABLE if r.name.startswith("algebra/associate"))
+"""The rules that put brackets elsewhere, and do no more."""
+
 REFUSED = (
     Refused("algebra/factor-bitwise", BITWISE, "add(mul(x, z), mul(y, z))", lambda x, y, z: (x + y) * z, "each rounds otherwise"),
     Refused("algebra/associate-bitwise", BITWISE, "add(add(x, y), z)", lambda x, y, z: x + (y + z), "1e30 − 1e30 + 1"),

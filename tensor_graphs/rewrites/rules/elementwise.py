@@ -85,6 +85,21 @@ def permute_out_beside_number(f: F, x: Node, c: Node, a: Any) -> Node | None:
     return None if y is None else atomic.permute(f(x, y), a)
 
 
+def _undoes(a: Any, b: Any) -> bool:
+    return [a[i] for i in b] == list(range(len(a)))
+
+
+@TABLE.rule("permute(_f(permute(x, axes=a), y), axes=b)", BITWISE, shapes="x[n, m] y[m, n]")
+def permute_to_the_other(f: F, x: Node, y: Node, a: Any, b: Any) -> Node | None:
+    """x is permuted there and back: it stays, and y is permuted instead."""
+    return f(x, atomic.permute(y, b)) if _undoes(a, b) else None
+
+
+@TABLE.rule("permute(_f(y, permute(x, axes=a)), axes=b)", BITWISE, shapes="x[n, m] y[m, n]")
+def permute_to_the_first(f: F, x: Node, y: Node, a: Any, b: Any) -> Node | None:
+    return f(atomic.permute(y, b), x) if _undoes(a, b) else None
+
+
 @TABLE.rule("slice(_f(x), bounds=b)", BITWISE, expanding=True)
 def slice_into(f: F, x: Node, b: Any) -> Node:
     return f(atomic.slice(x, b))

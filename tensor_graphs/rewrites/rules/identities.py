@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensor_graphs.language import atomic
-from tensor_graphs.language.dtypes import bool_
+from tensor_graphs.language.dtypes import DTYPES, DType, bool_
 from tensor_graphs.language.node import Node
 from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Refused, RuleTable
 
@@ -112,6 +112,11 @@ def and_false(x: Node) -> Node:
     return atomic.fill(False, x.shape, x.dtype)
 
 
+@TABLE.rule("bit_and(x, 0)", BITWISE, dtypes=INTEGERS)
+def and_zero(x: Node) -> Node:
+    return _zero(x)
+
+
 @TABLE.rule("xor(x, x)", BITWISE, dtypes=("int", "uint", "bool"))
 def xor_self(x: Node) -> Node:
     return atomic.fill(False if x.dtype.kind == "bool" else 0, x.shape, x.dtype)
@@ -128,9 +133,45 @@ def xor_false(x: Node) -> Node:
     return x
 
 
+@TABLE.rule("xor(x, 0)", BITWISE, dtypes=INTEGERS)
+def xor_zero(x: Node) -> Node:
+    return x
+
+
 @TABLE.rule("bit_or(x, x)", BITWISE, dtypes=("int", "uint", "bool"))
 def or_self(x: Node) -> Node:
     return x
+
+
+@TABLE.rule("bit_or(x, 0)", BITWISE, dtypes=INTEGERS)
+def or_zero(x: Node) -> Node:
+    return x
+
+
+@TABLE.rule("max(x, -1e999)", BITWISE, dtypes=FLOATS)
+def max_of_minus_infinity(x: Node) -> Node:
+    """NaN stays NaN, and −0 is larger than −∞."""
+    return x
+
+
+@TABLE.rule("min(x, 1e999)", BITWISE, dtypes=FLOATS)
+def min_of_infinity(x: Node) -> Node:
+    return x
+
+
+def _neutral_numbers(t: DType) -> None:
+    """The numbers of an integer dtype that change nothing: all bits, the lowest, the highest."""
+    def keep(x: Node) -> Node | None:
+        return x if x.dtype == t else None
+
+    for name, pattern in (("and-all-bits", f"bit_and(x, {t.max if t.kind == 'uint' else -1})"),
+                          ("max-of-lowest", f"max(x, {t.min})"), ("min-of-highest", f"min(x, {t.max})")):
+        TABLE.rule(pattern, BITWISE, name=f"identity/{name}-{t.name}", dtypes=(t.kind,))(keep)
+
+
+for _dtype in DTYPES.values():
+    if _dtype.is_integer:
+        _neutral_numbers(_dtype)
 
 
 @TABLE.rule("where(c, x, x)", BITWISE, shapes="c:bool")
@@ -216,19 +257,23 @@ def neg_times_neg(x: Node, y: Node) -> Node:
 
 @TABLE.rule("cast(cast(x, dtype=a), dtype=b)", BITWISE)
 def cast_twice(x: Node, a: Any, b: Any) -> Node | None:
-    """A cast that loses nothing may be passed by: a wider float, wider integers of one sign, and what bools become."""
-    t = x.dtype
-    if t.kind == "float":
-        exact = a.kind == "float" and a.max >= t.max and a.smallest_normal <= t.smallest_normal and a.itemsize > t.itemsize
-        exact = exact and (b.kind == "float" or t.kind == b.kind)
-    elif t.kind == "bool":
-        exact = (a.kind in ("int", "uint") and b.kind != "bool") or (a.kind == "float" and b.kind == "float")
-        exact = exact and a.kind != "bool"
-    else:
-        exact = a.kind == t.kind and a.itemsize >= t.itemsize and b.kind != "bool"
+    """A cast that loses nothing may be passed by."""
+    return atomic.cast(x, b) if _passes(x.dtype, a, b) else None
+
+
+def _passes(t: DType, a: DType, b: DType) -> bool:
+    """Whether a value of t, cast to `a` and then to b, is what it is cast to b at once."""
     if a == t:
-        exact = True
-    return atomic.cast(x, b) if exact or (b == t and exact) else None
+        return True
+    if t.kind == "float":                                           # a wider float; what is no float rounds or saturates otherwise
+        wider = a.kind == "float" and a.max >= t.max and a.smallest_normal <= t.smallest_normal and a.itemsize > t.itemsize
+        return wider and b.kind == "float"
+    if a.kind == "bool" or b.kind == "bool":
+        return False
+    if a.kind == "float":                                           # exact up to 2 / ε; back from a float, integers saturate
+        whole = t.kind == "bool" or max(t.max, -t.min) <= min(2 / a.epsilon, a.max)
+        return whole and (b.kind == "float" or (b.min <= t.min and t.max <= b.max))
+    return t.kind == "bool" or (a.min <= t.min and t.max <= a.max)
 
 
 REFUSED = (
@@ -240,5 +285,11 @@ REFUSED = (
     Refused("identity/div-self", REASSOCIATING, "div(x, x)", lambda x: atomic.fill(1, x.shape, x.dtype), "0 / 0 is NaN"),
     Refused("identity/idiv-times", BITWISE, "mul(idiv(x, y), y)", lambda x, y: x, "7 // 2 · 2 is 6", dtypes=INTEGERS),
     Refused("identity/max-zero", REASSOCIATING, "max(x, 0.0)", lambda x: x, "max(−1, 0) is 0"),
+    Refused("identity/max-infinity", BITWISE, "max(x, 1e999)", lambda x: atomic.fill(float("inf"), x.shape, x.dtype),
+            "NaN is the largest"),
+    Refused("identity/max-zero-bits", BITWISE, "max(x, 0)", lambda x: x, "max(−1, 0) is 0", dtypes=("int",)),
+    Refused("identity/cast-through-float", BITWISE, "cast(cast(x, dtype=a), dtype=b)",
+            lambda x, a, b: atomic.cast(x, b) if a.kind == "float" else None, "2^24 + 1 is no f32, and 300 as u8 is 44, or 255",
+            dtypes=INTEGERS),
     Refused("identity/sqrt-square", REASSOCIATING, "sqrt(mul(x, x))", lambda x: x, "√((−1)²) is 1"),
 )

@@ -4,7 +4,7 @@ known when the graph is bound."""
 from __future__ import annotations
 
 from tensor_graphs.language import atomic
-from tensor_graphs.language.composites import concat, linear
+from tensor_graphs.language.composites import concat, dot, linear
 from tensor_graphs.language.node import Node
 from tensor_graphs.rewrites.rule import REASSOCIATING, RuleTable
 
@@ -46,3 +46,21 @@ def three_with_bias(x: Node, a: Node, b: Node, c: Node, d: Node, e: Node, f: Nod
         return None
     joined = linear(x, concat(a, b, c, axis=0), concat(d, e, f, axis=0))
     return _parts(joined, a.shape[0], b.shape[0], c.shape[0])
+
+
+def _of_one_kind(*weights: Node) -> bool:
+    return all(w.rank == 2 and w.dtype == weights[0].dtype for w in weights)
+
+
+@TABLE.rule(("dot(x, a)", "dot(x, b)"), REASSOCIATING, parameters=("a", "b"), dtypes=("float",), shapes="x[n, k] a[k, m] b[k, p]")
+def two_dots(x: Node, a: Node, b: Node) -> tuple[Node, ...] | None:
+    """Weights stored as [in, out] stand side by side."""
+    return _parts(dot(x, concat(a, b, axis=1)), a.shape[1], b.shape[1]) if _of_one_kind(a, b) else None
+
+
+@TABLE.rule(("dot(x, a)", "dot(x, b)", "dot(x, c)"), REASSOCIATING, parameters=("a", "b", "c"), dtypes=("float",),
+            shapes="x[n, k] a[k, m] b[k, p] c[k, q]")
+def three_dots(x: Node, a: Node, b: Node, c: Node) -> tuple[Node, ...] | None:
+    if not _of_one_kind(a, b, c):
+        return None
+    return _parts(dot(x, concat(a, b, c, axis=1)), a.shape[1], b.shape[1], c.shape[1])

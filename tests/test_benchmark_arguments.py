@@ -1,0 +1,61 @@
+"""Benchmarks of rewriting and of equality refuse what means nothing before they work, and count what they say they count."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tensor_graphs as tg
+from benchmarks.recipes_against_oracle import REASSOCIATES, distinct
+from tensor_graphs.rewrites.recognise import write_out
+from tensor_graphs.rewrites.rule import REASSOCIATING
+from tests.cli.command import ROOT, environment
+from tests.meaning.random_graphs import expression
+
+
+def run(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "benchmarks" / f"{name}.py", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment())
+
+
+@pytest.mark.parametrize("name", ["saturate_gemma", "recipes_against_oracle", "twin_plans", "random_pairs"])
+def test_help_is_help_and_measures_nothing(name: str) -> None:
+    done = run(name, "--help")
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: {name}.py") and "templates" not in done.stdout
+
+
+@pytest.mark.parametrize(("name", "arguments"), [
+    ("saturate_gemma", ("abc",)), ("saturate_gemma", (0,)), ("saturate_gemma", (-1,)), ("twin_plans", ("x",)),
+    ("recipes_against_oracle", (1, 2, 3)), ("recipes_against_oracle", (0,)), ("recipes_against_oracle", (1, 0)),
+    ("random_pairs", ("--pairs", 0)), ("random_pairs", ("--pairs", -3)), ("random_pairs", ("--seed", -1)),
+    ("random_pairs", ("--json", "/nonexistent/x.json")), ("random_pairs", ("--json", "/")),
+], ids=str)
+def test_arguments_that_mean_nothing_are_refused_at_once(name: str, arguments: tuple[object, ...]) -> None:
+    done = run(name, *arguments)
+    assert done.returncode == 2 and f"{name}.py: error: " in done.stderr
+    assert "Traceback" not in done.stderr and not done.stdout
+
+
+def test_as_many_pairs_are_judged_as_were_asked_for(tmp_path: Path) -> None:
+    done = run("random_pairs", "--pairs", 6, "--seed", 3, "--json", tmp_path / "pairs.json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads((tmp_path / "pairs.json").read_text(encoding="utf-8"))
+    assert said["pairs"] == sum(said["counts"].values()) == 6
+    assert said["drawn"] == said["pairs"] + said["left_out"]
+    assert f"{said['drawn']} pairs drawn, {said['left_out']} of them left out" in done.stdout and "wrong 0 of 6" in done.stdout
+
+
+def test_the_recipes_that_are_compared_differ_from_the_graph_and_from_each_other() -> None:
+    led = 0
+    for seed in range(12):
+        graph = tg.graph(expression(random.Random(seed), 2 + seed % 4))
+        found = distinct(graph, 5, REASSOCIATING)
+        keys = [write_out(g).structural_key for g in (graph, *(r.graph for r in found))]
+        assert len(set(keys)) == len(keys)
+        led += sum(not REASSOCIATES.isdisjoint(r.rules) for r in found)
+    assert led
