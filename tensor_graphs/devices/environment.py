@@ -210,12 +210,12 @@ def _platform() -> str:
 def _accelerator(device: str) -> tuple[str, int, tuple[tuple[str, str], ...]]:
     kind, _, index = device.partition(":")
     if kind != "cuda" or not (index or "0").isdigit():
-        raise UnknownDevice(f"no fingerprint is known for device {device!r}\n    fix: use 'cpu' or 'cuda:N'")
+        raise UnknownDevice(f"no fingerprint is known for device {device!r}\n  fix: use 'cpu' or 'cuda:N'")
     query = "--query-gpu=name,memory.total,driver_version,compute_cap"
     row = _first_line(["nvidia-smi", f"--id={index or 0}", query, "--format=csv,noheader,nounits"])
     if row is None:
         raise UnknownDevice(
-            f"device {device!r} is not there: nvidia-smi is missing or does not list it\n    fix: use a device that "
+            f"device {device!r} is not there: nvidia-smi is missing or does not list it\n  fix: use a device that "
             f"`nvidia-smi -L` lists"
         )
     return parse_nvidia_smi(row)

@@ -251,7 +251,7 @@ class Database:
             row = connection.execute(sa.select(model.id).where(model.signature == signature)).scalar()
             if row is None:
                 raise MissingRecord(
-                    f"no implementation has the signature {signature}\n    fix: list them with queries.leaderboard"
+                    f"no implementation has the signature {signature}\n  fix: list them with queries.leaderboard"
                 )
             source = schema.ImplementationSource
             change = sa.update(source).where(source.implementation_id == row).values(trusted=trusted)
@@ -593,7 +593,7 @@ class Database:
             if known is None:
                 raise MissingRecord(
                     f"{whose} refers to the canonical graph {key}, which {self.location} does not know\n"
-                    "    fix: store the graph first (ensure_graph)"
+                    "  fix: store the graph first (ensure_graph)"
                 )
             self._ids["graph", key] = known
         return known
@@ -634,7 +634,7 @@ class Database:
                 f"the {record.backend} implementations {self._names[record.signature]!r} and {record.name!r} have one "
                 f"source hash, "
                 f"{record.source_hash}, so the traces of one would stand for the other\n"
-                "    fix: hash the text of the function (or its name along with the file) instead of the file alone"
+                "  fix: hash the text of the function (or its name along with the file) instead of the file alone"
             )
         return known
 

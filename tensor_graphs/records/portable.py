@@ -129,7 +129,7 @@ def export_file(database: Database, file: Path, on_step: OnStep = lambda done, t
     """
     text = file.name.endswith(TEXT_SUFFIXES)
     if not text and file.suffix not in FILE_SUFFIXES:
-        raise ExportError(f"{file}: the suffix says no form of export\n    fix: name it *.jsonl.gz or *.sqlite")
+        raise ExportError(f"{file}: the suffix says no form of export\n  fix: name it *.jsonl.gz or *.sqlite")
     partial = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
         counts = _write_text(database, partial, file.name, on_step) if text else _write_copy(database, partial, on_step)
@@ -137,7 +137,7 @@ def export_file(database: Database, file: Path, on_step: OnStep = lambda done, t
         os.replace(partial, file)
     except OSError as error:
         raise ExportError(
-            f"{file} cannot be written: {error.strerror or error}\n    fix: choose a file in a folder that you may write"
+            f"{file} cannot be written: {error.strerror or error}\n  fix: choose a file in a folder that you may write"
         ) from error
     finally:
         partial.unlink(missing_ok=True)
@@ -235,7 +235,7 @@ def import_file(database: Database, file: Path, on_step: OnStep = lambda done, t
         with file.open("rb") as opened:
             beginning = opened.read(16)
     except OSError as error:
-        raise ExportError(f"{file} cannot be read: {error.strerror}\n    fix: name a file that `tg db export` wrote") from error
+        raise ExportError(f"{file} cannot be read: {error.strerror}\n  fix: name a file that `tg db export` wrote") from error
     if beginning == b"SQLite format 3\0":
         return _import_copy(database, file, on_step)
     with contextlib.ExitStack() as stack:
@@ -260,7 +260,7 @@ def _merge(
 
 def _import_copy(database: Database, file: Path, on_step: OnStep) -> ImportReport:
     if database.is_sqlite and database.engine.url.database and Path(database.location).resolve() == file.resolve():
-        raise ExportError(f"{file} is the database itself\n    fix: import the export of another one")
+        raise ExportError(f"{file} is the database itself\n  fix: import the export of another one")
     try:
         with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as raw:
             revision = raw.execute("SELECT version_num FROM alembic_version").fetchone()[0]
@@ -277,7 +277,7 @@ def _import_copy(database: Database, file: Path, on_step: OnStep) -> ImportRepor
     except sqlite3.OperationalError as error:
         if "alembic_version" in str(error):
             raise ExportError(
-                f"{file} is the database of another program\n    fix: name a file that `tg db export` wrote"
+                f"{file} is the database of another program\n  fix: name a file that `tg db export` wrote"
             ) from error
         raise explain(str(file), error, error) from error
     except sqlite3.Error as error:
@@ -292,12 +292,12 @@ class _TextReader:
         header = self._next()
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise ExportError(f"{file} is no export of a database: its first line does not say {FORMAT!r}\n"
-                              "    fix: name a file that `tg db export` wrote")  # fmt: skip
+                              "  fix: name a file that `tg db export` wrote")  # fmt: skip
         self.schema = str(header.get("schema"))
         if self.schema > schema.REVISION or header.get("version") != VERSION:
             raise SchemaMismatch(
                 f"{file} was written by a newer tensor_graphs: its schema is {self.schema} (form {header.get('version')}), "
-                f"this one knows {schema.REVISION} (form {VERSION})\n    fix: upgrade tensor_graphs, or export with the older one"
+                f"this one knows {schema.REVISION} (form {VERSION})\n  fix: upgrade tensor_graphs, or export with the older one"
             )
         rows = header.get("rows")
         self.total = sum(rows.values()) if isinstance(rows, dict) else 0
@@ -319,7 +319,7 @@ class _TextReader:
             raise self._wrong("is no JSON") from error
 
     def _wrong(self, what: str) -> ExportError:
-        return ExportError(f"{self._file} line {self._number} {what}; nothing of it was stored\n    fix: export it again")
+        return ExportError(f"{self._file} line {self._number} {what}; nothing of it was stored\n  fix: export it again")
 
     def rows(self) -> Iterator[tuple[str, Row]]:
         count = 0
@@ -438,7 +438,7 @@ class _Merge:
                 if new is None:
                     raise ExportError(
                         f"{self.origin}: row {row['id']} of {table.name} refers to row {old} of {parent}, which the file does "
-                        "not have before it; nothing of it was stored\n    fix: export it again"
+                        "not have before it; nothing of it was stored\n  fix: export it again"
                     )
                 row[name] = new
         if table.name == "implementation_sources":
@@ -468,7 +468,7 @@ class _Merge:
             if also and key in found and found[key][1] != row["name"]:
                 raise InvalidRecord(
                     f"{self.origin}: the implementation {row['name']!r} is {found[key][1]!r} here: one source hash, "
-                    f"{row['source_hash']}, two names\n    fix: find out which name is right before you merge; nothing was stored"
+                    f"{row['source_hash']}, two names\n  fix: find out which name is right before you merge; nothing was stored"
                 )
         return [found[key][0] if key in found else None for key in keys]
 

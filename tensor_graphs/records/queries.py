@@ -421,7 +421,7 @@ def graph_text(database: Database, structural_key: str) -> tuple[str, str]:
         found = connection.execute(select).one_or_none()
     if found is None:
         raise MissingRecord(
-            f"{database.location} has no canonical graph {structural_key}\n    fix: store it with ensure_graph"
+            f"{database.location} has no canonical graph {structural_key}\n  fix: store it with ensure_graph"
         )
     return found.text, found.json
 
@@ -467,7 +467,7 @@ def _of_trace(database: Database, trace_id: int, column: Any) -> Any:
 
 
 def _no_trace(database: Database, trace_id: int) -> MissingRecord:
-    return MissingRecord(f"{database.location} has no trace {trace_id}\n    fix: take trace_id from an evidence row")
+    return MissingRecord(f"{database.location} has no trace {trace_id}\n  fix: take trace_id from an evidence row")
 
 
 def _environment_id(environment: Environment | str) -> Any:

@@ -36,7 +36,7 @@ def refusal(kind: type[DatabaseError], target: object, **options: float) -> str:
         open_database(target, **options)
     message = str(caught.value)
     assert isinstance(caught.value, TensorGraphsError)
-    assert "\n    fix: " in message, message
+    assert "\n  fix: " in message, message
     return message
 
 

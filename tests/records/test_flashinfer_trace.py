@@ -449,7 +449,7 @@ def test_a_malformed_file_is_named_with_its_line_and_nothing_of_it_is_stored(
     with pytest.raises(MalformedFile) as caught:
         import_dataset(folder, database)
     message = str(caught.value)
-    assert message.startswith(f"{path}, {place}") and "\n    fix: " in message and fix in message
+    assert message.startswith(f"{path}, {place}") and "\n  fix: " in message and fix in message
     stored = {row[0] for row in rows(database, "SELECT path FROM imported_files")}
     assert path not in stored and rows(database, "SELECT COUNT(*) FROM benchmark_traces")[0][0] == 0
     (folder / path).write_bytes(good[path])
@@ -489,7 +489,7 @@ def test_two_processes_that_import_one_folder_store_it_once(database: Database, 
 
 
 def test_a_folder_without_a_data_set_is_refused(database: Database, tmp_path: Path) -> None:
-    with pytest.raises(NoDataset, match=r"holds no definitions.*\n    fix: name the folder"):
+    with pytest.raises(NoDataset, match=r"holds no definitions.*\n  fix: name the folder"):
         import_dataset(tmp_path, database)
 
 
@@ -497,9 +497,9 @@ def test_two_data_sets_with_one_path_are_exported_one_by_one(imported: Database,
     first = files(folder)
     (folder / GEMM).write_bytes(first[GEMM].replace(b"rows", b"many rows"))
     import_dataset(folder, imported, dataset="second")
-    with pytest.raises(DatasetConflict, match=r"'second' and 'toy-trace' have two different files .*\n    fix: .*dataset='second'"):
+    with pytest.raises(DatasetConflict, match=r"'second' and 'toy-trace' have two different files .*\n  fix: .*dataset='second'"):
         export_dataset(imported, tmp_path / "out")
-    with pytest.raises(DatasetConflict, match=r"no data set 'third'\n    fix: name one of: second, toy-trace"):
+    with pytest.raises(DatasetConflict, match=r"no data set 'third'\n  fix: name one of: second, toy-trace"):
         export_dataset(imported, tmp_path / "out", dataset="third")
     export_dataset(imported, tmp_path / "a", dataset="toy-trace")
     export_dataset(imported, tmp_path / "b", dataset="second")

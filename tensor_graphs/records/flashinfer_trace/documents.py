@@ -46,7 +46,7 @@ def read_lines(data: bytes, path: str, *, whole: bool) -> list[Line]:
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
         raise MalformedFile(
-            f"{path}, line {number}: byte {error.start} is no UTF-8\n    fix: save the file as UTF-8; nothing of it was stored"
+            f"{path}, line {number}: byte {error.start} is no UTF-8\n  fix: save the file as UTF-8; nothing of it was stored"
         ) from error
     if whole:
         return [Line(1, text, _parse(text, path, 1))]
@@ -73,17 +73,17 @@ def _parse(text: str, path: str, number: int) -> Any:
         at = number + error.lineno - 1
         raise MalformedFile(
             f"{path}, line {at}, column {error.colno}: {error.msg}\n"
-            "    fix: correct or remove that line (a file that ends in the middle was cut off: fetch it again); "
+            "  fix: correct or remove that line (a file that ends in the middle was cut off: fetch it again); "
             "nothing of the file was stored"
         ) from error
     except (ValueError, RecursionError) as error:
         raise MalformedFile(
-            f"{path}, line {number}: {error}\n    fix: correct that record; nothing of the file was stored"
+            f"{path}, line {number}: {error}\n  fix: correct that record; nothing of the file was stored"
         ) from error
     if _deeper_than(document, DEEPEST):
         raise MalformedFile(
             f"{path}, line {number}: more than {DEEPEST} lists within lists\n"
-            "    fix: correct that record; nothing of the file was stored"
+            "  fix: correct that record; nothing of the file was stored"
         )
     return document
 

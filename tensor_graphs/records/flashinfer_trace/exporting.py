@@ -41,7 +41,7 @@ def export_dataset(database: Database, folder: str | os.PathLike[str], *, datase
         if dataset is not None and not files:
             known = connection.execute(sa.select(ImportedFile.dataset).distinct().order_by(ImportedFile.dataset)).scalars()
             raise DatasetConflict(
-                f"{database.location} has no data set {dataset!r}\n    fix: name one of: {', '.join(known) or '(none)'}"
+                f"{database.location} has no data set {dataset!r}\n  fix: name one of: {', '.join(known) or '(none)'}"
             )
         owner: dict[str, Any] = {}
         for file in files:
@@ -49,10 +49,10 @@ def export_dataset(database: Database, folder: str | os.PathLike[str], *, datase
             if first.sha256 != file.sha256:
                 raise DatasetConflict(
                     f"the data sets {first.dataset!r} and {file.dataset!r} have two different files {file.path}\n"
-                    f"    fix: export them one by one, e.g. dataset={first.dataset!r}"
+                    f"  fix: export them one by one, e.g. dataset={first.dataset!r}"
                 )
             if not is_inside(file.path):
-                raise DatasetConflict(f"{file.path} is outside of the folder\n    fix: correct that row of imported_files")
+                raise DatasetConflict(f"{file.path} is outside of the folder\n  fix: correct that row of imported_files")
         for file in owner.values():
             text = _file_text(file.path, stored_lines(connection, file.id), report, inputs)
             _replace(target / file.path, text.encode())

@@ -74,7 +74,7 @@ def import_dataset(
     if not found:
         raise NoDataset(
             f"{root} holds no definitions/**/*.json, solutions/**/*.json, workloads/**/*.jsonl or traces/**/*.jsonl\n"
-            "    fix: name the folder that holds these folders"
+            "  fix: name the folder that holds these folders"
         )
     report = ImportReport(dataset or root.name[:NAME_LENGTH], str(root))
     reader = _Import(database, report)
