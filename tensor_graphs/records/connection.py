@@ -27,6 +27,7 @@ from tensor_graphs.records.errors import (
     DatabasePathError,
     DatabaseReadOnly,
     InvalidRecord,
+    NoDatabase,
     SchemaMismatch,
     UnsupportedDatabase,
 )
@@ -62,18 +63,29 @@ def parse_target(target: str | Path | None) -> sa.URL:
             f"{url.drivername}:// is no database that tensor_graphs can use\n"
             f"  fix: use a path, sqlite:///PATH or {_POSTGRES}"
         )
+    if url.get_backend_name() == "sqlite" and not url.database:  # SQLAlchemy takes it for a database in memory
+        raise UnsupportedDatabase(
+            f"{text} names no file\n  fix: sqlite:///PATH (a path from the root has four slashes), or just the path"
+        )
     return url
 
 
 _POSTGRES = "postgresql+psycopg://USER@HOST/NAME"
 
 
-def prepare_file(path: Path) -> None:
-    """Make the parent folder and refuse a path that can hold no database, before SQLite says only "unable to open"."""
+def prepare_file(path: Path, *, create: bool = True) -> None:
+    """Make the parent folder and refuse a path that can hold no database, before SQLite says only "unable to open".
+
+    create=False: nothing is made, and a file that is not there is refused.
+    """
     if path.is_dir():
         raise DatabasePathError(
             f"{path} is a folder, and the database is a file\n  fix: name a file in it, e.g. {path / 'benchmarks.db'}"
         )
+    if not create:
+        if not path.exists():
+            raise no_database(str(path))
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except (FileExistsError, NotADirectoryError) as error:
@@ -92,6 +104,14 @@ def prepare_file(path: Path) -> None:
             f"the database {path} cannot be made: its folder is not writable\n"
             "  fix: choose a path below a folder you own (--db, TENSOR_GRAPHS_DB, or XDG_DATA_HOME for the usual place)"
         )
+
+
+def no_database(location: str) -> NoDatabase:
+    """What is to be said where a database is asked about and there is none."""
+    return NoDatabase(
+        f"there is no database {location}\n"
+        "  fix: name the one that you mean (--db, TENSOR_GRAPHS_DB); tg profile and tg db import make a new one"
+    )
 
 
 def _regular_file_above(path: Path) -> Path:

@@ -31,6 +31,7 @@ from tensor_graphs.records.connection import (
     connect,
     enter_wal,
     explain,
+    no_database,
     parse_target,
     prepare_file,
     stored_revision,
@@ -57,18 +58,23 @@ MAX_ATTEMPTS = 5  # a request whose workers died this often is left for a person
 LOG_BYTES = 256 * 1024  # of a longer log the first and the last half are kept
 
 
-def open_database(target: str | Path | None = None, *, busy_seconds: float = BUSY_SECONDS) -> Database:
+def open_database(
+    target: str | Path | None = None, *, busy_seconds: float = BUSY_SECONDS, create: bool = True
+) -> Database:
     """Open the benchmark database; create it, or migrate it to this version's schema, when needed.
 
     target: a path, ":memory:", a URL (sqlite:///…, postgresql+psycopg://…), or None for `default_path()`.
+    create=False: for a question about what is there, so that a mistyped path makes no empty database.
     Safe when several processes do it at once. Raises DatabasePathError, UnsupportedDatabase, CorruptDatabase,
     SchemaMismatch, DatabaseReadOnly, DatabaseBusy.
     """
     url = parse_target(target)
     if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
-        prepare_file(Path(str(url.database)))
+        prepare_file(Path(str(url.database)), create=create)
     database = Database(connect(url, busy_seconds))
     try:
+        if not create and database.revision() is None:  # an empty file, or a server that was never written to
+            raise no_database(database.location)
         database._migrate()
     except BaseException:
         database.close()
@@ -251,7 +257,8 @@ class Database:
             row = connection.execute(sa.select(model.id).where(model.signature == signature)).scalar()
             if row is None:
                 raise MissingRecord(
-                    f"no implementation has the signature {signature}\n  fix: list them with queries.leaderboard"
+                    f"{self.location} has no implementation of the signature {signature}\n"
+                    "  fix: queries.waiting_for_trust lists those that wait for trust"
                 )
             source = schema.ImplementationSource
             change = sa.update(source).where(source.implementation_id == row).values(trusted=trusted)

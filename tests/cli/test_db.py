@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
 import subprocess
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +99,7 @@ def complains(ask: Callable[..., Said]) -> Callable[..., None]:
             ask(*arguments)
         for text in said:
             assert text in str(caught.value), (text, str(caught.value))
+        assert "\n   " not in str(caught.value)                   # all fixes stand one under another
 
     return call
 
@@ -137,6 +140,42 @@ def test_history_has_the_failures_and_failures_have_their_first_line(ask, answer
     (failure,) = answer("failures", "--db", db)
     assert (failure["status"], failure["reason"], failure["newest"]) == ("RUNTIME_ERROR", "library not found", True)
     assert "library not found" in ask("failures", "numpy.softmax", "--db", db).stdout
+
+
+def raised(depth: int) -> str:
+    """What Python prints of an exception that was caused by another, from the midst of some calls."""
+    def call(left: int) -> None:
+        if left:
+            call(left - 1)
+        try:
+            raise KeyError("inner")
+        except KeyError as e:
+            raise ValueError("no room for 3 rows\n  fix: fewer") from e
+
+    try:
+        call(depth)
+    except ValueError as e:
+        return "".join(traceback.format_exception(e))
+    raise AssertionError
+
+
+def test_of_a_python_traceback_what_was_raised_is_the_reason(ask, answer, db: Path) -> None:
+    whole = raised(2)
+    assert whole.count("Traceback") == 2
+    logs = {
+        whole: "ValueError: no room for 3 rows",
+        whole[whole.index("direct cause"):][60:]: "ValueError: no room for 3 rows",   # only the end of a log is kept
+        f"the worker died\n{whole}": "the worker died",
+        "\n\n  first\nsecond\n": "first",
+        "Traceback (most recent call last):\n  File \"k.py\", line 1, in f\n": "File \"k.py\", line 1, in f",
+        "": "",
+    }  # fmt: skip
+    with open_database(db) as store:
+        store.add_traces([trace("RUNTIME_ERROR", timed=False, log=log) for log in logs])
+    found = answer("failures", "--limit", len(logs), "--db", db)
+    assert [each["reason"] for each in reversed(found)] == list(logs.values())
+    shown = ask("failures", "--db", db).stdout
+    assert "          ValueError: no room for 3 rows\n" in shown and "Traceback" not in shown
 
 
 def test_retry_runs_the_judge_again_and_the_newer_row_speaks(complains, answer, db: Path) -> None:
@@ -258,8 +297,50 @@ def test_mistakes_say_what_and_where_and_the_fix(complains, ask, answer, db: Pat
     complains(("history", "nobody", "--db", db), "'nobody'", "fix:")
     complains(("failures", "nobody", "--db", db), "'nobody'", "fix:")
     complains(("retry", "nobody", "--db", db), "'nobody'", "fix:")
-    complains(("retry", 99, "--db", db), "no trace 99")
-    complains(("trust", "nobody", "--db", db), "nobody", "fix:")
+    complains(("retry", 99, "--db", db), "no trace 99", "fix: tg db failures")
+    complains(("trust", "nobody", "--db", db), "'nobody'", "fix: nothing here waits")
+    with open_database(db) as store:
+        foreign = type(implementation_of(KERNEL))("KERNEL", "theirs", "numpy", "f" * 64, sources=(SourceRecord("a.py", "1 / 0"),))
+        store.ensure_implementation(foreign)
+    complains(("trust", "nobody", "--db", db), "'nobody'", "fix: tg db trust NAME", "wait: theirs")
+
+
+READING = (
+    ("stats",), ("best",), ("best", "softmax"), ("history", "numpy.softmax"), ("failures",), ("check",), ("vacuum",),
+    ("trust", "numpy.softmax"), ("retry", "numpy.softmax"), ("drain",), ("export", "rows.jsonl"),
+    ("export", "folder", "--format", "flashinfer-trace"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", READING, ids=" ".join)
+def test_a_verb_that_asks_makes_no_database(complains, tmp_path: Path, monkeypatch, verb: tuple[str, ...]) -> None:
+    monkeypatch.chdir(tmp_path)
+    mistyped = tmp_path / "folder" / "no.db"
+    complains((*verb, "--db", mistyped), f"there is no database {mistyped}", "\n  fix: ")
+    complains((*verb, "--db", f"sqlite:///{mistyped}"), f"there is no database {mistyped}")
+    complains((*verb, "--db", "sqlite:///"), "sqlite:/// names no file", "\n  fix: ")
+    assert not list(tmp_path.iterdir())
+    empty = tmp_path / "empty.db"
+    empty.touch()
+    complains((*verb, "--db", empty), f"there is no database {empty}")
+    assert empty.stat().st_size == 0
+
+
+def test_devices_are_shown_without_a_database_and_none_is_made(tmp_path: Path) -> None:
+    shown = tg("devices", "--db", tmp_path / "no.db")
+    assert shown.returncode == 0 and "nothing is measured yet" in shown.stdout
+    assert f"note: there is no database {tmp_path / 'no.db'}" in shown.stderr and not list(tmp_path.iterdir())
+
+
+def test_every_error_indents_its_fix_by_two() -> None:
+    begun = re.compile(r"""(\\n|["'])( *)fix: """)                  # in a text, or where a literal goes on with it
+    found = [
+        (file.name, each.group(), each[1] == "\\n" or each[2] != "", len(each[2]))
+        for file in (ROOT / "tensor_graphs").rglob("*.py")
+        for each in begun.finditer(file.read_text(encoding="utf-8"))
+    ]
+    assert len(found) > 100
+    assert not [(name, text) for name, text, on_a_line_of_its_own, spaces in found if on_a_line_of_its_own and spaces != 2]
 
 
 def test_a_mistake_takes_one_screen_and_no_traceback(db: Path, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def export(
     json: options.Json = False,
 ) -> None:
     """Write every table to one file, or the imported data sets to a folder. A file is whole, or not there."""
-    store = options.database(db)
+    store = options.database(db, create=False)
     report: Any
     if format == "own":
         from tensor_graphs.records.portable import export_file

@@ -20,7 +20,7 @@ Limit = Annotated[int, typer.Option(min=1, help="Show at most so many rows.")]
 
 def stats(db: options.DatabaseAt = None, json: options.Json = False) -> None:
     """Path, schema version, size, rows per table, and the profile queue."""
-    store = options.database(db)
+    store = options.database(db, create=False)
     found = store.stats()
     if json:
         options.print_json(dataclasses.asdict(found))
@@ -46,7 +46,7 @@ def best(
     """The fastest implementation within the tolerance, per graph, workload and environment."""
     from tensor_graphs.records import queries
 
-    store = options.database(db)
+    store = options.database(db, create=False)
     rows: list[Evidence] = []
     if what is None and not every:
         for _, environment in queries.environments(store):
@@ -80,7 +80,7 @@ def history(
     """Every trace of a kernel, failures too, the newest first: over its identities, workloads and environments."""
     from tensor_graphs.records import queries
 
-    store = options.database(db)
+    store = options.database(db, create=False)
     rows = queries.history(store, kernel, limit=limit)
     if not rows and not queries.kernels_like(store, kernel):
         raise _unknown_kernel(store, kernel)
@@ -104,10 +104,10 @@ def failures(
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
-    """The traces that did not pass, the newest first, each with the first line of its log."""
+    """The traces that did not pass, the newest first, each with the line of its log that says why."""
     from tensor_graphs.records import queries
 
-    store = options.database(db)
+    store = options.database(db, create=False)
     if kernel is not None and not queries.kernels_like(store, kernel):
         raise _unknown_kernel(store, kernel)
     found = queries.failures(store, kernel=kernel, limit=limit)
