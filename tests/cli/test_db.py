@@ -241,14 +241,46 @@ def test_an_export_is_imported_once_and_its_code_waits_for_trust(ask, answer, db
     written = answer("export", file, "--db", db)
     assert written["rows"]["benchmark_traces"] == 4 and written["bytes"] == file.stat().st_size
     told = answer("import", file, "--db", other)
-    assert told["new"]["benchmark_traces"] == 4 and {each["name"] for each in told["untrusted"]} == {"theirs", "numpy.softmax"}
+    assert told["new"]["benchmark_traces"] == 4
+    assert [[each["name"] for each in told[key]] for key in ("untrusted", "installed")] == [["theirs"], ["numpy.softmax"]]
     again = ask("import", file, "--db", other)
     assert again.returncode == 0 and "4 known already" in again.stdout and " 0 new" in again.stdout
-    assert answer("best", "--db", other) == []
+    assert [row["implementation_name"] for row in answer("best", "--all", "--db", other)] == ["numpy.softmax"]
     signature = next(each["signature"] for each in told["untrusted"] if each["name"] == "theirs")
     assert answer("trust", signature, "--db", other) == {"trusted": 1}
-    assert [row["implementation_name"] for row in answer("best", "--db", other)] == ["theirs"]
+    assert [row["implementation_name"] for row in answer("best", "--all", "--db", other)] == ["numpy.softmax", "theirs"]
     assert answer("check", "--db", other)["ok"]
+
+
+def test_what_is_installed_here_is_used_at_once_and_an_import_says_so(ask, answer, db: Path, tmp_path: Path) -> None:
+    with open_database(db) as store:
+        store.add_trace(trace(timed=False))
+    file, other = tmp_path / "rows.jsonl", tmp_path / "other.db"
+    assert ask("export", file, "--db", db).returncode == 0
+    said = ask("import", file, "--db", other).stdout
+    assert "1 implementations came with the sources that are installed here" in said and "trust" not in said
+    (row,) = answer("best", "--db", other)
+    assert row["implementation_name"] == "numpy.softmax"
+    again = tmp_path / "again.jsonl"
+    assert ask("export", again, "--db", other).returncode == 0
+    assert again.read_text().splitlines()[1:] == file.read_text().splitlines()[1:]
+    assert ask("import", again, "--db", other).stdout.count(" 0 new") == 6  # all tables that have rows
+
+
+def test_an_export_replaces_nothing_unless_forced_and_never_the_database(ask, answer, complains, db: Path, tmp_path: Path) -> None:
+    other, empty = tmp_path / "other.sqlite", tmp_path / "empty.db"
+    assert ask("export", other, "--db", db).returncode == 0
+    with open_database(empty):
+        pass
+    complains(("export", other, "--db", empty), "other.sqlite is there already", "--force")
+    assert answer("stats", "--db", other)["rows"]["benchmark_traces"] == 3
+    for force in ((), ("--force",)):
+        complains(("export", other, "--db", other, *force), "is the database itself")
+        (tmp_path / "link.sqlite").unlink(missing_ok=True)
+        (tmp_path / "link.sqlite").symlink_to(other)
+        complains(("export", tmp_path / "link.sqlite", "--db", other, *force), "is the database itself")
+    assert ask("export", other, "--force", "--db", empty).returncode == 0
+    assert answer("stats", "--db", other)["rows"]["benchmark_traces"] == 0
 
 
 def test_stats_and_check_name_the_schema_and_what_is_wrong(ask, answer, db: Path) -> None:
@@ -405,6 +437,10 @@ def test_a_data_set_of_another_project_comes_in_and_goes_out_byte_by_byte(compla
     for name in written["files"]:
         assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes(), name
     assert len(written["files"]) == len(told["files_new"]) and not written["changed"]
+    complains(("export", tmp_path / "out", *flag), f"has {len(written['files'])} of these files already", "--force")
+    assert answer("export", tmp_path / "out", "--force", "--dataset", "set", *flag)["files"] == written["files"]
+    complains(("export", tmp_path / "new", "--dataset", "nosuch", *flag), "no data set 'nosuch'", "set")
+    complains(("export", tmp_path / "rows.jsonl", "--dataset", "set", "--db", db), "--format flashinfer-trace")
     file, other = tmp_path / "rows.jsonl.gz", tmp_path / "other.db"  # and our own form carries the data set along
     assert ask("export", file, "--db", db).returncode == ask("import", file, "--db", other).returncode == 0
     assert ask("export", tmp_path / "there", "--format", "flashinfer-trace", "--db", other).returncode == 0
