@@ -66,6 +66,12 @@ class Environment:
         return self._digest
 
     @cached_property
+    def machine(self) -> str:
+        """sha256 over what all backends on one machine share: hardware and platform. Times of one machine may be compared."""
+        content = [self.hardware_name, self.memory_bytes, self.platform, self.hardware]
+        return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+
+    @cached_property
     def _digest(self) -> str:
         content = [self.hardware_name, self.memory_bytes, self.platform, self.backend, self.libs, self.hardware]
         return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()

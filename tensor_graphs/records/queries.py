@@ -189,6 +189,29 @@ def fastest(
     return tuple(first.values())
 
 
+def best_per_machine(
+    database: Database, tolerance: float, *, graph_key: str | None = None, kind: TraceKind = "cold"
+) -> tuple[Evidence, ...]:
+    """The fastest eligible implementation per canonical graph, workload and machine, whichever backend it is of, by graph name and
+    workload: what was measured on one machine may be compared, though each backend is an environment of its own.
+
+    graph_key: of this graph only.
+    """
+    machines = {key: environment.machine for key, environment in environments(database)}
+    found: Iterable[Evidence]
+    if graph_key is None:
+        found = (row for key in machines for row in fastest(database, key, tolerance, kind=kind))
+    else:
+        found = leaderboard(database, graph_key, tolerance=tolerance, kind=kind)
+    best: dict[tuple[str, str], Evidence] = {}
+    for row in found:
+        at = row.workload_key, machines[row.environment_key]
+        other = best.setdefault(at, row)
+        if (row.median_ms or 0.0) < (other.median_ms or 0.0):
+            best[at] = row
+    return tuple(sorted(best.values(), key=lambda row: (row.graph_name, row.graph_key)))
+
+
 def leaderboard(
     database: Database,
     graph_key: str,

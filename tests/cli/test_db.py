@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -129,6 +130,31 @@ def test_best_takes_a_file_an_op_or_the_beginning_of_a_key(ask, answer, db: Path
     assert answer("best", "--db", db) == answer("best", "--all", "--db", db)
     assert answer("best", "softmax", "--tolerance", 1e-9, "--db", db) == []
     assert "nothing measured is within" in ask("best", "softmax", "--tolerance", 1e-9, "--db", db).stdout
+
+
+def test_best_compares_the_backends_of_one_machine_and_no_two_machines(ask, answer, db: Path) -> None:
+    numpy, elsewhere = environment_of("numpy"), dataclasses.replace(environment_of("numpy"), hardware=(("cores", "999"),))
+    c = dataclasses.replace(numpy, backend="c", libs=(("compiler", "gcc 12"), ("threads", "3")))
+    fast = dataclasses.replace(implementation_of(KERNEL), name="c.softmax", backend="c", source_hash="c" * 64)
+    other = timed_workload(SIGNATURE, dict.fromkeys(SIGNATURE.dim_names, 32))
+    with open_database(db) as store:
+        store.add_traces([
+            trace(implementation=fast, environment=c, milliseconds=0.125),
+            trace(environment=elsewhere, milliseconds=0.0625),
+            trace(implementation=fast, environment=c, milliseconds=2.0, workload=other),
+            trace(milliseconds=1.0, workload=other),
+        ])  # fmt: skip
+    for what in ((), ("softmax",)):
+        best = answer("best", *what, "--db", db)
+        assert sorted((row["backend"], row["median_ms"]) for row in best) == [("c", 0.125), ("numpy", 0.0625), ("numpy", 1.0)]
+        assert len({row["machine"] for row in best}) == 2 and len({row["environment_key"] for row in best}) == 3
+        every = answer("best", *what, "--all", "--db", db)
+        assert sorted(row["median_ms"] for row in every) == [0.0625, 0.125, 0.25, 1.0, 2.0]
+        shown = ask("best", *what, "--db", db).stdout
+        assert len(shown.splitlines()) == 3 and "999 cores" in shown and "c, 3 threads]" in shown and ", numpy]" in shown
+    with open_database(db) as store:                               # a failure of the faster one leaves the other
+        store.add_trace(trace("RUNTIME_ERROR", implementation=fast, environment=c))
+    assert sorted(row["median_ms"] for row in answer("best", "--db", db)) == [0.0625, 0.25, 1.0]
 
 
 def test_history_has_the_failures_and_failures_have_their_first_line(ask, answer, db: Path) -> None:
