@@ -36,9 +36,13 @@ def devices(
     from tensor_graphs.profiling.calibration import measure_device
     from tensor_graphs.profiling.judge import environment_of
     from tensor_graphs.profiling.speeds import FLOPS, flops_kernel
-    from tensor_graphs.records import queries
+    from tensor_graphs.records import NoDatabase, queries
 
-    store = options.database(db)
+    try:
+        store = options.database(db, create=measure)
+    except NoDatabase as e:  # what is here can be said all the same
+        options.note(str(e).partition("\n")[0])
+        store = options.database(":memory:")
     rows: list[dict[str, Any]] = []
     here: dict[str, Environment] = {}
     for name in sorted(BACKENDS):

@@ -110,10 +110,11 @@ def known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
             raise UsageError(f"{option} {word!r}: there is none of that name\n  fix: {', '.join(near)}")
 
 
-def database(target: str | None) -> Database:
+def database(target: str | None, *, create: bool = True) -> Database:
+    """The database that is meant. create=False: for a verb that asks what is there; then none is made, and none is an error."""
     from tensor_graphs.records import open_database
 
-    return open_database(target or os.environ.get("TENSOR_GRAPHS_DB") or None)
+    return open_database(target or os.environ.get("TENSOR_GRAPHS_DB") or None, create=create)
 
 
 def sizes(text: str | None, graph: Graph, option: str = "--at") -> dict[str, int]:

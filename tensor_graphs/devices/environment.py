@@ -66,6 +66,12 @@ class Environment:
         return self._digest
 
     @cached_property
+    def machine(self) -> str:
+        """sha256 over what all backends on one machine share: hardware and platform. Times of one machine may be compared."""
+        content = [self.hardware_name, self.memory_bytes, self.platform, self.hardware]
+        return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+
+    @cached_property
     def _digest(self) -> str:
         content = [self.hardware_name, self.memory_bytes, self.platform, self.backend, self.libs, self.hardware]
         return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
@@ -210,12 +216,12 @@ def _platform() -> str:
 def _accelerator(device: str) -> tuple[str, int, tuple[tuple[str, str], ...]]:
     kind, _, index = device.partition(":")
     if kind != "cuda" or not (index or "0").isdigit():
-        raise UnknownDevice(f"no fingerprint is known for device {device!r}\n    fix: use 'cpu' or 'cuda:N'")
+        raise UnknownDevice(f"no fingerprint is known for device {device!r}\n  fix: use 'cpu' or 'cuda:N'")
     query = "--query-gpu=name,memory.total,driver_version,compute_cap"
     row = _first_line(["nvidia-smi", f"--id={index or 0}", query, "--format=csv,noheader,nounits"])
     if row is None:
         raise UnknownDevice(
-            f"device {device!r} is not there: nvidia-smi is missing or does not list it\n    fix: use a device that "
+            f"device {device!r} is not there: nvidia-smi is missing or does not list it\n  fix: use a device that "
             f"`nvidia-smi -L` lists"
         )
     return parse_nvidia_smi(row)

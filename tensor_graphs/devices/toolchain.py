@@ -210,8 +210,8 @@ def check_private(path: Path) -> None:
 
 def _unusable(path: Path, error: OSError) -> CacheFolderError:
     if error.errno == errno.ENOSPC:
-        return CacheFolderError(f"no space left for {path}.\nfix: free some, or give a cache folder on another disk")
-    return CacheFolderError(f"cannot use {path}: {error.strerror or error}.\nfix: {OTHER_CACHE} that you may write to")
+        return CacheFolderError(f"no space left for {path}.\n  fix: free some, or give a cache folder on another disk")
+    return CacheFolderError(f"cannot use {path}: {error.strerror or error}.\n  fix: {OTHER_CACHE} that you may write to")
 
 
 @contextlib.contextmanager
@@ -232,7 +232,7 @@ def _run(command: Sequence[str], what: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise ToolchainError(f"{what}: the compiler ran longer than {COMPILE_SECONDS:.0f} s.\n$ {' '.join(command)}") from error
     except OSError as error:
-        raise ToolchainError(f"{what}: {command[0]} does not start: {error.strerror}.\nfix: name a compiler in CC") from error
+        raise ToolchainError(f"{what}: {command[0]} does not start: {error.strerror}.\n  fix: name a compiler in CC") from error
     if result.returncode == 0:
         written = Path(command[command.index("-o") + 1])
         if not written.is_file():

@@ -27,6 +27,7 @@ from tensor_graphs.records.errors import (
     ExportError,
     InvalidRecord,
     MissingRecord,
+    NoDatabase,
     SchemaMismatch,
     UnsupportedDatabase,
 )
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CorruptDatabase", "DatabaseBusy", "DatabaseError", "DatabaseFull", "DatabasePathError", "DatabaseReadOnly",
     "DefinitionRecord", "DeviceConstant", "ExportError", "GraphRecord", "ImplementationRecord", "InvalidRecord", "MissingRecord",
-    "ProfileRequest", "QueueItem", "SchemaMismatch", "SourceRecord", "TraceRecord", "UnsupportedDatabase",
+    "NoDatabase", "ProfileRequest", "QueueItem", "SchemaMismatch", "SourceRecord", "TraceRecord", "UnsupportedDatabase",
     "WorkloadRecord", "open_database",
 ]  # fmt: skip
 

@@ -27,6 +27,7 @@ from tensor_graphs.records.errors import (
     DatabasePathError,
     DatabaseReadOnly,
     InvalidRecord,
+    NoDatabase,
     SchemaMismatch,
     UnsupportedDatabase,
 )
@@ -55,12 +56,16 @@ def parse_target(target: str | Path | None) -> sa.URL:
         url = sa.make_url(text)
     except (exc.ArgumentError, ValueError) as error:
         raise UnsupportedDatabase(
-            f"{text!r} is not a database URL\n    fix: use a path, sqlite:///PATH or {_POSTGRES}"
+            f"{text!r} is not a database URL\n  fix: use a path, sqlite:///PATH or {_POSTGRES}"
         ) from error
     if url.get_backend_name() not in ("sqlite", "postgresql"):
         raise UnsupportedDatabase(
             f"{url.drivername}:// is no database that tensor_graphs can use\n"
-            f"    fix: use a path, sqlite:///PATH or {_POSTGRES}"
+            f"  fix: use a path, sqlite:///PATH or {_POSTGRES}"
+        )
+    if url.get_backend_name() == "sqlite" and not url.database:  # SQLAlchemy takes it for a database in memory
+        raise UnsupportedDatabase(
+            f"{text} names no file\n  fix: sqlite:///PATH (a path from the root has four slashes), or just the path"
         )
     return url
 
@@ -68,30 +73,45 @@ def parse_target(target: str | Path | None) -> sa.URL:
 _POSTGRES = "postgresql+psycopg://USER@HOST/NAME"
 
 
-def prepare_file(path: Path) -> None:
-    """Make the parent folder and refuse a path that can hold no database, before SQLite says only "unable to open"."""
+def prepare_file(path: Path, *, create: bool = True) -> None:
+    """Make the parent folder and refuse a path that can hold no database, before SQLite says only "unable to open".
+
+    create=False: nothing is made, and a file that is not there is refused.
+    """
     if path.is_dir():
         raise DatabasePathError(
-            f"{path} is a folder, and the database is a file\n    fix: name a file in it, e.g. {path / 'benchmarks.db'}"
+            f"{path} is a folder, and the database is a file\n  fix: name a file in it, e.g. {path / 'benchmarks.db'}"
         )
+    if not create:
+        if not path.exists():
+            raise no_database(str(path))
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except (FileExistsError, NotADirectoryError) as error:
         raise DatabasePathError(
             f"the database cannot be {path}: {_regular_file_above(path)} is a regular file, not a folder\n"
-            "    fix: choose another path (--db, TENSOR_GRAPHS_DB, or XDG_DATA_HOME for the usual place)"
+            "  fix: choose another path (--db, TENSOR_GRAPHS_DB, or XDG_DATA_HOME for the usual place)"
         ) from error
     except OSError as error:
         raise DatabasePathError(
             f"the folder of the database, {path.parent}, cannot be made: {error.strerror}\n"
-            "    fix: choose a path below a folder you own (--db, TENSOR_GRAPHS_DB, or XDG_DATA_HOME for the usual place)"
+            "  fix: choose a path below a folder you own (--db, TENSOR_GRAPHS_DB, or XDG_DATA_HOME for the usual place)"
         ) from error
     effective = os.access in os.supports_effective_ids
     if not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=effective):
         raise DatabasePathError(
             f"the database {path} cannot be made: its folder is not writable\n"
-            "    fix: choose a path below a folder you own (--db, TENSOR_GRAPHS_DB, or XDG_DATA_HOME for the usual place)"
+            "  fix: choose a path below a folder you own (--db, TENSOR_GRAPHS_DB, or XDG_DATA_HOME for the usual place)"
         )
+
+
+def no_database(location: str) -> NoDatabase:
+    """What is to be said where a database is asked about and there is none."""
+    return NoDatabase(
+        f"there is no database {location}\n"
+        "  fix: name the one that you mean (--db, TENSOR_GRAPHS_DB); tg profile and tg db import make a new one"
+    )
 
 
 def _regular_file_above(path: Path) -> Path:
@@ -111,7 +131,7 @@ def connect(url: sa.URL, busy_seconds: float) -> Engine:
     except (ImportError, exc.NoSuchModuleError) as error:
         raise UnsupportedDatabase(
             f"the driver of {url.drivername}:// is not installed: {error}\n"
-            "    fix: install it (for PostgreSQL: pip install 'psycopg[binary]')"
+            "  fix: install it (for PostgreSQL: pip install 'psycopg[binary]')"
         ) from error
 
     @event.listens_for(engine, "connect")
@@ -195,15 +215,15 @@ def explain(location: str, cause: BaseException | None, error: Exception) -> Dat
         name = getattr(cause, "sqlite_errorname", None) or ""
         for beginnings, kind, what, fix in _MEANING:
             if name.startswith(beginnings):
-                return kind(f"{what}: {cause}\n    fix: {fix}".replace("{file}", location))
+                return kind(f"{what}: {cause}\n  fix: {fix}".replace("{file}", location))
         return DatabaseError(f"{location}: {cause} ({name or type(cause).__name__})")
     if isinstance(error, exc.IntegrityError):
         return InvalidRecord(
-            f"{location} refused a row: {cause}\n    fix: correct the record; nothing of it was stored"
+            f"{location} refused a row: {cause}\n  fix: correct the record; nothing of it was stored"
         )
     if isinstance(error, exc.OperationalError):
         return DatabaseError(
-            f"{location} cannot be used: {cause}\n    fix: check that the server runs and that the URL is right"
+            f"{location} cannot be used: {cause}\n  fix: check that the server runs and that the URL is right"
         )
     return DatabaseError(f"{location}: {cause or error}")
 
@@ -215,7 +235,7 @@ def stored_revision(connection: Connection, location: str) -> str | None:
         if tables:
             raise CorruptDatabase(
                 f"{location} is the database of another program (tables {', '.join(sorted(tables)[:4])}, …)\n"
-                "    fix: name another file"
+                "  fix: name another file"
             )
         return None
     return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
@@ -234,6 +254,6 @@ def upgrade(connection: Connection, found: str | None, location: str) -> None:
     if found is not None and found not in known:
         raise SchemaMismatch(
             f"{location} was written by a newer tensor_graphs: its schema is {found}, this one knows {max(known)}\n"
-            "    fix: upgrade tensor_graphs, or name another database"
+            "  fix: upgrade tensor_graphs, or name another database"
         )
     command.upgrade(config, schema.REVISION)

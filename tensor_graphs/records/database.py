@@ -31,6 +31,7 @@ from tensor_graphs.records.connection import (
     connect,
     enter_wal,
     explain,
+    no_database,
     parse_target,
     prepare_file,
     stored_revision,
@@ -57,18 +58,23 @@ MAX_ATTEMPTS = 5  # a request whose workers died this often is left for a person
 LOG_BYTES = 256 * 1024  # of a longer log the first and the last half are kept
 
 
-def open_database(target: str | Path | None = None, *, busy_seconds: float = BUSY_SECONDS) -> Database:
+def open_database(
+    target: str | Path | None = None, *, busy_seconds: float = BUSY_SECONDS, create: bool = True
+) -> Database:
     """Open the benchmark database; create it, or migrate it to this version's schema, when needed.
 
     target: a path, ":memory:", a URL (sqlite:///…, postgresql+psycopg://…), or None for `default_path()`.
+    create=False: for a question about what is there, so that a mistyped path makes no empty database.
     Safe when several processes do it at once. Raises DatabasePathError, UnsupportedDatabase, CorruptDatabase,
     SchemaMismatch, DatabaseReadOnly, DatabaseBusy.
     """
     url = parse_target(target)
     if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
-        prepare_file(Path(str(url.database)))
+        prepare_file(Path(str(url.database)), create=create)
     database = Database(connect(url, busy_seconds))
     try:
+        if not create and database.revision() is None:  # an empty file, or a server that was never written to
+            raise no_database(database.location)
         database._migrate()
     except BaseException:
         database.close()
@@ -106,6 +112,17 @@ class DatabaseStats:
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
+BESIDE = ("-wal", "-shm", "-journal")
+"""what SQLite appends to a database's name for the files that it keeps beside it"""
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # one of them is not there
+        return one.resolve() == other.resolve()
+
+
 class Database:
     """An open benchmark database. Threads may share it; a forked child gets fresh connections by itself."""
 
@@ -124,6 +141,14 @@ class Database:
         """The file, or the URL with its password hidden."""
         url = self.engine.url
         return (url.database or ":memory:") if self.is_sqlite else url.render_as_string(hide_password=True)
+
+    def is_in(self, file: Path) -> bool:
+        """Is `file`, by whatever path or link, what this database is kept in: its file, or one that SQLite has beside it?"""
+        if not self.is_sqlite:
+            return False
+        with self.reading() as connection:  # SQLite knows best which file it has opened
+            main = next(str(row[2] or "") for row in connection.exec_driver_sql("PRAGMA database_list") if row[1] == "main")
+        return bool(main) and any(_same_file(Path(main + suffix), file) for suffix in ("", *BESIDE))
 
     def __repr__(self) -> str:
         return f"Database({self.location!r})"
@@ -251,7 +276,8 @@ class Database:
             row = connection.execute(sa.select(model.id).where(model.signature == signature)).scalar()
             if row is None:
                 raise MissingRecord(
-                    f"no implementation has the signature {signature}\n    fix: list them with queries.leaderboard"
+                    f"{self.location} has no implementation of the signature {signature}\n"
+                    "  fix: queries.waiting_for_trust lists those that wait for trust"
                 )
             source = schema.ImplementationSource
             change = sa.update(source).where(source.implementation_id == row).values(trusted=trusted)
@@ -485,8 +511,10 @@ class Database:
             yield f"trace {row}: its workload is of another graph than its implementation"
         texts = sa.select(source.id, source.content, source.content_sha256)
         for row, content, expected in connection.execute(texts):
-            if hashlib.sha256(content.encode()).hexdigest() != expected:
+            if text_hash(content) != expected:
                 yield f"source {row}: its text is not the text that was stored"
+        for row, stamp in connection.execute(sa.select(trace.id, trace.timestamp).where(trace.timestamp > latest_timestamp())):
+            yield f"trace {row}: it is dated in the future, {stamp.isoformat()}, and the newest counts"
 
     def vacuum(self) -> int:
         """Give free pages back to the disk and renew the query statistics; returns the bytes saved (0 for
@@ -593,7 +621,7 @@ class Database:
             if known is None:
                 raise MissingRecord(
                     f"{whose} refers to the canonical graph {key}, which {self.location} does not know\n"
-                    "    fix: store the graph first (ensure_graph)"
+                    "  fix: store the graph first (ensure_graph)"
                 )
             self._ids["graph", key] = known
         return known
@@ -634,7 +662,7 @@ class Database:
                 f"the {record.backend} implementations {self._names[record.signature]!r} and {record.name!r} have one "
                 f"source hash, "
                 f"{record.source_hash}, so the traces of one would stand for the other\n"
-                "    fix: hash the text of the function (or its name along with the file) instead of the file alone"
+                "  fix: hash the text of the function (or its name along with the file) instead of the file alone"
             )
         return known
 
@@ -645,7 +673,7 @@ class Database:
                 "path": source.path,
                 "content": source.content,
                 "language": source.language,
-                "content_sha256": hashlib.sha256(source.content.encode()).hexdigest(),
+                "content_sha256": text_hash(source.content),
                 "origin": source.origin,
                 "trusted": source.trusted,
             }
@@ -656,11 +684,10 @@ class Database:
         model = schema.ImplementationSource
         for source in sources:
             if source.trusted:
-                same = hashlib.sha256(source.content.encode()).hexdigest()
                 connection.execute(
                     sa.update(model)
                     .where(model.implementation_id == implementation, model.trusted.is_(False))
-                    .where(model.path == source.path, model.content_sha256 == same)
+                    .where(model.path == source.path, model.content == source.content)
                     .values(trusted=True)
                 )
 
@@ -851,6 +878,17 @@ def compress_log(text: str) -> bytes | None:
 def decompress_log(data: bytes | None) -> str:
     """The text that `compress_log` was given (cut characters replaced)."""
     return "" if data is None else zlib.decompress(data).decode("utf-8", "replace")
+
+
+def text_hash(text: str) -> str:
+    """The identity of a source's text, as `content_sha256` keeps it."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # half a pair in a damaged file is a text too
+
+
+def latest_timestamp() -> datetime:
+    """No measurement can be dated later: now, and a day for clocks that are wrong. As the newest row counts, one from the future
+    would count for ever."""
+    return _now() + timedelta(days=1)
 
 
 def _now() -> datetime:

@@ -14,6 +14,10 @@ class DatabasePathError(DatabaseError):
     """The path cannot hold a database: below a regular file, a folder itself, or in a folder that cannot be written."""
 
 
+class NoDatabase(DatabasePathError):
+    """There is no database where one was to be asked."""
+
+
 class UnsupportedDatabase(DatabaseError):
     """The URL names a database other than SQLite and PostgreSQL, or one whose driver is not installed."""
 

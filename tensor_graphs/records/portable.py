@@ -5,8 +5,11 @@ per row, parents first, and an end line, without which the file counts as cut. `
 
 A merge goes by natural keys, so that a second import of a file adds nothing: structural keys, signatures, workload and environment
 keys; a trace is known when a trace with the same content is there. Row ids in a file only tie its own rows together. Everything
-happens in one transaction. What is already here wins: its texts, its sources, its trust. Sources that are new are untrusted, and
-claims on requests stay behind with the workers that held them.
+happens in one transaction. What is already here wins: its texts, its sources, its trust.
+
+Three things are no content but statements of one place, and are made anew in the other: whether a source is trusted (a new one is
+not, unless the same text is installed here), where it came from (the file, if the row does not say), and who holds a request. All
+else comes out of the second database as it went in.
 """
 
 from __future__ import annotations
@@ -32,8 +35,9 @@ from sqlalchemy.engine import Connection
 
 from tensor_graphs.records import schema
 from tensor_graphs.records.connection import explain
-from tensor_graphs.records.database import Database, open_database
+from tensor_graphs.records.database import BESIDE, Database, latest_timestamp, open_database, text_hash
 from tensor_graphs.records.errors import ExportError, InvalidRecord, SchemaMismatch
+from tensor_graphs.records.rows import ImplementationRecord
 
 FORMAT = "tensor_graphs benchmark database"
 VERSION = 1
@@ -69,6 +73,9 @@ _PARENTS = {
 OnStep = Callable[[int, int], None]
 """told how many rows are done, of how many"""
 
+Installed = Callable[[str], ImplementationRecord | None]
+"""the implementation of a name as it is installed here, if it is"""
+
 Row = dict[str, Any]
 
 
@@ -92,18 +99,22 @@ class ExportReport:
 @dataclass(frozen=True)
 class ImportReport:
     """What an import did: rows per table that are new, and rows that were known already. untrusted: signature and name of each new
-    implementation whose sources wait for `trust`."""
+    implementation whose sources wait for `trust`.  installed: of each whose sources are what is installed here, so need none."""
 
     file: str
     schema: str
     new: Mapping[str, int]
     known: Mapping[str, int]
     untrusted: tuple[tuple[str, str], ...]
+    installed: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        waiting = [{"signature": signature, "name": name} for signature, name in self.untrusted]
+        def named(found: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+            return [{"signature": signature, "name": name} for signature, name in found]
+
         return {
-            "file": self.file, "schema": self.schema, "new": dict(self.new), "known": dict(self.known), "untrusted": waiting,
+            "file": self.file, "schema": self.schema, "new": dict(self.new), "known": dict(self.known),
+            "untrusted": named(self.untrusted), "installed": named(self.installed),
         }  # fmt: skip
 
     def lines(self) -> list[str]:
@@ -111,6 +122,8 @@ class ImportReport:
         for table in self.new:
             if self.new[table] or self.known[table]:
                 found.append(f"  {table:24s} {self.new[table]} new, {self.known[table]} known already")
+        if self.installed:
+            found.append(f"  {len(self.installed)} implementations came with the sources that are installed here, and are used")
         if self.untrusted:
             found.append(f"  {len(self.untrusted)} implementations came with sources that are not trusted, and are not used until")
             found.extend(f"    tg db trust {signature}   # {name}" for signature, name in self.untrusted[:5])
@@ -122,26 +135,45 @@ class ImportReport:
 # ---- out -------------------------------------------------------------------------------------------------------------
 
 
-def export_file(database: Database, file: Path, on_step: OnStep = lambda done, total: None) -> ExportReport:
+def export_file(
+    database: Database, file: Path, on_step: OnStep = lambda done, total: None, *, replace: bool = False
+) -> ExportReport:
     """Write every table to a file, in the form that its suffix names. The file appears when it is whole, or not at all.
 
-    Raises ExportError for another suffix or a path that cannot be written.
+    replace: a file that is there may be replaced, but never the database itself. Raises ExportError for a file that is there,
+    another suffix, or a path that cannot be written.
     """
     text = file.name.endswith(TEXT_SUFFIXES)
     if not text and file.suffix not in FILE_SUFFIXES:
-        raise ExportError(f"{file}: the suffix says no form of export\n    fix: name it *.jsonl.gz or *.sqlite")
+        raise ExportError(f"{file}: the suffix says no form of export\n  fix: name it *.jsonl.gz or *.sqlite")
+    _check_target(database, file, replace)
     partial = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
         counts = _write_text(database, partial, file.name, on_step) if text else _write_copy(database, partial, on_step)
         size = partial.stat().st_size
+        _check_target(database, file, replace)  # again: writing takes a while
         os.replace(partial, file)
     except OSError as error:
         raise ExportError(
-            f"{file} cannot be written: {error.strerror or error}\n    fix: choose a file in a folder that you may write"
+            f"{file} cannot be written: {error.strerror or error}\n  fix: choose a file in a folder that you may write"
         ) from error
     finally:
         partial.unlink(missing_ok=True)
     return ExportReport(str(file), schema.REVISION, counts, size)
+
+
+def _check_target(database: Database, file: Path, replace: bool) -> None:
+    """Raises ExportError where something would be lost."""
+    if database.is_in(file):
+        raise ExportError(f"{file} is the database itself\n  fix: name another file")
+    if os.path.lexists(file) and not replace:
+        raise ExportError(f"{file} is there already\n  fix: name another file, or replace it (--force; in Python replace=True)")
+    beside = next((each for suffix in BESIDE if (each := Path(f"{file}{suffix}")).exists()), None)
+    if beside is not None:  # SQLite would play it into whatever file of that name it finds
+        raise ExportError(
+            f"{beside} says that {file} is a database in use, or one whose last program was killed\n"
+            "  fix: name another file, or end that program and remove both"
+        )
 
 
 def _counts(connection: Connection) -> dict[str, int]:
@@ -225,8 +257,17 @@ def _now() -> str:
 # ---- in --------------------------------------------------------------------------------------------------------------
 
 
-def import_file(database: Database, file: Path, on_step: OnStep = lambda done, total: None) -> ImportReport:
+def import_file(
+    database: Database,
+    file: Path,
+    on_step: OnStep = lambda done, total: None,
+    *,
+    installed: Installed = lambda name: None,
+) -> ImportReport:
     """Merge an export (either form, told apart by content) into a database: all of it, or on any error nothing.
+
+    installed: the implementation of a name as it is installed here, or None. Imported sources that are the same, letter by letter,
+    need nobody's trust.
 
     Raises ExportError for a file that is no whole export, SchemaMismatch for one of a newer tensor_graphs, InvalidRecord when it
     contradicts what is stored here.
@@ -235,32 +276,62 @@ def import_file(database: Database, file: Path, on_step: OnStep = lambda done, t
         with file.open("rb") as opened:
             beginning = opened.read(16)
     except OSError as error:
-        raise ExportError(f"{file} cannot be read: {error.strerror}\n    fix: name a file that `tg db export` wrote") from error
+        raise ExportError(f"{file} cannot be read: {error.strerror}\n  fix: name a file that `tg db export` wrote") from error
     if beginning == b"SQLite format 3\0":
-        return _import_copy(database, file, on_step)
+        return _import_copy(database, file, on_step, installed)
     with contextlib.ExitStack() as stack:
         lines: Any = stack.enter_context(file.open("rb"))
         if beginning[:2] == b"\x1f\x8b":
             lines = stack.enter_context(gzip.GzipFile(fileobj=lines))
         reader = _TextReader(file, lines)
-        return _merge(database, file, reader.schema, reader.rows(), reader.total, on_step)
+        return _merge(database, file, reader.schema, reader.rows(), reader.total, on_step, installed)
 
 
 def _merge(
-    database: Database, file: Path, revision: str, rows: Iterable[tuple[str, Row]], total: int, on_step: OnStep
+    database: Database,
+    file: Path,
+    revision: str,
+    rows: Iterable[tuple[str, Row]],
+    total: int,
+    on_step: OnStep,
+    installed: Installed,
 ) -> ImportReport:
     with database._transaction(write=True) as connection:
         merge = _Merge(database, connection, file.name, trusting=False)
         merge.take(rows, total, on_step)
     database._forget()
+    own = _vouch(database, merge, installed)
     new = {table.name: merge.new[table.name] for table in TABLES}
     known = {table.name: merge.known[table.name] for table in TABLES}
-    return ImportReport(str(file), revision, new, known, tuple(merge.untrusted.values()))
+    waiting = [found for row, found in merge.untrusted.items() if row not in own]
+    return ImportReport(str(file), revision, new, known, tuple(waiting), tuple(merge.untrusted[row] for row in own))
 
 
-def _import_copy(database: Database, file: Path, on_step: OnStep) -> ImportReport:
-    if database.is_sqlite and database.engine.url.database and Path(database.location).resolve() == file.resolve():
-        raise ExportError(f"{file} is the database itself\n    fix: import the export of another one")
+def _vouch(database: Database, merge: _Merge, installed: Installed) -> list[int]:
+    """Trust the new sources that are installed here, letter by letter; the implementations whose sources all are.
+
+    After the merge and not in it: to ask what is installed may compile a backend, and meanwhile nobody else could write.
+    """
+    source = schema.ImplementationSource
+    found = {row: installed(name) for row, (_, name) in merge.untrusted.items()}
+    vouched = []
+    with database._transaction(write=True) as connection:
+        for row, own in found.items():
+            if own is None or own.signature != merge.untrusted[row][0]:
+                continue
+            database._vouch(connection, row, own.sources)
+            select = sa.select(source.id, source.path, source.trusted).where(source.implementation_id == row)
+            there = connection.execute(select).all()
+            ours = [each.id for each in there if each.trusted and (row, each.path) in merge.named]
+            connection.execute(sa.update(source).where(source.id.in_(ours)).values(origin=""))  # as the file had it
+            if all(each.trusted for each in there):
+                vouched.append(row)
+    return vouched
+
+
+def _import_copy(database: Database, file: Path, on_step: OnStep, installed: Installed) -> ImportReport:
+    if database.is_in(file):
+        raise ExportError(f"{file} is the database itself\n  fix: import the export of another one")
     try:
         with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as raw:
             revision = raw.execute("SELECT version_num FROM alembic_version").fetchone()[0]
@@ -273,11 +344,11 @@ def _import_copy(database: Database, file: Path, on_step: OnStep) -> ImportRepor
                 raw.close()
                 with open_database(readable) as source, source.reading() as connection:
                     found = ((table.name, row) for table in TABLES for row in _rows_of(connection, table))
-                    return _merge(database, file, revision, found, sum(_counts(connection).values()), on_step)
+                    return _merge(database, file, revision, found, sum(_counts(connection).values()), on_step, installed)
     except sqlite3.OperationalError as error:
         if "alembic_version" in str(error):
             raise ExportError(
-                f"{file} is the database of another program\n    fix: name a file that `tg db export` wrote"
+                f"{file} is the database of another program\n  fix: name a file that `tg db export` wrote"
             ) from error
         raise explain(str(file), error, error) from error
     except sqlite3.Error as error:
@@ -292,12 +363,12 @@ class _TextReader:
         header = self._next()
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise ExportError(f"{file} is no export of a database: its first line does not say {FORMAT!r}\n"
-                              "    fix: name a file that `tg db export` wrote")  # fmt: skip
+                              "  fix: name a file that `tg db export` wrote")  # fmt: skip
         self.schema = str(header.get("schema"))
         if self.schema > schema.REVISION or header.get("version") != VERSION:
             raise SchemaMismatch(
                 f"{file} was written by a newer tensor_graphs: its schema is {self.schema} (form {header.get('version')}), "
-                f"this one knows {schema.REVISION} (form {VERSION})\n    fix: upgrade tensor_graphs, or export with the older one"
+                f"this one knows {schema.REVISION} (form {VERSION})\n  fix: upgrade tensor_graphs, or export with the older one"
             )
         rows = header.get("rows")
         self.total = sum(rows.values()) if isinstance(rows, dict) else 0
@@ -319,7 +390,7 @@ class _TextReader:
             raise self._wrong("is no JSON") from error
 
     def _wrong(self, what: str) -> ExportError:
-        return ExportError(f"{self._file} line {self._number} {what}; nothing of it was stored\n    fix: export it again")
+        return ExportError(f"{self._file} line {self._number} {what}; nothing of it was stored\n  fix: export it again")
 
     def rows(self) -> Iterator[tuple[str, Row]]:
         count = 0
@@ -389,12 +460,14 @@ class _Merge:
     new: Counter[str] = field(default_factory=Counter)
     known: Counter[str] = field(default_factory=Counter)
     untrusted: dict[int, tuple[str, str]] = field(default_factory=dict)
+    named: set[tuple[int, str]] = field(default_factory=set)  # sources (implementation, path) that were given an origin
 
     def __post_init__(self) -> None:
         self._ids: dict[str, dict[int, int]] = {table.name: {} for table in TABLES}
         self._added: dict[str, set[int]] = {"implementations": set(), "imported_files": set()}
         self._names: dict[int, tuple[str, str]] = {}
         self._matched: set[int] = set()
+        self._latest = latest_timestamp()
         trace = schema.BenchmarkTrace
         self._last_trace = int(self.connection.execute(sa.select(sa.func.coalesce(sa.func.max(trace.id), 0))).scalar_one())
 
@@ -431,6 +504,8 @@ class _Merge:
 
     def _adapt(self, table: sa.Table, row: Row) -> bool:
         """Give a row this database's ids and what it may say here; False: it stays behind, as its parent is known already."""
+        if not self.trusting:
+            self._check(table, row)
         for name, parent in _PARENTS[table.name]:
             old = row[name]
             if old is not None:
@@ -438,7 +513,7 @@ class _Merge:
                 if new is None:
                     raise ExportError(
                         f"{self.origin}: row {row['id']} of {table.name} refers to row {old} of {parent}, which the file does "
-                        "not have before it; nothing of it was stored\n    fix: export it again"
+                        "not have before it; nothing of it was stored\n  fix: export it again"
                     )
                 row[name] = new
         if table.name == "implementation_sources":
@@ -446,12 +521,25 @@ class _Merge:
                 return False
             if not self.trusting:
                 row["trusted"] = False
-                row["origin"] = row["origin"] or f"imported from {self.origin}"
+                if not row["origin"]:
+                    row["origin"] = f"imported from {self.origin}"
+                    self.named.add((row["implementation_id"], row["path"]))
         if table.name == "imported_lines":
             return row["file_id"] in self._added["imported_files"]
         if table.name == "profile_queue":
             row.update(claimed_by=None, claimed_at=None, lease_until=None, attempts=0)
         return True
+
+    def _check(self, table: sa.Table, row: Row) -> None:
+        """Raises ExportError for a row that contradicts itself, or that would count for ever."""
+        wrong = fix = ""
+        if table.name == "implementation_sources" and text_hash(row["content"]) != row["content_sha256"]:
+            wrong, fix = f"{row['path']!r} is not the text that was hashed when it was stored", "export it again"
+        elif table.name in ("benchmark_traces", "device_constants") and row["timestamp"] > self._latest:
+            wrong = f"it is dated {row['timestamp'].isoformat()}, in the future, and the newest row is what counts"
+            fix = "correct that date, and the clock of the machine that wrote it"
+        if wrong:
+            raise ExportError(f"{self.origin}: row {row['id']} of {table.name}: {wrong}; nothing of it was stored\n  fix: {fix}")
 
     def _rows_here(self, table: sa.Table, rows: list[Row]) -> list[int | None]:
         """The row that each of these is here, if it is; by natural key."""
@@ -468,7 +556,7 @@ class _Merge:
             if also and key in found and found[key][1] != row["name"]:
                 raise InvalidRecord(
                     f"{self.origin}: the implementation {row['name']!r} is {found[key][1]!r} here: one source hash, "
-                    f"{row['source_hash']}, two names\n    fix: find out which name is right before you merge; nothing was stored"
+                    f"{row['source_hash']}, two names\n  fix: find out which name is right before you merge; nothing was stored"
                 )
         return [found[key][0] if key in found else None for key in keys]
 

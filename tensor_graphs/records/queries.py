@@ -15,6 +15,7 @@ the rows of outdated ones.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,7 +27,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import aliased
 
 from tensor_graphs.devices.environment import Environment
-from tensor_graphs.records.database import Database, decompress_log, environment_key
+from tensor_graphs.records.database import Database, decompress_log, environment_key, untrusted
 from tensor_graphs.records.errors import MissingRecord
 from tensor_graphs.records.rows import REFUTING, DeviceConstant, SourceRecord, TraceKind, WorkloadRecord
 from tensor_graphs.records.schema import (
@@ -85,8 +86,8 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Failure:
-    """A trace that did not pass. reason: the first line of its log.  newest: nothing was measured later of the same
-    implementation on the same workload in the same environment, so that this is the last word on it."""
+    """A trace that did not pass. reason: the line of its log that says why (`reason_of`).  newest: nothing was measured later of
+    the same implementation on the same workload in the same environment, so that this is the last word on it."""
 
     trace: Evidence
     reason: str
@@ -188,6 +189,29 @@ def fastest(
     return tuple(first.values())
 
 
+def best_per_machine(
+    database: Database, tolerance: float, *, graph_key: str | None = None, kind: TraceKind = "cold"
+) -> tuple[Evidence, ...]:
+    """The fastest eligible implementation per canonical graph, workload and machine, whichever backend it is of, by graph name and
+    workload: what was measured on one machine may be compared, though each backend is an environment of its own.
+
+    graph_key: of this graph only.
+    """
+    machines = {key: environment.machine for key, environment in environments(database)}
+    found: Iterable[Evidence]
+    if graph_key is None:
+        found = (row for key in machines for row in fastest(database, key, tolerance, kind=kind))
+    else:
+        found = leaderboard(database, graph_key, tolerance=tolerance, kind=kind)
+    best: dict[tuple[str, str], Evidence] = {}
+    for row in found:
+        at = row.workload_key, machines[row.environment_key]
+        other = best.setdefault(at, row)
+        if (row.median_ms or 0.0) < (other.median_ms or 0.0):
+            best[at] = row
+    return tuple(sorted(best.values(), key=lambda row: (row.graph_name, row.graph_key)))
+
+
 def leaderboard(
     database: Database,
     graph_key: str,
@@ -255,7 +279,7 @@ def failures(
     kernel: str | None = None,
     limit: int = 100,
 ) -> tuple[Failure, ...]:
-    """The traces that did not pass, the newest first, each with the first line of its log.
+    """The traces that did not pass, the newest first, each with the line of its log that says why.
 
     kernel: only this name's or source hash's.
     """
@@ -277,9 +301,28 @@ def failures(
         found = connection.execute(select.order_by(trace.timestamp.desc(), trace.id.desc()).limit(limit)).all()
         rows = _rows(connection, [row[0] for row in found], {})
     return tuple(
-        Failure(rows[each], decompress_log(log).lstrip().partition("\n")[0].rstrip(), not superseded)
+        Failure(rows[each], reason_of(decompress_log(log)), not superseded)
         for each, log, superseded in found
     )
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'\s*File ".*", line \d+')
+
+
+def reason_of(log: str) -> str:
+    """The one line of a log that says why: its first; of one that begins with a Python traceback, or in the midst of one (a log
+    may have lost its beginning), what was raised at last.
+
+    >>> reason_of("Traceback (most recent call last):\\n  File \\"k.py\\", line 1\\nValueError: no room\\n  fix: less\\n")
+    'ValueError: no room'
+    """
+    lines = [line.rstrip() for line in log.splitlines() if line.strip()]
+    inside = [i for i, line in enumerate(lines) if line.lstrip().startswith(_TRACEBACK) or _FRAME.match(line)]
+    if not inside or (inside[0] > 0 and not _FRAME.match(lines[inside[0]])):
+        return lines[0].strip() if lines else ""
+    # The code of a frame is indented, and so may be what the message goes on with: a fix, say.
+    return next((line for line in lines[inside[-1] + 1 :] if not line[0].isspace()), lines[-1]).strip()
 
 
 def evidence(database: Database, *trace_ids: int) -> tuple[Evidence, ...]:
@@ -414,6 +457,14 @@ def kernels_like(database: Database, what: str) -> tuple[str, ...]:
         return tuple(connection.execute(select.order_by(row.id)).scalars())
 
 
+def waiting_for_trust(database: Database) -> tuple[tuple[str, str], ...]:
+    """(signature, name) of the implementations that wait for trust, by name: nothing chooses or runs them."""
+    row = Implementation
+    select = sa.select(row.signature, row.name).where(untrusted(row.id)).order_by(row.name, row.id)
+    with database.reading() as connection:
+        return tuple((signature, name) for signature, name in connection.execute(select))
+
+
 def graph_text(database: Database, structural_key: str) -> tuple[str, str]:
     """(the .tg text, the JSON) of a canonical graph. Raises MissingRecord."""
     select = sa.select(CanonicalGraph.text, CanonicalGraph.json).where(CanonicalGraph.structural_key == structural_key)
@@ -421,7 +472,7 @@ def graph_text(database: Database, structural_key: str) -> tuple[str, str]:
         found = connection.execute(select).one_or_none()
     if found is None:
         raise MissingRecord(
-            f"{database.location} has no canonical graph {structural_key}\n    fix: store it with ensure_graph"
+            f"{database.location} has no canonical graph {structural_key}\n  fix: store it with ensure_graph"
         )
     return found.text, found.json
 
@@ -467,7 +518,9 @@ def _of_trace(database: Database, trace_id: int, column: Any) -> Any:
 
 
 def _no_trace(database: Database, trace_id: int) -> MissingRecord:
-    return MissingRecord(f"{database.location} has no trace {trace_id}\n    fix: take trace_id from an evidence row")
+    return MissingRecord(
+        f"{database.location} has no trace {trace_id}\n  fix: take the trace_id of a row that history or failures gives"
+    )
 
 
 def _environment_id(environment: Environment | str) -> Any:

@@ -59,7 +59,7 @@ def workload_key(graph_key: str, axes: Mapping[str, int], inputs: Sequence[Mappi
 
 def _one_of(what: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        raise InvalidRecord(f"{what} is {value!r}\n    fix: use one of {', '.join(allowed)}")
+        raise InvalidRecord(f"{what} is {value!r}\n  fix: use one of {', '.join(allowed)}")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class GraphRecord:
     def __post_init__(self) -> None:
         if not self.structural_key:
             raise InvalidRecord(
-                "a canonical graph has an empty structural key\n    fix: pass the graph's structural key"
+                "a canonical graph has an empty structural key\n  fix: pass the graph's structural key"
             )
 
 
@@ -135,12 +135,12 @@ class ImplementationRecord:
             _one_of(f"numeric class of {self.name}", self.numeric_class, NUMERIC_CLASSES)
         if not self.source_hash:
             raise InvalidRecord(
-                f"implementation {self.name!r} has no source hash\n    fix: hash its source, flags and toolchain"
+                f"implementation {self.name!r} has no source hash\n  fix: hash its source, flags and toolchain"
             )
         if (self.type == "GRAPH_RECIPE") != (self.recipe_key is not None):
             raise InvalidRecord(
                 f"implementation {self.name!r} is a {self.type} with recipe_key={self.recipe_key!r}\n"
-                "    fix: give a GRAPH_RECIPE the structural key of its target, and a KERNEL none"
+                "  fix: give a GRAPH_RECIPE the structural key of its target, and a KERNEL none"
             )
 
     @cached_property
@@ -217,7 +217,7 @@ class TraceRecord:
         self._set("samples_ms", samples)
         if any(not (0 <= each < math.inf) for each in samples):
             raise InvalidRecord(
-                f"a time sample of {name!r} is negative or not finite\n    fix: record a failed run by its status"
+                f"a time sample of {name!r} is negative or not finite\n  fix: record a failed run by its status"
             )
         if samples and self.median_ms is None:
             self._set("median_ms", statistics.median(samples))
@@ -225,7 +225,7 @@ class TraceRecord:
             self._set("spread", relative_spread(samples))
         if self.status == "PASSED" and self.kind != "verify" and self.median_ms is None:
             raise InvalidRecord(
-                f"a PASSED {self.kind} trace of {name!r} has no time\n    fix: pass samples_ms, or kind='verify'"
+                f"a PASSED {self.kind} trace of {name!r} has no time\n  fix: pass samples_ms, or kind='verify'"
             )
         if self.speedup_factor is None and self.baseline_ms is not None and self.median_ms:
             self._set("speedup_factor", self.baseline_ms / self.median_ms)
@@ -234,11 +234,11 @@ class TraceRecord:
             if value is not None:
                 self._set(error, math.inf if math.isnan(value) else float(value))
         if self.seed is not None and not -(2**63) <= self.seed < 2**63:
-            raise InvalidRecord(f"seed {self.seed} of {name!r} does not fit 64 bits\n    fix: draw seeds below 2**63")
+            raise InvalidRecord(f"seed {self.seed} of {name!r} does not fit 64 bits\n  fix: draw seeds below 2**63")
         if self.timestamp is None:
             self._set("timestamp", datetime.now(UTC))
         elif self.timestamp.tzinfo is None:
-            raise InvalidRecord(f"the timestamp of {name!r} has no time zone\n    fix: pass datetime.now(UTC)")
+            raise InvalidRecord(f"the timestamp of {name!r} has no time zone\n  fix: pass datetime.now(UTC)")
 
     def _set(self, attribute: str, value: object) -> None:
         object.__setattr__(self, attribute, value)

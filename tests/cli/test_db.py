@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
 import subprocess
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +100,7 @@ def complains(ask: Callable[..., Said]) -> Callable[..., None]:
             ask(*arguments)
         for text in said:
             assert text in str(caught.value), (text, str(caught.value))
+        assert "\n   " not in str(caught.value)                   # all fixes stand one under another
 
     return call
 
@@ -128,6 +132,31 @@ def test_best_takes_a_file_an_op_or_the_beginning_of_a_key(ask, answer, db: Path
     assert "nothing measured is within" in ask("best", "softmax", "--tolerance", 1e-9, "--db", db).stdout
 
 
+def test_best_compares_the_backends_of_one_machine_and_no_two_machines(ask, answer, db: Path) -> None:
+    numpy, elsewhere = environment_of("numpy"), dataclasses.replace(environment_of("numpy"), hardware=(("cores", "999"),))
+    c = dataclasses.replace(numpy, backend="c", libs=(("compiler", "gcc 12"), ("threads", "3")))
+    fast = dataclasses.replace(implementation_of(KERNEL), name="c.softmax", backend="c", source_hash="c" * 64)
+    other = timed_workload(SIGNATURE, dict.fromkeys(SIGNATURE.dim_names, 32))
+    with open_database(db) as store:
+        store.add_traces([
+            trace(implementation=fast, environment=c, milliseconds=0.125),
+            trace(environment=elsewhere, milliseconds=0.0625),
+            trace(implementation=fast, environment=c, milliseconds=2.0, workload=other),
+            trace(milliseconds=1.0, workload=other),
+        ])  # fmt: skip
+    for what in ((), ("softmax",)):
+        best = answer("best", *what, "--db", db)
+        assert sorted((row["backend"], row["median_ms"]) for row in best) == [("c", 0.125), ("numpy", 0.0625), ("numpy", 1.0)]
+        assert len({row["machine"] for row in best}) == 2 and len({row["environment_key"] for row in best}) == 3
+        every = answer("best", *what, "--all", "--db", db)
+        assert sorted(row["median_ms"] for row in every) == [0.0625, 0.125, 0.25, 1.0, 2.0]
+        shown = ask("best", *what, "--db", db).stdout
+        assert len(shown.splitlines()) == 3 and "999 cores" in shown and "c, 3 threads]" in shown and ", numpy]" in shown
+    with open_database(db) as store:                               # a failure of the faster one leaves the other
+        store.add_trace(trace("RUNTIME_ERROR", implementation=fast, environment=c))
+    assert sorted(row["median_ms"] for row in answer("best", "--db", db)) == [0.0625, 0.25, 1.0]
+
+
 def test_history_has_the_failures_and_failures_have_their_first_line(ask, answer, db: Path) -> None:
     rows = answer("history", "numpy.softmax", "--db", db)
     assert [row["status"] for row in rows] == ["RUNTIME_ERROR", "PASSED", "PASSED"]
@@ -137,6 +166,42 @@ def test_history_has_the_failures_and_failures_have_their_first_line(ask, answer
     (failure,) = answer("failures", "--db", db)
     assert (failure["status"], failure["reason"], failure["newest"]) == ("RUNTIME_ERROR", "library not found", True)
     assert "library not found" in ask("failures", "numpy.softmax", "--db", db).stdout
+
+
+def raised(depth: int) -> str:
+    """What Python prints of an exception that was caused by another, from the midst of some calls."""
+    def call(left: int) -> None:
+        if left:
+            call(left - 1)
+        try:
+            raise KeyError("inner")
+        except KeyError as e:
+            raise ValueError("no room for 3 rows\n  fix: fewer") from e
+
+    try:
+        call(depth)
+    except ValueError as e:
+        return "".join(traceback.format_exception(e))
+    raise AssertionError
+
+
+def test_of_a_python_traceback_what_was_raised_is_the_reason(ask, answer, db: Path) -> None:
+    whole = raised(2)
+    assert whole.count("Traceback") == 2
+    logs = {
+        whole: "ValueError: no room for 3 rows",
+        whole[whole.index("direct cause"):][60:]: "ValueError: no room for 3 rows",   # only the end of a log is kept
+        f"the worker died\n{whole}": "the worker died",
+        "\n\n  first\nsecond\n": "first",
+        "Traceback (most recent call last):\n  File \"k.py\", line 1, in f\n": "File \"k.py\", line 1, in f",
+        "": "",
+    }  # fmt: skip
+    with open_database(db) as store:
+        store.add_traces([trace("RUNTIME_ERROR", timed=False, log=log) for log in logs])
+    found = answer("failures", "--limit", len(logs), "--db", db)
+    assert [each["reason"] for each in reversed(found)] == list(logs.values())
+    shown = ask("failures", "--db", db).stdout
+    assert "          ValueError: no room for 3 rows\n" in shown and "Traceback" not in shown
 
 
 def test_retry_runs_the_judge_again_and_the_newer_row_speaks(complains, answer, db: Path) -> None:
@@ -202,14 +267,46 @@ def test_an_export_is_imported_once_and_its_code_waits_for_trust(ask, answer, db
     written = answer("export", file, "--db", db)
     assert written["rows"]["benchmark_traces"] == 4 and written["bytes"] == file.stat().st_size
     told = answer("import", file, "--db", other)
-    assert told["new"]["benchmark_traces"] == 4 and {each["name"] for each in told["untrusted"]} == {"theirs", "numpy.softmax"}
+    assert told["new"]["benchmark_traces"] == 4
+    assert [[each["name"] for each in told[key]] for key in ("untrusted", "installed")] == [["theirs"], ["numpy.softmax"]]
     again = ask("import", file, "--db", other)
     assert again.returncode == 0 and "4 known already" in again.stdout and " 0 new" in again.stdout
-    assert answer("best", "--db", other) == []
+    assert [row["implementation_name"] for row in answer("best", "--all", "--db", other)] == ["numpy.softmax"]
     signature = next(each["signature"] for each in told["untrusted"] if each["name"] == "theirs")
     assert answer("trust", signature, "--db", other) == {"trusted": 1}
-    assert [row["implementation_name"] for row in answer("best", "--db", other)] == ["theirs"]
+    assert [row["implementation_name"] for row in answer("best", "--all", "--db", other)] == ["numpy.softmax", "theirs"]
     assert answer("check", "--db", other)["ok"]
+
+
+def test_what_is_installed_here_is_used_at_once_and_an_import_says_so(ask, answer, db: Path, tmp_path: Path) -> None:
+    with open_database(db) as store:
+        store.add_trace(trace(timed=False))
+    file, other = tmp_path / "rows.jsonl", tmp_path / "other.db"
+    assert ask("export", file, "--db", db).returncode == 0
+    said = ask("import", file, "--db", other).stdout
+    assert "1 implementations came with the sources that are installed here" in said and "trust" not in said
+    (row,) = answer("best", "--db", other)
+    assert row["implementation_name"] == "numpy.softmax"
+    again = tmp_path / "again.jsonl"
+    assert ask("export", again, "--db", other).returncode == 0
+    assert again.read_text().splitlines()[1:] == file.read_text().splitlines()[1:]
+    assert ask("import", again, "--db", other).stdout.count(" 0 new") == 6  # all tables that have rows
+
+
+def test_an_export_replaces_nothing_unless_forced_and_never_the_database(ask, answer, complains, db: Path, tmp_path: Path) -> None:
+    other, empty = tmp_path / "other.sqlite", tmp_path / "empty.db"
+    assert ask("export", other, "--db", db).returncode == 0
+    with open_database(empty):
+        pass
+    complains(("export", other, "--db", empty), "other.sqlite is there already", "--force")
+    assert answer("stats", "--db", other)["rows"]["benchmark_traces"] == 3
+    for force in ((), ("--force",)):
+        complains(("export", other, "--db", other, *force), "is the database itself")
+        (tmp_path / "link.sqlite").unlink(missing_ok=True)
+        (tmp_path / "link.sqlite").symlink_to(other)
+        complains(("export", tmp_path / "link.sqlite", "--db", other, *force), "is the database itself")
+    assert ask("export", other, "--force", "--db", empty).returncode == 0
+    assert answer("stats", "--db", other)["rows"]["benchmark_traces"] == 0
 
 
 def test_stats_and_check_name_the_schema_and_what_is_wrong(ask, answer, db: Path) -> None:
@@ -258,8 +355,50 @@ def test_mistakes_say_what_and_where_and_the_fix(complains, ask, answer, db: Pat
     complains(("history", "nobody", "--db", db), "'nobody'", "fix:")
     complains(("failures", "nobody", "--db", db), "'nobody'", "fix:")
     complains(("retry", "nobody", "--db", db), "'nobody'", "fix:")
-    complains(("retry", 99, "--db", db), "no trace 99")
-    complains(("trust", "nobody", "--db", db), "nobody", "fix:")
+    complains(("retry", 99, "--db", db), "no trace 99", "fix: tg db failures")
+    complains(("trust", "nobody", "--db", db), "'nobody'", "fix: nothing here waits")
+    with open_database(db) as store:
+        foreign = type(implementation_of(KERNEL))("KERNEL", "theirs", "numpy", "f" * 64, sources=(SourceRecord("a.py", "1 / 0"),))
+        store.ensure_implementation(foreign)
+    complains(("trust", "nobody", "--db", db), "'nobody'", "fix: tg db trust NAME", "wait: theirs")
+
+
+READING = (
+    ("stats",), ("best",), ("best", "softmax"), ("history", "numpy.softmax"), ("failures",), ("check",), ("vacuum",),
+    ("trust", "numpy.softmax"), ("retry", "numpy.softmax"), ("drain",), ("export", "rows.jsonl"),
+    ("export", "folder", "--format", "flashinfer-trace"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", READING, ids=" ".join)
+def test_a_verb_that_asks_makes_no_database(complains, tmp_path: Path, monkeypatch, verb: tuple[str, ...]) -> None:
+    monkeypatch.chdir(tmp_path)
+    mistyped = tmp_path / "folder" / "no.db"
+    complains((*verb, "--db", mistyped), f"there is no database {mistyped}", "\n  fix: ")
+    complains((*verb, "--db", f"sqlite:///{mistyped}"), f"there is no database {mistyped}")
+    complains((*verb, "--db", "sqlite:///"), "sqlite:/// names no file", "\n  fix: ")
+    assert not list(tmp_path.iterdir())
+    empty = tmp_path / "empty.db"
+    empty.touch()
+    complains((*verb, "--db", empty), f"there is no database {empty}")
+    assert empty.stat().st_size == 0
+
+
+def test_devices_are_shown_without_a_database_and_none_is_made(tmp_path: Path) -> None:
+    shown = tg("devices", "--db", tmp_path / "no.db")
+    assert shown.returncode == 0 and "nothing is measured yet" in shown.stdout
+    assert f"note: there is no database {tmp_path / 'no.db'}" in shown.stderr and not list(tmp_path.iterdir())
+
+
+def test_every_error_indents_its_fix_by_two() -> None:
+    begun = re.compile(r"""(\\n|["'])( *)fix: """)                  # in a text, or where a literal goes on with it
+    found = [
+        (file.name, each.group(), each[1] == "\\n" or each[2] != "", len(each[2]))
+        for file in (ROOT / "tensor_graphs").rglob("*.py")
+        for each in begun.finditer(file.read_text(encoding="utf-8"))
+    ]
+    assert len(found) > 100
+    assert not [(name, text) for name, text, on_a_line_of_its_own, spaces in found if on_a_line_of_its_own and spaces != 2]
 
 
 def test_a_mistake_takes_one_screen_and_no_traceback(db: Path, tmp_path: Path) -> None:
@@ -324,6 +463,10 @@ def test_a_data_set_of_another_project_comes_in_and_goes_out_byte_by_byte(compla
     for name in written["files"]:
         assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes(), name
     assert len(written["files"]) == len(told["files_new"]) and not written["changed"]
+    complains(("export", tmp_path / "out", *flag), f"has {len(written['files'])} of these files already", "--force")
+    assert answer("export", tmp_path / "out", "--force", "--dataset", "set", *flag)["files"] == written["files"]
+    complains(("export", tmp_path / "new", "--dataset", "nosuch", *flag), "no data set 'nosuch'", "set")
+    complains(("export", tmp_path / "rows.jsonl", "--dataset", "set", "--db", db), "--format flashinfer-trace")
     file, other = tmp_path / "rows.jsonl.gz", tmp_path / "other.db"  # and our own form carries the data set along
     assert ask("export", file, "--db", db).returncode == ask("import", file, "--db", other).returncode == 0
     assert ask("export", tmp_path / "there", "--format", "flashinfer-trace", "--db", other).returncode == 0

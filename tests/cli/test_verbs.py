@@ -176,7 +176,6 @@ def test_db_tells_its_rows_checks_itself_and_names_the_best(tmp_path: Path) -> N
     file = tmp_path / "small.tg"
     file.write_text("tg 1\ninput x f32[8, 32]\noutput y = softmax(x)\n")
     db = ("--db", tmp_path / "own.db", "--json")
-    assert sum(document(tg("db", "stats", *db))["rows"].values()) == 0
     done = document(tg("profile", file, "--budget", 60, "--backends", "numpy", *db))
     assert done["measured"] >= 1 and done["failed"] == done["left"] == 0 and not done["interrupted"]
     assert document(tg("db", "stats", *db))["rows"]["benchmark_traces"] >= done["measured"]

@@ -47,6 +47,14 @@ def _marks() -> list[pytest.Mark]:
     return [mark for mark in test_every_field_is_part_of_the_key.pytestmark if mark.name == "parametrize"]
 
 
+def test_a_machine_is_hardware_and_platform_whatever_runs_on_it() -> None:
+    here = Environment("CPU", 8 * GIB, "linux", "c", (("compiler", "gcc"),), (("cores", "2"),))
+    same = [{"backend": "numpy"}, {"libs": (("numpy", "2.1"),)}]
+    other = [{"hardware_name": "GPU"}, {"memory_bytes": GIB}, {"platform": "darwin"}, {"hardware": (("cores", "4"),)}]
+    assert {dataclasses.replace(here, **each).machine for each in same} == {here.machine}
+    assert len({here.machine, *(dataclasses.replace(here, **each).machine for each in other)}) == 5
+
+
 def test_the_order_of_libraries_does_not_matter_and_a_mapping_is_welcome() -> None:
     pairs = (("b", "2"), ("a", "1"))
     one, two = (dataclasses.replace(ONE, libs=libs) for libs in (pairs, dict(reversed(pairs))))

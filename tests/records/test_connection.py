@@ -22,6 +22,7 @@ from tensor_graphs.records import (
     DatabaseFull,
     DatabasePathError,
     DatabaseReadOnly,
+    NoDatabase,
     SchemaMismatch,
     UnsupportedDatabase,
     open_database,
@@ -36,7 +37,7 @@ def refusal(kind: type[DatabaseError], target: object, **options: float) -> str:
         open_database(target, **options)
     message = str(caught.value)
     assert isinstance(caught.value, TensorGraphsError)
-    assert "\n    fix: " in message, message
+    assert "\n  fix: " in message, message
     return message
 
 
@@ -204,6 +205,22 @@ def test_another_kind_of_database_is_refused(url: str) -> None:
     message = refusal(UnsupportedDatabase, url)
     assert url.split(":")[0] in message
     assert "sqlite:///PATH or postgresql" in message
+
+
+@pytest.mark.parametrize("url", ["sqlite:///", "sqlite://"])
+def test_a_url_without_a_file_is_refused(url: str) -> None:
+    assert f"{url} names no file" in refusal(UnsupportedDatabase, url)
+
+
+def test_what_is_not_there_is_not_made_for_a_question(tmp_path: Path, make) -> None:
+    file = tmp_path / "folder" / "own.db"
+    for target in (file, str(file), f"sqlite:///{file}", ":memory:"):
+        assert "there is no database" in refusal(NoDatabase, target, create=False)
+    assert not list(tmp_path.iterdir())
+    with open_database(file) as made:
+        made.ensure_graph(make.graph)
+    with open_database(file, create=False) as found:
+        assert found.stats().rows["canonical_graphs"] == 1
 
 
 def test_text_that_only_looks_like_a_url_is_refused() -> None:

@@ -99,7 +99,7 @@ def test_an_implementation_of_an_unknown_graph_is_refused(database, make) -> Non
 
 
 def test_trusting_an_unknown_implementation_is_refused(database) -> None:
-    with pytest.raises(MissingRecord, match="no implementation has the signature 1234"):
+    with pytest.raises(MissingRecord, match="has no implementation of the signature 1234"):
         database.trust("1234")
 
 

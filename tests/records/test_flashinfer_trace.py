@@ -449,14 +449,87 @@ def test_a_malformed_file_is_named_with_its_line_and_nothing_of_it_is_stored(
     with pytest.raises(MalformedFile) as caught:
         import_dataset(folder, database)
     message = str(caught.value)
-    assert message.startswith(f"{path}, {place}") and "\n    fix: " in message and fix in message
-    stored = {row[0] for row in rows(database, "SELECT path FROM imported_files")}
-    assert path not in stored and rows(database, "SELECT COUNT(*) FROM benchmark_traces")[0][0] == 0
+    assert message.startswith(f"{path}, {place}") and "\n  fix: " in message and fix in message
+    assert set(database.stats().rows.values()) == {0}
     (folder / path).write_bytes(good[path])
-    report = import_dataset(folder, database)
-    assert set(report.files_known) == stored
+    assert not import_dataset(folder, database).files_known
     export_dataset(database, tmp_path / "out")
     assert files(tmp_path / "out") == good
+
+
+def spoil_three(folder: Path) -> None:
+    (folder / GEMM).write_bytes(b"{")
+    lines = (folder / TRACES).read_bytes().splitlines(keepends=True)
+    lines[1], lines[4] = b"{'a': 1}\n", b"[" * 200 + b"]" * 200 + b"\n"
+    (folder / TRACES).write_bytes(b"".join(lines))
+
+
+def test_all_that_cannot_be_read_is_told_at_once_and_nothing_is_stored(
+    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil_three(folder)
+    read_bytes = Path.read_bytes
+
+    def closed(path: Path) -> bytes:
+        if path == folder / CUDA:
+            raise PermissionError(13, "Permission denied")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", closed)
+    with pytest.raises(MalformedFile) as caught:
+        import_dataset(folder, database)
+    first, *places, fix = str(caught.value).splitlines()
+    assert first == f"4 places of {folder} cannot be read"
+    assert places == [
+        f"  {GEMM}, line 1, column 2: Expecting property name enclosed in double quotes",
+        f"  {CUDA}: Permission denied",
+        f"  {TRACES}, line 2, column 2: Expecting property name enclosed in double quotes",
+        f"  {TRACES}, line 5: more than 100 lists within lists",
+    ]
+    assert fix.startswith("  fix: correct or remove that line") and fix.endswith("nothing of the data set was stored")
+    assert "make the file readable; correct that record" in fix
+    assert set(database.stats().rows.values()) == {0}
+
+
+def test_of_very_many_unreadable_lines_the_first_are_told(database: Database, folder: Path) -> None:
+    (folder / TRACES).write_bytes(b"{\n" * 50)
+    with pytest.raises(MalformedFile) as caught:
+        import_dataset(folder, database)
+    said = str(caught.value).splitlines()
+    assert said[0] == f"50 places of {folder} cannot be read" and f"{TRACES}, line 20, column 2: " in said[20]
+    assert said[21] == "  … 30 more" and len(said) == 23
+
+
+def test_a_set_of_which_a_later_file_fails_leaves_nothing(database: Database, folder: Path, monkeypatch: Any) -> None:
+    from tensor_graphs.records.flashinfer_trace import importing
+
+    before, seen, stored_lines = database.stats().rows, [], importing.stored_lines
+
+    def fail_late(*given: Any) -> Any:
+        seen.append(given)
+        if len(seen) == 9:
+            raise KeyboardInterrupt
+        return stored_lines(*given)
+
+    monkeypatch.setattr(importing, "stored_lines", fail_late)
+    with pytest.raises(KeyboardInterrupt):
+        import_dataset(folder, database)
+    assert database.stats().rows == before
+    assert len(import_dataset(folder, database).files_new) == 18       # and ids of the lost rows are forgotten
+    assert database.check().ok
+
+
+def test_a_trace_of_the_future_is_kept_whole_and_counts_nowhere(database: Database, folder: Path, tmp_path: Path) -> None:
+    text = (folder / TRACES).read_text()
+    number, line = next((n, line) for n, line in enumerate(text.splitlines(), 1) if "PASSED" in line)
+    document = json.loads(line)
+    document["evaluation"]["timestamp"] = "2999-01-01T00:00:00"
+    (folder / TRACES).write_text(text.replace(line, json.dumps(document)))
+    report = import_dataset(folder, database)
+    assert report.kept_whole[f"{TRACES}:{number}"] == "it is dated in the future"
+    assert database.check().ok
+    export_dataset(database, tmp_path / "out")
+    assert files(tmp_path / "out") == files(folder)
 
 
 def test_a_file_that_fails_while_it_is_stored_leaves_nothing(database: Database, folder: Path, monkeypatch: Any) -> None:
@@ -489,7 +562,7 @@ def test_two_processes_that_import_one_folder_store_it_once(database: Database, 
 
 
 def test_a_folder_without_a_data_set_is_refused(database: Database, tmp_path: Path) -> None:
-    with pytest.raises(NoDataset, match=r"holds no definitions.*\n    fix: name the folder"):
+    with pytest.raises(NoDataset, match=r"holds no definitions.*\n  fix: name the folder"):
         import_dataset(tmp_path, database)
 
 
@@ -497,9 +570,9 @@ def test_two_data_sets_with_one_path_are_exported_one_by_one(imported: Database,
     first = files(folder)
     (folder / GEMM).write_bytes(first[GEMM].replace(b"rows", b"many rows"))
     import_dataset(folder, imported, dataset="second")
-    with pytest.raises(DatasetConflict, match=r"'second' and 'toy-trace' have two different files .*\n    fix: .*dataset='second'"):
+    with pytest.raises(DatasetConflict, match=r"'second' and 'toy-trace' have two different files .*\n  fix: .*dataset='second'"):
         export_dataset(imported, tmp_path / "out")
-    with pytest.raises(DatasetConflict, match=r"no data set 'third'\n    fix: name one of: second, toy-trace"):
+    with pytest.raises(DatasetConflict, match=r"no data set 'third'\n  fix: name one of: second, toy-trace"):
         export_dataset(imported, tmp_path / "out", dataset="third")
     export_dataset(imported, tmp_path / "a", dataset="toy-trace")
     export_dataset(imported, tmp_path / "b", dataset="second")

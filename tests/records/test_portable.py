@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -313,3 +313,149 @@ def test_an_export_elsewhere_or_of_no_known_form_is_refused(database, tmp_path: 
     for name in ("rows.jsonl.gz", "rows.sqlite"):
         with pytest.raises(Exception, match="missing"):
             export_file(database, tmp_path / "missing" / name)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_file_that_is_there_is_replaced_only_when_that_is_said(filled, tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    export_file(filled, file)
+    before = file.read_bytes()
+    with open_database(tmp_path / "empty.db") as empty:
+        with pytest.raises(ExportError, match=r"is there already\n  fix: name another file, or replace it \(--force"):
+            export_file(empty, file)
+        assert file.read_bytes() == before
+
+        def stop(done: int, total: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):  # as written to another file first
+            export_file(empty, file, stop, replace=True)
+        assert file.read_bytes() == before
+        assert sum(export_file(empty, file, replace=True).rows.values()) == 0
+        assert not list(tmp_path.glob("*.part")) and not list(tmp_path.glob(".*.part"))
+    with open_database(tmp_path / "other.db") as other:
+        assert not any(import_file(other, file).new.values())
+
+
+def test_a_file_that_appears_while_an_export_is_written_is_kept(filled, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    with pytest.raises(ExportError, match="is there already"):
+        export_file(filled, file, lambda done, total: file.write_text("mine"))
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_database_is_never_exported_onto_itself_by_whatever_name(make, tmp_path: Path, monkeypatch, replace: bool) -> None:
+    file = tmp_path / "own.sqlite"
+    with open_database(file) as own:
+        own.ensure_graph(make.graph)
+        own.add_trace(make.trace())
+        (tmp_path / "link.sqlite").symlink_to(file)
+        (tmp_path / "hard.sqlite").hardlink_to(file)
+        (tmp_path / "folder").mkdir()
+        monkeypatch.chdir(tmp_path)
+        assert own.is_in(Path("own.sqlite-wal")) and not own.is_in(tmp_path) and not own.is_in(tmp_path / "new.sqlite")
+        for name in ("own.sqlite", "folder/../own.sqlite", "link.sqlite", "hard.sqlite"):
+            with pytest.raises(ExportError, match=r"is the database itself\n  fix: "):
+                export_file(own, Path(name), replace=replace)
+            with pytest.raises(ExportError, match="is the database itself"):
+                import_file(own, Path(name))
+        assert own.stats().rows["benchmark_traces"] == 1 and own.check().ok
+    with open_database(f"sqlite:///file:{file}?uri=true") as own, pytest.raises(ExportError, match="is the database itself"):
+        export_file(own, file, replace=True)
+
+
+def test_a_database_in_use_is_not_replaced(filled, make, tmp_path: Path) -> None:
+    with open_database(tmp_path / "busy.sqlite") as busy:  # its log stands beside it, and would be played into the new file
+        busy.ensure_graph(make.graph)
+        with pytest.raises(ExportError, match=r"busy.sqlite-wal says that .* is a database in use"):
+            export_file(filled, tmp_path / "busy.sqlite", replace=True)
+    export_file(filled, tmp_path / "busy.sqlite", replace=True)
+    with open_database(tmp_path / "busy.sqlite") as copy:
+        assert content(copy) == content(filled)
+
+
+def test_a_source_whose_text_is_not_the_text_that_was_hashed_is_refused(filled, tmp_path: Path) -> None:
+    export_file(filled, tmp_path / "rows.jsonl")
+    text = (tmp_path / "rows.jsonl").read_text()
+    assert text.count("int x;") == 1
+    (tmp_path / "rows.jsonl").write_text(text.replace("int x;", "system(x);"))
+    export_file(filled, tmp_path / "rows.sqlite")
+    raw = sqlite3.connect(tmp_path / "rows.sqlite")
+    raw.execute("UPDATE implementation_sources SET content = 'system(x);'")
+    raw.commit()
+    raw.close()
+    for name in ("rows.jsonl", "rows.sqlite"):
+        with open_database(tmp_path / "other.db") as other:
+            with pytest.raises(ExportError, match=f"{name}: row 1 of implementation_sources: 'k.c' is not the text that was"):
+                import_file(other, tmp_path / name)
+            assert sum(other.stats().rows.values()) == 0
+        with pytest.raises(ExportError):  # known here or not: the file is damaged
+            import_file(filled, tmp_path / name)
+
+
+def test_what_is_dated_in_the_future_is_refused(filled, make, tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    with open_database(tmp_path / "ahead.db") as ahead:
+        ahead.ensure_graph(make.graph)
+        ahead.add_trace(make.trace(timestamp=now + timedelta(hours=23)))  # a clock in another time zone, say
+        export_file(ahead, tmp_path / "tomorrow.jsonl")
+        assert ahead.check().ok
+        ahead.add_trace(make.trace(timestamp=datetime(2999, 1, 1, tzinfo=UTC)))
+        export_file(ahead, tmp_path / "ahead.jsonl")
+        export_file(ahead, tmp_path / "ahead.sqlite")
+        assert ahead.check().problems == ("trace 2: it is dated in the future, 2999-01-01T00:00:00+00:00, and the newest counts",)
+    with open_database(tmp_path / "constants.db") as constants:
+        constants.add_constants(make.here, [DeviceConstant("read_bandwidth", 1e9, "byte/s", timestamp=now + timedelta(hours=25))])
+        export_file(constants, tmp_path / "constants.jsonl")
+    before = content(filled)
+    for name in ("ahead.jsonl", "ahead.sqlite", "constants.jsonl"):
+        with pytest.raises(ExportError, match=r"is dated .* in the future, and the newest row is .*; nothing .*\n  fix: correct"):
+            import_file(filled, tmp_path / name)
+        assert content(filled) == before
+    assert import_file(filled, tmp_path / "tomorrow.jsonl").new["benchmark_traces"] == 1
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_what_is_installed_here_letter_by_letter_needs_no_trust_and_comes_out_as_it_went_in(
+    filled, make, tmp_path: Path, name: str
+) -> None:
+    theirs = make.kernel("theirs", sources=(SourceRecord("t.c", "int y;", trusted=True),))
+    filled.add_trace(make.trace(theirs))
+    own = make.kernel(sources=(SOURCE,))
+    asked: list[str] = []
+
+    def installed(name: str):
+        asked.append(name)
+        return own if name == "tanh_c" else None
+
+    export_file(filled, tmp_path / name)
+    with open_database(tmp_path / "other.db") as other:
+        report = import_file(other, tmp_path / name, installed=installed)
+        assert (report.installed, report.untrusted) == (((own.signature, "tanh_c"),), ((theirs.signature, "theirs"),))
+        assert sorted(asked) == ["tanh_c", "theirs"]
+        assert (own.source_hash, make.workload().key) in queries.latest_traces(other, make.here)
+        assert (theirs.source_hash, make.workload().key) not in queries.latest_traces(other, make.here)
+        assert queries.waiting_for_trust(other) == ((theirs.signature, "theirs"),)
+        assert other.trust(theirs.signature) == 1
+        export_file(other, tmp_path / "again.jsonl")
+    export_file(filled, tmp_path / "first.jsonl")
+    first, again = (lines_of(tmp_path / each)[1:] for each in ("first.jsonl", "again.jsonl"))
+    for rows in (first, again):
+        for table, row in (each for each in rows if isinstance(each, list)):
+            if table == "profile_queue":  # who holds a request is no content
+                for column in ("claimed_by", "claimed_at", "lease_until", "attempts"):
+                    row.pop(column, None)
+            if table == "implementation_sources" and row["path"] == "t.c":  # nor where code came from
+                assert row.pop("origin") == ("" if rows is first else f"imported from {name}")
+    assert first == again
+
+
+@pytest.mark.parametrize("change", [{"source_hash": "another"}, {"sources": (SourceRecord("k.c", "int z;", trusted=True),)}])
+def test_another_text_or_another_build_of_an_installed_name_waits_for_trust(filled, make, tmp_path: Path, change) -> None:
+    export_file(filled, tmp_path / "rows.jsonl")
+    with open_database(tmp_path / "other.db") as other:
+        report = import_file(
+            other, tmp_path / "rows.jsonl", installed=lambda name: make.kernel(**{"sources": (SOURCE,), **change})
+        )
+        assert report.installed == () and [name for _, name in report.untrusted] == ["tanh_c"]

@@ -70,7 +70,7 @@ def test_a_trace_that_contradicts_itself_is_refused_with_a_fix(make, changes: di
     with pytest.raises(InvalidRecord) as caught:
         make.trace(**changes)
     assert message in str(caught.value)
-    assert "\n    fix: " in str(caught.value)
+    assert "\n  fix: " in str(caught.value)
 
 
 @pytest.mark.parametrize(

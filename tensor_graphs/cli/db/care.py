@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from tensor_graphs import errors
 from tensor_graphs.cli import options
 
 
 def check(db: options.DatabaseAt = None, json: options.Json = False) -> None:
     """Is the file sound, is its schema ours, and do all rows refer to what exists? Exit code 1 if not."""
-    store = options.database(db)
+    store = options.database(db, create=False)
     with options.status("checking", json) as update:
         found = store.check(lambda what: update(f"checking {what}"))
     if json:
@@ -24,7 +25,7 @@ def check(db: options.DatabaseAt = None, json: options.Json = False) -> None:
 
 def vacuum(db: options.DatabaseAt = None, json: options.Json = False) -> None:
     """Give unused space in the file back, and renew the statistics that queries are planned with."""
-    store = options.database(db)
+    store = options.database(db, create=False)
     with options.status("vacuuming", json):
         saved = store.vacuum()
     if json:
@@ -43,8 +44,12 @@ def trust(
     """Let the imported sources of an implementation be compiled and run."""
     from tensor_graphs.records import queries
 
-    store = options.database(db)
-    found = queries.kernels_like(store, implementation) or (implementation,)
+    store = options.database(db, create=False)
+    found = queries.kernels_like(store, implementation)
+    if not found:
+        waiting = errors.listed(dict.fromkeys(name for _, name in queries.waiting_for_trust(store)))
+        fix = f"tg db trust NAME, one of those that wait: {waiting}" if waiting else "nothing here waits for trust"
+        raise options.NotPossible(f"{store.location} has no implementation named or signed {implementation!r}\n  fix: {fix}")
     count = sum(store.trust(signature) for signature in found)
     if json:
         options.print_json({"trusted": count})

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensor_graphs.cli import options
+from tensor_graphs.errors import TensorGraphsError
 
 if TYPE_CHECKING:
+    from tensor_graphs.records import ImplementationRecord
     from tensor_graphs.records.portable import OnStep
 
 FORMATS = ("own", "flashinfer-trace")
@@ -32,22 +34,26 @@ Format = Annotated[
 def export(
     target: Annotated[Path, typer.Argument(help="FILE.jsonl.gz, FILE.sqlite, or (flashinfer-trace) a folder.")],
     format: Format = "own",
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there (but never the database itself).")] = False,
+    dataset: Annotated[str | None, typer.Option(help="Only this one of the imported data sets.")] = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
     """Write every table to one file, or the imported data sets to a folder. A file is whole, or not there."""
-    store = options.database(db)
+    if dataset is not None and format == "own":
+        raise options.UsageError("--dataset: a file of our own form has everything\n  fix: --format flashinfer-trace")
+    store = options.database(db, create=False)
     report: Any
     if format == "own":
         from tensor_graphs.records.portable import export_file
 
         with _progress("exporting", json) as on_step:
-            report = export_file(store, target, on_step)
+            report = export_file(store, target, on_step, replace=force)
     else:
         from tensor_graphs.records.flashinfer_trace import export_dataset
 
         with options.status(f"writing {target}", json):
-            report = export_dataset(store, target)
+            report = export_dataset(store, target, dataset=dataset, replace=force)
     _tell(report, json)
 
 
@@ -66,7 +72,7 @@ def import_(
             what = "is a folder\n  fix: name a file, or say --format flashinfer-trace" if source.is_dir() else "is not there"
             raise options.NotPossible(f"{source} {what}")
         with _progress("importing", json) as on_step:
-            report = import_file(options.database(db), source, on_step)
+            report = import_file(options.database(db), source, on_step, installed=_installed)
     else:
         from tensor_graphs.records.flashinfer_trace import import_dataset
 
@@ -75,6 +81,17 @@ def import_(
         with options.status(f"reading {source}", json):
             report = import_dataset(source, options.database(db))
     _tell(report, json)
+
+
+def _installed(name: str) -> ImplementationRecord | None:
+    """The kernel of this name as it is installed here; its backend is loaded only when it is asked for."""
+    from tensor_graphs.kernels.registry import kernel_named
+    from tensor_graphs.profiling.judge import implementation_of
+
+    try:
+        return implementation_of(kernel_named(name))
+    except TensorGraphsError:  # there is none, or its backend cannot be loaded here
+        return None
 
 
 def _tell(report: Any, json: bool) -> None:

@@ -19,7 +19,7 @@ def drain(
     """Answer the requests in the profile queue, most urgent first. Ctrl-C is safe; the next call goes on from there."""
     from tensor_graphs.profiling.queue import Waiting, drain_queue
 
-    store = options.database(db)
+    store = options.database(db, create=False)
     with options.progress("draining", json) as show:
         def step(done: int, left: Waiting, what: str) -> None:
             worth = f"{left.seconds * 1e3:.3g} ms of plans in doubt"

@@ -12,6 +12,7 @@ import typer
 from tensor_graphs.cli import options
 
 if TYPE_CHECKING:
+    from tensor_graphs.devices.environment import Environment
     from tensor_graphs.records.database import Database
     from tensor_graphs.records.queries import Evidence
 
@@ -20,7 +21,7 @@ Limit = Annotated[int, typer.Option(min=1, help="Show at most so many rows.")]
 
 def stats(db: options.DatabaseAt = None, json: options.Json = False) -> None:
     """Path, schema version, size, rows per table, and the profile queue."""
-    store = options.database(db)
+    store = options.database(db, create=False)
     found = store.stats()
     if json:
         options.print_json(dataclasses.asdict(found))
@@ -43,29 +44,28 @@ def best(
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
-    """The fastest implementation within the tolerance, per graph, workload and environment."""
+    """The fastest implementation within the tolerance, per graph, workload and machine, of whichever backend."""
     from tensor_graphs.records import queries
 
-    store = options.database(db)
+    store = options.database(db, create=False)
     rows: list[Evidence] = []
     if what is None and not every:
-        for _, environment in queries.environments(store):
-            rows.extend(queries.fastest(store, environment, tolerance))
+        rows.extend(queries.best_per_machine(store, tolerance))
     else:
         for key in _graphs(store, what):
-            found = queries.leaderboard(store, key, tolerance=tolerance)
-            first: dict[tuple[str, str], Evidence] = {}
-            for row in found:
-                first.setdefault((row.workload_key, row.environment_key), row)
-            rows.extend(found if every else first.values())
+            if every:
+                rows.extend(queries.leaderboard(store, key, tolerance=tolerance))
+            else:
+                rows.extend(queries.best_per_machine(store, tolerance, graph_key=key))
+    places = dict(queries.environments(store))
     if json:
-        options.print_json([dataclasses.asdict(r) for r in rows])
+        options.print_json([{**dataclasses.asdict(r), "machine": places[r.environment_key].machine} for r in rows])
         return
     for r in rows:
         gain = "" if r.speedup_factor is None else f" {r.speedup_factor:6.1f} × plain"
         print(
             f"{(r.median_ms or 0) * 1e3:12.1f} µs{gain}  error {r.worst_relative_error:.1e}  "
-            f"{r.implementation_name:20s} {_place(r)}"
+            f"{r.implementation_name:20s} {_place(r, places[r.environment_key])}"
         )
     if not rows:
         print(f"nothing measured is within the tolerance {tolerance:g}")
@@ -80,7 +80,7 @@ def history(
     """Every trace of a kernel, failures too, the newest first: over its identities, workloads and environments."""
     from tensor_graphs.records import queries
 
-    store = options.database(db)
+    store = options.database(db, create=False)
     rows = queries.history(store, kernel, limit=limit)
     if not rows and not queries.kernels_like(store, kernel):
         raise _unknown_kernel(store, kernel)
@@ -104,10 +104,10 @@ def failures(
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
-    """The traces that did not pass, the newest first, each with the first line of its log."""
+    """The traces that did not pass, the newest first, each with the line of its log that says why."""
     from tensor_graphs.records import queries
 
-    store = options.database(db)
+    store = options.database(db, create=False)
     if kernel is not None and not queries.kernels_like(store, kernel):
         raise _unknown_kernel(store, kernel)
     found = queries.failures(store, kernel=kernel, limit=limit)
@@ -124,9 +124,16 @@ def failures(
         print("nothing failed")
 
 
-def _place(r: Evidence) -> str:
+def _place(r: Evidence, environment: Environment | None = None) -> str:
     axes = ", ".join(f"{k}={v}" for k, v in r.axes.items())
-    return f"{r.graph_name} {r.graph_key[:8]} at {axes or 'all sizes'}  [{r.hardware_name}]"
+    where = r.hardware_name
+    if environment is not None:  # with what tells two machines of one processor apart, and two environments of one machine
+        cores = dict(environment.hardware).get("cores")
+        threads = dict(environment.libs).get("threads")
+        memory = f"{environment.memory_bytes >> 30} GiB" if environment.memory_bytes else ""
+        parts = (where, f"{cores} cores" if cores else "", memory, environment.backend, f"{threads} threads" if threads else "")
+        where = ", ".join(filter(None, parts))
+    return f"{r.graph_name} {r.graph_key[:8]} at {axes or 'all sizes'}  [{where}]"
 
 
 def _graphs(store: Database, what: str | None) -> Iterable[str]:

@@ -32,7 +32,7 @@ def retry(
     """Have the judge compare again what failed on this machine, and store what it finds. Exit code 1 if anything fails again."""
     from tensor_graphs.profiling.judge import Judge
 
-    store = options.database(db)
+    store = options.database(db, create=False)
     todo = list(_failed_here(store, what, threads))
     told: list[dict[str, object]] = []
     with Judge(store, threads=threads) as judge, options.status("retrying", json) as update:
@@ -60,11 +60,14 @@ def _failed_here(store: Database, what: str, threads: int | None) -> Iterator[Fa
     """The last words on this kernel (or this trace) in this machine's environments that are failures; verdicts before times."""
     from tensor_graphs.kernels.registry import BACKENDS, why_missing
     from tensor_graphs.profiling.judge import environment_of
-    from tensor_graphs.records import queries
+    from tensor_graphs.records import MissingRecord, queries
 
     here = {environment_of(name, threads).key() for name in BACKENDS if why_missing(name) is None}
     if what.isdecimal():
-        (asked,) = queries.evidence(store, int(what))
+        try:
+            (asked,) = queries.evidence(store, int(what))
+        except MissingRecord as e:
+            raise options.NotPossible(f"{store.location} has no trace {what}\n  fix: tg db failures has their numbers") from e
         if asked.environment_key not in here:
             raise options.NotPossible(f"trace {what} was measured on {asked.hardware_name} ({asked.backend}), not in an "
                                      "environment of this machine\n  fix: retry it there")  # fmt: skip
@@ -112,7 +115,7 @@ def _again(judge: Judge, store: Database, failure: Failure) -> tuple[str, str]:
             judge.record(kernel, signature, verdict, None)
     except (KernelError, JudgeError, InputError, ValueError) as error:
         return "NOT RETRIED", "; ".join(line.strip() for line in str(error).splitlines())
-    reason = verdict.log.lstrip().partition("\n")[0]
+    reason = queries.reason_of(verdict.log)
     if verdict.status == "PASSED" and (t.status in REFUTING or t.status == "INCORRECT_NUMERICAL"):
         reason = f"but {t.status} stays: such code must change before it is used"
     return verdict.status, reason

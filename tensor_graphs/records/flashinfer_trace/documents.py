@@ -7,7 +7,7 @@ an absent key; the order of keys and the spelling of a number or a string do not
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -19,8 +19,30 @@ BOM = "\ufeff"
 DEEPEST = 100  # nested lists and dicts of one record
 
 
+MOST_TOLD = 20  # unreadable places; an error stays on one screen
+
+
 class MalformedFile(DatabaseError):
-    """A file of a data set is not what its name says; nothing of it was stored."""
+    """Files of a data set are not what their names say; nothing of the set was stored."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A place that cannot be read: file and line, what is wrong there, and what to do about it."""
+
+    place: str
+    what: str
+    fix: str
+
+
+def malformed(problems: Sequence[Problem], folder: str) -> MalformedFile:
+    """All that cannot be read in a data set, in one error."""
+    told = [f"{each.place}: {each.what}" for each in problems[:MOST_TOLD]]
+    fixes = "; ".join(dict.fromkeys(each.fix for each in problems))
+    if len(problems) > 1:
+        more = [f"… {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
+        told = [f"{len(problems)} places of {folder} cannot be read", *(f"  {each}" for each in (*told, *more))]
+    return MalformedFile("\n".join([*told, f"  fix: {fixes}; nothing of the data set was stored"]))
 
 
 @dataclass(frozen=True)
@@ -36,25 +58,28 @@ class Line:
     blank: bool = False
 
 
-def read_lines(data: bytes, path: str, *, whole: bool) -> list[Line]:
-    """The records of a file. whole: the file is one document (.json), else every line is one (.jsonl).
-
-    Raises MalformedFile with the file and the line.
-    """
+def read_lines(data: bytes, path: str, *, whole: bool) -> tuple[list[Line], list[Problem]]:
+    """The records of a file, and the places that are none. whole: the file is one document (.json), else every line is one
+    (.jsonl)."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
-        raise MalformedFile(
-            f"{path}, line {number}: byte {error.start} is no UTF-8\n    fix: save the file as UTF-8; nothing of it was stored"
-        ) from error
-    if whole:
-        return [Line(1, text, _parse(text, path, 1))]
-    lines = []
-    for number, line in enumerate(_split(text), 1):
-        blank = not line.removeprefix(BOM).strip()
-        lines.append(Line(number, line, None if blank else _parse(line, path, number), blank))
-    return lines
+        what = f"byte {error.start} is no UTF-8"
+        return [], [Problem(f"{path}, line {number}", what, "save the file as UTF-8")]
+    lines: list[Line] = []
+    problems: list[Problem] = []
+    for number, line in enumerate([text] if whole else _split(text), 1):
+        if not whole and not line.removeprefix(BOM).strip():
+            lines.append(Line(number, line, blank=True))
+            continue
+        # Without its ending: what is missing at the end of a line would else be missed at the beginning of the next.
+        found = _parse(line if whole else line.removesuffix("\n"), path, number)
+        if isinstance(found, Problem):
+            problems.append(found)
+        else:
+            lines.append(Line(number, line, found.document))
+    return lines, problems
 
 
 def _split(text: str) -> Iterator[str]:
@@ -66,26 +91,23 @@ def _split(text: str) -> Iterator[str]:
         start = end
 
 
-def _parse(text: str, path: str, number: int) -> Any:
+@dataclass(frozen=True)
+class _Parsed:
+    document: Any
+
+
+def _parse(text: str, path: str, number: int) -> _Parsed | Problem:
     try:
         document = json.loads(text.removeprefix(BOM))
     except json.JSONDecodeError as error:
-        at = number + error.lineno - 1
-        raise MalformedFile(
-            f"{path}, line {at}, column {error.colno}: {error.msg}\n"
-            "    fix: correct or remove that line (a file that ends in the middle was cut off: fetch it again); "
-            "nothing of the file was stored"
-        ) from error
+        place = f"{path}, line {number + error.lineno - 1}, column {error.colno}"
+        fix = "correct or remove that line (a file that ends in the middle was cut off: fetch it again)"
+        return Problem(place, error.msg, fix)
     except (ValueError, RecursionError) as error:
-        raise MalformedFile(
-            f"{path}, line {number}: {error}\n    fix: correct that record; nothing of the file was stored"
-        ) from error
+        return Problem(f"{path}, line {number}", str(error), "correct that record")
     if _deeper_than(document, DEEPEST):
-        raise MalformedFile(
-            f"{path}, line {number}: more than {DEEPEST} lists within lists\n"
-            "    fix: correct that record; nothing of the file was stored"
-        )
-    return document
+        return Problem(f"{path}, line {number}", f"more than {DEEPEST} lists within lists", "correct that record")
+    return _Parsed(document)
 
 
 def parse(text: str) -> Any:

@@ -23,12 +23,15 @@ class DatasetConflict(DatabaseError):
     """What is to be exported cannot stand in one folder, or is not there."""
 
 
-def export_dataset(database: Database, folder: str | os.PathLike[str], *, dataset: str | None = None) -> ExportReport:
-    """Write every imported file into `folder` (made if need be; files of the same path are replaced).
+def export_dataset(
+    database: Database, folder: str | os.PathLike[str], *, dataset: str | None = None, replace: bool = False
+) -> ExportReport:
+    """Write every imported file into `folder` (made if need be).
 
-    dataset: the one to write; all of them by default. A line whose row was changed is written anew, in the style of the
-    line it was; a line whose row was deleted is left out. Raises DatasetConflict for a data set that is not there and
-    for two with different files of one path, OSError where the folder cannot be written.
+    dataset: the one to write; all of them by default.  replace: files of the same path may be replaced. A line whose row was
+    changed is written anew, in the style of the line it was; a line whose row was deleted is left out. Raises DatasetConflict for
+    a data set that is not there, for two with different files of one path, and for files that are there already (nothing is
+    written then); OSError where the folder cannot be written.
     """
     target = Path(folder)
     report = ExportReport(str(target))
@@ -41,7 +44,7 @@ def export_dataset(database: Database, folder: str | os.PathLike[str], *, datase
         if dataset is not None and not files:
             known = connection.execute(sa.select(ImportedFile.dataset).distinct().order_by(ImportedFile.dataset)).scalars()
             raise DatasetConflict(
-                f"{database.location} has no data set {dataset!r}\n    fix: name one of: {', '.join(known) or '(none)'}"
+                f"{database.location} has no data set {dataset!r}\n  fix: name one of: {', '.join(known) or '(none)'}"
             )
         owner: dict[str, Any] = {}
         for file in files:
@@ -49,10 +52,19 @@ def export_dataset(database: Database, folder: str | os.PathLike[str], *, datase
             if first.sha256 != file.sha256:
                 raise DatasetConflict(
                     f"the data sets {first.dataset!r} and {file.dataset!r} have two different files {file.path}\n"
-                    f"    fix: export them one by one, e.g. dataset={first.dataset!r}"
+                    f"  fix: export them one by one, e.g. --dataset {first.dataset} (in Python dataset={first.dataset!r})"
                 )
             if not is_inside(file.path):
-                raise DatasetConflict(f"{file.path} is outside of the folder\n    fix: correct that row of imported_files")
+                raise DatasetConflict(f"{file.path} is outside of the folder\n  fix: correct that row of imported_files")
+        there = [path for path in owner if os.path.lexists(target / path)]
+        own = [path for path in there if database.is_in(target / path)]
+        if own or (there and not replace):
+            raise DatasetConflict(
+                f"{target / own[0]} is the database itself\n  fix: name another folder"
+                if own
+                else f"{target} has {len(there)} of these files already, like {there[0]}\n"
+                "  fix: name another folder, or replace them (--force; in Python replace=True)"
+            )
         for file in owner.values():
             text = _file_text(file.path, stored_lines(connection, file.id), report, inputs)
             _replace(target / file.path, text.encode())

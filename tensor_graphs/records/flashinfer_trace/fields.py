@@ -129,7 +129,7 @@ def _number_back(value: Any) -> Any:
     return "Infinity" if value == math.inf else "-Infinity" if value == -math.inf else value
 
 
-def _timestamp(value: Any) -> datetime:
+def timestamp(value: Any) -> datetime:
     """The moment; without a zone it is read as UTC, and what is no moment at all as 1970."""
     try:
         found = datetime.fromisoformat(value)
@@ -215,7 +215,7 @@ TRACE = (
     Field(("evaluation", "status"), "status", _status, _same),
     Field(("evaluation", "environment", "hardware"), "hardware_name", name, _same),
     Field(("evaluation", "environment", "libs"), "libs", _libraries, _same),
-    Field(("evaluation", "timestamp"), "timestamp", _timestamp, _timestamp_back),
+    Field(("evaluation", "timestamp"), "timestamp", timestamp, _timestamp_back),
     Field(("evaluation", "log"), "full_log", _log, decompress_log),
     Field(("evaluation", "correctness", "max_relative_error"), "max_relative_error", _error, _number_back),
     Field(("evaluation", "correctness", "max_absolute_error"), "max_absolute_error", _error, _number_back),

@@ -1,8 +1,9 @@
-"""importing: the files of a data set into the database, each in one transaction.
+"""importing: the files of a data set into the database, all in one transaction.
 
-A file whose bytes are known is "already there". One that has changed is read again: a line with the same text keeps its
-row, whatever was changed there by hand, and the other lines are new. After a file is stored every new line is put
-together again from its row and compared with what was read; one that would not come back the same is kept whole.
+Every file is read and checked before anything is stored, so that one run names all that cannot be read. A file whose bytes are
+known is "already there". One that has changed is read again: a line with the same text keeps its row, whatever was changed there by
+hand, and the other lines are new. After a file is stored every new line is put together again from its row and compared with what
+was read; one that would not come back the same is kept whole.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from sqlalchemy.engine import Connection
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text import print_graph
-from tensor_graphs.records.database import Database
+from tensor_graphs.records.database import Database, latest_timestamp
 from tensor_graphs.records.errors import DatabaseError
-from tensor_graphs.records.flashinfer_trace.documents import Line, canonical, read_lines, same
-from tensor_graphs.records.flashinfer_trace.fields import ABSENT, FIELDS, NAME_LENGTH, look, name, split
+from tensor_graphs.records.flashinfer_trace.documents import Line, Problem, canonical, malformed, read_lines, same
+from tensor_graphs.records.flashinfer_trace.fields import ABSENT, FIELDS, NAME_LENGTH, look, name, split, timestamp
 from tensor_graphs.records.flashinfer_trace.lines import UNREADABLE, input_files, missing, stored_lines
 from tensor_graphs.records.flashinfer_trace.report import ImportReport
 from tensor_graphs.records.reference_functions import OpaqueReference
@@ -61,8 +62,8 @@ def import_dataset(
 ) -> ImportReport:
     """Read a data set; nothing in it is run, and its sources are marked as untrusted.
 
-    dataset: the name under which its files are kept; by default the folder's own. Raises NoDataset, MalformedFile (the
-    files before the malformed one are stored, that one not at all), and what the database raises.
+    dataset: the name under which its files are kept; by default the folder's own. Raises NoDataset, MalformedFile (with all that
+    cannot be read, as far as it fits a screen), and what the database raises; the set is then not stored, nor any part of it.
     """
     root = Path(folder).resolve()
     found = [
@@ -74,12 +75,20 @@ def import_dataset(
     if not found:
         raise NoDataset(
             f"{root} holds no definitions/**/*.json, solutions/**/*.json, workloads/**/*.jsonl or traces/**/*.jsonl\n"
-            "    fix: name the folder that holds these folders"
+            "  fix: name the folder that holds these folders"
         )
+    # Twice through the files rather than all documents at once in memory; one that changes in between is refused below.
+    problems = [each for path, whole in found for each in _content(path, root, whole=whole)[2]]
+    if problems:
+        raise malformed(problems, str(root))
     report = ImportReport(dataset or root.name[:NAME_LENGTH], str(root))
     reader = _Import(database, report)
-    for path, whole in found:
-        reader.file(path.relative_to(root).as_posix(), path.read_bytes(), whole=whole)
+    with database._transaction(write=True) as connection:
+        for path, whole in found:
+            data, lines, problems = _content(path, root, whole=whole)
+            if problems:
+                raise malformed(problems, str(root))
+            reader.file(connection, path.relative_to(root).as_posix(), data, lines)
     read = {path for path, _ in found}
     report.left_out = sorted(
         path.relative_to(root).as_posix()
@@ -89,6 +98,16 @@ def import_dataset(
     report.missing_inputs = missing(root, reader.input_files)
     log.info("%s: %s", root, "; ".join(report.lines()[1:3]))
     return report
+
+
+def _content(path: Path, root: Path, *, whole: bool) -> tuple[bytes, list[Line], list[Problem]]:
+    """A file's bytes, its records, and what cannot be read of it."""
+    inside = path.relative_to(root).as_posix()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return b"", [], [Problem(inside, error.strerror or str(error), "make the file readable")]
+    return data, *read_lines(data, inside, whole=whole)
 
 
 def _is_hidden(path: Path, root: Path) -> bool:
@@ -123,7 +142,9 @@ def _kind(document: Any, room: str) -> tuple[str, str]:
     if not isinstance(solution, str) or not isinstance(evaluation, dict):
         return "whole", "it has a solution and no evaluation, or the other way round"
     status = evaluation.get("status")
-    return ("trace", "") if isinstance(status, str) and status in STATUSES else ("whole", f"its status is {status!r}")
+    if not (isinstance(status, str) and status in STATUSES):
+        return "whole", f"its status is {status!r}"
+    return ("whole", "it is dated in the future") if timestamp(evaluation.get("timestamp")) > latest_timestamp() else ("trace", "")
 
 
 class _Import:
@@ -138,32 +159,24 @@ class _Import:
 
     # -- files -------------------------------------------------------------------------------------------------------
 
-    def file(self, path: str, data: bytes, *, whole: bool) -> None:
+    def file(self, connection: Connection, path: str, data: bytes, lines: list[Line]) -> None:
         sha256 = hashlib.sha256(data).hexdigest()
         file = ImportedFile
         stored = sa.select(file.id, file.sha256).where(file.dataset == self.report.dataset, file.path == path)
-        with self.database.reading() as connection:
-            known = connection.execute(stored).one_or_none()
-        lines = read_lines(data, path, whole=whole)
         for line in lines:
             self.input_files.update(input_files(line.document))
+        known = connection.execute(stored).one_or_none()
         if known is not None and known.sha256 == sha256:
             self.report.files_known.append(path)
             return
-        read = [self.look_at(line, path.partition("/")[0]) for line in lines]  # graphs are made before the lock is taken
-        with self.database._transaction(write=True) as connection:
-            known = connection.execute(stored).one_or_none()  # again: another process may have come first
-            if known is not None and known.sha256 == sha256:
-                self.report.files_known.append(path)
-                return
-            values = {"sha256": sha256, "size_bytes": len(data), "imported_at": datetime.now(UTC)}
-            if known is None:
-                insert = sa.insert(file).values(dataset=self.report.dataset, path=path, **values).returning(file.id)
-                file_id = connection.execute(insert).scalar_one()
-            else:
-                file_id = known.id
-                connection.execute(sa.update(file).where(file.id == file_id).values(**values))
-            self.lines(connection, file_id, path, read)
+        values = {"sha256": sha256, "size_bytes": len(data), "imported_at": datetime.now(UTC)}
+        if known is None:
+            insert = sa.insert(file).values(dataset=self.report.dataset, path=path, **values).returning(file.id)
+            file_id = connection.execute(insert).scalar_one()
+        else:
+            file_id = known.id
+            connection.execute(sa.update(file).where(file.id == file_id).values(**values))
+        self.lines(connection, file_id, path, [self.look_at(line, path.partition("/")[0]) for line in lines])
         (self.report.files_new if known is None else self.report.files_changed).append(path)
 
     def look_at(self, line: Line, room: str) -> _Read:
