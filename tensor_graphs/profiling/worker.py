@@ -90,6 +90,7 @@ def run_job(job: dict[str, Any], channel: Channel) -> dict[str, Any]:
     kernel = kernel_named(job["kernel"])
     if kernel.identity != job["identity"]:
         return {"status": "OTHER", "log": f"{kernel.name} is another kernel in the worker: its source is not the same there"}
+    channel.send({"mark": "loaded"})                                # what comes now is the kernel's work; imports may take longer
     bench = Bench(graph, kernel, Path(job["folder"]), job["id"])
     for point in job["points"]:
         bench.show(point)
