@@ -194,6 +194,11 @@ class Judge:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def ready(self) -> None:
+        """Start the worker, if there is none. Raises JudgeError."""
+        with self._lock:
+            self.worker.ready()
+
     def close(self) -> None:
         """End the worker."""
         self.worker.close()

@@ -90,6 +90,11 @@ class WorkerProcess:
 
     # ---- beginning ----
 
+    def ready(self) -> None:
+        """Start a worker unless there is one. Raises JudgeError."""
+        if self.pid is None or not self._ask("alive")["alive"]:
+            self._start()
+
     def _start(self) -> int:
         """Start a worker, and a supervisor if none was started in the same environment; the worker's process number.
 
@@ -182,8 +187,7 @@ class WorkerProcess:
         tries = 0
         while True:
             tries += 1
-            if self.pid is None or not self._ask("alive")["alive"]:
-                self._start()
+            self.ready()
             begun = stood = False
             try:
                 assert self._channel is not None
