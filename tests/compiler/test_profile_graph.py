@@ -156,6 +156,23 @@ def test_a_kernel_that_was_fast_on_its_own_only_is_not_kept(database: Database) 
         unregister(SLEEPY.name)
 
 
+def test_a_kernel_that_was_compared_and_not_timed_displaces_none_that_was_timed(database: Database) -> None:
+    """Its guess is below the row; it takes three milliseconds. What it may save is asked for."""
+    register(SLEEPY)
+    try:
+        softmax = tg.softmax(tg.input("x", (64, 16), tg.f32))
+        own = kernel_named("numpy.softmax")
+        for each in (own, SLEEPY):
+            add_row(database, each, signature_of(softmax))
+        add_row(database, own, signature_of(softmax), {}, us=50.0)
+        plan = compile_graph(tg.graph({"y": softmax}), database=database, backends=("numpy",))
+        assert kernels_of(plan) == {"numpy.softmax"} and plan.unmeasured == ()
+        item = database.claim_next("test", environment_of("numpy"))
+        assert item is not None and item.implementation.name == SLEEPY.name and "may be faster than numpy.softmax" in item.reason
+    finally:
+        unregister(SLEEPY.name)
+
+
 def kernels_of(plan: Plan) -> set[str]:
     return {i.kernel for v in plan.variants for i in v.program.instructions}
 
