@@ -77,7 +77,7 @@ LOOKED_AT = 2
 LEAST_WAIT = 20.0
 """seconds that a kernel may take over anything: one that is compiled when it is called first is no hanging one …"""
 
-SLOWER = 300.0
+SLOWER = 100.0
 """… and so many times what the oracle took on the same points; JOB_SECONDS in all at most"""
 
 RUNS_BETWEEN = 8
