@@ -132,6 +132,8 @@ def sizes(text: str | None, graph: Graph, option: str = "--at") -> dict[str, int
             raise UsageError(
                 f"{option}: the graph has no dim named {name!r}\n  fix: its dims are {', '.join(graph.dims) or '(none)'}"
             )
+        if name in out:
+            raise UsageError(f"{option}: {name!r} is given twice\n  fix: once, like {name}={value}")
         low, high = bounds(graph.dims[name])
         if not low <= int(value) <= high:
             raise UsageError(f"{option}: {name} = {value} is outside of its range, {low} to {high}")

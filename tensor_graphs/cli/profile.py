@@ -19,7 +19,9 @@ def profile(
     source: Annotated[
         str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")
     ],
-    budget: Annotated[float, typer.Option(min=0.1, help="Seconds to spend.")] = 60.0,
+    budget: Annotated[
+        float, typer.Option(min=0.1, help="Seconds to spend on measuring; finding out what to measure comes on top.")
+    ] = 60.0,
     at: options.At = None,
     dtype: options.WeightDtype = "float32",
     tolerance: options.GraphTolerance = None,
@@ -60,6 +62,7 @@ def profile(
                 "left": report.left,
                 "seconds": report.seconds,
                 "device_seconds": report.device_seconds,
+                "search_seconds": report.search_seconds,
                 "statuses": report.statuses,
                 "interrupted": report.interrupted,
                 "unused_inputs": list(report.unused),
@@ -73,10 +76,12 @@ def profile(
         )
         for name in report.unused:
             print(f"{name}: no measured op reads it directly, so its values were of no use")
-        if report.left and not report.interrupted and report.device_seconds > 0.5:
+        if report.device_seconds > 0.5 and not report.interrupted:
             options.note(
                 f"{report.device_seconds:.1f} s went into measuring the device's bandwidth and flops, which is done once a month"
             )
+        if report.seconds > budget + report.device_seconds and report.search_seconds > 0.5 and not report.interrupted:
+            options.note(f"{report.search_seconds:.1f} s went into finding out what to measure, beside the budget")
     if report.interrupted:
         options.told = True
         raise typer.Exit(130)

@@ -222,6 +222,7 @@ class _Chooser:
         self.graph, self.book, self.table, self.threads, self.progress = graph, book, table, threads, progress
         self.judge: Judge | None = None
         self.misses: dict[tuple[str, str], ProfileRequest] = {}
+        self.hopes: dict[tuple[str, str], ProfileRequest] = {}
         self.signatures: dict[str, Signature] = {}
         self.unmeasured: dict[str, Signature] = {}
 
@@ -382,22 +383,32 @@ class _Chooser:
             evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
                                    a.price.note if a.kernel is not None else "runs its definition", tuple(others), refused,
                                    rows.get(key), ages.get(rows.get(key, -1)), None if verdict is None else verdict.trace_id))
+            calls = path.calls.get(key, 1)
             if a.kernel is not None and not measured:
-                workload = timed_workload(signature, binding)
-                self.misses[a.kernel.identity, workload.key] = ProfileRequest(
-                    implementation_of(a.kernel), workload, environment_of(a.kernel.backend, self.threads),
-                    priority=seconds * path.calls.get(key, 1) * uncertainty(a.kernel.backend),
-                    reason=f"chosen on a guess for {signature.title()}")
-                self.unmeasured[signature.key] = signature
+                self._ask(self.misses, a.kernel, signature, binding, seconds * calls * uncertainty(a.kernel.backend),
+                          f"chosen on a guess for {signature.title()}")
+            elif a.kernel is not None:                              # a guess displaces no row: what it may save has to be measured
+                for o in everything.alternatives(signature):
+                    if o.kernel is not None and not o.price.measured:
+                        saved = seconds - self.book.roofline(o.kernel.backend, signature, binding, o.kernel)
+                        if saved > 0:
+                            self._ask(self.hopes, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
+                                      f"may be faster than {a.name} for {signature.title()}")
         return Variant(low, high, path, program, layout, kernels, tuple(evidence), dict(binding))
 
+    def _ask(self, asked: dict[tuple[str, str], ProfileRequest], kernel: Kernel, signature: Signature, binding: Mapping[str, int],
+             priority: float, reason: str) -> None:
+        workload = timed_workload(signature, binding)
+        asked[kernel.identity, workload.key] = ProfileRequest(
+            implementation_of(kernel), workload, environment_of(kernel.backend, self.threads), priority=priority, reason=reason)
+        self.unmeasured[signature.key] = signature
+
     def queue_misses(self) -> tuple[str, ...]:
-        """File what was chosen on a guess in the profile queue; returns what it was, for people."""
-        if not self.misses:
-            return ()
+        """File what was chosen on a guess, and what may beat a row, in the profile queue; returns the former, for people."""
         for signature in self.unmeasured.values():
             self.book.database.ensure_graph(graph_record(signature))
-        self.book.database.enqueue(*self.misses.values())
+        if self.unmeasured:
+            self.book.database.enqueue(*{**self.hopes, **self.misses}.values())
         return tuple(r.reason for r in self.misses.values())
 
 

@@ -192,7 +192,9 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
                   inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
-    Of any budget at least one question is answered; a budget of 0 asks none.
+    The budget is for measuring kernels and paths. What comes before and between (what the graph is made of, which question is worth
+    most, the device's own constants, the start of a worker) is reported beside it. Of any budget at least one question is answered;
+    a budget of 0 asks none.
 
     Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
     one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before
@@ -208,6 +210,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
     started = time.perf_counter()
     graph = prepare(graph).graph                                    # what is measured is what compile_graph runs
     report = ProfileReport()
+    spent = Stopwatch()
     given = given_inputs(graph, inputs or {}, price_points(graph, at, largest))
     store = as_database(database)
     here, _ = resolve_backends(backends)
@@ -222,8 +225,9 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
     try:
         tried = forms(graph, tolerance)                             # what is measured is what would be run
         form = next(tried)
-        measure_device(store, here, threads=threads)
-        report.device_seconds = time.perf_counter() - started
+        begun = time.perf_counter()
+        if measure_device(store, here, threads=threads):
+            report.device_seconds = time.perf_counter() - begun
         with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
             while True:
                 try:
@@ -245,20 +249,25 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
                 report.already_known += len(new - {question_key(q) for q in todo})
                 report.left = len(todo)
                 total = done + len(todo)
-                for q, status in answer(judge, todo, budget=budget - (time.perf_counter() - started),
-                                        at_least=1 if budget > 0 and not done else 0):
-                    done += 1
-                    report.left -= 1
-                    report.statuses[status] = report.statuses.get(status, 0) + 1
-                    report.measured += status == "PASSED"
-                    report.failed += status != "PASSED"
-                    if on_step is not None:
-                        on_step(done, total, f"{q.kernel.name} {q.signature.title()}")
+                if todo and budget > 0:
+                    judge.ready()
+                with spent:
+                    for q, status in answer(judge, todo, budget=budget - spent.seconds,
+                                            at_least=1 if budget > 0 and not done else 0):
+                        done += 1
+                        report.left -= 1
+                        report.statuses[status] = report.statuses.get(status, 0) + 1
+                        report.measured += status == "PASSED"
+                        report.failed += status != "PASSED"
+                        if on_step is not None:
+                            on_step(done, total, f"{q.kernel.name} {q.signature.title()}")
                 if report.left:
                     break
                 if not todo:                                        # times in place may make another path the cheapest: ask again
-                    steps = sum(in_place(judge, form.graph, binding, here, tolerance, started + budget, say)
-                                for binding in price_points(form.graph, at, largest))
+                    with spent:
+                        end = time.perf_counter() + budget - spent.seconds
+                        steps = sum(in_place(judge, form.graph, binding, here, tolerance, end, say)
+                                    for binding in price_points(form.graph, at, largest))
                     report.deployed += steps
                     if not steps:
                         break
@@ -266,4 +275,18 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
     except KeyboardInterrupt:
         report.interrupted = True
     report.seconds = time.perf_counter() - started
+    report.search_seconds = report.seconds - report.device_seconds - spent.seconds
     return report
+
+
+class Stopwatch:
+    """The time that passed inside its `with` blocks, in all of those that have ended."""
+
+    def __init__(self) -> None:
+        self.seconds = self._begun = 0.0
+
+    def __enter__(self) -> None:
+        self._begun = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._begun

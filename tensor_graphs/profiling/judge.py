@@ -12,6 +12,7 @@ import secrets
 import statistics
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -32,7 +33,7 @@ from tensor_graphs.language.text import print_graph
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.adversarial import adversarial_points, settled
-from tensor_graphs.profiling.bench import FEW_QUIET, Timing, output_file
+from tensor_graphs.profiling.bench import FEW_QUIET, PATIENCE, Timing, output_file
 from tensor_graphs.profiling.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
 from tensor_graphs.profiling.clock import TIMER
 from tensor_graphs.profiling.descriptors import Given, InputError
@@ -72,6 +73,15 @@ QUICK = (1e8, 1 << 24)
 
 LOOKED_AT = 2
 """timed runs of which the outputs are compared, beside the last one"""
+
+LEAST_WAIT = 20.0
+"""seconds that a kernel may take over anything: one that is compiled when it is called first is no hanging one …"""
+
+SLOWER = 100.0
+"""… and so many times what the oracle took on the same points; JOB_SECONDS in all at most"""
+
+RUNS_BETWEEN = 8
+"""runs between two words of a worker that times, about"""
 
 SUSPICIOUS = 10.0
 """a time so many times below the best that is known here is measured again in a fresh worker"""
@@ -164,11 +174,15 @@ class Judge:
 
     def __init__(self, database: Database, *, timeout: float | None = None, threads: int | None = None,
                  rates: DeviceRates | None = None) -> None:
-        """rates: of this device, where they were measured; below them times are IMPLAUSIBLE."""
+        """rates: of this device, where they were measured; below them times are IMPLAUSIBLE. timeout: seconds after which a kernel
+        counts as hanging (default: by what the oracle takes over the same work, `limit`)."""
+        self.patient = timeout is None
         self.database, self.threads, self.rates = database, threads, rates or DeviceRates()
         self.worker = WorkerProcess(JOB_SECONDS if timeout is None else timeout)
         self._expected: dict[Point, dict[str, np.ndarray] | None] = {}
         self._expected_for = ""
+        self._took: dict[Point, float] = {}
+        """of the oracle, on what it was asked of this signature [s]"""
         self._secret_of = ("", 0)
         self._levels: dict[tuple[bool, Kind], float] = {}
         """of the reference streams (native or not, kind), the lowest seen [s]"""
@@ -180,6 +194,11 @@ class Judge:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def ready(self) -> None:
+        """Start the worker, if there is none. Raises JudgeError."""
+        with self._lock:
+            self.worker.ready()
+
     def close(self) -> None:
         """End the worker."""
         self.worker.close()
@@ -188,9 +207,11 @@ class Judge:
         """The oracle's outputs, kept for the kernels of one signature (they are asked in a row); None: these sizes do not fit."""
         if self._expected_for != signature.key:
             self._expected.clear()
+            self._took.clear()
             self._expected_for = signature.key
         key = point.values
         if key not in self._expected:
+            begun = time.perf_counter()
             try:
                 inputs = point_inputs(signature.graph, point)
                 self._expected[key] = dict(interpret(signature.graph, inputs, dims=point.binding).outputs)
@@ -199,7 +220,23 @@ class Judge:
             except (TensorGraphsError, ValueError, IndexError) as e:
                 log.debug("%s has no value at %s: %s", signature.title(), point, e)
                 self._expected[key] = None
+            self._took[key] = time.perf_counter() - begun
         return self._expected[key]
+
+    def limit(self, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> float | None:
+        """Seconds that a worker may be silent over these points before it counts as hanging; None: as long as the job may take.
+
+        The oracle computes every op by its definition in numpy, so what it took says how much work this is, and (as it has just
+        been asked) how busy the machine is. Nothing that takes a second is cut short.
+        """
+        if not self.patient:
+            return None
+        seconds = sum(self._took.get(p.values, 0.0) for p in shown)
+        between = 0.0
+        if timing is not None:
+            seconds += RUNS_BETWEEN * max((took for p, took in self._took.items() if p.sizes == timing.point.sizes), default=0.0)
+            between = PATIENCE[0] * max(timing.budget, timing.least)
+        return min(JOB_SECONDS, LEAST_WAIT + SLOWER * seconds + between)
 
     def points(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int]) -> list[Point]:
         """Where a kernel is compared: sizes small and large, awkward values, remembered answers, shared memory, windows.
@@ -265,7 +302,7 @@ class Judge:
                "modules": [module_of(kernel)], "time": timing, "threads": self.threads}
         hearing = _Hearing(self, signature, shown, compare_at_once=timing is None)
         try:
-            reply = self.worker.run(job, hearing)
+            reply = self.worker.run(job, hearing, self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}")
             if reply["status"] == "OTHER":
                 raise KernelError(reply["log"] + "\n  fix: start this process again, so that both see the same source")
             if reply["status"] == "INPUT":
@@ -452,6 +489,8 @@ class _Hearing:
     def __call__(self, said: dict[str, Any], heard: float) -> dict[str, Any] | None:
         """Raises SaidError."""
         match said["mark"]:
+            case "loaded":
+                pass
             case "shown":                                           # the first word of a job, and of one that is tried again
                 self._forget()
                 self._shown = _told(said, len(self.points))

@@ -48,11 +48,21 @@ def children(process: int | None = None) -> list[int]:
 
 def works(process: int) -> bool:
     """Whether a process is there and has not ended (a zombie has)."""
+    return _state(process) not in "ZX"
+
+
+def stopped(process: int) -> bool:
+    """Whether somebody has stopped a process (SIGSTOP, SIGTSTP); one in the hands of a debugger is not."""
+    return _state(process) == "T"
+
+
+def _state(process: int) -> str:
+    """The letter that the system has for it; X for one that is not there."""
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except OSError:
-        return False
-    return text[text.rindex(")") + 2] not in "ZX"
+        return "X"
+    return text[text.rindex(")") + 2]
 
 
 def descendants(process: int) -> list[int]:

@@ -20,6 +20,9 @@ from tensor_graphs.records.rows import REFUTING
 
 log = logging.getLogger(__name__)
 
+SEVERAL, LEAST_EACH = 20, 0.05
+"""a budget is shared by so many questions at least, as long as each then has so many seconds"""
+
 
 @dataclass(frozen=True)
 class Question:
@@ -50,7 +53,9 @@ class ProfileReport:
     unused: tuple[str, ...] = ()
     """inputs whose values were given, and that no measured op reads directly"""
     device_seconds: float = 0.0
-    """of `seconds`, what went into the constants of the device, which are measured once a month"""
+    """of `seconds`, what went into the constants of the device, which are measured once a month; 0 when they were known"""
+    search_seconds: float = 0.0
+    """of `seconds`, what went into finding what to measure and into starting the worker; neither is of the budget"""
 
 
 def question_key(q: Question) -> tuple[str, str]:
@@ -78,9 +83,11 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, second
 
     Yields each with its status as soon as it is stored.
 
+    seconds_per_kernel: at most; less where the budget would go into a few questions otherwise.
     Every time is stored beside the plain path's time of the same run, where there is a plain path.
     """
     started = time.perf_counter()
+    each = min(seconds_per_kernel, max(LEAST_EACH, budget / SEVERAL))
     backends = {q.kernel.backend for q in questions}
     verified = {k for b in backends
                 for k in queries.latest_traces(judge.database, environment_of(b, judge.threads), verifier=VERIFIER)}
@@ -97,7 +104,7 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, second
             yield q, "REFUTED"
             continue
         new = pair not in verified
-        verdict = judge.examine(q.kernel, q.signature, q.binding, time_at=q.binding, budget=seconds_per_kernel, verify=new,
+        verdict = judge.examine(q.kernel, q.signature, q.binding, time_at=q.binding, budget=each, verify=new,
                                 given=q.given)
         if new or verdict.status == "INCORRECT_NUMERICAL" or verdict.status in REFUTING:
             # the verdict over all sizes; a time-out, a crash or an implausible time at one size stays with that size

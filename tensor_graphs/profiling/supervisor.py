@@ -60,6 +60,7 @@ class Supervisor:
     def _become_worker(self, data: socket.socket, supervisor: int) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)                # one from outside is no exception that the candidate raised
         os.setsid()                                                 # a candidate that signals its group meets itself alone
         self.wake.close()
         self.bell.close()

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -37,6 +38,18 @@ START_SECONDS = 60.0
 CONTROL_SECONDS = 10.0
 """the time a supervisor may take to answer; it has nothing else to do"""
 
+LOOK_SECONDS = 0.25
+"""between two looks at whether a process that is waited for has been stopped"""
+
+STOPPED_SECONDS = 2.0
+"""a process that was stopped so long ago is not waited for: whoever meant to let it go on would have"""
+
+SILENT_SECONDS = 5.0
+"""after so long a wait it is said for whom"""
+
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""signals by which people and systems end a process, so that it need not have died of what it did"""
+
 DATABASE_VARIABLE = "TENSOR_GRAPHS_DB"
 DATA_VARIABLE = "XDG_DATA_HOME"
 """where a database would be looked for: the worker is told of none, and of an empty folder"""
@@ -47,6 +60,10 @@ OnMark = Callable[[dict[str, Any], float], dict[str, Any] | None]
 
 class JudgeError(TensorGraphsError):
     """The judge can not work here: a worker does not start, or a worker asks for one."""
+
+
+class Stopped(Exception):
+    """A process that is waited for was stopped, and nobody lets it go on."""
 
 
 class WorkerProcess:
@@ -73,13 +90,41 @@ class WorkerProcess:
 
     # ---- beginning ----
 
+    def ready(self) -> None:
+        """Start a worker unless there is one. Raises JudgeError."""
+        if self.pid is None or not self._ask("alive")["alive"]:
+            self._start()
+
     def _start(self) -> int:
-        """Start a worker, and a supervisor if none was started in the same environment; the worker's process number."""
+        """Start a worker, and a supervisor if none was started in the same environment; the worker's process number.
+
+        One that ends (killed, say) before it is ready is started once more.
+        """
         if INSIDE in os.environ:
             raise JudgeError("a worker may not start another worker\n  fix: in the file that defines the kernel, compile and "
                              "profile under `if __name__ == \"__main__\":` only")
         environment = self._scrubbed()
         self.starts += 1
+        for last in (False, True):
+            late = False
+            try:
+                if self._begin(environment):
+                    assert self.pid is not None
+                    return self.pid
+            except TimeoutError:
+                late = True
+            except (Stopped, Forged, OSError, ValueError, KeyError):
+                pass
+            text = self._last_words()
+            self.kill()
+            if late or last:
+                raise JudgeError(f"the profiling worker did not start{f' within {START_SECONDS:.0f} s' if late else ''}: "
+                                 f"{text or 'it said nothing'}")
+            log.warning("the worker ended before it was ready; starting another")
+        raise AssertionError
+
+    def _begin(self, environment: dict[str, str]) -> bool:
+        """Whether a worker was started and is ready. Raises TimeoutError, and what a broken conversation raises."""
         key = secrets.token_bytes(KEY_BYTES)
         mine, theirs = socket.socketpair()
         try:
@@ -88,20 +133,12 @@ class WorkerProcess:
                 self._start_supervisor(environment, theirs)
         finally:
             theirs.close()
-        mine.sendall(key)
         self._channel = Channel(mine, key, judge=True)
-        ready: dict[str, Any] | None = None
-        try:
-            self.pid = int(self._heard()["pid"])
-            ready = self._channel.receive(time.monotonic() + START_SECONDS)
-        except (TimeoutError, Forged, OSError, ValueError, KeyError):
-            pass
-        if ready is None or ready.get("status") != "READY":
-            text = self._last_words()
-            self.kill()
-            raise JudgeError(f"the profiling worker did not start within {START_SECONDS:.0f} s: {text or 'it said nothing'}")
-        assert self.pid is not None
-        return self.pid
+        mine.sendall(key)
+        self.pid = int(self._heard()["pid"])
+        left = START_SECONDS - self._await_word(START_SECONDS, "the worker to start")
+        ready = self._channel.receive(time.monotonic() + max(left, 1.0))
+        return ready is not None and ready.get("status") == "READY"
 
     def _scrubbed(self) -> dict[str, str]:
         """The environment of a worker: it finds the packages that this process finds, and no database."""
@@ -134,27 +171,31 @@ class WorkerProcess:
 
     # ---- working ----
 
-    def run(self, job: dict[str, Any], on_mark: OnMark | None = None) -> dict[str, Any]:
+    def run(self, job: dict[str, Any], on_mark: OnMark | None = None, limit: float | None = None,
+            what: str = "a kernel") -> dict[str, Any]:
         """Run a job; a dead or stuck worker is a reply too (RUNTIME_ERROR, TIMEOUT).
 
-        A worker that was found dead had not begun the job, and one that was killed from outside (SIGKILL, as by a system short of
-        memory) need not have died of it: the job is then tried once more. So is one whose supervisor was killed.
+        A worker that was found dead had not begun the job, and one that was ended from outside (SIGKILL, as by a system short of
+        memory, or SIGTERM, SIGINT, SIGHUP) or stopped (SIGSTOP) need not have died of it: the job is then tried once more. So is
+        one whose supervisor was ended or stopped. A kernel that does such a thing to itself does it again.
+
+        limit: seconds between two words of the worker, once it has said its first one, that is, has imported the kernel (default:
+        as for the whole job). what: who is waited for, as people are told when it takes long.
         """
         self.count += 1
         job = {**job, "id": self.count, "folder": self.folder.name}
         tries = 0
         while True:
             tries += 1
-            if self.pid is None or not self._ask("alive")["alive"]:
-                self._start()
-            begun = False
+            self.ready()
+            begun = stood = False
             try:
                 assert self._channel is not None
                 if self._channel.has_more():
                     raise Forged("the worker spoke unasked, after a job was done")
                 self._channel.send(job)
                 begun = True
-                reply = self._converse(on_mark)
+                reply = self._converse(on_mark, self.timeout if limit is None else limit, what)
             except (BrokenPipeError, ConnectionResetError):
                 reply = None
             except Forged as e:
@@ -163,8 +204,11 @@ class WorkerProcess:
                     self._end_worker()
                     continue
                 reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
-            except TimeoutError:
-                reply = {"status": "TIMEOUT", "log": f"no answer within {self.timeout:.0f} s", "spoiled": True}
+            except TimeoutError as e:
+                reply = {"status": "TIMEOUT", "log": str(e), "spoiled": True}
+            except Stopped:
+                stood = True
+                reply = {"status": "TIMEOUT", "log": "the worker was stopped (SIGSTOP), and nobody let it go on", "spoiled": True}
             except BaseException:                                   # Ctrl-C: a later job must not read this job's answer
                 self.kill()
                 raise
@@ -177,28 +221,45 @@ class WorkerProcess:
             if reply is not None and state["alive"] and not reply.pop("spoiled", False):
                 return reply
             text = self._last_words()
-            if reply is not None and (state["alive"] or state["status"] is None):
-                self._end_worker()
-                return {**reply, "log": f"{reply.get('log', '')}\n{text}".strip() if reply["status"] == "TIMEOUT" else reply["log"]}
             self._end_worker()
-            killed = state["status"] is None or (os.WIFSIGNALED(state["status"]) and os.WTERMSIG(state["status"]) == signal.SIGKILL)
-            if tries < 2 and (not begun or killed):
-                log.warning("the worker was %s; trying once more", "dead before the job began" if not begun else "killed")
+            status = state["status"]
+            unseen = not state["alive"] and status is None          # its supervisor has gone: nobody knows what it left behind
+            outside = stood or unseen or _from_outside(status)
+            if reply is not None and not stood and (state["alive"] or (unseen and reply["status"] != "RAN")):
+                return {**reply, "log": f"{reply.get('log', '')}\n{text}".strip() if reply["status"] == "TIMEOUT" else reply["log"]}
+            if tries < 2 and (not begun or outside):
+                log.warning("the worker was %s; trying once more",
+                            "stopped" if stood else "ended from outside" if begun else "dead before the job began")
                 continue
-            return {"status": "RUNTIME_ERROR", "log": f"the worker died ({_how(state['status'])})\n{text}".strip()}
+            if stood and reply is not None:
+                return reply
+            return {"status": "RUNTIME_ERROR", "log": f"the worker died ({_how(status)})\n{text}".strip()}
 
-    def _converse(self, on_mark: OnMark | None) -> dict[str, Any] | None:
-        """The worker's reply; what it says before goes to `on_mark`."""
+    def _converse(self, on_mark: OnMark | None, limit: float, what: str) -> dict[str, Any] | None:
+        """The worker's reply; what it says before goes to `on_mark`. Raises TimeoutError and Stopped."""
         assert self._channel is not None
-        end = time.monotonic() + self.timeout
+        left = word = self.timeout                                  # the first word may take as long as imports do
         while True:
-            said = self._channel.receive(end)
+            most = min(left, word)
+            waited = self._await_word(most, what)
             heard = time.perf_counter()
+            said = self._channel.receive(time.monotonic() + max(1.0, most - waited))
             if said is None or "mark" not in said:
                 return said
             answer = on_mark(said, heard) if on_mark is not None else None
             if answer is not None:
                 self._channel.send(answer)
+            left -= waited + time.perf_counter() - heard
+            word = limit
+
+    def _await_word(self, seconds: float, what: str) -> float:
+        """Wait until the worker has said something, or has gone; how long that took. Raises TimeoutError and Stopped."""
+        assert self._channel is not None and self.pid is not None
+
+        def say(so_far: float) -> None:
+            log.warning("waiting for %s: nothing was heard for %.0f s; it counts as hanging after %.0f s", what, so_far, seconds)
+
+        return _await(self._channel.socket, self.pid, seconds, say)
 
     def _ask(self, what: str) -> dict[str, Any]:
         """A command to the supervisor (supervisor.py names them).
@@ -211,7 +272,8 @@ class WorkerProcess:
         try:
             self._control.send(json.dumps({"do": what}).encode())
             return self._heard()
-        except (OSError, ValueError):
+        except (Stopped, OSError, ValueError):                      # what it says later would be no answer to the next question
+            self.kill()
             return gone
 
     def _await_end(self) -> None:
@@ -221,9 +283,10 @@ class WorkerProcess:
             time.sleep(0.01)
 
     def _heard(self) -> dict[str, Any]:
-        """What the supervisor answers. Raises OSError or ValueError when it does not."""
-        assert self._control is not None
-        self._control.settimeout(CONTROL_SECONDS)
+        """What the supervisor answers. Raises Stopped, OSError or ValueError when it does not."""
+        assert self._control is not None and self.supervisor is not None
+        _await(self._control, self.supervisor.pid, CONTROL_SECONDS)
+        self._control.settimeout(1.0)
         found: dict[str, Any] = json.loads(self._control.recv(1 << 16))
         return found
 
@@ -254,7 +317,7 @@ class WorkerProcess:
                 self._heard()
                 os.truncate(self._said, 0)
                 return
-            except (OSError, ValueError):
+            except (Stopped, OSError, ValueError):
                 pass
         self.kill()
 
@@ -267,6 +330,8 @@ class WorkerProcess:
         self._control = self._channel = None
         if supervisor is None:
             return
+        if process_tree.stopped(supervisor.pid):                    # it will not hear that its socket has closed
+            supervisor.kill()
         try:
             supervisor.wait(2.0)
         except subprocess.TimeoutExpired:
@@ -285,6 +350,34 @@ class WorkerProcess:
     def close(self) -> None:
         self.kill()
         self.folder.cleanup()
+
+
+def _await(sock: socket.socket, process: int, seconds: float, say: Callable[[float], None] | None = None) -> float:
+    """Wait until something has come from a process; how long it took. say: is told once when it takes long.
+
+    Raises TimeoutError after so many seconds, and Stopped when the process was stopped. Time in which this process stood still
+    itself (Ctrl-Z and fg) does not count: the other one has not idled then.
+    """
+    waited = stopped = 0.0
+    said = False
+    while True:
+        begin = time.monotonic()
+        if select.select([sock], [], [], min(LOOK_SECONDS, max(0.0, seconds - waited)))[0]:
+            return waited
+        passed = min(time.monotonic() - begin, 2 * LOOK_SECONDS)
+        waited += passed
+        stopped = stopped + passed if process_tree.stopped(process) else 0.0
+        if stopped >= STOPPED_SECONDS:
+            raise Stopped
+        if waited >= seconds:
+            raise TimeoutError(f"no answer within {seconds:.0f} s")
+        if say is not None and waited >= SILENT_SECONDS and not said:
+            said = True
+            say(waited)
+
+
+def _from_outside(status: int | None) -> bool:
+    return status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) in FROM_OUTSIDE
 
 
 def _how(status: int | None) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tensor_graphs.cli import options
 from tests.cli.command import ROOT, assert_complains, tg
 
 WEIGHTS = "model.safetensors"
@@ -242,6 +243,13 @@ def test_a_graph_file_that_is_not_there(tmp_path: Path) -> None:
 def test_sizes_that_are_none(softmax: Path, at: str, said: str) -> None:
     assert_complains(tg("list-paths", softmax, "--at", at), "--at: ", said, code=2)
     assert_complains(tg("explain", softmax, "--largest", at), "--largest: ", said, code=2)
+
+
+def test_a_size_that_is_given_twice(softmax: Path) -> None:
+    graph = options.read_graph(str(softmax))
+    assert options.sizes("n=16", graph) == {"n": 16}
+    with pytest.raises(options.UsageError, match="--largest: 'n' is given twice\n  fix: once"):
+        options.sizes("n=16, n=17", graph, "--largest")
 
 
 # ---- choices ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
@@ -100,6 +101,24 @@ def test_guesses_use_the_measured_constants_of_the_device(database: Database) ->
 def test_guesses_carry_a_margin_where_a_plan_is_chosen(database: Database) -> None:
     plain, careful = (book(database, margin=m).price(KERNEL, SIGNATURE, AT, True) for m in (1.0, GUESS_MARGIN))
     assert plain is not None and careful is not None and careful.seconds == GUESS_MARGIN * plain.seconds
+
+
+def test_a_guess_is_priced_by_what_the_rows_of_its_op_say_of_such_work(database: Database) -> None:
+    """Never below a row of its own backend; below one of a backend that could not be as fast."""
+    c = kernel_named("c.softmax")
+    plain = {k.name: book(database).price(k, SIGNATURE, AT, True) for k in (KERNEL, c)}
+    row = add_row(database, KERNEL, SIGNATURE, AT, us=50.0)
+    add_row(database, KERNEL, SIGNATURE)
+    other = replace(KERNEL, name="numpy.other", source="another one")
+    careful = PriceBook(database, ("c", "numpy"), 1e-3, margin=GUESS_MARGIN).load()
+    hope, far, guess = careful.price(other, SIGNATURE, AT, True), careful.price(c, SIGNATURE, AT, True), plain[KERNEL.name]
+    assert hope is not None and far is not None and guess is not None
+    assert guess.seconds * GUESS_MARGIN < 50e-6, "else this shows nothing"
+    assert not hope.measured and hope.seconds == pytest.approx(50e-6 * GUESS_MARGIN) and f"as trace {row} took" in hope.note
+    assert far.seconds < 50e-6
+    assert book(database).price(other, SIGNATURE, AT, True) == guess, "where the next measurement is sought a guess is a hope"
+    elsewhere = careful.price(other, SIGNATURE, {"n": 9}, True)
+    assert elsewhere is not None and "took" not in elsewhere.note
 
 
 def test_paths_are_listed_cheapest_first_and_each_once(database: Database) -> None:

@@ -20,6 +20,7 @@ from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.profiling import judge as judging
 from tensor_graphs.profiling.inputs import point_inputs
 from tensor_graphs.profiling.judge import (
     PLAIN,
@@ -33,7 +34,7 @@ from tensor_graphs.profiling.judge import (
 from tensor_graphs.profiling.memory_guards import GUARD, GUARD_BYTES, Guarded, digest
 from tensor_graphs.profiling.profile import Question, answer, unanswered
 from tensor_graphs.profiling.worker import INSIDE, load_module
-from tensor_graphs.profiling.worker_process import JudgeError, WorkerProcess
+from tensor_graphs.profiling.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tests.profiling.wrong_kernels import BY_NAME, NODES
@@ -116,6 +117,24 @@ def test_a_hanging_kernel_ends_with_the_children_it_started(shared: Database, tm
         assert judge.examine(kernel("hangs_with_a_child"), RELU, SIZES).status == "TIMEOUT"
     child = int((tmp_path / "child").read_text())
     assert gone(child)
+
+
+def test_a_small_comparison_is_not_waited_for_as_long_as_a_large_one(shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small work: seconds, not JOB_SECONDS. What takes the oracle a second, or was given a time: as long as ever."""
+    with Judge(shared) as judge:
+        points = judge.points(kernel("slow"), RELU, SIZES)
+        small = judge.limit(RELU, points, None)
+        assert small is not None and judging.LEAST_WAIT < small < JOB_SECONDS / 2
+        judge._took[points[0].values] = 1.0
+        assert judge.limit(RELU, points, None) == JOB_SECONDS
+        monkeypatch.setattr(judging, "LEAST_WAIT", 0.5)
+        monkeypatch.setattr(judging, "SLOWER", 1.0)
+        judge._expected_for = ""
+        begun = time.monotonic()
+        verdict = judge.examine(kernel("spins_deaf_to_signals"), RELU, SIZES)
+        assert verdict.status == "TIMEOUT" and "no answer within" in verdict.log and time.monotonic() - begun < 20
+    with Judge(shared, timeout=30.0) as judge:
+        assert judge.limit(RELU, points, None) is None
 
 
 def gone(process: int) -> bool:

@@ -551,6 +551,25 @@ def hangs_with_a_child(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> N
     time.sleep(60)
 
 
+@add(SPECIAL, "RUNTIME_ERROR", "relu", {}, 60.0, False)
+def ends_itself(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(5)
+
+
+@add(SPECIAL, "TIMEOUT", "relu", {}, 60.0, False)
+def stops_itself(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    right(outs, ins, attrs)
+
+
+@add(SPECIAL, "TIMEOUT", "relu", {}, 60.0, False)
+def spins_deaf_to_signals(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    while True:
+        pass
+
+
 NOTHING: list[Candidate] = []
 """for each op, the kernel that does nothing: the control"""
 
