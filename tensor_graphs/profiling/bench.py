@@ -36,14 +36,14 @@ LATE_SECONDS = 0.02
 KEPT_BYTES = 16 << 20
 """of outputs of timed runs that are kept until the judge has said of which it wants them"""
 
-ENOUGH = 25
-"""runs that count, after which a block need not last longer than it must"""
-
 FEW_QUIET = 8
 """quiet runs without which a block goes on, though its time is over …"""
 
 PATIENCE = (10.0, 2.0)
 """… for so many times its time, at most; half as many after a block that waited in vain, and no fewer than the second"""
+
+WAITED_FOR = 0.15
+"""seconds: of a block that has more time than this, the rest is time enough to wait in"""
 
 MOST_RUNS = 20_000
 
@@ -316,8 +316,9 @@ class _Runs:
 
     def block(self, name: Name, walk: float, budget: float, plan: Callable[[int], Watched], say: Callable[[dict[str, Any]], None],
               ask: Callable[[], dict[str, Any]], kept: _Kept | None = None, rotate: bool = True, fresh: bool = True) -> None:
-        """At least five runs of which the first two do not count, until there are enough quiet ones or the budget [s] is spent; or
-        up to `patience` budgets where hardly any was quiet.
+        """At least five runs of which the first two do not count, until the budget [s] is spent: what else goes on on a machine comes
+        and goes within tenths of a second, and runs within a few milliseconds know one moment of it. Up to `patience` budgets where
+        hardly any run was quiet.
 
         Raises LateError when the kernel has left a hook in the interpreter, by which it could go on working after it returned.
         """
@@ -364,8 +365,8 @@ class _Runs:
             if count >= WARM_UP:
                 calm = passed[-1] <= QUIET * min(self.reference.level, level_of(ordered))
                 quiet += calm and not switched_by[-1]
-            if count >= WARM_UP + 2 and spent > self.least and (
-                    quiet >= ENOUGH or spent > _Runs.patience * budget or (quiet >= FEW_QUIET and spent > budget)):
+            if count >= WARM_UP + 2 and spent > self.least and spent > budget and (
+                    quiet >= FEW_QUIET or spent > _Runs.patience * min(budget, WAITED_FOR)):
                 break
         if quiet >= FEW_QUIET:
             _Runs.patience = PATIENCE[0]

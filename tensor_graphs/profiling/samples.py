@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -54,6 +54,22 @@ def summarise(samples: Sequence[float], wanted: float = 0.99) -> Summary:
         lower, _, upper = statistics.quantiles(ordered, n=4, method="inclusive")
         spread = (upper - lower) / middle
     return Summary(middle, spread, ordered[k - 1], ordered[n - k], max(0.0, 1 - 2 * below))
+
+
+WINDOWS = 16
+"""into which many samples are cut, in the order in which they were taken"""
+
+
+def drifting(samples: Sequence[T], middle: Callable[[Sequence[T]], float]) -> Summary:
+    """Of at least one sample, in the order in which they were taken. median: the middle of all of them.
+
+    What disturbs runs lasts for many of them, so that they do not stand for as many independent ones: the interval is that of the
+    middles of WINDOWS pieces (of single samples, where there are few). spread: of the same.
+    """
+    size = 1 if len(samples) < 2 * WINDOWS else math.ceil(len(samples) / WINDOWS)
+    pieces = summarise([middle(samples[at:at + size]) for at in range(0, len(samples), size)])
+    whole = middle(samples)
+    return replace(pieces, median=whole, low=min(pieces.low, whole), high=max(pieces.high, whole))
 
 
 def thinned(samples: Sequence[T], most: int = MOST) -> list[T]:
