@@ -316,9 +316,9 @@ class _Runs:
 
     def block(self, name: Name, walk: float, budget: float, plan: Callable[[int], Watched], say: Callable[[dict[str, Any]], None],
               ask: Callable[[], dict[str, Any]], kept: _Kept | None = None, rotate: bool = True, fresh: bool = True) -> None:
-        """At least five runs of which the first two do not count, until the budget [s] is spent: what else goes on on a machine comes
-        and goes within tenths of a second, and runs within a few milliseconds know one moment of it. Up to `patience` budgets where
-        hardly any run was quiet.
+        """At least five runs of which the first two do not count, until the budget [s] is spent: what else goes on on a machine
+        comes and goes within tenths of a second, and runs within a few milliseconds know one moment of it. Up to `patience`
+        budgets where hardly any run was quiet.
 
         Raises LateError when the kernel has left a hook in the interpreter, by which it could go on working after it returned.
         """
