@@ -28,7 +28,7 @@ def traces(file: Path) -> int:
 
 def test_ctrl_c_while_profiling_keeps_every_row_and_the_next_call_goes_on(tmp_path: Path) -> None:
     db, graph = tmp_path / "own.db", tmp_path / "softmax.tg"
-    graph.write_text("tg 1\ndim n 1..512\ninput x f32[n, 640]\noutput y = softmax(x)\n")
+    graph.write_text("tg 1\ndim n 1..16\ninput x f32[n, 64]\noutput y = softmax(x)\n")
     arguments = ("profile", graph, "--db", db, "--backends", "numpy")
     process = subprocess.Popen(
         [*TG, *map(str, arguments), "--budget", "100"],
@@ -56,7 +56,7 @@ def test_ctrl_c_while_profiling_keeps_every_row_and_the_next_call_goes_on(tmp_pa
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
 def test_a_second_and_third_ctrl_c_do_not_cut_the_end_short(tmp_path: Path, options: tuple[str, ...]) -> None:
     db, graph = tmp_path / "own.db", tmp_path / "softmax.tg"
-    graph.write_text("tg 1\ndim n 1..512\ninput x f32[n, 640]\noutput y = softmax(x)\n")
+    graph.write_text("tg 1\ndim n 1..16\ninput x f32[n, 64]\noutput y = softmax(x)\n")
     process = subprocess.Popen(
         [*TG, "profile", str(graph), "--db", str(db), "--backends", "numpy", "--budget", "100", *options],
         env=environment(),
