@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from tensor_graphs import blas_threads
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, roundoff, tolerance_for
 from tensor_graphs.compiler.intermediates import Intermediates, Wanted, as_written, forms, in_float64
 from tensor_graphs.compiler.prepare import prepare
@@ -148,12 +149,24 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
             largest_here[table_dim] = max(low, min(high, sizes[table_dim]))
         variants.append(chooser.variant(low, high, binding, largest_here, found, here))
     missing = chooser.queue_misses()
-    plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, asked.notes, asked.reuse_outputs, memory_limit, missing,
+    notes = (*asked.notes, *_threads_in_the_way(variants))
+    plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, notes, asked.reuse_outputs, memory_limit, missing,
                 decided.why, decided.written, asked.prepared)
     check_room(plan)
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
              len(variants[0].program.instructions), time.perf_counter() - started)
     return plan
+
+
+def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
+    """A note where numpy's threads will spin behind its products while native kernels run."""
+    used = [{(k.backend, k.op) for k in v.kernels.values()} for v in variants]
+    mixed = any(any(b == "c" for b, _ in u) and {("numpy", op) for op in ("linear", "dot")} & u for u in used)
+    if not (blas_threads.LATE and mixed):
+        return ()
+    note = ("numpy was imported before tensor_graphs, so its threads spin behind each product and slow down the native kernels "
+            f"that follow; import tensor_graphs first, or set {blas_threads.VARIABLE}={blas_threads.TICKS}")
+    return (note,)
 
 
 def price_points(graph: Graph, at: Mapping[str, int] | None = None,
