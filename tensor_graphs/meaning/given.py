@@ -162,10 +162,9 @@ class Given:
         kind = self.kinds[index]
         if kind.name == "plain":
             self._must_not_wrap(kind)
-            asked = (node.inputs[0], kind.added, kind.sign)
-            common = node in self.shared
             for leaf in kind.leaves:
-                (self.leaves[leaf].common_axes if common else self.leaves[leaf].axes).append((node, *asked[1:]))
+                asked = self.leaves[leaf]
+                (asked.common_axes if node in self.shared else asked.axes).append((node, kind.added, kind.sign))
         elif kind.name != "known":
             if index not in self.shared:
                 raise OutsideFragmentError("an index that is computed from given integers in one of the graphs only", node.location)
