@@ -67,7 +67,7 @@ PLAIN_WORK = 1e10
 
 FEW_BYTES = 256 << 10
 """what moves less than this waits for memory rather than reads it: 64 KB, read cold beside a neighbour, came within 5 % of
-itself in 98 % of pairs of 5 s over the arithmetic reference, and in 44 % over the reading one (5 MB: about half of them, and all)"""
+itself in 98 % of pairs of 5 s over the arithmetic reference, in 44 % over the reading one (5 MB: half, and all)"""
 
 FEW_WAYS = 2
 """in how many ways operands of timed runs that may be compared are stirred, where the oracle is slow: it is asked once for each"""
