@@ -26,8 +26,8 @@ SEVERAL, LEAST_EACH = 20, 0.05
 
 @dataclass(frozen=True)
 class Question:
-    """How long does this kernel take for this signature at these dims? worth: the share of the plan's time that its answer may save.
-    given: operands whose values come from elsewhere."""
+    """How long does this kernel take for this signature at these dims? worth: the share of the plan's time that its answer may
+    save. given: operands whose values come from elsewhere."""
 
     kernel: Kernel
     signature: Signature
