@@ -28,9 +28,10 @@ _LARGER = (13, 11, 17, 12)
 
 _MOST_GENERIC = 16
 _FEW = 8
+"""A dim of no more sizes than this is tried at all of them."""
+
 _LARGEST_PROBE = 1 << 19
 _PROBED = frozenset({"less", "not_equal", "max", "floor", "idiv"})
-"""A dim of no more sizes than this is tried at all of them."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[i
                     for a in atom.args:
                         divisors(a)
 
-    hangs: set[Node] = set()                                # on leaves: sampled, so not compared with sizes
+    hangs: set[Node] = set()                                # on leaves: drawn at their thresholds (given.py), not sizes
     for node in order:
         shape, name = node.types[0].shape, node.op.name
         if node.op in leaves.NAMED_LEAVES or any(i in hangs for i in node.inputs):
