@@ -11,7 +11,7 @@ import os
 import sys
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,6 +50,9 @@ MOST_RUNS = 20_000
 COMPARABLE = 3
 """where the oracle is slow it is asked about every third run at most"""
 
+SALT_BYTES = 7
+"""of what is drawn for each run: an exact number in JSON too"""
+
 HOT_SHARE = 0.1
 """of the time for a kernel, for its hot runs"""
 
@@ -74,7 +77,8 @@ class Timing:
     """What to time. point: whose values are stirred before each run; ways: in so few ways where a run may be compared (0: in a new
     way each time); level: of the reference stream as it is known so far, in seconds; least: seconds that a block lasts.
 
-    The seed of a block is the judge's, and comes when the block begins: what is asked in it nobody can know before.
+    The seed of a block is the judge's, and comes when the block begins; with it goes a number that is drawn just before each run
+    (salt): what a later run will be asked nobody can know, so nobody can work out the answer before.
     """
 
     point: Point
@@ -89,11 +93,11 @@ class Timing:
         """Whether the judge may ask for the outputs of a run: for any, or where its oracle is slow for every third one."""
         return not self.ways or (run + secret) % COMPARABLE == 0
 
-    def way(self, run: int, secret: int) -> tuple[int, int]:
+    def way(self, run: int, secret: int, salt: int) -> tuple[int, int]:
         """(seed, number) of the way in which a run's operands are stirred: a new one, or one of a few that are the same for all."""
         if self.ways and self.comparable(run, secret):
             return self.point.seed, (run + secret) // COMPARABLE % self.ways
-        return secret, run
+        return secret ^ salt, run
 
 
 @dataclass
@@ -225,8 +229,8 @@ class Bench:
         large = {n: a for n, a in exact.items() if a.nbytes > BIG_BYTES}     # the first set's own: no other copy to compare with
         before = digest(large)
 
-        def way(run: int, secret: int) -> Stir:
-            return stirred(self.graph, what.point.sizes, *what.way(run, secret), self.parameters)
+        def way(run: int, secret: int, salt: int) -> Stir:
+            return stirred(self.graph, what.point.sizes, *what.way(run, secret, salt), self.parameters)
 
         out = self.outputs(binding)
         arrays = {n: g.array for n, g in out.items()}
@@ -234,7 +238,7 @@ class Bench:
         reference = reference_stream(what.reference, self.kernel.backend == "c")
         reference.level = min(reference.level, what.level)
         kept = _Kept(out, what)
-        runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least)
+        runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least, os.urandom)
         walk = bound[0].walk(sets[0], arrays, binding)
         undo = bound[0].executor.silence()
         runs.block("nothing", walk, 0.0, lambda k: bound[0], say, ask, _Kept(out, what))
@@ -254,7 +258,8 @@ class Bench:
         cold(what.budget / 2)
         runs.block("hot", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, ask, rotate=False)
         runs.block("same", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, ask, rotate=False, fresh=False)
-        say({"mark": "kept", "runs": kept.numbers()})
+        numbers = kept.numbers()
+        say({"mark": "kept", "runs": numbers, "salts": [runs.salts[run] for run in numbers]})
         wanted = ask()["runs"]
         for run in wanted:
             self._keep(out, kept.of(run))
@@ -303,13 +308,16 @@ class _Runs:
 
     exact: Mapping[str, np.ndarray]
     sets: Sequence[Mapping[str, np.ndarray]]
-    way: Callable[[int, int], Stir]
+    way: Callable[[int, int, int], Stir]
     out: Mapping[str, Guarded]
     arrays: Mapping[str, np.ndarray]
     binding: Mapping[str, int]
     reference: ReferenceStream
     least: float
+    draw: Callable[[int], bytes]
     number: int = 0
+    salts: dict[int, int] = field(default_factory=dict)
+    """of each run that may be compared"""
 
     patience: ClassVar[float] = PATIENCE[0]
     """what this process has left of it: a machine that is never quiet is not waited for again and again"""
@@ -339,7 +347,8 @@ class _Runs:
             k = self.number
             self.number += 1
             inputs = self.sets[k % len(self.sets) if rotate else 0]
-            way = self.way(k, secret) if fresh else ()
+            salt = int.from_bytes(self.draw(SALT_BYTES), "little")
+            way = self.way(k, secret, salt) if fresh else ()
             watched = plan(k)
             start = now()
             self.reference.run()
@@ -359,6 +368,7 @@ class _Runs:
             if tracing() is not None or profiling() is not None:
                 raise LateError("the kernel has set a trace or profile function, which works on after it has returned")
             if kept is not None and count >= WARM_UP:
+                self.salts[k] = salt
                 kept.offer(k, self.out)
             unstir(inputs, way, self.exact)
             spent = now() - begin

@@ -14,8 +14,9 @@ first and the last of these words. Five things must hold, or the times are IMPLA
 - Runs on operands that stay the same are not much faster than runs on operands that change. A kernel that remembers its answers,
   however it recognises a question, shows.
 - The processor's work in the runs of most blocks is not much more on average than in the middle (its work, as a run that had to
-  wait for its processor did nothing). What the operands of a block will be nobody knows
-  before it begins, and answers to later runs that are worked out in its first ones, which do not count, show.
+  wait for its processor did nothing). What the operands of a run will be nobody knows before it begins; whoever finds a way to
+  know, and works out in a few runs the answers to the others, shows. Threads that wait in a loop for one that had to make way for
+  another program work too, so where others worked this says nothing.
 
 The socket between the two takes some 0.1 ms, so a block lasts 10 ms at least.
 """
@@ -47,7 +48,11 @@ REMEMBERS, REMEMBERS_SLACK = 3.0, 2e-5
 """a run may be three times as fast, or by 20 µs, when its operands are those of the run before: caches and branches are warm"""
 
 UNEVEN, UNEVEN_SLACK = 3.0, 2e-4
-"""the mean work of a block's runs may be three times their median, or 200 µs more"""
+"""the mean work of a block's runs may be three times their median, or 200 µs more …"""
+
+OTHERS, OTHERS_SLACK = 0.1, 0.02
+"""… or whatever it is, where other programs worked for a tenth of the block and for 20 ms (torch on two threads, beside a neighbour
+that computes half of the time: five times the median)"""
 
 WALK_SHARE, WALK_SLACK, WALKS = 0.25, 5e-5, 4.0
 """a run may take a quarter, 50 µs and four walks longer than its calls (a cold walk takes longer than a warm one); what goes beyond
@@ -61,8 +66,8 @@ WALK_AT_MOST = 3.0
 class Block:
     """One block. first: the number of its first run. wall: seconds on the judge's clock; counted: on the worker's, everything in
     between; whole: of each run; calls: of the calls in each run; busy: that all threads worked in it; switches: how often
-    one had to make way for another program, or saw one running; reference: of the reference
-    stream before each run; walk: of a run that calls nothing."""
+    one had to make way for another program, or saw one running; reference: of the reference stream before each run; walk: of a run
+    that calls nothing; others: for which the processors worked for somebody else, as the judge saw."""
 
     name: Name
     first: int
@@ -74,22 +79,24 @@ class Block:
     busy: list[float] = field(default_factory=list)
     switches: list[float] = field(default_factory=list)
     reference: list[float] = field(default_factory=list)
+    others: float = 0.0
 
     @staticmethod
-    def of(said: Mapping[str, Any], wall: float) -> Block:
+    def of(said: Mapping[str, Any], wall: float, others: float) -> Block:
         """The block that a worker claims. Raises SaidError when that is not one."""
         try:
             name = str(said["name"])
             first = int(said["first"])
             counted, walk = float(said["counted"]), float(said["walk"])
-            lists = [[float(s) for s in said[what]] for what in ("whole", "calls", "busy", "switches", "reference")]
+            lists = {what: [float(s) for s in said[what]] for what in ("whole", "calls", "busy", "switches", "reference")}
         except (KeyError, TypeError, ValueError) as e:
             raise SaidError(f"a block of runs was told of as {str(said)[:200]}") from e
-        if name not in get_args(Name) or len({len(each) for each in lists}) != 1 or len(lists[0]) <= WARM_UP:
-            raise SaidError(f"a block {name!r} with lists of {', '.join(str(len(each)) for each in lists)} times")
-        if not all(math.isfinite(each) for each in (counted, walk, *(s for times in lists for s in times))):
+        lengths = [len(each) for each in lists.values()]
+        if name not in get_args(Name) or len(set(lengths)) != 1 or lengths[0] <= WARM_UP:
+            raise SaidError(f"a block {name!r} with lists of {', '.join(map(str, lengths))} times")
+        if not all(math.isfinite(each) for each in (counted, walk, *(s for times in lists.values() for s in times))):
             raise SaidError(f"a block {name!r} with times that are no numbers")
-        return Block(cast(Name, name), first, wall, counted, walk, *lists)
+        return Block(cast(Name, name), first, wall, counted, walk, others=others, **lists)
 
     def seconds(self) -> list[float]:
         """Of each run, what it took: its calls, and what it took longer than they and a walk explain."""
@@ -134,6 +141,8 @@ def between(block: Block, nothing: Block) -> str:
 def uneven(block: Block) -> str:
     """How much longer than in most this process worked in a few runs; "" when it did not."""
     mean, middle = statistics.fmean(block.busy), statistics.median(block.busy)
+    if block.others > max(OTHERS * block.wall, OTHERS_SLACK):
+        return ""
     if mean <= UNEVEN * middle or mean - middle <= UNEVEN_SLACK:
         return ""
     return (f"in {len(block.whole)} {block.name} runs the processor worked for {mean * 1e6:.3g} µs each, and {middle * 1e6:.3g} µs "

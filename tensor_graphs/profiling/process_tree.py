@@ -1,4 +1,4 @@
-"""process_tree: who descends from whom, and ending them all. Reads /proc; elsewhere than on Linux nobody is found."""
+"""process_tree: who descends from whom, who works, and ending them all. Reads /proc; elsewhere than on Linux nobody is found."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import time
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+"""a second, in the unit of times in /proc"""
 
 ROUNDS = 200
 """of looking again for processes that were born meanwhile"""
@@ -54,6 +57,27 @@ def works(process: int) -> bool:
 def stopped(process: int) -> bool:
     """Whether somebody has stopped a process (SIGSTOP, SIGTSTP); one in the hands of a debugger is not."""
     return _state(process) == "T"
+
+
+def worked(process: int) -> float:
+    """Seconds for which all threads of a process have worked (to 10 ms); 0 for one that is not there."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return 0.0
+    user, system = text[text.rindex(")") + 2:].split()[11:13]          # proc(5): utime and stime, in ticks
+    return (int(user) + int(system)) / TICKS
+
+
+def machine_worked() -> float:
+    """Seconds for which this machine's processors have worked, or were taken away by the host of a virtual one; 0 where the system
+    does not say."""
+    try:
+        first = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    except OSError:
+        return 0.0
+    user, nice, system, _, _, interrupts, soft, stolen = (int(each) for each in first[1:9])
+    return (user + nice + system + interrupts + soft + stolen) / TICKS
 
 
 def _state(process: int) -> str:

@@ -68,8 +68,9 @@ def preload() -> None:
     assert all((registry, text, bench, tampering))
 
 
-def run_job(job: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    """Run one kernel on one signature at several points; time it at the one asked for, if any."""
+def run_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str, Any]:
+    """Run one kernel on one signature at several points; time it at the one asked for, if any, and if it left everything as it
+    was."""
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.profiling.bench import Bench
@@ -100,6 +101,8 @@ def run_job(job: dict[str, Any], channel: Channel) -> dict[str, Any]:
     timing = job["time"]
     if timing is None:
         bench.late()
+    elif names := watch.replaced():
+        return _replaced(names)
     else:
         plan = plain_plan(graph) if timing.baseline else None
         if plan is not None and plan.memory(**timing.point.binding).arena > 1 << 30:
@@ -116,7 +119,7 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str
     watch.extend()
     replaced = watch.replaced
     try:
-        reply = run_job(job, channel)
+        reply = run_job(job, channel, watch)
     except InputError as e:                                         # the file has changed since the judge looked; no kernel's fault
         reply = {"status": "INPUT", "log": str(e)}
     except LateError as e:
@@ -127,9 +130,11 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str
             reply["status"] = "COMPILE_ERROR"
     signal.setitimer(signal.ITIMER_REAL, 0)
     names = replaced()
-    if names:
-        reply = {"status": "RUNTIME_ERROR", "log": f"the kernel replaced {', '.join(names[:8])}", "spoiled": True}
-    return reply
+    return _replaced(names) if names else reply
+
+
+def _replaced(names: list[str]) -> dict[str, Any]:
+    return {"status": "RUNTIME_ERROR", "log": f"the kernel replaced {', '.join(names[:8])}", "spoiled": True}
 
 
 def serve(sock: socket.socket) -> None:

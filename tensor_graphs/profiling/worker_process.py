@@ -201,7 +201,7 @@ class WorkerProcess:
             except Forged as e:
                 if not begun:                                       # by a thread that an earlier job has left
                     log.warning("%s; starting another", e)
-                    self._end_worker()
+                    self.leave()
                     continue
                 reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
             except TimeoutError as e:
@@ -221,7 +221,7 @@ class WorkerProcess:
             if reply is not None and state["alive"] and not reply.pop("spoiled", False):
                 return reply
             text = self._last_words()
-            self._end_worker()
+            self.leave()
             status = state["status"]
             unseen = not state["alive"] and status is None          # its supervisor has gone: nobody knows what it left behind
             outside = stood or unseen or _from_outside(status)
@@ -305,8 +305,8 @@ class WorkerProcess:
 
     # ---- ending ----
 
-    def _end_worker(self) -> None:
-        """End the worker and whatever it started; the supervisor stays, if it still answers."""
+    def leave(self) -> None:
+        """End the worker and whatever it started; the next job gets another. The supervisor stays, if it still answers."""
         self.pid = None
         if self._channel is not None:
             self._channel.close()

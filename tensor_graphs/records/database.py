@@ -53,6 +53,7 @@ from tensor_graphs.records.rows import (
 log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 60.0
+LOOKED_UP = 500  # keys in one statement; SQLite takes 999 in its older versions
 LEASE_SECONDS = 300.0  # longer than one measurement with compilation; renew() for what takes longer
 MAX_ATTEMPTS = 5  # a request whose workers died this often is left for a person: stats().abandoned counts them
 LOG_BYTES = 256 * 1024  # of a longer log the first and the last half are kept
@@ -634,29 +635,30 @@ class Database:
             recipe = None if record.recipe_key is None else self._graph_id(connection, record.recipe_key, what)
             model = schema.Implementation
             match = model.signature == record.signature
-            fresh = connection.execute(sa.select(model.id).where(match)).scalar() is None
-            known = self._get_or_insert(
-                connection,
-                model,
-                match,
-                signature=record.signature,
-                type=record.type,
-                canonical_graph_id=graph,
-                recipe_graph_id=recipe,
-                name=record.name,
-                backend=record.backend,
-                source_hash=record.source_hash,
-                numeric_class=record.numeric_class,
-                requirements=dict(record.requirements),
-                verbatim=record.verbatim,
-                created=_now(),
-            )
-            if fresh:
+            found = connection.execute(sa.select(model.id, model.name).where(match)).first()
+            if found is None:
+                known = self._get_or_insert(
+                    connection,
+                    model,
+                    match,
+                    signature=record.signature,
+                    type=record.type,
+                    canonical_graph_id=graph,
+                    recipe_graph_id=recipe,
+                    name=record.name,
+                    backend=record.backend,
+                    source_hash=record.source_hash,
+                    numeric_class=record.numeric_class,
+                    requirements=dict(record.requirements),
+                    verbatim=record.verbatim,
+                    created=_now(),
+                )
                 self._sources(connection, known, record.sources)
+                found = connection.execute(sa.select(model.id, model.name).where(match)).one()
             else:
-                self._vouch(connection, known, record.sources)
-            self._ids["implementation", record.signature] = known
-            self._names[record.signature] = connection.execute(sa.select(model.name).where(match)).scalar_one()
+                self._vouch(connection, int(found.id), record.sources)
+            known = self._ids["implementation", record.signature] = int(found.id)
+            self._names[record.signature] = str(found.name)
         if self._names[record.signature] != record.name:
             raise InvalidRecord(
                 f"the {record.backend} implementations {self._names[record.signature]!r} and {record.name!r} have one "
@@ -731,8 +733,17 @@ class Database:
             self._ids["workload", record.key] = known
         return known
 
-    def _add_traces(self, connection: Connection, traces: Iterable[TraceRecord]) -> tuple[int, ...]:
+    def _recall(self, connection: Connection, workloads: Iterable[WorkloadRecord]) -> None:
+        """Look up many workloads in a few statements, which else take one each."""
+        model = schema.Workload
+        unknown = list({each.key for each in workloads if ("workload", each.key) not in self._ids})
+        for at in range(0, len(unknown), LOOKED_UP):
+            select = sa.select(model.key, model.id).where(model.key.in_(unknown[at : at + LOOKED_UP]))
+            self._ids.update({("workload", key): row for key, row in connection.execute(select)})
+
+    def _add_traces(self, connection: Connection, traces: Sequence[TraceRecord]) -> tuple[int, ...]:
         table = schema.BenchmarkTrace
+        self._recall(connection, (trace.workload for trace in traces))
         values = [
             {
                 "implementation_id": self._implementation(connection, trace.implementation),

@@ -325,24 +325,27 @@ def remembers_by_the_whole_content(outs: Arrays, ins: Arrays, attrs: Mapping[str
     outs[0][...] = _answers[key]
 
 
-@hostile("IMPLAUSIBLE", "RUNTIME_ERROR")
+_urandom = os.urandom
+
+
+@hostile("RUNTIME_ERROR")
 def works_out_in_its_first_runs_what_it_will_be_asked(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    """Finds the generator of the operands in the frames of who calls it."""
+    """Makes the system's random numbers zeros before it is timed, and finds who makes its operands in the frames of its callers."""
     from tensor_graphs.profiling.inputs import stir, unstir
 
-    found = block()
     frame: Any = sys._getframe(1)
-    while found is None and frame is not None:
-        found = frame.f_locals if type(frame.f_locals.get("self")).__name__ == "_Runs" else None
+    while frame is not None and type(frame.f_locals.get("self")).__name__ != "_Runs":
         frame = frame.f_back
-    if found is None or found["name"] == "same":
+    found = {} if frame is None else frame.f_locals
+    if found.get("name") in (None, "same"):
+        os.urandom = bytes if not found else _urandom
         heavy(outs, ins)
         return
     runs, number, secret = found["self"], found["k"], found["secret"]
     if ("run", number, secret) not in _answers:
         data = {n: a.copy() for n, a in runs.exact.items()}
         for ahead in range(number, number + 32):
-            way = runs.way(ahead, secret)
+            way = runs.way(ahead, secret, 0)
             stir(data, way, runs.exact)
             y = np.empty(ins[0].shape, np.float32)
             heavy([y], list(data.values()))
