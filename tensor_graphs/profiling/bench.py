@@ -12,6 +12,7 @@ import sys
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import urandom
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -70,6 +71,13 @@ tracing, profiling = sys.gettrace, sys.getprofile
 
 class LateError(Exception):
     """Something went on after the kernel had returned."""
+
+
+class ReplacedError(Exception):
+    """The kernel has put something of its own into the place of what measures it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"the kernel replaced {', '.join(names[:8])}")
 
 
 @dataclass(frozen=True)
@@ -213,13 +221,14 @@ class Bench:
         raise LateError("threads of this process work on after the kernel has returned")
 
     def time(self, what: Timing, plain: CompiledGraph | None, say: Callable[[dict[str, Any]], None],
-             ask: Callable[[], dict[str, Any]]) -> None:
+             ask: Callable[[], dict[str, Any]], replaced: Callable[[], Sequence[str]]) -> None:
         """Time nothing, the kernel, the plain path, the kernel again, then the kernel on hot operands, and on hot operands that
         stay the same; a block each, announced by `say`.
 
         What surrounds a run is known from the runs in which nothing is called. Cold operands rotate over more memory than the
         last-level cache holds. Before each run some values change, so that a remembered answer is of no use, and the outputs are
-        poisoned; behind it they are copied away. When all is done, `ask` says of which runs the judge wants them.
+        poisoned; behind it they are copied away. When all is done, `ask` says of which runs the judge wants them. Raises
+        ReplacedError when at the end of a block `replaced` names anything.
         """
         binding = what.point.binding
         exact = point_inputs(self.graph, what.point)
@@ -238,7 +247,7 @@ class Bench:
         reference = reference_stream(what.reference, self.kernel.backend == "c")
         reference.level = min(reference.level, what.level)
         kept = _Kept(out, what)
-        runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least, os.urandom)
+        runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least, replaced)
         walk = bound[0].walk(sets[0], arrays, binding)
         undo = bound[0].executor.silence()
         runs.block("nothing", walk, 0.0, lambda k: bound[0], say, ask, _Kept(out, what))
@@ -314,7 +323,7 @@ class _Runs:
     binding: Mapping[str, int]
     reference: ReferenceStream
     least: float
-    draw: Callable[[int], bytes]
+    replaced: Callable[[], Sequence[str]]
     number: int = 0
     salts: dict[int, int] = field(default_factory=dict)
     """of each run that may be compared"""
@@ -328,7 +337,8 @@ class _Runs:
         comes and goes within tenths of a second, and runs within a few milliseconds know one moment of it. Up to `patience`
         budgets where hardly any run was quiet.
 
-        Raises LateError when the kernel has left a hook in the interpreter, by which it could go on working after it returned.
+        Raises LateError when the kernel has left a hook in the interpreter, by which it could go on working after it returned, and
+        ReplacedError.
         """
         whole: list[float] = []
         calls: list[float] = []
@@ -347,7 +357,7 @@ class _Runs:
             k = self.number
             self.number += 1
             inputs = self.sets[k % len(self.sets) if rotate else 0]
-            salt = int.from_bytes(self.draw(SALT_BYTES), "little")
+            salt = int.from_bytes(urandom(SALT_BYTES), "little")
             way = self.way(k, secret, salt) if fresh else ()
             watched = plan(k)
             start = now()
@@ -384,6 +394,8 @@ class _Runs:
             _Runs.patience = max(_Runs.patience / 2, PATIENCE[1])
         self.reference.level = min(self.reference.level, level_of(ordered))
         counted = now() - begin
+        if names := self.replaced():                                # between two runs, as when what they are asked is drawn
+            raise ReplacedError(names)
         say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,
              "busy": busy, "switches": switched_by, "reference": passed})
 

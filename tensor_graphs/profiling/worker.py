@@ -69,8 +69,7 @@ def preload() -> None:
 
 
 def run_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str, Any]:
-    """Run one kernel on one signature at several points; time it at the one asked for, if any, and if it left everything as it
-    was."""
+    """Run one kernel on one signature at several points; time it at the one asked for, if any."""
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.profiling.bench import Bench
@@ -101,19 +100,18 @@ def run_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str, An
     timing = job["time"]
     if timing is None:
         bench.late()
-    elif names := watch.replaced():
-        return _replaced(names)
     else:
         plan = plain_plan(graph) if timing.baseline else None
         if plan is not None and plan.memory(**timing.point.binding).arena > 1 << 30:
             plan = None
-        bench.time(timing, bind(plan) if plan is not None else None, channel.send, lambda: channel.receive() or {})
+        bench.time(timing, bind(plan) if plan is not None else None, channel.send, lambda: channel.receive() or {},
+                   watch.replaced)
     return {"status": "RAN", "points": bench.replies[shown:]}
 
 
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str, Any]:
     """`run_job`, whatever the candidate raises; spoiled: nothing else should run in this process."""
-    from tensor_graphs.profiling.bench import LateError
+    from tensor_graphs.profiling.bench import LateError, ReplacedError
     from tensor_graphs.profiling.descriptors import InputError
 
     watch.extend()
@@ -122,7 +120,7 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str
         reply = run_job(job, channel, watch)
     except InputError as e:                                         # the file has changed since the judge looked; no kernel's fault
         reply = {"status": "INPUT", "log": str(e)}
-    except LateError as e:
+    except (LateError, ReplacedError) as e:
         reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
     except BaseException as e:                                      # SystemExit and KeyboardInterrupt of a candidate too
         reply = {"status": "RUNTIME_ERROR", "log": "".join(traceback.format_exception(e))[-8000:]}
@@ -130,11 +128,7 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str
             reply["status"] = "COMPILE_ERROR"
     signal.setitimer(signal.ITIMER_REAL, 0)
     names = replaced()
-    return _replaced(names) if names else reply
-
-
-def _replaced(names: list[str]) -> dict[str, Any]:
-    return {"status": "RUNTIME_ERROR", "log": f"the kernel replaced {', '.join(names[:8])}", "spoiled": True}
+    return {"status": "RUNTIME_ERROR", "log": str(ReplacedError(names)), "spoiled": True} if names else reply
 
 
 def serve(sock: socket.socket) -> None:

@@ -330,15 +330,16 @@ _urandom = os.urandom
 
 @hostile("RUNTIME_ERROR")
 def works_out_in_its_first_runs_what_it_will_be_asked(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    """Makes the system's random numbers zeros before it is timed, and finds who makes its operands in the frames of its callers."""
+    """Lets zeros be drawn for each run until the last blocks begin, and finds who makes its operands in its callers' frames."""
+    from tensor_graphs.profiling import bench
     from tensor_graphs.profiling.inputs import stir, unstir
 
     frame: Any = sys._getframe(1)
     while frame is not None and type(frame.f_locals.get("self")).__name__ != "_Runs":
         frame = frame.f_back
     found = {} if frame is None else frame.f_locals
-    if found.get("name") in (None, "same"):
-        os.urandom = bytes if not found else _urandom
+    bench.urandom = bytes if found.get("name") == "cold" else _urandom
+    if found.get("name") != "cold" or found["count"] == 0:
         heavy(outs, ins)
         return
     runs, number, secret = found["self"], found["k"], found["secret"]

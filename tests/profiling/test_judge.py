@@ -24,6 +24,7 @@ from tensor_graphs.profiling import judge as judging
 from tensor_graphs.profiling.inputs import point_inputs
 from tensor_graphs.profiling.judge import (
     PLAIN,
+    PROCESS_SECONDS,
     VERIFIER,
     Judge,
     environment_of,

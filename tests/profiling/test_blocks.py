@@ -1,0 +1,67 @@
+"""Blocks of timed runs: what is claimed of them, and what is made of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+
+from tensor_graphs.profiling import process_tree
+from tensor_graphs.profiling.bench import Timing
+from tensor_graphs.profiling.blocks import OTHERS_SLACK, Block, uneven
+from tensor_graphs.profiling.inputs import Point
+from tensor_graphs.profiling.protocol import SaidError
+
+RUNS = 40
+
+
+def claimed(**changed: Any) -> dict[str, Any]:
+    """A block of runs of a millisecond each, as a worker claims it."""
+    each = [1e-3] * RUNS
+    return {"name": "cold", "first": 0, "counted": 0.05, "walk": 1e-5, "whole": each, "calls": each, "busy": each,
+            "switches": [0] * RUNS, "reference": [5e-5] * RUNS, **changed}
+
+
+LUMPS = [50e-3] * 4 + [1e-3] * (RUNS - 4)
+
+
+def test_a_few_runs_that_did_the_work_of_others_are_suspicious() -> None:
+    assert uneven(Block.of(claimed(), 0.05, 0.0)) == ""
+    assert "a few did the work of others" in uneven(Block.of(claimed(busy=LUMPS), 0.25, 0.0))
+    assert "a few did the work of others" in uneven(Block.of(claimed(busy=LUMPS), 0.25, OTHERS_SLACK))
+
+
+def test_where_other_programs_worked_threads_that_waited_for_each_other_are_not() -> None:
+    assert uneven(Block.of(claimed(busy=LUMPS), 0.25, 0.1)) == ""
+
+
+@pytest.mark.parametrize("wrong", [{"name": "warm"}, {"whole": [1e-3]}, {"calls": ["soon"] * RUNS}, {"counted": float("nan")},
+                                   {"reference": None}])
+def test_a_claim_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SaidError, match="block"):
+        Block.of(claimed(**wrong), 0.05, 0.0)
+
+
+def test_a_run_is_asked_by_what_is_drawn_for_it_and_one_that_is_compared_with_a_slow_oracle_is_not() -> None:
+    def timing(ways: int) -> Timing:
+        return Timing(Point((("n", 4),), 7), ways, 0.1, False, "read", 1e-4, 0.01)
+
+    assert len({timing(0).way(5, 11, salt) for salt in range(100)}) == 100
+    compared = [run for run in range(30) if timing(2).comparable(run, 11)]
+    assert len(compared) == 10
+    assert len({timing(2).way(run, 11, salt) for run in compared for salt in range(100)}) == 2
+
+
+def test_the_work_of_this_process_is_part_of_the_machines() -> None:
+    if not os.path.exists("/proc/stat"):
+        assert process_tree.machine_worked() == 0.0
+        return
+    mine, all_ = process_tree.worked(os.getpid()), process_tree.machine_worked()
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    assert 0.25 < process_tree.worked(os.getpid()) - mine < 0.6
+    assert process_tree.machine_worked() - all_ > 0.2
+    assert process_tree.worked(2 ** 22 + 1) == 0.0
