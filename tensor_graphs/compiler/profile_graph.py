@@ -185,7 +185,7 @@ def _price(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signatur
     return book.price(kernel, signature, binding, True)
 
 
-def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str] | None = None,
+def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | None = None, backends: Sequence[str] | None = None,
                   database: Database | str | FilePath | None = None, tolerance: float | None = None,
                   at: Mapping[str, int] | None = None, largest: Mapping[str, int] | None = None, threads: int | None = None,
                   timeout: float | None = None, on_step: OnStep | None = None,
@@ -199,7 +199,10 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
     Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
     one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before
     those of kernels on their own; again until nothing is cheaper. Interrupting it (Ctrl-C) keeps every row measured so far; the
-    next call goes on from there. tolerance: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
+    next call goes on from there.
+
+    per_kernel: seconds of timed runs for each kernel (default: 0.25, less of a small budget); from 0.6 on spread over fresh processes.
+    tolerance: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
     Raises NoPathError when nothing may be used from the start.
 
     inputs: where values of inputs and parameters come from: "random" (as all others), a number, "model.safetensors:norm.weight", or
@@ -252,7 +255,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, backends: Sequence[str]
                 if todo and budget > 0:
                     judge.ready()
                 with spent:
-                    for q, status in answer(judge, todo, budget=budget - spent.seconds,
+                    for q, status in answer(judge, todo, budget=budget - spent.seconds, per_kernel=per_kernel,
                                             at_least=1 if budget > 0 and not done else 0):
                         done += 1
                         report.left -= 1

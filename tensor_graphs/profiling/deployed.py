@@ -51,7 +51,7 @@ def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels:
            "backends": tuple(backends), "runs": runs, "threads": judge.threads,
            "modules": sorted({module_of(k) for k in kernels.values()}, key=str),
            "identities": {k.name: k.identity for k in kernels.values()}}
-    reply = judge.worker.run(job)
+    reply = judge.worker.run(job, what=f"{len(paths)} whole paths")
     if reply["status"] != "RAN":
         raise NotDeployed(str(reply.get("log", reply["status"])))
     return [Deployed(path, tuple(found["whole"]), tuple(found["sums"]),

@@ -20,6 +20,9 @@ from tensor_graphs.records.rows import REFUTING
 
 log = logging.getLogger(__name__)
 
+PER_KERNEL = 0.25
+"""seconds of timed runs for one kernel, unless somebody says otherwise"""
+
 SEVERAL, LEAST_EACH = 20, 0.05
 """a budget is shared by so many questions at least, as long as each then has so many seconds"""
 
@@ -76,17 +79,17 @@ def unanswered(database: Database, questions: Sequence[Question], verifier: str,
     return list(out.values())
 
 
-def answer(judge: Judge, questions: Sequence[Question], *, budget: float, seconds_per_kernel: float = 0.25,
+def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_kernel: float | None = None,
            at_least: int = 0) -> Iterator[tuple[Question, str]]:
     """Measure question after question until the budget (seconds) is spent and `at_least` so many are answered.
 
     Yields each with its status as soon as it is stored.
 
-    seconds_per_kernel: at most; less where the budget would go into a few questions otherwise.
+    per_kernel: seconds of timed runs for each; by default PER_KERNEL, or less of a budget that would go into a few questions.
     Every time is stored beside the plain path's time of the same run, where there is a plain path.
     """
     started = time.perf_counter()
-    each = min(seconds_per_kernel, max(LEAST_EACH, budget / SEVERAL))
+    each = min(PER_KERNEL, max(LEAST_EACH, budget / SEVERAL)) if per_kernel is None else per_kernel
     backends = {q.kernel.backend for q in questions}
     verified = {k for b in backends
                 for k in queries.latest_traces(judge.database, environment_of(b, judge.threads), verifier=VERIFIER)}

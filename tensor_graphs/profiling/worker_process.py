@@ -44,7 +44,7 @@ LOOK_SECONDS = 0.25
 STOPPED_SECONDS = 2.0
 """a process that was stopped so long ago is not waited for: whoever meant to let it go on would have"""
 
-SILENT_SECONDS = 5.0
+SILENT_SECONDS = 15.0
 """after so long a wait it is said for whom"""
 
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

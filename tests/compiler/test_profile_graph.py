@@ -58,7 +58,7 @@ def transformer() -> Node:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short samples, and constants of the device that cost nothing: both have tests of their own."""
-    monkeypatch.setattr(questions.answer, "__kwdefaults__", {**questions.answer.__kwdefaults__, "seconds_per_kernel": 0.01})
+    monkeypatch.setattr(questions, "PER_KERNEL", 0.01)
     monkeypatch.setattr("tensor_graphs.profiling.calibration.memory_speeds", lambda: {"read_bandwidth": Speed(2e10, "byte/s")})
     monkeypatch.setattr("tensor_graphs.profiling.calibration.backend_speeds", lambda backend: {"flops_f32": Speed(5e10, "flop/s")})
 
@@ -98,7 +98,8 @@ def test_the_budget_is_for_measuring_and_the_search_before_it_is_told_apart(data
 
 
 def test_a_small_budget_is_shared_by_several_questions(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large one gives each kernel as long as ever."""
+    """A large one gives each kernel as long as ever, and whoever says how long gets that."""
+    monkeypatch.setattr(questions, "PER_KERNEL", 0.25)
     seen: list[float] = []
 
     def examined(self: Judge, *args: Any, budget: float, **more: Any) -> Verdict:
@@ -110,8 +111,9 @@ def test_a_small_budget_is_shared_by_several_questions(database: Database, monke
     asked = [Question(kernel_named("numpy.softmax"), signature_of(node), {}, 1.0)]
     with Judge(database) as judge:
         for budget in (0.1, 2.0, 60.0):
-            list(questions.answer(judge, asked, budget=budget, seconds_per_kernel=0.25))
-    assert seen == [questions.LEAST_EACH, 2.0 / questions.SEVERAL, 0.25]
+            list(questions.answer(judge, asked, budget=budget))
+        list(questions.answer(judge, asked, budget=0.1, per_kernel=4.0))
+    assert seen == [questions.LEAST_EACH, 2.0 / questions.SEVERAL, 0.25, 4.0]
 
 
 def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list[int]) -> None:

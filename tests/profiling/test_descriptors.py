@@ -141,7 +141,7 @@ def test_a_time_on_real_values_is_filed_under_a_workload_that_names_them(shared:
     given = (("x1", at(file)),)
     plain, real = (Question(kernel_named("numpy.linear"), LINEAR, {"n": 3}, 1.0, g) for g in ((), given))
     with Judge(shared) as judge:
-        done = list(answer(judge, [plain, real], budget=60.0, seconds_per_kernel=0.01))
+        done = list(answer(judge, [plain, real], budget=60.0, per_kernel=0.01))
     assert [status for _, status in done] == ["PASSED", "PASSED"]
     assert unanswered(shared, [plain, real], "another verifier") == [plain, real]
     workload = timed_workload(LINEAR, {"n": 3}, given)

@@ -222,13 +222,25 @@ def test_a_time_is_stored_beside_the_plain_path_of_the_same_run(judge: Judge) ->
     for name in ("c.softmax", "numpy.softmax"):
         found = kernel_named(name)
         asked = [Question(found, softmax, SIZES, 1.0)]
-        assert [s for _, s in answer(judge, asked, budget=60.0, seconds_per_kernel=0.05)] == ["PASSED"]
+        assert [s for _, s in answer(judge, asked, budget=60.0, per_kernel=0.05)] == ["PASSED"]
         rows = queries.latest_traces(judge.database, environment_of(found.backend))
         row = rows[found.identity, timed_workload(softmax, SIZES).key]
         (full,) = queries.evidence(judge.database, row.trace_id)
         assert full.baseline == PLAIN and full.baseline_ms is not None and full.baseline_ms > 0
         assert full.speedup_factor == pytest.approx(full.baseline_ms / full.median_ms)
         assert full.tolerance == 1e-4 and full.sample_count >= 5 and full.verifier == VERIFIER
+
+
+def test_a_long_measurement_is_spread_over_fresh_processes(judge: Judge) -> None:
+    def processes(budget: float) -> tuple[int, int]:
+        before = judge.worker.starts
+        verdict = judge.examine(kernel("right_in_place"), RELU, SIZES, time_at=SIZES, budget=budget, verify=False)
+        assert verdict.status == "PASSED" and verdict.plain
+        return verdict.timing["wall"]["processes"], judge.worker.starts - before
+
+    judge.ready()
+    assert processes(PROCESS_SECONDS) == (1, 0)
+    assert processes(3 * PROCESS_SECONDS) == (3, 2)
 
 
 def test_rows_of_one_number_of_threads_are_not_those_of_another() -> None:

@@ -139,7 +139,7 @@ def test_a_refuted_kernel_is_measured_nowhere_else(judge: Judge) -> None:
     before, judge.database = judge.database, fresh
     try:
         questions = [Question(candidate.kernel, signature, {"n": n}, 1.0) for n in (3, 20, 64)]
-        statuses = [status for _, status in answer(judge, questions, budget=60.0, seconds_per_kernel=0.02)]
+        statuses = [status for _, status in answer(judge, questions, budget=60.0, per_kernel=0.02)]
         assert statuses == ["INCORRECT_NUMERICAL", "REFUTED", "REFUTED"]
     finally:
         judge.database = before
