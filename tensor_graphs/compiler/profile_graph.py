@@ -201,7 +201,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     those of kernels on their own; again until nothing is cheaper. Interrupting it (Ctrl-C) keeps every row measured so far; the
     next call goes on from there.
 
-    per_kernel: seconds of timed runs for each kernel (default: 0.25, less of a small budget); from 0.6 on spread over fresh processes.
+    per_kernel: seconds of timed runs for each kernel (default: 0.25, less of a small budget), from 0.6 on over several processes.
     tolerance: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
     Raises NoPathError when nothing may be used from the start.
 
