@@ -27,7 +27,7 @@ import tensor_graphs as tg
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching, why_missing
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling.calibration import known_rates, measure_device
-from tensor_graphs.profiling.judge import Judge
+from tensor_graphs.profiling.judge import Asked, Judge
 from tensor_graphs.profiling.samples import thinned
 from tensor_graphs.records.database import open_database
 
@@ -73,15 +73,16 @@ def chosen(count: int) -> list[tuple[str, Signature]]:
 
 
 def profile_once(count: int, budget: float) -> list[dict[str, Any]]:
-    """Every kernel's row, as a plain document."""
+    """Every kernel's row, as a plain document. They take turns, as the kernels of one signature do when a graph is profiled."""
     rows = []
     with tempfile.TemporaryDirectory() as folder, open_database(Path(folder) / "bench.db") as database:
         measure_device(database)
         with Judge(database, rates=known_rates(database, ("c", "numpy"))) as judge:
-            for name, signature in chosen(count):
-                verdict = judge.examine(kernel_named(name), signature, {}, time_at={}, budget=budget)
-                rows.append({"kernel": name, "what": signature.title(), "status": verdict.status, "log": verdict.log,
-                             **{k: verdict.timing.get(k) for k in ("cold", "over_reference")}})
+            asked = [Asked(kernel_named(name), signature, {}, time_at={}) for name, signature in chosen(count)]
+            for each, verdict in zip(asked, judge.examine_in_turns(asked, budget=budget), strict=True):
+                times = {k: verdict.timing.get(k) for k in ("cold", "over_reference")}
+                rows.append({"kernel": each.kernel.name, "what": each.signature.title(), "status": verdict.status,
+                             "log": verdict.log, **times})
     return rows
 
 

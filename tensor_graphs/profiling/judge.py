@@ -171,6 +171,18 @@ class Verdict:
     seed: int | None = None
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A kernel on a signature, as `Judge.examine` takes it."""
+
+    kernel: Kernel
+    signature: Signature
+    typical: Mapping[str, int]
+    time_at: Mapping[str, int] | None = None
+    verify: bool = True
+    given: Given = ()
+
+
 def out_of_reach(kernel: Kernel) -> str | None:
     """None, or why no other process can import this kernel (then it can neither be compared nor measured)."""
     if kernel.module == MAIN and getattr(sys.modules.get(MAIN), "__file__", None) is None:
@@ -192,7 +204,7 @@ class Judge:
         self._expected_for = ""
         self._took: dict[Point, float] = {}
         """of the oracle, on what it was asked of this signature [s]"""
-        self._secret_of = ("", 0)
+        self._secrets: dict[str, int] = {}
         self._levels: dict[tuple[bool, Kind], float] = {}
         """of the reference streams (native or not, kind), the lowest seen [s]"""
         self._lock = threading.Lock()
@@ -286,41 +298,59 @@ class Judge:
         kernel cannot be judged at all. given: operands whose values, where it is timed, come from elsewhere; raises InputError when
         they do not fit.
         """
-        reason = out_of_reach(kernel)
-        if reason is not None:
-            raise JudgeError(f"kernel {kernel.name!r} cannot be judged: {reason}")
+        return self.examine_in_turns([Asked(kernel, signature, typical, time_at, verify, given)], budget=budget)[0]
+
+    def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3) -> list[Verdict]:
+        """As `examine`, kernels that are to be compared with each other: where a measurement is long enough to be spread over
+        several workers, each round measures a part of every kernel, so that what changes within minutes meets all alike.
+
+        budget: seconds for each of them.
+        """
+        for each in asked:
+            reason = out_of_reach(each.kernel)
+            if reason is not None:
+                raise JudgeError(f"kernel {each.kernel.name!r} cannot be judged: {reason}")
         with self._lock:
-            verdict = self._examine(kernel, signature, typical, time_at, budget, verify, given)
-            doubt = self._doubt(kernel, signature, time_at, verdict, given)
-            if not doubt:
-                return verdict
-            log.info("%s on %s is measured again in a fresh worker: %s", kernel.name, signature.title(), doubt)
-            self.worker.kill()
-            again = self._examine(kernel, signature, typical, time_at, budget, False, given, AGAIN[0])
-            return self._slower(verdict, again, doubt) if again.status == "PASSED" else again
+            return [self._beyond_doubt(each, verdict, budget) for each, verdict in
+                    zip(asked, self._rounds(asked, budget, LEAST_SECONDS), strict=True)]
 
-    def _examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], time_at: Mapping[str, int] | None,
-                 budget: float, verify: bool, given: Given, least: float = LEAST_SECONDS) -> Verdict:
-        """The verdict of one worker, or of several in turn: each measures for a part of the budget."""
-        shown = self.points(kernel, signature, typical) if verify else []
-        if time_at is None:
-            heard = self._ask(kernel, signature, shown, None)
-            return heard if isinstance(heard, Verdict) else self._right(signature, [heard])
+    def _beyond_doubt(self, asked: Asked, verdict: Verdict, budget: float) -> Verdict:
+        doubt = self._doubt(asked, verdict)
+        if not doubt:
+            return verdict
+        log.info("%s on %s is measured again in a fresh worker: %s", asked.kernel.name, asked.signature.title(), doubt)
+        self.worker.kill()
+        (again,) = self._rounds([replace(asked, verify=False)], budget, AGAIN[0])
+        return self._slower(verdict, again, doubt) if again.status == "PASSED" else again
+
+    def _rounds(self, asked: Sequence[Asked], budget: float, least: float) -> list[Verdict]:
+        """A verdict for each: of one worker, or of several that measure for a part of the budget."""
         parts = max(1, min(PROCESSES, int(budget / PROCESS_SECONDS)))
-        hearings: list[_Hearing] = []
+        verdicts: dict[int, Verdict] = {}
+        hearings: dict[int, list[_Hearing]] = {number: [] for number in range(len(asked))}
         for part in range(parts):
-            if part:
-                self.worker.leave()
-            timing = self._timing(kernel, signature, time_at, budget / parts, least, given, baseline=part == 0)
-            heard = self._part(kernel, signature, shown if part == 0 else [], timing)
-            if isinstance(heard, Verdict):
-                return heard
-            hearings.append(heard)
-        return self._weigh(kernel, signature, timing, hearings)
+            for number, each in enumerate(asked):
+                if number in verdicts:
+                    continue
+                if part:
+                    self.worker.leave()
+                shown = self.points(each.kernel, each.signature, each.typical) if each.verify and not part else []
+                timing = self._timing(each, budget / parts, least, baseline=not part) if each.time_at is not None else None
+                heard = self._ask(each.kernel, each.signature, shown, None) if timing is None else self._part(each, shown, timing)
+                if isinstance(heard, Verdict):
+                    verdicts[number] = heard
+                    continue
+                hearings[number].append(heard)
+                if timing is None:
+                    verdicts[number] = self._right(each.signature, [heard])
+                elif part == parts - 1:
+                    verdicts[number] = self._weigh(each.kernel, each.signature, timing, hearings[number])
+        return [verdicts[number] for number in range(len(asked))]
 
-    def _part(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing) -> Verdict | _Hearing:
+    def _part(self, asked: Asked, shown: Sequence[Point], timing: Timing) -> Verdict | _Hearing:
         """What one worker has measured, or why the kernel does not pass. Times that cannot be true are measured again, in longer
         blocks of a fresh worker: a busy machine looks like a cheat for a moment."""
+        kernel, signature = asked.kernel, asked.signature
         tried: list[_Hearing] = []
         for longer in (timing.least, *AGAIN):
             heard = self._ask(kernel, signature, shown, replace(timing, least=max(timing.least, longer)))
@@ -367,14 +397,12 @@ class Judge:
             self._sweep()
 
     def secret(self, signature: Signature) -> int:
-        """The seed of values that show a remembered or prepared answer: drawn for each signature anew, stored with the row."""
-        if self._secret_of[0] != signature.key:
-            self._secret_of = (signature.key, 10_000 + secrets.randbelow(1 << 31))
-        return self._secret_of[1]
+        """The seed of values that show a remembered or prepared answer: drawn for each signature, stored with the row."""
+        return self._secrets.setdefault(signature.key, 10_000 + secrets.randbelow(1 << 31))
 
-    def _timing(self, kernel: Kernel, signature: Signature, time_at: Mapping[str, int], budget: float,
-                least: float, given: Given, baseline: bool) -> Timing:
-        point = Point(_pairs(time_at), self.secret(signature), given=given)
+    def _timing(self, asked: Asked, budget: float, least: float, baseline: bool) -> Timing:
+        kernel, signature, time_at = asked.kernel, asked.signature, asked.time_at or {}
+        point = Point(_pairs(time_at), self.secret(signature), given=asked.given)
         traffic, flops = work(signature, _at(signature, time_at))
         reads = traffic >= FEW_BYTES and traffic / self.rates.bandwidth >= flops / self.rates.flops
         bound: Kind = "read" if reads else "arithmetic"
@@ -417,13 +445,13 @@ class Judge:
                          "runs": sum(len(b.calls) for b in blocks), "processes": len(hearings)}}
         return replace(right, samples=tuple(cold), plain=tuple(plain), timing=told)
 
-    def _doubt(self, kernel: Kernel, signature: Signature, time_at: Mapping[str, int] | None, verdict: Verdict,
-               given: Given) -> str:
+    def _doubt(self, asked: Asked, verdict: Verdict) -> str:
         """Why a time is measured a second time before it is believed; "" when it is not."""
-        if time_at is None or verdict.status != "PASSED":
+        signature = asked.signature
+        if asked.time_at is None or verdict.status != "PASSED":
             return ""
-        best = queries.best_implementation(self.database, signature.key, timed_workload(signature, time_at, given),
-                                           environment_of(kernel.backend, self.threads), float("inf"), verifier=VERIFIER)
+        best = queries.best_implementation(self.database, signature.key, timed_workload(signature, asked.time_at, asked.given),
+                                           environment_of(asked.kernel.backend, self.threads), float("inf"), verifier=VERIFIER)
         median = statistics.median(verdict.samples) * 1e3
         if best and best[0].median_ms is not None and median * SUSPICIOUS < best[0].median_ms:
             return f"{median:.3g} ms, and the best that is known is {best[0].median_ms:.3g} ms"

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.profiling.descriptors import Given
-from tensor_graphs.profiling.judge import VERIFIER, Judge, environment_of, out_of_reach, timed_workload, verify_workload
+from tensor_graphs.profiling.judge import (
+    PROCESS_SECONDS,
+    VERIFIER,
+    Asked,
+    Judge,
+    environment_of,
+    out_of_reach,
+    timed_workload,
+    verify_workload,
+)
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import REFUTING
@@ -83,7 +92,8 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
            at_least: int = 0) -> Iterator[tuple[Question, str]]:
     """Measure question after question until the budget (seconds) is spent and `at_least` so many are answered.
 
-    Yields each with its status as soon as it is stored.
+    Yields each with its status as soon as it is stored. Where the kernels are measured in several processes, those of one signature
+    take turns.
 
     per_kernel: seconds of timed runs for each; by default PER_KERNEL, or less of a budget that would go into a few questions.
     Every time is stored beside the plain path's time of the same run, where there is a plain path.
@@ -95,24 +105,30 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
                 for k in queries.latest_traces(judge.database, environment_of(b, judge.threads), verifier=VERIFIER)}
     refuted: set[tuple[str, str]] = set()
     # questions of one signature in a row: the oracle's answer and the big operands are then made once
-    rank: dict[str, int] = {}
+    of: dict[str, list[Question]] = {}
     for q in questions:
-        rank.setdefault(q.signature.key, len(rank))
-    for number, q in enumerate(sorted(questions, key=lambda q: rank[q.signature.key])):
-        if number >= at_least and time.perf_counter() - started > budget:
+        of.setdefault(q.signature.key, []).append(q)
+    groups = [group for qs in of.values() for group in ([qs] if each >= 2 * PROCESS_SECONDS else [[q] for q in qs])]
+    done = 0
+    for group in groups:
+        if done >= at_least and time.perf_counter() - started > budget:
             return
-        pair = (q.kernel.identity, verify_workload(q.signature).key)
-        if pair in refuted:
-            yield q, "REFUTED"
-            continue
-        new = pair not in verified
-        verdict = judge.examine(q.kernel, q.signature, q.binding, time_at=q.binding, budget=each, verify=new,
-                                given=q.given)
-        if new or verdict.status == "INCORRECT_NUMERICAL" or verdict.status in REFUTING:
-            # the verdict over all sizes; a time-out, a crash or an implausible time at one size stays with that size
-            judge.record(q.kernel, q.signature, verdict, None)
-            verified.add(pair)
-            if verdict.status != "PASSED":
-                refuted.add(pair)
-        judge.record(q.kernel, q.signature, verdict, q.binding, q.given)
-        yield q, verdict.status
+        done += len(group)
+        todo = [q for q in group if _pair(q) not in refuted]
+        yield from ((q, "REFUTED") for q in group if _pair(q) in refuted)
+        new = [_pair(q) not in verified for q in todo]
+        asked = [Asked(q.kernel, q.signature, q.binding, q.binding, fresh, q.given) for q, fresh in zip(todo, new, strict=True)]
+        for q, fresh, verdict in zip(todo, new, judge.examine_in_turns(asked, budget=each), strict=True):
+            if fresh or verdict.status == "INCORRECT_NUMERICAL" or verdict.status in REFUTING:
+                # the verdict over all sizes; a time-out, a crash or an implausible time at one size stays with that size
+                judge.record(q.kernel, q.signature, verdict, None)
+                verified.add(_pair(q))
+                if verdict.status != "PASSED":
+                    refuted.add(_pair(q))
+            judge.record(q.kernel, q.signature, verdict, q.binding, q.given)
+            yield q, verdict.status
+
+
+def _pair(q: Question) -> tuple[str, str]:
+    """What a verdict over all sizes is about."""
+    return q.kernel.identity, verify_workload(q.signature).key

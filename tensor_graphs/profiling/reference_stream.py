@@ -28,7 +28,7 @@ SLICE_BYTES = 1 << 20
 
 NUMBERS = 2048
 PASSES = 2
-"""over f64 numbers that take up 16 KB, and as many results: some 30 µs, and hardly any of it in the interpreter (sums and products of
+"""over f64 numbers that take up 16 KB, and as many results: some 30 µs, and hardly any in the interpreter (sums and products of
 f32 numbers in 32 calls spread by 6 % over twelve processes, sines in ten of the twelve by 0.5 %)"""
 
 

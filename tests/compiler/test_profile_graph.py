@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling import calibration
 from tensor_graphs.profiling import profile as questions
 from tensor_graphs.profiling.descriptors import InputError
-from tensor_graphs.profiling.judge import Judge, Verdict, environment_of
+from tensor_graphs.profiling.judge import Asked, Judge, Verdict, environment_of
 from tensor_graphs.profiling.profile import Question
 from tensor_graphs.profiling.speeds import Speed
 from tensor_graphs.records import queries
@@ -102,11 +102,11 @@ def test_a_small_budget_is_shared_by_several_questions(database: Database, monke
     monkeypatch.setattr(questions, "PER_KERNEL", 0.25)
     seen: list[float] = []
 
-    def examined(self: Judge, *args: Any, budget: float, **more: Any) -> Verdict:
+    def examined(self: Judge, asked: Sequence[Asked], *, budget: float) -> list[Verdict]:
         seen.append(budget)
-        return Verdict("IMPLAUSIBLE", None, None, None, None, "not measured")
+        return [Verdict("IMPLAUSIBLE", None, None, None, None, "not measured") for _ in asked]
 
-    monkeypatch.setattr(Judge, "examine", examined)
+    monkeypatch.setattr(Judge, "examine_in_turns", examined)
     node = tg.softmax(tg.input("x", (3, 8), tg.f32))
     asked = [Question(kernel_named("numpy.softmax"), signature_of(node), {}, 1.0)]
     with Judge(database) as judge:

@@ -26,6 +26,7 @@ from tensor_graphs.profiling.judge import (
     PLAIN,
     PROCESS_SECONDS,
     VERIFIER,
+    Asked,
     Judge,
     environment_of,
     out_of_reach,
@@ -241,6 +242,14 @@ def test_a_long_measurement_is_spread_over_fresh_processes(judge: Judge) -> None
     judge.ready()
     assert processes(PROCESS_SECONDS) == (1, 0)
     assert processes(3 * PROCESS_SECONDS) == (3, 2)
+
+
+def test_kernels_that_are_measured_in_turns_get_a_verdict_each(judge: Judge) -> None:
+    asked = [Asked(kernel(name), RELU, SIZES, SIZES) for name in ("right_in_place", "raises", "one_percent_off")]
+    asked.append(Asked(kernel("right_in_place"), RELU, SIZES))
+    found = judge.examine_in_turns(asked, budget=2 * PROCESS_SECONDS)
+    assert [v.status for v in found] == ["PASSED", "RUNTIME_ERROR", "INCORRECT_NUMERICAL", "PASSED"]
+    assert found[0].timing["wall"]["processes"] == 2 and not found[3].timing
 
 
 def test_rows_of_one_number_of_threads_are_not_those_of_another() -> None:
