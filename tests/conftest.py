@@ -36,8 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
         _home = Path(tempfile.mkdtemp(prefix="tensor_graphs-tests-"))
         os.environ["XDG_DATA_HOME"] = str(_home)
     os.environ.pop("TENSOR_GRAPHS_DB", None)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:           # a shell's background job; its children would be deaf too
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for ends, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(ends) is signal.SIG_IGN:                # a shell's background job, nohup; children would be deaf too
+            signal.signal(ends, handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
