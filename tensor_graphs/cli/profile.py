@@ -27,8 +27,7 @@ def profile(
         typer.Option(
             min=0.001,
             metavar="SECONDS",
-            help="Timed runs for each kernel (0.25, less of a small budget). From 0.6 on they are spread over fresh processes; "
-            "what 4 seconds say agrees within 5 % on another day.",
+            help="Timed runs for each kernel (0.25, less of a small budget), from 0.6 on in several processes.",
         ),
     ] = None,
     at: options.At = None,
