@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,8 +69,10 @@ def preload() -> None:
     assert all((registry, text, bench, tampering))
 
 
-def run_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str, Any]:
-    """Run one kernel on one signature at several points; time it at the one asked for, if any."""
+def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[str]]) -> dict[str, Any]:
+    """Run one kernel on one signature at several points; time it at the one asked for, if any.
+
+    replaced: `Watch.replaced`, looked up before the candidate could replace it."""
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.profiling.bench import Bench
@@ -105,7 +108,7 @@ def run_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str, An
         if plan is not None and plan.memory(**timing.point.binding).arena > 1 << 30:
             plan = None
         bench.time(timing, bind(plan) if plan is not None else None, channel.send, lambda: channel.receive() or {},
-                   watch.replaced)
+                   replaced)
     return {"status": "RAN", "points": bench.replies[shown:]}
 
 
@@ -117,7 +120,7 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str
     watch.extend()
     replaced = watch.replaced
     try:
-        reply = run_job(job, channel, watch)
+        reply = run_job(job, channel, replaced)
     except InputError as e:                                         # the file has changed since the judge looked; no kernel's fault
         reply = {"status": "INPUT", "log": str(e)}
     except (LateError, ReplacedError) as e:
