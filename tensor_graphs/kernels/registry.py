@@ -1,9 +1,9 @@
 """registry: which backends and kernels there are in this process, and why a backend is missing.
 
 A backend is a module that has `NAME`, `available() -> str | None` (None, or why not), `versions() -> dict` and
-`kernels() -> list[Kernel]`. Ours are listed in OURS. One from elsewhere is found by its entry point in the group GROUP when its
-distribution is installed, or it calls `register_backend` when it is imported; single kernels are added with `register`.
-docs/backends.md says how to write one.
+`kernels() -> list[Kernel]`. Ours are listed in OURS, and may have `IMPORTS` (`imports_of`). One from elsewhere is found by its
+entry point in the group GROUP when its distribution is installed, or it calls `register_backend` when it is imported; single
+kernels are added with `register`. docs/backends.md says how to write one.
 """
 
 from __future__ import annotations
@@ -111,6 +111,12 @@ def backend_module(name: str) -> Any:
     if name not in OURS:
         _check_protocol(name, module)
     return module
+
+
+def imports_of(name: str) -> tuple[str, ...]:
+    """The libraries of a backend that take long to import (IMPORTS in its module). Of ours only: the process that forks workers
+    imports them, and it runs nobody's kernel."""
+    return tuple(getattr(backend_module(name), "IMPORTS", ())) if name in OURS else ()
 
 
 def _check_protocol(name: str, module: Any) -> None:

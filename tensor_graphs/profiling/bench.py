@@ -34,6 +34,9 @@ LLC_BYTES = 64 << 20
 LATE_SECONDS = 0.02
 """after so long an output is read again, where there are threads that were not there before"""
 
+HEAP_BYTES = 31 << 20
+"""an array as large as glibc allows for: from 32 MB on it takes each from the system, whatever was freed"""
+
 KEPT_BYTES = 16 << 20
 """of outputs of timed runs that are kept until the judge has said of which it wants them"""
 
@@ -398,6 +401,15 @@ class _Runs:
             raise ReplacedError(names)
         say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,
              "busy": busy, "switches": switched_by, "reference": passed})
+
+
+def grow_heap() -> None:
+    """Let this process keep the memory that its kernels' temporaries take, as a program does that has once freed a large array.
+
+    Until then glibc asks the system for every array of more than 128 KB, and again for each of its pages, call after call; it stops
+    where it has seen one freed (mallopt(3), M_MMAP_THRESHOLD). Whether that has happened would else hang on what ran before.
+    """
+    np.empty(HEAP_BYTES, dtype=np.uint8)
 
 
 def output_file(folder: Path, job: int) -> Path:

@@ -26,7 +26,7 @@ from tensor_graphs.costs.roofline import DeviceRates, work
 from tensor_graphs.devices.environment import Environment, fingerprint
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, KernelError
-from tensor_graphs.kernels.registry import BACKENDS, backend_module
+from tensor_graphs.kernels.registry import BACKENDS, backend_module, imports_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text import print_graph
@@ -69,6 +69,10 @@ PLAIN_WORK = 1e10
 FEW_BYTES = 256 << 10
 """what moves less than this waits for memory rather than reads it: 64 KB, read cold beside a neighbour, came within 5 % of
 itself in 98 % of pairs of 5 s over the arithmetic reference, in 44 % over the reading one (5 MB: half, and all)"""
+
+FLOPS_PER_BYTE = 10.0
+"""work with more flops for each byte it moves is bound by arithmetic, on the CPUs we know. A constant: by measured rates, which
+differ from day to day, the same softmax would be compared with one reference now and with the other then"""
 
 FEW_WAYS = 2
 """in how many ways operands of timed runs that may be compared are stirred, where the oracle is slow: it is asked once for each"""
@@ -324,28 +328,32 @@ class Judge:
         return self._slower(verdict, again, doubt) if again.status == "PASSED" else again
 
     def _rounds(self, asked: Sequence[Asked], budget: float, least: float) -> list[Verdict]:
-        """A verdict for each: of one worker, or of several that measure for a part of the budget."""
+        """A verdict for each: of one worker, or of several that measure for a part of the budget each.
+
+        Where there are several, none has done anything before it measures: what a process has allocated shows in its times.
+        """
         parts = max(1, min(PROCESSES, int(budget / PROCESS_SECONDS)))
-        verdicts: dict[int, Verdict] = {}
-        hearings: dict[int, list[_Hearing]] = {number: [] for number in range(len(asked))}
+        found: list[Verdict | list[_Hearing]] = []
+        for each in asked:
+            heard: Verdict | _Hearing | None = None
+            if each.time_at is None or (each.verify and parts > 1):
+                heard = self._ask(each.kernel, each.signature, self._shown(each), None)
+            found.append([heard] if isinstance(heard, _Hearing) else heard or [])
         for part in range(parts):
             for number, each in enumerate(asked):
-                if number in verdicts:
+                so_far = found[number]
+                if isinstance(so_far, Verdict) or each.time_at is None:
                     continue
-                if part:
+                if parts > 1:
                     self.worker.leave()
-                shown = self.points(each.kernel, each.signature, each.typical) if each.verify and not part else []
-                timing = self._timing(each, budget / parts, least, baseline=not part) if each.time_at is not None else None
-                heard = self._ask(each.kernel, each.signature, shown, None) if timing is None else self._part(each, shown, timing)
-                if isinstance(heard, Verdict):
-                    verdicts[number] = heard
-                    continue
-                hearings[number].append(heard)
-                if timing is None:
-                    verdicts[number] = self._right(each.signature, [heard])
-                elif part == parts - 1:
-                    verdicts[number] = self._weigh(each.kernel, each.signature, timing, hearings[number])
-        return [verdicts[number] for number in range(len(asked))]
+                shown = self._shown(each) if parts == 1 else []
+                heard = self._part(each, shown, self._timing(each, budget / parts, least, baseline=not part))
+                found[number] = heard if isinstance(heard, Verdict) else [*so_far, heard]
+        return [heard if isinstance(heard, Verdict) else self._right(each.signature, heard) if each.time_at is None else
+                self._weigh(each, heard) for each, heard in zip(asked, found, strict=True)]
+
+    def _shown(self, asked: Asked) -> list[Point]:
+        return self.points(asked.kernel, asked.signature, asked.typical) if asked.verify else []
 
     def _part(self, asked: Asked, shown: Sequence[Point], timing: Timing) -> Verdict | _Hearing:
         """What one worker has measured, or why the kernel does not pass. Times that cannot be true are measured again, in longer
@@ -371,6 +379,7 @@ class Judge:
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
                "modules": [module_of(kernel)], "time": timing, "threads": self.threads}
         hearing = _Hearing(self, signature, shown, compare_at_once=timing is None)
+        self.worker.imports = imports_of(kernel.backend)
         try:
             reply = self.worker.run(job, hearing, self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}")
             if reply["status"] == "OTHER":
@@ -403,9 +412,7 @@ class Judge:
     def _timing(self, asked: Asked, budget: float, least: float, baseline: bool) -> Timing:
         kernel, signature, time_at = asked.kernel, asked.signature, asked.time_at or {}
         point = Point(_pairs(time_at), self.secret(signature), given=asked.given)
-        traffic, flops = work(signature, _at(signature, time_at))
-        reads = traffic >= FEW_BYTES and traffic / self.rates.bandwidth >= flops / self.rates.flops
-        bound: Kind = "read" if reads else "arithmetic"
+        bound = _bound(signature, time_at)
         level = self._levels.get((kernel.backend == "c", bound), math.inf)
         timing = Timing(point, 0 if _within(signature, time_at, *QUICK) else FEW_WAYS, budget,
                         baseline and _within(signature, time_at, PLAIN_WORK, 1e12), bound, level, least)
@@ -423,26 +430,28 @@ class Judge:
         """The verdict on a kernel whose outputs are right, without its times."""
         return Verdict("PASSED", *_worst(hearings), "", seed=self.secret(signature))
 
-    def _weigh(self, kernel: Kernel, signature: Signature, timing: Timing, hearings: Sequence[_Hearing]) -> Verdict:
+    def _weigh(self, asked: Asked, hearings: Sequence[_Hearing]) -> Verdict:
         """The verdict on a kernel that is right: PASSED, or IMPLAUSIBLE where the device cannot be so fast."""
+        kernel, signature, binding = asked.kernel, asked.signature, asked.time_at or {}
+        bound = _bound(signature, binding)
         right = self._right(signature, hearings)
         blocks = [b for hearing in hearings for b in hearing.blocks]
         level = min(level_of(b.reference) for b in blocks)          # as the machine is now, not as fast as it ever was
-        known = self._levels.get((kernel.backend == "c", timing.reference), math.inf)
-        self._levels[kernel.backend == "c", timing.reference] = min(known, level)
+        known = self._levels.get((kernel.backend == "c", bound), math.inf)
+        self._levels[kernel.backend == "c", bound] = min(known, level)
         counting = {name: _counting(blocks, name, level) for name in ("cold", "plain", "hot")}
         cold, plain, hot = ([run.seconds for run in thinned(counting[name])] for name in ("cold", "plain", "hot"))
-        floor = self._floor(signature, timing.point.binding)
+        floor = self._floor(signature, binding)
         if statistics.median(cold) < floor:
             return replace(right, status="IMPLAUSIBLE",
                            log=f"{statistics.median(cold):.2g} s: this work takes {floor:.2g} s at least")
         quiet = all(run.quiet for run in counting["cold"])
         told = {"cold": drifting(counting["cold"], _seconds).to_json(1e3),
                 "hot": {**drifting(counting["hot"], _seconds).to_json(1e3), "samples": [s * 1e3 for s in hot]},
-                "reference": {**drifting(counting["cold"], _reference).to_json(1e3), "kind": timing.reference},
+                "reference": {**drifting(counting["cold"], _reference).to_json(1e3), "kind": bound},
                 "over_reference": {**drifting(counting["cold"], _over_quiet if quiet else _over).to_json(), "quiet": quiet},
                 "wall": {"seconds": sum(b.wall for b in blocks), "counted": sum(b.counted for b in blocks),
-                         "runs": sum(len(b.calls) for b in blocks), "processes": len(hearings)}}
+                         "runs": sum(len(b.calls) for b in blocks), "processes": sum(bool(hearing.blocks) for hearing in hearings)}}
         return replace(right, samples=tuple(cold), plain=tuple(plain), timing=told)
 
     def _doubt(self, asked: Asked, verdict: Verdict) -> str:
@@ -692,6 +701,12 @@ def _at(signature: Signature, binding: Mapping[str, int]) -> tuple[tuple[str, in
 
 def _big(signature: Signature, binding: Mapping[str, int]) -> bool:
     return not _within(signature, binding, BIG_WORK, BIG_TRAFFIC)
+
+
+def _bound(signature: Signature, binding: Mapping[str, int]) -> Kind:
+    """What the time of this work is compared with."""
+    traffic, flops = work(signature, _at(signature, binding))
+    return "read" if traffic >= FEW_BYTES and flops <= FLOPS_PER_BYTE * traffic else "arithmetic"
 
 
 def _within(signature: Signature, binding: Mapping[str, int], flops: float, traffic: float) -> bool:

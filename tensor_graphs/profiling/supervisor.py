@@ -4,9 +4,9 @@ The judge is not the candidate's parent: a candidate that kills its parent kills
 no candidate. It adopts every process whose parent has ended (a subreaper), so that a child which hides in a session of its own is
 still found. When the judge goes, the judge's end of the control socket closes; then this process ends the worker and itself.
 
-Commands, one JSON object per message on the control socket: spawn (with the worker's end of a new socket attached; the first
-worker is forked unasked), alive (is the worker?), sweep (the same, and end all that it started: how many there were), end (end the
-worker too).
+Commands, one JSON object per message on the control socket: spawn (with the worker's end of a new socket attached, and names of
+libraries that are to be imported before; the first worker is forked unasked), alive (is the worker?), sweep (the same, and end all
+that it started: how many there were), end (end the worker too).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from tensor_graphs.profiling import process_tree
@@ -40,12 +41,11 @@ class Supervisor:
         signal.set_wakeup_fd(self.bell.fileno(), warn_on_full_buffer=False)
         process_tree.prctl(process_tree.PR_SET_CHILD_SUBREAPER, 1)
 
-    def spawn(self, data: socket.socket) -> None:
-        """Fork a worker. From the second on it finds everything imported that no candidate brings, so that it starts at once."""
-        if self.ended is not None:
-            import tensor_graphs.profiling.worker as worker
+    def spawn(self, data: socket.socket, names: Sequence[str]) -> None:
+        """Fork a worker, which finds everything imported that no candidate brings, libraries of these names too."""
+        import tensor_graphs.profiling.worker as worker
 
-            worker.preload()
+        worker.preload(names)                                       # so that no job waits for it, and no budget pays for it
         self.ended = None
         me = os.getpid()
         self.worker = os.fork()
@@ -114,10 +114,11 @@ class Supervisor:
                 text, given, _, _ = socket.recv_fds(self.control, CONTROL_BYTES, 1)
                 if not text:
                     return
-                what = json.loads(text)["do"]
+                command = json.loads(text)
+                what = command["do"]
                 if what == "spawn":
                     self.end()
-                    self.spawn(socket.socket(fileno=given[0]))
+                    self.spawn(socket.socket(fileno=given[0]), command["names"])
                     continue
                 left = 0
                 if what == "sweep":
@@ -150,7 +151,7 @@ def main() -> None:
     os.set_inheritable(data.fileno(), False)
     supervisor = Supervisor(control)
     try:
-        supervisor.spawn(data)
+        supervisor.spawn(data, sys.argv[3:])
         supervisor.serve()
     except (BrokenPipeError, ConnectionResetError):                 # the judge has gone
         pass

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -74,6 +74,8 @@ class WorkerProcess:
         self.supervisor: subprocess.Popen[bytes] | None = None
         self.pid: int | None = None
         """of the worker; None: there is none"""
+        self.imports: Sequence[str] = ()
+        """libraries that the next worker finds imported, as those before it did: the supervisor then imports them once for all"""
         self.folder = tempfile.TemporaryDirectory(prefix="tensor_graphs-")
         self.count = 0
         self.starts = 0
@@ -135,7 +137,7 @@ class WorkerProcess:
             theirs.close()
         self._channel = Channel(mine, key, judge=True)
         mine.sendall(key)
-        self.pid = int(self._heard()["pid"])
+        self.pid = int(self._heard(START_SECONDS)["pid"])           # which has imported something first
         left = START_SECONDS - self._await_word(START_SECONDS, "the worker to start")
         ready = self._channel.receive(time.monotonic() + max(left, 1.0))
         return ready is not None and ready.get("status") == "READY"
@@ -152,7 +154,7 @@ class WorkerProcess:
         mine, control = socket.socketpair()
         with control, self._said.open("ab") as said:                # a file: a pipe that nobody reads would block who writes much
             ends = (control.fileno(), theirs.fileno())
-            command = [sys.executable, "-m", "tensor_graphs.profiling.supervisor", *map(str, ends)]
+            command = [sys.executable, "-m", "tensor_graphs.profiling.supervisor", *map(str, ends), *self.imports]
             self.supervisor = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
                                                env={**environment, INSIDE: self._token}, pass_fds=ends)
         self._control = mine
@@ -164,7 +166,7 @@ class WorkerProcess:
             self._channel = None
         assert self._control is not None
         try:
-            socket.send_fds(self._control, [b'{"do": "spawn"}'], [theirs.fileno()])
+            socket.send_fds(self._control, [json.dumps({"do": "spawn", "names": self.imports}).encode()], [theirs.fileno()])
         except OSError:
             return False
         return True
@@ -282,10 +284,10 @@ class WorkerProcess:
         while self._ask("alive")["alive"] and time.monotonic() < end:
             time.sleep(0.01)
 
-    def _heard(self) -> dict[str, Any]:
+    def _heard(self, within: float = CONTROL_SECONDS) -> dict[str, Any]:
         """What the supervisor answers. Raises Stopped, OSError or ValueError when it does not."""
         assert self._control is not None and self.supervisor is not None
-        _await(self._control, self.supervisor.pid, CONTROL_SECONDS)
+        _await(self._control, self.supervisor.pid, within)
         self._control.settimeout(1.0)
         found: dict[str, Any] = json.loads(self._control.recv(1 << 16))
         return found

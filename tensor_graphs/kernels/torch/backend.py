@@ -10,6 +10,7 @@ from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.torch import ops
 
 NAME = "torch"
+IMPORTS = ("torch",)
 DTYPES = frozenset({"f32", "f64", "bf16", "f16", "i8", "i16", "i32", "i64", "u8", "bool"})
 """torch's CPU operators are complete for these; u16, u32 and u64 lack most of them"""
 
