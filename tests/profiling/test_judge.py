@@ -244,6 +244,19 @@ def test_a_long_measurement_is_spread_over_fresh_processes(judge: Judge) -> None
     assert processes(3 * PROCESS_SECONDS) == (3, 3)
 
 
+@pytest.mark.parametrize("rates", [DeviceRates(1e6, 1e15), DeviceRates(1e15, 1e6)], ids=["slow memory", "slow arithmetic"])
+def test_what_a_time_is_divided_by_hangs_on_the_work_alone(shared: Database, rates: DeviceRates,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "IMPLAUSIBLE_FACTOR", float("inf"))
+    rows = tg.input("x", (512, 256), tg.f32)
+    nodes = {"read": tg.softmax(rows), "arithmetic": tg.linear(rows, tg.input("w", (512, 256), tg.f32))}
+    with Judge(shared, rates=rates) as judge:
+        for kind, node in nodes.items():
+            found = kernel_named(f"numpy.{node.op.name}")
+            verdict = judge.examine(found, signature_of(node), {}, time_at={}, budget=0.02, verify=False)
+            assert verdict.status == "PASSED" and verdict.timing["reference"]["kind"] == kind
+
+
 def test_kernels_that_are_measured_in_turns_get_a_verdict_each(judge: Judge) -> None:
     asked = [Asked(kernel(name), RELU, SIZES, SIZES) for name in ("right_in_place", "raises", "one_percent_off")]
     asked.append(Asked(kernel("right_in_place"), RELU, SIZES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import socket
 import threading
@@ -66,6 +67,21 @@ def test_a_worker_that_somebody_ends_or_stops_gets_one_more_try(worker: WorkerPr
     thread.join()
     assert reply["status"] == "RAN", reply
     assert worker.starts == 2 and time.monotonic() - begun < 15
+
+
+def test_a_worker_finds_the_libraries_imported_that_its_supervisor_was_told_of(worker: WorkerProcess) -> None:
+    assert worker.run(job("needs_a_library_that_is_there"))["status"] == "RUNTIME_ERROR"
+    worker.leave()
+    worker.imports = ("wave", "no_such_library")                    # whoever needs the second will be told so
+    assert worker.run(job("needs_a_library_that_is_there"))["status"] == "RAN"
+    worker.kill()
+    assert worker.run(job("needs_a_library_that_is_there"))["status"] == "RAN"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="how the C library asks for memory is glibc's matter")
+def test_a_fresh_worker_keeps_the_memory_of_temporaries(worker: WorkerProcess) -> None:
+    reply = worker.run(job("asks_the_system_for_no_page_twice", points=12))
+    assert reply["status"] == "RAN", reply
 
 
 def test_a_kernel_that_ends_its_process_does_so_twice_and_is_blamed(worker: WorkerProcess) -> None:
