@@ -18,12 +18,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import sqlalchemy as sa
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 import tensor_graphs as tg
 from tensor_graphs.kernels.registry import kernel_named
@@ -90,8 +92,9 @@ def drain(file: Path) -> subprocess.Popen[str]:
                             env={**os.environ, "PYTHONPATH": root})
 
 
-def kill_at_random(file: Path, kills: int, questions: int, seed: int = 0, longest: float = LONGEST) -> Report:
-    """Drain a new queue in `file` under so many kills. seed: of the moments, and of who is killed."""
+def kill_at_random(file: Path, kills: int, questions: int, seed: int = 0, longest: float = LONGEST,
+                   on_kill: Callable[[Report], None] = lambda _: None) -> Report:
+    """Drain a new queue in `file` under so many kills. seed: of the moments, and of who is killed. on_kill: is told after each."""
     rng = random.Random(seed)
     report = Report(questions=questions)
     with open_database(file) as database:
@@ -122,6 +125,8 @@ def kill_at_random(file: Path, kills: int, questions: int, seed: int = 0, longes
             now = cold_rows(database)
             report.wrong += [f"a row was lost: {row}" for row in (before - now)]
             before = now
+            report.rows = sum(now.values())
+            on_kill(report)
         last = drain(file)
         said, _ = last.communicate(timeout=600)
         if last.returncode:
@@ -147,8 +152,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--longest", type=float, default=1.0, help="seconds until the kill, at most")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        report = kill_at_random(Path(folder) / "bench.db", args.kills, args.questions, args.seed, args.longest)
+    columns = (*Progress.get_default_columns(), TextColumn("{task.fields[rows]} rows"), TimeElapsedColumn())
+    with tempfile.TemporaryDirectory() as folder, Progress(*columns) as progress:
+        task = progress.add_task("kills", total=args.kills, rows=0)
+
+        def on_kill(so_far: Report) -> None:
+            progress.update(task, completed=so_far.killed.total(), rows=so_far.rows)
+
+        report = kill_at_random(Path(folder) / "bench.db", args.kills, args.questions, args.seed, args.longest, on_kill)
     killed = ", ".join(f"{name} {n}" for name, n in sorted(report.killed.items()))
     print(f"killed: {killed}; {report.rows} rows for {report.questions} questions; {len(report.wrong)} things wrong")
     for line in report.wrong[:20]:

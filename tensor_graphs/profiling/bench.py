@@ -29,7 +29,10 @@ from tensor_graphs.profiling.turns import QUIET_SECONDS
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
 LLC_BYTES = 64 << 20
-"""inputs are rotated over at least this much memory for cold times: beyond the last-level cache of the machines we know"""
+"""inputs are rotated over twice this much memory for cold times, beyond the last-level cache of the machines we know …"""
+
+MOST_COPIES = 64
+"""… unless that takes more of them than this: what is that small is an activation, which is not that cold in its plan either"""
 
 LATE_SECONDS = 0.02
 """after so long an output is read again, where there are threads that were not there before"""
@@ -228,15 +231,16 @@ class Bench:
         """Time nothing, the kernel, the plain path, the kernel again, then the kernel on hot operands, and on hot operands that
         stay the same; a block each, announced by `say`.
 
-        What surrounds a run is known from the runs in which nothing is called. Cold operands rotate over more memory than the
-        last-level cache holds. Before each run some values change, so that a remembered answer is of no use, and the outputs are
-        poisoned; behind it they are copied away. When all is done, `ask` says of which runs the judge wants them. Raises
-        ReplacedError when at the end of a block `replaced` names anything.
+        What surrounds a run is known from the runs in which nothing is called. Cold operands rotate (LLC_BYTES, MOST_COPIES).
+
+        Before each run some values change, so that a remembered answer is of no use, and the outputs are poisoned; behind it they
+        are copied away. When all is done, `ask` says of which runs the judge wants them. Raises ReplacedError when at the end of a
+        block `replaced` names anything.
         """
         binding = what.point.binding
         exact = point_inputs(self.graph, what.point)
         nbytes = sum(a.nbytes for a in exact.values()) or 1
-        copies = max(1, min(64, -(-2 * LLC_BYTES // nbytes)))
+        copies = max(1, min(MOST_COPIES, -(-2 * LLC_BYTES // nbytes)))
         sets = [{n: a if k == 0 and a.nbytes > BIG_BYTES else a.copy() for n, a in exact.items()} for k in range(copies)]
         large = {n: a for n, a in exact.items() if a.nbytes > BIG_BYTES}     # the first set's own: no other copy to compare with
         before = digest(large)

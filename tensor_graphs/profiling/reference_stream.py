@@ -38,9 +38,9 @@ LEVEL = 0.1
 """the share of its times that lie below the reference's level"""
 
 
-def level_of(times: Sequence[float], share: float = LEVEL) -> float:
-    """What the reference takes when nothing disturbs it, in the unit of its times: so many of them lie below; infinity for none."""
-    return sorted(times)[int(len(times) * share)] if times else math.inf
+def level_of(times: Sequence[float]) -> float:
+    """What the reference takes when nothing disturbs it, in the unit of its times; infinity for none."""
+    return sorted(times)[int(len(times) * LEVEL)] if times else math.inf
 
 
 class ReferenceStream:

@@ -232,6 +232,13 @@ def test_a_time_is_stored_beside_the_plain_path_of_the_same_run(judge: Judge) ->
         assert full.tolerance == 1e-4 and full.sample_count >= 5 and full.verifier == VERIFIER
 
 
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every worker finds the machine quiet."""
+    monkeypatch.setattr(judging, "_found_quiet", len)
+
+
+@pytest.mark.usefixtures("quiet")
 def test_a_long_measurement_is_spread_over_fresh_processes(judge: Judge) -> None:
     def processes(budget: float) -> tuple[int, int]:
         before = judge.worker.starts
@@ -257,6 +264,15 @@ def test_what_a_time_is_divided_by_hangs_on_the_work_alone(shared: Database, rat
             assert verdict.status == "PASSED" and verdict.timing["reference"]["kind"] == kind
 
 
+def test_workers_that_find_no_quiet_are_made_up_for_as_often_again(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "_found_quiet", lambda hearings: len(hearings) - 1)
+    one_more = judge.examine(kernel("right_in_place"), RELU, SIZES, time_at=SIZES, budget=2 * PROCESS_SECONDS, verify=False)
+    monkeypatch.setattr(judging, "_found_quiet", lambda hearings: 0)
+    never = judge.examine(kernel("right_in_place"), RELU, SIZES, time_at=SIZES, budget=2 * PROCESS_SECONDS, verify=False)
+    assert [v.timing["wall"]["processes"] for v in (one_more, never)] == [3, 4]
+
+
+@pytest.mark.usefixtures("quiet")
 def test_kernels_that_are_measured_in_turns_get_a_verdict_each(judge: Judge) -> None:
     asked = [Asked(kernel(name), RELU, SIZES, SIZES) for name in ("right_in_place", "raises", "one_percent_off")]
     asked.append(Asked(kernel("right_in_place"), RELU, SIZES))
