@@ -399,7 +399,8 @@ class _Runs:
             _Runs.patience = PATIENCE[0]
         elif spent > budget:
             _Runs.patience = max(_Runs.patience / 2, PATIENCE[1])
-        self.reference.level = min(self.reference.level, level_of(ordered))
+        if name == "cold":                                          # in other blocks more of what it reads is still in a cache
+            self.reference.level = min(self.reference.level, level_of(ordered))
         counted = now() - begin
         if names := self.replaced():                                # between two runs, as when what they are asked is drawn
             raise ReplacedError(names)

@@ -449,7 +449,7 @@ class Judge:
         bound = _bound(signature, binding)
         right = self._right(signature, hearings)
         blocks = [b for hearing in hearings for b in hearing.blocks]
-        level = min(level_of(b.reference) for b in blocks)          # as the machine is now, not as fast as it ever was
+        level = _level(hearings)
         known = self._levels.get((kernel.backend == "c", bound), math.inf)
         self._levels[kernel.backend == "c", bound] = min(known, level)
         counting = {name: _counting(hearings, name, level) for name in ("cold", "plain", "hot")}
@@ -667,6 +667,12 @@ class _Run:
     weight: float
 
 
+def _level(hearings: Sequence[_Hearing]) -> float:
+    """What the reference takes between cold runs while nothing disturbs it, as the machine is now [s]: what a tenth of the blocks
+    see. Not the least of them, which is less the more blocks there are; not that of hot ones, between which caches keep more."""
+    return level_of([level_of(b.reference) for hearing in hearings for b in hearing.blocks if b.name == "cold"])
+
+
 def _counting(hearings: Sequence[_Hearing], name: str, level: float) -> list[_Run]:
     """The quiet runs of this name, or all where they are too few; behind the warm-up."""
     runs, quiet = [], []
@@ -681,7 +687,7 @@ def _counting(hearings: Sequence[_Hearing], name: str, level: float) -> list[_Ru
 
 def _found_quiet(hearings: Sequence[_Hearing]) -> int:
     """How many of these workers could time the kernel while nothing disturbed it: often enough, or half of the time."""
-    level = min(level_of(b.reference) for hearing in hearings for b in hearing.blocks)
+    level = _level(hearings)
     quiet = [[run.quiet for run in _counting([hearing], "cold", level)] for hearing in hearings if hearing.blocks]
     return sum(sum(each) >= min(FEW_QUIET, len(each) / 2) for each in quiet)
 
