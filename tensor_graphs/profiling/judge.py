@@ -110,8 +110,8 @@ slower by some percent, in small ones by a third"""
 PROCESS_SECONDS = 0.3
 """of a measurement, for each of them at least"""
 
-AS_MANY_MORE = 1.0
-"""workers beyond those, as a share of them, in the place of those that found no quiet"""
+MOST_ROUNDS = 2
+"""times as many workers at most, where some found no quiet"""
 
 FAST = 0.05
 """the share of quiet runs that lie below what is compared between days"""
@@ -343,27 +343,31 @@ class Judge:
         """
         parts = max(1, min(PROCESSES, int(budget / PROCESS_SECONDS)))
         several = parts > 1
-        found: list[Verdict | list[_Hearing]] = [[] for _ in asked]
+        verdicts: dict[int, Verdict] = {}
+        hearings: list[list[_Hearing]] = [[] for _ in asked]
 
         def hear(number: int, heard: Verdict | _Hearing) -> None:
-            so_far = found[number]
-            assert not isinstance(so_far, Verdict)
-            found[number] = heard if isinstance(heard, Verdict) else [*so_far, heard]
+            if isinstance(heard, Verdict):
+                verdicts[number] = heard
+            else:
+                hearings[number].append(heard)
 
         for number, each in enumerate(asked):
             if each.time_at is None or (several and each.verify):
                 hear(number, self._ask(each.kernel, each.signature, self._shown(each), None))
-        for part in range(parts + int(parts * AS_MANY_MORE) if several else 1):
+        for part in range(MOST_ROUNDS * parts if several else 1):
             for number, each in enumerate(asked):
-                so_far = found[number]
-                if each.time_at is None or isinstance(so_far, Verdict) or (part >= parts and _found_quiet(so_far) >= parts):
+                if each.time_at is None or number in verdicts or (part >= parts and _found_quiet(hearings[number]) >= parts):
                     continue
                 if several:
                     self.worker.leave()
                 timing = self._timing(each, budget / parts, least, baseline=not part)
                 hear(number, self._part(each, [] if several else self._shown(each), timing))
-        return [heard if isinstance(heard, Verdict) else self._right(each.signature, heard) if each.time_at is None else
-                self._weigh(each, heard) for each, heard in zip(asked, found, strict=True)]
+        for number, each in enumerate(asked):
+            if number not in verdicts:
+                heard = hearings[number]
+                verdicts[number] = self._right(each.signature, heard) if each.time_at is None else self._weigh(each, heard)
+        return [verdicts[number] for number in range(len(asked))]
 
     def _shown(self, asked: Asked) -> list[Point]:
         return self.points(asked.kernel, asked.signature, asked.typical) if asked.verify else []
@@ -703,7 +707,7 @@ def _reference(runs: Sequence[_Run]) -> float:
 def _over_quiet(runs: Sequence[_Run]) -> float:
     """Of runs that nothing disturbed much: the fast ones over the fast ones of the reference. What is left slows down the two
     differently, and only ever slows down. (The same kernels in six quiet processes, drawn from two profiles beside a neighbour: 98
-    of 100 pairs agree within 5 %; 93 with a fifth for FAST, and 89 with five processes.)"""
+    of 100 pairs agree within 5 %; 95 with a fifth for FAST, and 89 with five processes.)"""
     return _fast([(run.seconds, run.weight) for run in runs]) / _fast([(run.reference, run.weight) for run in runs])
 
 
