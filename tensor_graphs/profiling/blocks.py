@@ -103,10 +103,10 @@ class Block:
         return [max(calls, (whole - WALKS * self.walk - WALK_SLACK) / (1 + WALK_SHARE))
                 for calls, whole in zip(self.calls, self.whole, strict=True)]
 
-    def quiet(self, level: float) -> list[bool]:
-        """Of each run, whether nothing disturbed it: the reference stream before it and behind it took what it should (level), and
-        no other program ran."""
-        calm = [reference <= QUIET * level for reference in self.reference]
+    def quiet(self, level: float, bound: float = QUIET) -> list[bool]:
+        """Of each run, whether nothing disturbed it: the reference stream before it and behind it took what it should (level, up to
+        bound times), and no other program ran."""
+        calm = [reference <= bound * level for reference in self.reference]
         return [a and b and not switches for a, b, switches in zip(calm, [*calm[1:], True], self.switches, strict=True)]
 
     def late(self) -> str:
