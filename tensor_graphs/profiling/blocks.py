@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from tensor_graphs.profiling.protocol import SaidError
-from tensor_graphs.profiling.reference_stream import QUIET, level_of
+from tensor_graphs.profiling.reference_stream import level_of
 
 Name = Literal["nothing", "cold", "plain", "hot", "same"]
 
@@ -103,7 +103,7 @@ class Block:
         return [max(calls, (whole - WALKS * self.walk - WALK_SLACK) / (1 + WALK_SHARE))
                 for calls, whole in zip(self.calls, self.whole, strict=True)]
 
-    def quiet(self, level: float, bound: float = QUIET) -> list[bool]:
+    def quiet(self, level: float, bound: float) -> list[bool]:
         """Of each run, whether nothing disturbed it: the reference stream before it and behind it took what it should (level, up to
         bound times), and no other program ran."""
         calm = [reference <= bound * level for reference in self.reference]

@@ -462,13 +462,12 @@ class Judge:
         if statistics.median(cold) < floor:
             return replace(right, status="IMPLAUSIBLE",
                            log=f"{statistics.median(cold):.2g} s: this work takes {floor:.2g} s at least")
-        still = _counting(hearings, "cold", level, STILL)
-        compared = still if _all_quiet(still) else counting["cold"]
-        quiet = _all_quiet(compared)
+        stillest = _counting(hearings, "cold", level, (STILL, QUIET))
+        quiet = all(run.quiet for run in stillest)
         told = {"cold": drifting(counting["cold"], _seconds).to_json(1e3),
                 "hot": {**drifting(counting["hot"], _seconds).to_json(1e3), "samples": [s * 1e3 for s in hot]},
                 "reference": {**drifting(counting["cold"], _reference).to_json(1e3), "kind": bound},
-                "over_reference": {**drifting(compared, _over_quiet if quiet else _over).to_json(), "quiet": quiet},
+                "over_reference": {**drifting(stillest, _over_quiet if quiet else _over).to_json(), "quiet": quiet},
                 "wall": {"seconds": sum(b.wall for b in blocks), "counted": sum(b.counted for b in blocks),
                          "runs": sum(len(b.calls) for b in blocks), "processes": sum(bool(hearing.blocks) for hearing in hearings)}}
         return replace(right, samples=tuple(cold), plain=tuple(plain), timing=told)
@@ -679,16 +678,21 @@ def _level(hearings: Sequence[_Hearing]) -> float:
     return level_of([level_of(b.reference) for hearing in hearings for b in hearing.blocks if b.name == "cold"])
 
 
-def _counting(hearings: Sequence[_Hearing], name: str, level: float, bound: float = QUIET) -> list[_Run]:
-    """The quiet runs of this name, or all where they are too few; behind the warm-up."""
-    runs, quiet = [], []
-    for hearing in hearings:
-        told = [each for b in hearing.blocks if b.name == name
-                for each in list(zip(b.seconds(), b.reference, b.quiet(level, bound), strict=True))[WARM_UP:]]
-        calm = [each for each in told if each[2]]
-        runs += [_Run(*each, 1 / len(told)) for each in told]
-        quiet += [_Run(*each, 1 / max(len(calm), FEW_QUIET)) for each in calm]
-    return quiet if len(quiet) >= FEW_QUIET else runs
+def _counting(hearings: Sequence[_Hearing], name: str, level: float,
+              bounds: Sequence[float] = (QUIET,)) -> list[_Run]:
+    """The runs of this name that were quiet by the first of these bounds by which enough were, or all of them; behind the
+    warm-up."""
+    for bound in bounds:
+        runs, quiet = [], []
+        for hearing in hearings:
+            told = [each for b in hearing.blocks if b.name == name
+                    for each in list(zip(b.seconds(), b.reference, b.quiet(level, bound), strict=True))[WARM_UP:]]
+            calm = [each for each in told if each[2]]
+            runs += [_Run(*each, 1 / len(told)) for each in told]
+            quiet += [_Run(*each, 1 / max(len(calm), FEW_QUIET)) for each in calm]
+        if len(quiet) >= FEW_QUIET:
+            return quiet
+    return runs
 
 
 def _found_quiet(hearings: Sequence[_Hearing]) -> int:
@@ -696,10 +700,6 @@ def _found_quiet(hearings: Sequence[_Hearing]) -> int:
     level = _level(hearings)
     quiet = [[run.quiet for run in _counting([hearing], "cold", level)] for hearing in hearings if hearing.blocks]
     return sum(sum(each) >= min(FEW_QUIET, len(each) / 2) for each in quiet)
-
-
-def _all_quiet(runs: Sequence[_Run]) -> bool:
-    return all(run.quiet for run in runs)
 
 
 def _seconds(runs: Sequence[_Run]) -> float:
