@@ -23,7 +23,7 @@ from tensor_graphs.profiling.blocks import WARM_UP, Name
 from tensor_graphs.profiling.clock import Watched, busy_seconds, now, others_running, sleep, switches
 from tensor_graphs.profiling.inputs import Point, Stir, point_inputs, stir, stirred, unstir
 from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded
-from tensor_graphs.profiling.reference_stream import QUIET, Kind, ReferenceStream, level_of, reference_stream
+from tensor_graphs.profiling.reference_stream import FEW_QUIET, QUIET, Kind, ReferenceStream, level_of, reference_stream
 from tensor_graphs.profiling.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
 from tensor_graphs.profiling.turns import QUIET_SECONDS
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
@@ -43,11 +43,9 @@ HEAP_BYTES = 31 << 20
 KEPT_BYTES = 16 << 20
 """of outputs of timed runs that are kept until the judge has said of which it wants them"""
 
-FEW_QUIET = 8
-"""quiet runs without which a block goes on, though its time is over …"""
-
 PATIENCE = (10.0, 2.0)
-"""… for so many times its time, at most; half as many after a block that waited in vain, and no fewer than the second"""
+"""times its time that a block with fewer than FEW_QUIET quiet runs goes on, at most; half as many after one that waited in vain,
+and no fewer than the second"""
 
 WAITED_FOR = 0.15
 """seconds: of a block that has more time than this, the rest is time enough to wait in"""

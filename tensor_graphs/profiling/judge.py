@@ -13,11 +13,9 @@ import statistics
 import sys
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -36,15 +34,15 @@ from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling import process_tree
 from tensor_graphs.profiling.adversarial import adversarial_points, settled
-from tensor_graphs.profiling.bench import FEW_QUIET, PATIENCE, Timing, output_file
-from tensor_graphs.profiling.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
+from tensor_graphs.profiling.bench import PATIENCE, Timing, output_file
+from tensor_graphs.profiling.blocks import LEAST_SECONDS, Block, implausible
 from tensor_graphs.profiling.clock import TIMER
 from tensor_graphs.profiling.descriptors import Given, InputError
 from tensor_graphs.profiling.inputs import Point, Stir, largest_sizes, point_inputs, stirred, work_points
 from tensor_graphs.profiling.protocol import SaidError
-from tensor_graphs.profiling.reference_stream import QUIET, STILL, Kind, level_of
-from tensor_graphs.profiling.samples import drifting, thinned
+from tensor_graphs.profiling.reference_stream import Kind
 from tensor_graphs.profiling.single import prepared_names
+from tensor_graphs.profiling.weighing import found_quiet, weigh
 from tensor_graphs.profiling.worker import MAIN
 from tensor_graphs.profiling.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.records import queries
@@ -112,9 +110,6 @@ PROCESS_SECONDS = 0.3
 
 MOST_ROUNDS = 2
 """times as many workers at most, where some found no quiet"""
-
-FAST = 0.05
-"""the share of quiet runs that lie below what is compared between days"""
 
 IMPLAUSIBLE_FACTOR = 50.0
 """a time so many times below the device's roofline is no time of this work (caches are at most 20 times as fast as memory)"""
@@ -357,7 +352,7 @@ class Judge:
                 hear(number, self._ask(each.kernel, each.signature, self._shown(each), None))
         for part in range(MOST_ROUNDS * parts if several else 1):
             for number, each in enumerate(asked):
-                if each.time_at is None or number in verdicts or (part >= parts and _found_quiet(hearings[number]) >= parts):
+                if each.time_at is None or number in verdicts or (part >= parts and found_quiet(_timed(hearings[number])) >= parts):
                     continue
                 if several:
                     self.worker.leave()
@@ -452,25 +447,14 @@ class Judge:
         kernel, signature, binding = asked.kernel, asked.signature, asked.time_at or {}
         bound = _bound(signature, binding)
         right = self._right(signature, hearings)
-        blocks = [b for hearing in hearings for b in hearing.blocks]
-        level = _level(hearings)
+        weighed = weigh(_timed(hearings))
         known = self._levels.get((kernel.backend == "c", bound), math.inf)
-        self._levels[kernel.backend == "c", bound] = min(known, level)
-        counting = {name: _counting(hearings, name, level) for name in ("cold", "plain", "hot")}
-        cold, plain, hot = ([run.seconds for run in thinned(counting[name])] for name in ("cold", "plain", "hot"))
-        floor = self._floor(signature, binding)
-        if statistics.median(cold) < floor:
-            return replace(right, status="IMPLAUSIBLE",
-                           log=f"{statistics.median(cold):.2g} s: this work takes {floor:.2g} s at least")
-        stillest = _counting(hearings, "cold", level, (STILL, QUIET))
-        quiet = all(run.quiet for run in stillest)
-        told = {"cold": drifting(counting["cold"], _seconds).to_json(1e3),
-                "hot": {**drifting(counting["hot"], _seconds).to_json(1e3), "samples": [s * 1e3 for s in hot]},
-                "reference": {**drifting(counting["cold"], _reference).to_json(1e3), "kind": bound},
-                "over_reference": {**drifting(stillest, _over_quiet if quiet else _over).to_json(), "quiet": quiet},
-                "wall": {"seconds": sum(b.wall for b in blocks), "counted": sum(b.counted for b in blocks),
-                         "runs": sum(len(b.calls) for b in blocks), "processes": sum(bool(hearing.blocks) for hearing in hearings)}}
-        return replace(right, samples=tuple(cold), plain=tuple(plain), timing=told)
+        self._levels[kernel.backend == "c", bound] = min(known, weighed.level)
+        floor, median = self._floor(signature, binding), statistics.median(weighed.cold)
+        if median < floor:
+            return replace(right, status="IMPLAUSIBLE", log=f"{median:.2g} s: this work takes {floor:.2g} s at least")
+        timing = {**weighed.timing, "reference": {**weighed.timing["reference"], "kind": bound}}
+        return replace(right, samples=weighed.cold, plain=weighed.plain, timing=timing)
 
     def _doubt(self, asked: Asked, verdict: Verdict) -> str:
         """Why a time is measured a second time before it is believed; "" when it is not."""
@@ -661,72 +645,9 @@ def _told(said: Mapping[str, Any], count: int) -> list[_Told]:
     return found
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A timed run that counts: what it took, and the reference stream before it [s]; whether nothing disturbed it. weight: each
-    worker's runs weigh 1 together, or less where they are few: what a process has made faster or slower, all its runs say."""
-
-    seconds: float
-    reference: float
-    quiet: bool
-    weight: float
-
-
-def _level(hearings: Sequence[_Hearing]) -> float:
-    """What the reference takes between cold runs while nothing disturbs it, as the machine is now [s]: what a tenth of the blocks
-    see. Not the least of them, which is less the more blocks there are; not that of hot ones, between which caches keep more."""
-    return level_of([level_of(b.reference) for hearing in hearings for b in hearing.blocks if b.name == "cold"])
-
-
-def _counting(hearings: Sequence[_Hearing], name: str, level: float,
-              bounds: Sequence[float] = (QUIET,)) -> list[_Run]:
-    """The runs of this name that were quiet by the first of these bounds by which enough were, or all of them; behind the
-    warm-up."""
-    for bound in bounds:
-        runs, quiet = [], []
-        for hearing in hearings:
-            told = [each for b in hearing.blocks if b.name == name
-                    for each in list(zip(b.seconds(), b.reference, b.quiet(level, bound), strict=True))[WARM_UP:]]
-            calm = [each for each in told if each[2]]
-            runs += [_Run(*each, 1 / len(told)) for each in told]
-            quiet += [_Run(*each, 1 / max(len(calm), FEW_QUIET)) for each in calm]
-        if len(quiet) >= FEW_QUIET:
-            return quiet
-    return runs
-
-
-def _found_quiet(hearings: Sequence[_Hearing]) -> int:
-    """How many of these workers could time the kernel while nothing disturbed it: often enough, or half of the time."""
-    level = _level(hearings)
-    quiet = [[run.quiet for run in _counting([hearing], "cold", level)] for hearing in hearings if hearing.blocks]
-    return sum(sum(each) >= min(FEW_QUIET, len(each) / 2) for each in quiet)
-
-
-def _seconds(runs: Sequence[_Run]) -> float:
-    return statistics.median(run.seconds for run in runs)
-
-
-def _reference(runs: Sequence[_Run]) -> float:
-    return statistics.median(run.reference for run in runs)
-
-
-def _over_quiet(runs: Sequence[_Run]) -> float:
-    """Of runs that nothing disturbed much: the fast ones over the fast ones of the reference. What is left slows down the two
-    differently, and only ever slows down. (The same kernels in six quiet processes, drawn from two profiles beside a neighbour: 98
-    of 100 pairs agree within 5 %; 95 with a fifth for FAST, and 89 with five processes.)"""
-    return _fast([(run.seconds, run.weight) for run in runs]) / _fast([(run.reference, run.weight) for run in runs])
-
-
-def _fast(weighed: Sequence[tuple[float, float]]) -> float:
-    """The value below which FAST of the weight lies, of at least one."""
-    ordered = sorted(weighed)
-    below = list(accumulate(weight for _, weight in ordered))
-    return ordered[bisect_left(below, FAST * below[-1])][0]
-
-
-def _over(runs: Sequence[_Run]) -> float:
-    """Each run over the reference before it, which was disturbed as it was."""
-    return statistics.median(run.seconds / run.reference for run in runs)
+def _timed(hearings: Sequence[_Hearing]) -> list[list[Block]]:
+    """The blocks of each worker that measured; one may only have compared."""
+    return [hearing.blocks for hearing in hearings if hearing.blocks]
 
 
 def _worst(hearings: Sequence[_Hearing]) -> tuple[float, float, float, float]:

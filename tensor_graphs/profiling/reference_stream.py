@@ -36,6 +36,9 @@ QUIET = 1.25
 STILL = 1.15
 """… and still, when it took so many: some neighbours slow down reading by a fifth, and what works in the shared cache by a third"""
 
+FEW_QUIET = 8
+"""runs: fewer than these say nothing"""
+
 LEVEL = 0.1
 """the share of its times that lie below the reference's level"""
 

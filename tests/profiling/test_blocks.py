@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tensor_graphs.profiling import judge as judging
 from tensor_graphs.profiling import process_tree
 from tensor_graphs.profiling.bench import Timing
 from tensor_graphs.profiling.blocks import OTHERS_SLACK, Block, uneven
 from tensor_graphs.profiling.inputs import Point
 from tensor_graphs.profiling.protocol import SaidError
-from tensor_graphs.profiling.reference_stream import QUIET, STILL
 
 RUNS = 40
 
@@ -55,20 +52,6 @@ def test_a_run_is_asked_by_what_is_drawn_for_it_and_one_that_is_compared_with_a_
     compared = [run for run in range(30) if timing(2).comparable(run, 11)]
     assert len(compared) == 10
     assert len({timing(2).way(run, 11, salt) for run in compared for salt in range(100)}) == 2
-
-
-def test_over_the_reference_the_stillest_runs_count_where_there_are_enough() -> None:
-    """The others take half as long again, beside a neighbour who slows the reference down by a fifth."""
-    def counting(still: int, beside: float) -> set[tuple[float, bool]]:
-        rest = RUNS - still
-        took = [1e-3] * still + [1.5e-3] * rest
-        block = Block.of(claimed(whole=took, calls=took, reference=[1e-4] * still + [beside * 1e-4] * rest), 0.05, 0.0)
-        heard: Any = SimpleNamespace(blocks=[block])
-        return {(run.seconds, run.quiet) for run in judging._counting([heard], "cold", 1e-4, (STILL, QUIET))}
-
-    assert counting(20, 1.2) == {(1e-3, True)}
-    assert counting(6, 1.2) == {(1e-3, True), (1.5e-3, True)}       # too few
-    assert counting(6, 1.4) == {(1e-3, True), (1e-3, False), (1.5e-3, False)}
 
 
 def test_the_work_of_this_process_is_part_of_the_machines() -> None:

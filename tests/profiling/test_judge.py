@@ -235,7 +235,7 @@ def test_a_time_is_stored_beside_the_plain_path_of_the_same_run(judge: Judge) ->
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every worker finds the machine quiet."""
-    monkeypatch.setattr(judging, "_found_quiet", len)
+    monkeypatch.setattr(judging, "found_quiet", len)
 
 
 @pytest.mark.usefixtures("quiet")
@@ -265,9 +265,9 @@ def test_what_a_time_is_divided_by_hangs_on_the_work_alone(shared: Database, rat
 
 
 def test_workers_that_find_no_quiet_are_made_up_for_as_often_again(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "_found_quiet", lambda hearings: len(hearings) - 1)
+    monkeypatch.setattr(judging, "found_quiet", lambda workers: len(workers) - 1)
     one_more = judge.examine(kernel("right_in_place"), RELU, SIZES, time_at=SIZES, budget=2 * PROCESS_SECONDS, verify=False)
-    monkeypatch.setattr(judging, "_found_quiet", lambda hearings: 0)
+    monkeypatch.setattr(judging, "found_quiet", lambda workers: 0)
     never = judge.examine(kernel("right_in_place"), RELU, SIZES, time_at=SIZES, budget=2 * PROCESS_SECONDS, verify=False)
     assert [v.timing["wall"]["processes"] for v in (one_more, never)] == [3, 4]
 
