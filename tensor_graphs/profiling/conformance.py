@@ -21,6 +21,7 @@ from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.paths.lower import VIEW_OPS
 from tensor_graphs.profiling.conformance_cases import instances, ops
 from tensor_graphs.profiling.judge import Judge
+from tensor_graphs.records.queries import reason_of
 
 log = logging.getLogger(__name__)
 
@@ -140,10 +141,8 @@ def judge_cell(kernels: Sequence[Kernel], op: str, dtype: str, judge: Judge, *, 
         verdict = judge.examine(kernel, signature, _sizes(signature, TYPICAL), time_at=large if i == largest else None,
                                 budget=TIME_BUDGET)
         if verdict.status != "PASSED":
-            lines = verdict.log.strip().splitlines() or ["no message"]
-            said = lines[-1] if lines[0].startswith("Traceback") else lines[0]
-            return Cell(op, dtype, "fail", f"{verdict.status}: {kernel.name} on {signature.title()}: {said}", verdict.error, count,
-                        claimed)
+            said = f"{verdict.status}: {kernel.name} on {signature.title()}: {reason_of(verdict.log) or 'no message'}"
+            return Cell(op, dtype, "fail", said, verdict.error, count, claimed)
         worst = max(worst, verdict.error or 0.0)
         if verdict.samples:
             seconds, at = statistics.median(verdict.samples), _at(signature, large)
