@@ -272,6 +272,18 @@ def history(
     return tuple(rows[each] for each in ids)
 
 
+def conditions_of(database: Database, *trace_ids: int) -> dict[int, dict[str, Any]]:
+    """What was stored beside the times of these traces (docs/profiling.md has the keys), by trace id; ids that do not exist are
+    left out."""
+    found: dict[int, dict[str, Any]] = {}
+    with database.reading() as connection:
+        for start in range(0, len(trace_ids), 500):
+            wanted = BenchmarkTrace.id.in_(trace_ids[start : start + 500])
+            rows = connection.execute(sa.select(BenchmarkTrace.id, BenchmarkTrace.conditions).where(wanted))
+            found.update((row[0], row[1]) for row in rows)
+    return found
+
+
 def failures(
     database: Database,
     *,

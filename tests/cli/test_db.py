@@ -168,6 +168,19 @@ def test_history_has_the_failures_and_failures_have_their_first_line(ask, answer
     assert "library not found" in ask("failures", "numpy.softmax", "--db", db).stdout
 
 
+def test_history_shows_the_time_over_the_reference_stream(ask, answer, db: Path) -> None:
+    def conditions(quiet: bool) -> dict[str, object]:
+        return {"over_reference": {"median": 3.41234, "quiet": quiet}, "reference": {"kind": "read"}}
+
+    with open_database(db) as store:
+        store.add_traces([trace(conditions=conditions(True)), trace(conditions=conditions(False)),
+                          trace(conditions={"over_reference": "3.4", "reference": {"kind": "read"}})])
+    foreign, busy, quiet = ask("history", "numpy.softmax", "--limit", 3, "--db", db).stdout.splitlines()[:3]
+    assert "× read, busy" in busy and "3.412 × read " in quiet and "×" not in foreign
+    rows = answer("history", "numpy.softmax", "--limit", 3, "--db", db)
+    assert [row["conditions"] for row in rows[1:]] == [conditions(False), conditions(True)]
+
+
 def raised(depth: int) -> str:
     """What Python prints of an exception that was caused by another, from the midst of some calls."""
     def call(left: int) -> None:

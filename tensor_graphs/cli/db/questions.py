@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -84,15 +84,16 @@ def history(
     rows = queries.history(store, kernel, limit=limit)
     if not rows and not queries.kernels_like(store, kernel):
         raise _unknown_kernel(store, kernel)
+    beside = queries.conditions_of(store, *(r.trace_id for r in rows))
     if json:
-        options.print_json([dataclasses.asdict(r) for r in rows])
+        options.print_json([{**dataclasses.asdict(r), "conditions": beside[r.trace_id]} for r in rows])
         return
     for r in rows:
         time = "" if r.median_ms is None else f"{r.median_ms * 1e3:.1f} µs"
         error = "" if r.max_relative_error is None else f"error {r.max_relative_error:.1e}"
         print(
             f"{r.trace_id:8d}  {r.timestamp:%Y-%m-%d %H:%M:%S}  {r.source_hash[:8]}  {r.kind:8s} {r.status:19s} {time:>12s}  "
-            f"{error:13s} {_place(r)}"
+            f"{_over_reference(beside[r.trace_id]):24s} {error:13s} {_place(r)}"
         )
     if len(rows) == limit:
         print(f"(the newest {limit}; --limit shows more)")
@@ -122,6 +123,15 @@ def failures(
         print(f"(the newest {limit}; --limit shows more)")
     elif not found:
         print("nothing failed")
+
+
+def _over_reference(conditions: Mapping[str, Any]) -> str:
+    """The time over that of the reference stream, which days have in common; "" where it was not measured, or (in a row that came
+    from elsewhere) not so."""
+    match conditions:
+        case {"over_reference": {"median": float(times), "quiet": quiet}, "reference": {"kind": str(kind)}}:
+            return f"{times:.4g} × {kind}{'' if quiet else ', busy'}"
+    return ""
 
 
 def _place(r: Evidence, environment: Environment | None = None) -> str:
