@@ -21,7 +21,7 @@ import numpy as np
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.profiling.blocks import WARM_UP, Name
 from tensor_graphs.profiling.clock import Watched, busy_seconds, now, others_running, sleep, switches
-from tensor_graphs.profiling.inputs import Point, Stir, point_inputs, stir, stirred, unstir
+from tensor_graphs.profiling.inputs import Point, Stir, make_inputs, point_inputs, stir, stirred, unstir
 from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded
 from tensor_graphs.profiling.reference_stream import FEW_QUIET, QUIET, Kind, ReferenceStream, level_of, reference_stream
 from tensor_graphs.profiling.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
@@ -87,7 +87,8 @@ class ReplacedError(Exception):
 @dataclass(frozen=True)
 class Timing:
     """What to time. point: whose values are stirred before each run; ways: in so few ways where a run may be compared (0: in a new
-    way each time); level: of the reference stream as it is known so far, in seconds; least: seconds that a block lasts.
+    way each time); level: of the reference stream as it is known so far, in seconds; least: seconds that a block lasts; anew:
+    operands that get other values altogether in the last block.
 
     The seed of a block is the judge's, and comes when the block begins; with it goes a number that is drawn just before each run
     (salt): what a later run will be asked nobody can know, so nobody can work out the answer before.
@@ -100,6 +101,7 @@ class Timing:
     reference: Kind
     level: float
     least: float
+    anew: tuple[str, ...] = ()
 
     def comparable(self, run: int, secret: int) -> bool:
         """Whether the judge may ask for the outputs of a run: for any, or where its oracle is slow for every third one."""
@@ -226,8 +228,8 @@ class Bench:
 
     def time(self, what: Timing, plain: CompiledGraph | None, say: Callable[[dict[str, Any]], None],
              ask: Callable[[], dict[str, Any]], replaced: Callable[[], Sequence[str]]) -> None:
-        """Time nothing, the kernel, the plain path, the kernel again, then the kernel on hot operands, and on hot operands that
-        stay the same; a block each, announced by `say`.
+        """Time nothing, the kernel, the plain path, the kernel again, then the kernel on hot operands, on hot ones that stay the
+        same, and on operands that are new altogether; a block each, announced by `say`.
 
         What surrounds a run is known from the runs in which nothing is called. Cold operands rotate (LLC_BYTES, MOST_COPIES).
 
@@ -272,11 +274,20 @@ class Bench:
         cold(what.budget / 2)
         runs.block("hot", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, ask, rotate=False)
         runs.block("same", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, ask, rotate=False, fresh=False)
-        numbers = kept.numbers()
+        renewed = _Kept(out, what, every=True)
+        if what.anew:
+            def renew(seed: int) -> None:
+                for name, array in make_inputs(self.graph, binding, seed, what.anew).items():
+                    np.copyto(sets[0][name], array)
+
+            runs.block("new", walk, 0.0, lambda k: bound[0], say, ask, renewed, rotate=False, fresh=False, renew=renew)
+            for name in what.anew:
+                np.copyto(sets[0][name], exact[name])
+        numbers = [*kept.numbers(), *renewed.numbers()]
         say({"mark": "kept", "runs": numbers, "salts": [runs.salts[run] for run in numbers]})
         wanted = ask()["runs"]
         for run in wanted:
-            self._keep(out, kept.of(run))
+            self._keep(out, (renewed if run in renewed.numbers() else kept).of(run))
         self.file.close()
         self.replies[-1]["outside"] = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
         looked_at = range(copies) if copies * nbytes <= KEPT_BYTES else {0, *(run % copies for run in wanted)}
@@ -285,19 +296,20 @@ class Bench:
 
 class _Kept:
     """Copies of what timed runs returned: of all of them, or of as many as there is memory for, every run as likely as any; and of
-    the last one whatever happens, as a kernel may tire. secret: the block's."""
+    the last one whatever happens, as a kernel may tire. secret: the block's. every: of whichever run."""
 
-    def __init__(self, out: Mapping[str, Guarded], timing: Timing) -> None:
-        self.timing = timing
+    def __init__(self, out: Mapping[str, Guarded], timing: Timing, every: bool = False) -> None:
+        self.timing, self.every = timing, every
         self.most = max(2, KEPT_BYTES // max(1, sum(g.nbytes for g in out.values())))
         self.secret = 0
         self.rng = np.random.default_rng()
         self.outputs: dict[int, dict[str, np.ndarray]] = {}
         self.latest = {n: g.bytes.copy() for n, g in out.items()}
-        self.seen = self.last = 0
+        self.seen, self.last = 0, -1
+        self._told: set[int] = set()
 
     def offer(self, run: int, out: Mapping[str, Guarded]) -> None:
-        if not self.timing.comparable(run, self.secret):
+        if not self.every and not self.timing.comparable(run, self.secret):
             return
         self.seen += 1
         self.last = run
@@ -313,7 +325,14 @@ class _Kept:
         return self.latest if run == self.last else self.outputs[run]
 
     def numbers(self) -> list[int]:
-        return sorted({*self.outputs, self.last})
+        return sorted({*self.outputs, *([self.last] if self.seen else [])})
+
+    def digests(self) -> list[tuple[int, str]]:
+        """Of what was kept since this was asked last: run, and digest of its outputs. The judge hears them at the end of a block,
+        so that no later run can put right what this one has returned."""
+        found = [(run, digest(dict(self.of(run)))) for run in self.numbers() if run not in self._told]
+        self._told.update(run for run, _ in found)
+        return found
 
 
 @dataclass
@@ -337,7 +356,8 @@ class _Runs:
     """what this process has left of it: a machine that is never quiet is not waited for again and again"""
 
     def block(self, name: Name, walk: float, budget: float, plan: Callable[[int], Watched], say: Callable[[dict[str, Any]], None],
-              ask: Callable[[], dict[str, Any]], kept: _Kept | None = None, rotate: bool = True, fresh: bool = True) -> None:
+              ask: Callable[[], dict[str, Any]], kept: _Kept | None = None, rotate: bool = True, fresh: bool = True,
+              renew: Callable[[int], None] | None = None) -> None:
         """At least five runs of which the first two do not count, until the budget [s] is spent: what else goes on on a machine
         comes and goes within tenths of a second, and runs within a few milliseconds know one moment of it. Up to `patience`
         budgets where hardly any run was quiet.
@@ -365,6 +385,8 @@ class _Runs:
             salt = int.from_bytes(urandom(SALT_BYTES), "little")
             way = self.way(k, secret, salt) if fresh else ()
             watched = plan(k)
+            if renew is not None:
+                renew(secret ^ salt)
             start = now()
             self.reference.run()
             passed.append(now() - start)
@@ -404,6 +426,8 @@ class _Runs:
             raise ReplacedError(names)
         say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,
              "busy": busy, "switches": switched_by, "reference": passed})
+        if kept is not None and name != "nothing":
+            say({"mark": "returned", "digests": kept.digests()})
 
 
 def grow_heap() -> None:

@@ -1,7 +1,7 @@
 """blocks: runs that are timed in a row, as a worker claims them, and whether the claims can be true.
 
 A worker says when a block begins and when it ends, and what it claims of the runs in between. The judge has its own clock for the
-first and the last of these words. Five things must hold, or the times are IMPLAUSIBLE:
+first and the last of these words. Six things must hold, or the times are IMPLAUSIBLE:
 
 - What the worker's clock counted, runs and the work between them, is no less than SHARE of what the judge saw pass (less SLACK).
   A clock that was slowed down, or work that was put off, shows. A judge that was kept from its processor saw too much pass, so one
@@ -13,6 +13,8 @@ first and the last of these words. Five things must hold, or the times are IMPLA
   stirring operands, the reference stream and copying outputs vary by.
 - Runs on operands that stay the same are not much faster than runs on operands that change. A kernel that remembers its answers,
   however it recognises a question, shows.
+- Runs on operands that are new altogether do not take much longer than runs on operands of which a few values are others than
+  before. A kernel that computes again only what hangs on those, shows.
 - The processor's work in the runs of most blocks is not much more on average than in the middle (its work, as a run that had to
   wait for its processor did nothing). What the operands of a run will be nobody knows before it begins; whoever finds a way to
   know, and works out in a few runs the answers to the others, shows. Threads that wait in a loop for one that had to make way for
@@ -32,7 +34,7 @@ from typing import Any, Literal, cast, get_args
 from tensor_graphs.profiling.protocol import SaidError
 from tensor_graphs.profiling.reference_stream import level_of
 
-Name = Literal["nothing", "cold", "plain", "hot", "same"]
+Name = Literal["nothing", "cold", "plain", "hot", "same", "new"]
 
 WARM_UP = 2
 """runs of a block that do not count"""
@@ -46,6 +48,9 @@ OUTSIDE_SHARE, OUTSIDE_SLACK, OUTSIDE_AROUND = 0.5, 1e-4, 0.25
 
 REMEMBERS, REMEMBERS_SLACK = 3.0, 2e-5
 """a run may be three times as fast, or by 20 µs, when its operands are those of the run before: caches and branches are warm"""
+
+ANEW_SLACK = 1e-4
+"""seconds, likewise, when all of its values are other ones than a few: to make them empties the first caches"""
 
 UNEVEN, UNEVEN_SLACK = 3.0, 2e-4
 """the mean work of a block's runs may be three times their median, or 200 µs more …"""
@@ -161,12 +166,25 @@ def remembered(hot: Block, same: Block) -> str:
             f"are remembered")
 
 
-def implausible(blocks: Sequence[Block]) -> str:
-    """Why these blocks cannot have happened as claimed; "" when they can."""
+def remembered_in_part(cold: Sequence[Block], new: Block) -> str:
+    """How much faster runs are where a few values of the operands are others than where all are new; "" when they are not."""
+    changing = statistics.median(s for b in cold for s in b.seconds()[WARM_UP:])
+    told = list(zip(new.seconds(), new.switches, strict=True))[WARM_UP:]
+    alone = [seconds for seconds, switches in told if not switches]
+    anew = statistics.median(alone or [seconds for seconds, _ in told])
+    if changing * REMEMBERS >= anew or anew - changing <= ANEW_SLACK:
+        return ""
+    return (f"runs on operands of which a few values change take {changing * 1e6:.3g} µs, and {anew * 1e6:.3g} µs when all do: "
+            f"answers are remembered in part")
+
+
+def implausible(blocks: Sequence[Block], *, anew: bool) -> str:
+    """Why these blocks cannot have happened as claimed; "" when they can. anew: the last one's operands had to be new."""
     names = [b.name for b in blocks]
-    if [n for n in names if n != "plain"] != ["nothing", "cold", "cold", "hot", "same"]:
+    if [n for n in names if n != "plain"] != ["nothing", "cold", "cold", "hot", "same", *(["new"] if anew else [])]:
         return f"the blocks of runs were {', '.join(names) or 'none'}"
-    nothing, hot, same = blocks[0], blocks[-2], blocks[-1]
+    by_name = {b.name: b for b in blocks}
+    nothing, hot, same = by_name["nothing"], by_name["hot"], by_name["same"]
     cold = [b for b in blocks if b.name == "cold"]
     late = [b.late() for b in blocks if b.name != "plain"]
     if all(late):
@@ -175,4 +193,5 @@ def implausible(blocks: Sequence[Block]) -> str:
     slower = [between(b, nothing) for b in cold]
     lumps = [why for b in (*cold, hot) if (why := uneven(b))]
     found += [slower[0] if all(slower) else "", lumps[0] if len(lumps) > 1 else "", remembered(hot, same)]
+    found += [remembered_in_part(cold, by_name["new"])] if anew else []
     return next((why for why in found if why), "")

@@ -8,7 +8,7 @@ the op defines that. A `Point` says at which sizes, on which values and in which
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -48,6 +48,7 @@ class Point:
     `like`, and they lie at the addresses at which the worker has just shown those of `like`: a kernel that remembers answers shows.
     special: NaN and infinities among the floats. stirred: which of the `stirs` has changed a few of the values.
     extreme: all floats are of this kind (extremes.py). given: operands whose values come from elsewhere (descriptors.py).
+    anew: a seed, and the operands whose values come from it instead.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -58,6 +59,7 @@ class Point:
     stirred: Stir = ()
     extreme: Extreme | None = None
     given: Given = ()
+    anew: tuple[int, tuple[str, ...]] | None = None
 
     @property
     def binding(self) -> dict[str, int]:
@@ -74,7 +76,7 @@ class Point:
                  *(["NaN and infinities"] if self.special else []),
                  *([f"{self.extreme} values"] if self.extreme is not None else []),
                  *(f"{name} = {descriptor}" for name, descriptor in self.given),
-                 *(["in a timed run"] if self.stirred else []),
+                 *(["in a timed run"] if self.stirred or self.anew else []),
                  *({"in_place": ["in place"], "views": ["strided operands"], "apart": []}[self.form])]
         return f"{where} ({', '.join(notes)})" if notes else where
 
@@ -103,14 +105,15 @@ def integer_range(node: Node, users: list[tuple[Node, int]], binding: Mapping[st
     return (0, 100) if node.dtype.kind == "uint" else (-50, 100)
 
 
-def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
-    """An array per input of the graph at these dims."""
+def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+    """An array per input of the graph at these dims, or for these of them."""
     users: dict[Node, list[tuple[Node, int]]] = {}
     for node in graph.nodes:
         for position, i in enumerate(node.inputs):
             users.setdefault(i, []).append((node, position))
     out: dict[str, np.ndarray] = {}
-    for name, node in graph.inputs.items():
+    for name in graph.inputs if names is None else names:
+        node = graph.inputs[name]
         t = node.type.at(binding)
         if t.dtype.kind == "float" and int(t.size()) > BIG_INPUT:
             out[name] = _big_input(name, t)
@@ -190,6 +193,9 @@ def point_inputs(graph: Graph, point: Point) -> dict[str, np.ndarray]:
                 break                                              # in one operand: inf − inf everywhere would hide the rest
     if point.extreme is not None:
         _make_extreme(graph, found, point.extreme, point.seed)
+    if point.anew is not None:
+        seed, names = point.anew
+        found.update(make_inputs(graph, point.binding, seed, names))
     stir(found, point.stirred, found)
     return found
 
@@ -202,22 +208,31 @@ def _make_extreme(graph: Graph, arrays: dict[str, np.ndarray], kind: Extreme, se
                                           positive=node in positive)
 
 
-def stirred(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number: int, kept: Sequence[str] = ()) -> Stir:
-    """One of endlessly many ways to change some values of the operands, for runs whose answer must not be a remembered one.
+def changeable(graph: Graph, sizes: tuple[tuple[str, int], ...], kept: Sequence[str] = ()) -> dict[str, int]:
+    """The operands that may change from one timed run to the next, and how many values each has.
 
-    Values only change places within an operand, so that they stay legal. kept: operands that stay as they are (what a kernel
-    prepared from them is not prepared again). So do large ones, and the integers of ops that do not define what equal ones mean.
+    kept: operands that stay as they are (what a kernel prepared from them is not prepared again). So do large ones, and the
+    integers of ops that do not define what equal ones mean.
     """
     integers = not any(node.op.name in ("write_at_index", "scatter") for node in graph.nodes)
-    rng = generator(seed, f"stir {number}")
-    found = []
+    found = {}
     for name, node in graph.inputs.items():
         size = int(node.type.at(dict(sizes)).size())
         small = 1 < size and size * node.dtype.itemsize <= BIG_BYTES
         if name not in kept and small and (integers or node.dtype.kind == "float"):
-            length = max(1, min(STRETCH if number % 2 else FEW, size // 2))
-            sources = rng.integers(0, size, length).tolist()
-            found.append((name, int(rng.integers(0, size - length + 1)), tuple(sources)))
+            found[name] = size
+    return found
+
+
+def stirred(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number: int, kept: Sequence[str] = ()) -> Stir:
+    """One of endlessly many ways to change some values of the `changeable` operands, for runs whose answer must not be a remembered
+    one. Values only change places within an operand, so that they stay legal."""
+    rng = generator(seed, f"stir {number}")
+    found = []
+    for name, size in changeable(graph, sizes, kept).items():
+        length = max(1, min(STRETCH if number % 2 else FEW, size // 2))
+        sources = rng.integers(0, size, length).tolist()
+        found.append((name, int(rng.integers(0, size - length + 1)), tuple(sources)))
     return tuple(found)
 
 

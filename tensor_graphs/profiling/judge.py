@@ -38,7 +38,8 @@ from tensor_graphs.profiling.bench import PATIENCE, Timing, output_file
 from tensor_graphs.profiling.blocks import LEAST_SECONDS, Block, implausible
 from tensor_graphs.profiling.clock import TIMER
 from tensor_graphs.profiling.descriptors import Given, InputError
-from tensor_graphs.profiling.inputs import Point, Stir, largest_sizes, point_inputs, stirred, work_points
+from tensor_graphs.profiling.inputs import Point, Stir, changeable, largest_sizes, point_inputs, stirred, work_points
+from tensor_graphs.profiling.memory_guards import digest
 from tensor_graphs.profiling.protocol import SaidError
 from tensor_graphs.profiling.reference_stream import Kind
 from tensor_graphs.profiling.single import prepared_names
@@ -377,7 +378,7 @@ class Judge:
             if isinstance(heard, Verdict):
                 return heard
             tried.append(heard)
-            why = implausible(heard.blocks)
+            why = implausible(heard.blocks, anew=bool(timing.anew))
             if not why:
                 heard.worst = list(_worst(tried))
                 return heard
@@ -390,7 +391,8 @@ class Judge:
         """What a worker says, whose outputs are right; or why the kernel does not pass."""
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
                "modules": [module_of(kernel)], "time": timing, "threads": self.threads}
-        hearing = _Hearing(self, signature, shown, compare_at_once=timing is None)
+        looked_at = 1 if timing is not None and timing.ways else LOOKED_AT
+        hearing = _Hearing(self, signature, shown, compare_at_once=timing is None, looked_at_anew=looked_at)
         self.worker.imports = imports_of(kernel.backend)
         try:
             reply = self.worker.run(job, hearing, self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}")
@@ -405,8 +407,11 @@ class Judge:
                 return wrong
             if timing is not None:
                 for run, found in zip(hearing.runs, _told(reply, len(hearing.runs)), strict=True):
-                    at = replace(timing.point, stirred=self._way(kernel, signature, timing, run, *hearing.secret_of(run)))
-                    wrong = self._compare(signature, at, found, hearing.file(), hearing.worst)
+                    secret, salt = hearing.secret_of(run)
+                    way = self._way(kernel, signature, timing, run, secret, salt)
+                    values = {"anew": (secret ^ salt, timing.anew)} if run in hearing.anew else {"stirred": way}
+                    wrong = self._compare(signature, replace(timing.point, **values), found, hearing.file(), hearing.worst,
+                                          hearing.digests[run])
                     if wrong is not None:
                         return wrong
             return hearing
@@ -427,10 +432,19 @@ class Judge:
         bound = _bound(signature, time_at)
         level = self._levels.get((kernel.backend == "c", bound), math.inf)
         timing = Timing(point, 0 if _within(signature, time_at, *QUICK) else FEW_WAYS, budget,
-                        baseline and _within(signature, time_at, PLAIN_WORK, 1e12), bound, level, least)
+                        baseline and _within(signature, time_at, PLAIN_WORK, 1e12), bound, level, least,
+                        self._anew(asked) if baseline else ())
         if self.expected(signature, replace(point, stirred=self._way(kernel, signature, timing, 0, 0, 0))) is None:
             raise JudgeError(f"{signature.title()} has no value at {dict(time_at)}, so it cannot be timed there")
         return timing
+
+    @staticmethod
+    def _anew(asked: Asked) -> tuple[str, ...]:
+        """The operands that can get new values altogether, once in a measurement: it takes long, and the oracle is asked again."""
+        given = {name for name, _ in asked.given}
+        kept = prepared_names(asked.signature.graph, asked.kernel)
+        names = changeable(asked.signature.graph, _pairs(asked.time_at or {}), kept)
+        return tuple(name for name in names if name not in given)
 
     @staticmethod
     def _way(kernel: Kernel, signature: Signature, timing: Timing, run: int, secret: int, salt: int) -> Stir:
@@ -488,15 +502,17 @@ class Judge:
         for file in Path(self.worker.folder.name).glob("*.bin"):
             file.unlink()
 
-    def _compare(self, signature: Signature, point: Point, found: _Told, file: BinaryIO,
-                 worst: list[float]) -> Verdict | None:
-        """None, or why the outputs that come next in the file are wrong; `worst` collects the errors."""
+    def _compare(self, signature: Signature, point: Point, found: _Told, file: BinaryIO, worst: list[float],
+                 returned: str | None = None) -> Verdict | None:
+        """None, or why the outputs that come next in the file are wrong; `worst` collects the errors. returned: their digest as it
+        was when the block ended in which the kernel returned them."""
         if found.outside:
             return _without_numbers("INCORRECT_SHAPE", f"at {point} it wrote outside: {'; '.join(found.outside)}")
         if found.mutated:
             return _without_numbers("MUTATED_INPUT", f"an operand was changed at {point}")
         expected = self.expected(signature, point)
         assert expected is not None
+        outputs: dict[str, np.ndarray] = {}
         for name, node in signature.graph.outputs.items():
             t = node.type.at(point.binding)
             shape = found.shapes.get(name)
@@ -507,6 +523,7 @@ class Judge:
             data = np.fromfile(file, dtype=np.uint8, count=int(np.prod(shape)) * t.dtype.itemsize)
             if data.nbytes != int(np.prod(shape)) * t.dtype.itemsize:
                 return _without_numbers("INCORRECT_DTYPE", f"output {name}: {data.nbytes} bytes, {t} expected")
+            outputs[name] = data
             report = measure(data.view(t.dtype.numpy).reshape(shape), expected[name], t.dtype)
             errors = (report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)
             limit = SAME_MATH.get(t.dtype.name, 0.0)
@@ -519,6 +536,8 @@ class Judge:
                 return Verdict("INCORRECT_NUMERICAL", error, report.p999, report.norm_error, report.max_absolute_error,
                                f"output {name} at {point}: error {report.max_relative_error:.3g} > {limit:.1g} "
                                f"{report.mismatch or ''}")
+        if returned is not None and digest(outputs) != returned:
+            return _without_numbers("RUNTIME_ERROR", f"an output at {point} was changed after the block of runs that returned it")
         return None
 
     def record(self, kernel: Kernel, signature: Signature, verdict: Verdict, binding: Mapping[str, int] | None,
@@ -544,9 +563,12 @@ class Judge:
 class _Hearing:
     """What the judge hears from the worker in the middle of a job, and when: outputs that are there, blocks that begin and end."""
 
-    def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], compare_at_once: bool) -> None:
-        """compare_at_once: nothing is being timed meanwhile, so that the judge may work."""
+    def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], compare_at_once: bool,
+                 looked_at_anew: int = LOOKED_AT) -> None:
+        """compare_at_once: nothing is being timed meanwhile, so that the judge may work. looked_at_anew: runs on operands that are
+        new altogether of which the outputs are compared."""
         self.judge, self.signature, self.points, self.compare_at_once = judge, signature, points, compare_at_once
+        self.looked_at_anew = looked_at_anew
         self._file: BinaryIO | None = None
         self._forget()
 
@@ -555,6 +577,9 @@ class _Hearing:
         self.blocks: list[Block] = []
         self.worst = [0.0, 0.0, 0.0, 0.0]
         self.runs: list[int] = []
+        self.anew: set[int] = set()
+        self.digests: dict[int, str] = {}
+        """of each run whose outputs the worker has kept, as they were at the end of its block"""
         self._begun, self._secret, self._others = 0.0, 0, 0.0
         self._secrets: list[tuple[int, int]] = []
         """of each block: its first run, and the seed of its runs"""
@@ -578,13 +603,24 @@ class _Hearing:
             case "end":
                 self.blocks.append(Block.of(said, heard - self._begun, self.others() - self._others))
                 self._secrets.append((self.blocks[-1].first, self._secret))
+            case "returned":
+                try:
+                    self.digests = {int(run): str(each) for run, each in said["digests"]} | self.digests
+                except (KeyError, TypeError, ValueError) as e:
+                    raise SaidError("what a block has returned was not said") from e
             case "kept":                                            # chosen now, when all runs are over
                 try:
                     self._salts = {int(n): int(salt) for n, salt in zip(said["runs"], said["salts"], strict=True)}
-                    *others, last = sorted(self._salts)
+                    first = next((b.first for b in self.blocks if b.name == "new"), math.inf)
+                    self.anew = {run for run in self._salts if run >= first}
+                    *others, last = sorted(self._salts.keys() - self.anew)
                 except (KeyError, TypeError, ValueError) as e:
                     raise SaidError(f"outputs were kept of the runs {said.get('runs')}") from e
-                self.runs = [*secrets.SystemRandom().sample(others, min(LOOKED_AT, len(others))), last]
+                if not self._salts.keys() <= self.digests.keys():
+                    raise SaidError("of some runs it was not said what they have returned")
+                draw = secrets.SystemRandom().sample
+                self.runs = [*draw(others, min(LOOKED_AT, len(others))), last,
+                             *draw(sorted(self.anew), min(self.looked_at_anew, len(self.anew)))]
                 return {"runs": self.runs}
             case other:
                 raise SaidError(f"{other!r} is no word of a worker's")

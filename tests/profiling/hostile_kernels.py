@@ -56,15 +56,21 @@ def calls(name: str) -> int:
     return _calls[name]
 
 
-def block() -> dict[str, Any] | None:
-    """The local variables of the block of timed runs that this call is one of; None where it is not, or does not count."""
+def any_block() -> dict[str, Any] | None:
+    """The local variables of the block of timed runs that this call is one of; None where it is not."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         found: dict[str, Any] = frame.f_locals
         if type(found.get("self")).__name__ == "_Runs":
-            return found if found["count"] >= 2 and found["name"] == "cold" else None
+            return found
         frame = frame.f_back
     return None
+
+
+def block() -> dict[str, Any] | None:
+    """The same of a cold run that counts; None where it is none."""
+    found = any_block()
+    return found if found is not None and found["count"] >= 2 and found["name"] == "cold" else None
 
 
 def timed_by_now(name: str, verified: int = 14) -> bool:
@@ -323,6 +329,25 @@ def remembers_by_the_whole_content(outs: Arrays, ins: Arrays, attrs: Mapping[str
         heavy([y], ins)
         _answers[key] = y
     outs[0][...] = _answers[key]
+
+
+@hostile("IMPLAUSIBLE")
+def computes_again_only_the_rows_that_changed(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, y = ins[0], outs[0]
+    kept = _rows.get(x.shape)
+    changed = np.ones(len(x), dtype=bool) if kept is None else (x != kept[0]).any(axis=1)
+    if kept is None or 2 * changed.sum() > len(x):
+        heavy(outs, ins)
+        _rows[x.shape] = (x.copy(), y.copy())
+        return
+    end = clock() + 3e-3 * changed.mean()
+    y[...] = kept[1]
+    y[changed] = np.maximum(x[changed], 0)
+    while clock() < end:
+        pass
+
+
+_rows: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
 
 
 _urandom = os.urandom
@@ -609,6 +634,31 @@ def speaks_for_the_worker_with_its_own_key(outs: Arrays, ins: Arrays, attrs: Map
 def closes_every_file(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     right(outs, ins, attrs)
     os.closerange(3, 1024)
+
+
+@hostile(*STOPPED, *NOTHING_RIGHT)
+def puts_right_later_what_the_worker_has_kept(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """Returns at once from cold runs, and works out what they were asked when only hot ones are on the clock."""
+    from tensor_graphs.profiling.inputs import stir
+
+    found = any_block()
+    if found is not None and found["name"] == "cold":
+        _owed.append((found["kept"], found["k"], found["secret"]))
+        return
+    right(outs, ins, attrs)
+    for kept, run, secret in _owed if found is not None and found["name"] != "nothing" else ():
+        runs = found["self"]                                        # type: ignore[index]
+        arrays = {name: array.copy() for name, array in runs.exact.items()}
+        stir(arrays, runs.way(run, secret, runs.salts.get(run, 0)), runs.exact)
+        (x,) = arrays.values()
+        for each in [kept.outputs.get(run), kept.latest if run == kept.last else None]:
+            for data in (each or {}).values():
+                data[...] = np.maximum(x, 0).reshape(-1).view(np.uint8)
+    if found is not None:
+        _owed.clear()
+
+
+_owed: list[tuple[Any, int, int]] = []
 
 
 @hostile("INCORRECT_DTYPE", "INCORRECT_NUMERICAL", *STOPPED)
