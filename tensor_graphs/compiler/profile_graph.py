@@ -23,7 +23,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.path import NoPathError, Path, Paths, Price, needs_choice
 from tensor_graphs.profiling.calibration import known_rates, measure_device
-from tensor_graphs.profiling.deployed import NotDeployed, measure_deployed, record_deployed
+from tensor_graphs.profiling.deployed import NotDeployed, measure_deployed, record_deployed, refute
 from tensor_graphs.profiling.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
 from tensor_graphs.profiling.judge import VERIFIER, Judge
 from tensor_graphs.profiling.profile import ProfileReport, Question, answer, question_key, unanswered
@@ -162,6 +162,9 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: S
             found = measure_deployed(judge, graph, both, kernels, at, backends)
         except NotDeployed as e:
             log.warning("the path %s could not be measured as a whole: %s", path.id, e)
+            if e.path is not None and refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER):
+                guessed = None                                      # other paths are the cheapest now
+                continue
             break
         measured += record_deployed(judge, found, kernels, signatures, at, VERIFIER)
     return measured

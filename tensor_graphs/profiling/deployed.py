@@ -3,7 +3,8 @@
 A kernel that is fast alone may be slow in its plan: other kernels leave other caches, threads of two runtimes get in each other's
 way, and a weight that was rotated through memory meets what its neighbours left. Paths are run in turns in one worker, so that a
 noisy neighbour slows all of them; the time of every step is stored as an `in_graph` trace of its kernel.
-Values do not matter here (every kernel on these paths has its verdict): weights are one block of random numbers, repeated.
+Every kernel on these paths has its verdict, so weights are one block of random numbers, repeated. But one that is not of this
+package may do its work where it is judged and nowhere else: where there is one, outputs are compared with the plain path's.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ SECONDS = 8.0
 
 
 class NotDeployed(Exception):
-    """The worker could not run these paths; the message has its log."""
+    """The worker could not run these paths; the message has its log. path: the one whose outputs were wrong, if that is why."""
+
+    def __init__(self, message: str, path: Path | None = None) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 @dataclass(frozen=True)
@@ -48,15 +53,36 @@ def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels:
     expected = sum(p.seconds for p in paths)
     runs = int(min(MOST_RUNS, max(LEAST_RUNS, SECONDS / max(expected, 1e-6))))
     job = {"kind": "deployed", "graph": graph_to_json(graph), "paths": [p.to_json() for p in paths], "binding": dict(binding),
-           "backends": tuple(backends), "runs": runs, "threads": judge.threads,
+           "backends": tuple(backends), "runs": runs, "compared": any(map(foreign, kernels.values())), "threads": judge.threads,
            "modules": sorted({module_of(k) for k in kernels.values()}, key=str),
            "identities": {k.name: k.identity for k in kernels.values()}}
     reply = judge.worker.run(job, what=f"{len(paths)} whole paths")
     if reply["status"] != "RAN":
-        raise NotDeployed(str(reply.get("log", reply["status"])))
+        wrong = dict(enumerate(paths)).get(reply.get("path", -1))
+        raise NotDeployed(str(reply.get("log", reply["status"])), wrong)
     return [Deployed(path, tuple(found["whole"]), tuple(found["sums"]),
                      {(key, name): tuple(samples) for key, name, samples in found["steps"]})
             for path, found in zip(paths, reply["paths"], strict=True)]
+
+
+def foreign(kernel: Kernel) -> bool:
+    """Whether a kernel comes from outside this package."""
+    return not kernel.module.startswith("tensor_graphs.")
+
+
+def refute(judge: Judge, wrong: Path, why: str, kernels: Mapping[str, Kernel], signatures: Mapping[str, Signature],
+           binding: Mapping[str, int], verifier: str) -> bool:
+    """Store that a kernel is wrong in its place, where only one of this path can be to blame; whether it was."""
+    suspects = [key for key, name in wrong.choices.items() if name in kernels and foreign(kernels[name])]
+    if len(suspects) != 1:
+        return False
+    (key,) = suspects
+    kernel, signature = kernels[wrong.choices[key]], signatures[key]
+    judge.database.ensure_graph(graph_record(signature))
+    judge.database.add_trace(TraceRecord(
+        implementation_of(kernel), timed_workload(signature, binding), environment_of(kernel.backend, judge.threads),
+        "in_graph", "INCORRECT_NUMERICAL", max_relative_error=float("inf"), verifier=verifier, log=why))
+    return True
 
 
 def record_deployed(judge: Judge, found: Sequence[Deployed], kernels: Mapping[str, Kernel], signatures: Mapping[str, Signature],

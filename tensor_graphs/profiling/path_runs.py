@@ -16,12 +16,18 @@ from tensor_graphs.paths.path import Path, expanded_roots
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.clock import now
 from tensor_graphs.profiling.inputs import make_inputs
-from tensor_graphs.profiling.single import plan_along
+from tensor_graphs.profiling.single import plain_plan, plan_along
 from tensor_graphs.profiling.turns import settle
 from tensor_graphs.runtime.compiled_graph import bind
 
 BLOCK = (1 << 20) + 7
 """random numbers that weights repeat; odd, so that rows of a matrix differ"""
+
+OTHER = 0.1
+"""of an output's size (its Euclidean norm): what differs by more from the plain path's is no other rounding"""
+
+PLAIN_BYTES = 1 << 30
+"""of intermediate results, beyond which the plain path is not run for its outputs"""
 
 TURN = 5
 """runs of a path in a row; the first does not count"""
@@ -39,21 +45,50 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
     plans = [path_plan(graph, Path.from_json(p), job["backends"]) for p in job["paths"]]
     compiled = [bind(plan, weights) for plan in plans]
     sessions = [c.session() for c in compiled]
+    expected = plain_outputs(graph, weights, inputs, dims) if job["compared"] else {}
     taken: list[list[np.ndarray]] = [[] for _ in plans]
     whole: list[list[float]] = [[] for _ in plans]
     while len(taken[-1]) < job["runs"]:
-        for c, session, samples, spent in zip(compiled, sessions, taken, whole, strict=True):
+        for i, (c, session, samples, spent) in enumerate(zip(compiled, sessions, taken, whole, strict=True)):
             settle()
             for run in range(TURN):
                 seconds = np.zeros(len(c.executors[0].program.instructions))
                 start = now()
-                c._run(inputs, dims, session, None, seconds=seconds)
+                outputs = c._run(inputs, dims, session, None, seconds=seconds)
+                again = bool(graph.states) and bool(run or samples)      # a step further on, which the plain path has not gone
+                if not again and (wrong := other_than(expected, outputs)):
+                    return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
                 if run:
                     spent.append(now() - start)
                     samples.append(seconds)
     return {"status": "RAN", "paths": [
         {"whole": spent, "steps": steps_of(plan, np.array(samples)), "sums": [float(s.sum()) for s in samples]}
         for plan, samples, spent in zip(plans, taken, whole, strict=True)]}
+
+
+def plain_outputs(graph: Graph, weights: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
+                  dims: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Of one run along the plain path, of numpy's own kernels; none where that would take much memory."""
+    plan = plain_plan(graph)
+    if plan is None or plan.memory(**dims).arena > PLAIN_BYTES:
+        return {}
+    plain = bind(plan, weights)
+    return {name: array.copy() for name, array in plain._run(inputs, dims, plain.session(), None).items()}
+
+
+def other_than(expected: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> str:
+    """Which output has nothing to do with what is expected, and by how much; "" where none. Of floats, and where they are finite:
+    paths round differently, which is for the comparison of each kernel alone to judge."""
+    for name, right in expected.items():
+        if right.dtype.kind in "biu":
+            continue
+        a, b = (x.astype(np.float64) for x in (right, outputs[name]))
+        finite = np.isfinite(a)
+        size = float(np.linalg.norm(a[finite]))
+        error = float(np.linalg.norm(a[finite] - b[finite]))
+        if not error <= OTHER * size:
+            return f"output {name} of a run in place differs from the plain path's by {error / (size or 1.0):.2g} of its size"
+    return ""
 
 
 def path_plan(graph: Graph, path: Path, backends: Sequence[str]) -> Plan:

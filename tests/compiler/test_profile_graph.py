@@ -34,7 +34,7 @@ from tensor_graphs.profiling.speeds import Speed
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tests.compiler.conftest import add_row
-from tests.compiler.trial_kernels import SLEEPY
+from tests.compiler.trial_kernels import SLEEPY, TWO_FACED
 
 N = tg.dim("n", 1, 24)
 SMALL = tg.graph({"y": tg.softmax(tg.linear(tg.input("x", (5, 16), tg.f32), tg.parameter("w", (12, 16), tg.f32)))})
@@ -156,6 +156,21 @@ def test_a_kernel_that_was_fast_on_its_own_only_is_not_kept(database: Database) 
         assert sleepy > 3e-3
     finally:
         unregister(SLEEPY.name)
+
+
+def test_a_kernel_that_is_right_only_where_it_is_judged_is_found_in_its_place_and_not_kept(database: Database) -> None:
+    register(TWO_FACED)
+    try:
+        softmax = tg.softmax(tg.input("x", (64, 16), tg.f32))
+        add_row(database, TWO_FACED, signature_of(softmax), {}, us=0.001)
+        g = tg.graph({"y": tg.tanh(softmax)})
+        assert TWO_FACED.name in kernels_of(compile_graph(g, database=database, backends=("numpy",)))
+        assert profile_graph(g, database=database, budget=300.0, backends=("numpy",)).deployed > 0
+        assert TWO_FACED.name not in kernels_of(compile_graph(g, database=database, backends=("numpy",)))
+        statuses = {(r.kind, r.status) for r in queries.history(database, TWO_FACED.name)}
+        assert ("in_graph", "INCORRECT_NUMERICAL") in statuses and ("in_graph", "PASSED") not in statuses
+    finally:
+        unregister(TWO_FACED.name)
 
 
 def test_a_kernel_that_was_compared_and_not_timed_displaces_none_that_was_timed(database: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,13 +40,24 @@ def sleepy(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     time.sleep(0.003)
 
 
+def two_faced(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """Right and slow where it is judged, and nothing at all elsewhere."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("bench.py"):
+            outs[0][...] = _softmax(ins[0])
+            return
+        frame = frame.f_back
+    outs[0].fill(0.5)
+
+
 def _kernel(function: Any) -> Kernel:
     return Kernel(f"trial.{function.__name__}", "numpy", "softmax", lambda spec: HostCall(function), lambda spec: None,
                   source_of(function), __name__)
 
 
-ROUGH, EXACT, USELESS, SLEEPY = _kernel(rough), _kernel(exact), _kernel(useless), _kernel(sleepy)
+ROUGH, EXACT, USELESS, SLEEPY, TWO_FACED = map(_kernel, (rough, exact, useless, sleepy, two_faced))
 
 if os.environ.get("TENSOR_GRAPHS_WORKER"):
-    for each in (ROUGH, EXACT, USELESS, SLEEPY):
+    for each in (ROUGH, EXACT, USELESS, SLEEPY, TWO_FACED):
         register(each)
