@@ -51,7 +51,7 @@ from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, Source
 
 log = logging.getLogger(__name__)
 
-VERIFIER = "3"
+VERIFIER = "4"
 """version of the comparison; another version asks every question again"""
 
 SAME_MATH = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}
