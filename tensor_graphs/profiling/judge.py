@@ -43,6 +43,7 @@ from tensor_graphs.profiling.memory_guards import digest
 from tensor_graphs.profiling.protocol import SaidError
 from tensor_graphs.profiling.reference_stream import Kind
 from tensor_graphs.profiling.single import prepared_names
+from tensor_graphs.profiling.tampering import Names
 from tensor_graphs.profiling.weighing import found_quiet, weigh
 from tensor_graphs.profiling.worker import MAIN
 from tensor_graphs.profiling.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
@@ -52,7 +53,7 @@ from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, Source
 
 log = logging.getLogger(__name__)
 
-VERIFIER = "3"
+VERIFIER = "4"
 """version of the comparison; another version asks every question again"""
 
 SAME_MATH = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}
@@ -126,6 +127,16 @@ BIG_WORK = 4e9
 
 BIG_TRAFFIC = 2.5e8
 """bytes: likewise"""
+
+
+ABOUT_RIGHT = ("language", "meaning", "kernels.signature", "profiling.adversarial", "profiling.descriptors", "profiling.extremes",
+               "profiling.inputs", "profiling.judge", "profiling.protocol", "profiling.single", "profiling.worker_process")
+"""modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
+replace what is in them; a judge that finds that it did gives no verdict"""
+
+ABOUT_TIMES = ("judge.AGAIN", "judge.BIG_TRAFFIC", "judge.BIG_WORK", "judge.IMPLAUSIBLE_FACTOR", "judge.LEAST_WAIT", "judge.SLOWER",
+               "judge.found_quiet", "worker_process.SILENT_SECONDS", "worker_process.STOPPED_SECONDS")
+"""what may be replaced in them: how long and how often something is measured"""
 
 
 def environment_of(backend: str, threads: int | None = None) -> Environment:
@@ -314,6 +325,7 @@ class Judge:
 
         budget: seconds for each of them.
         """
+        refuse_replaced()
         for each in asked:
             reason = out_of_reach(each.kernel)
             if reason is not None:
@@ -542,7 +554,8 @@ class Judge:
 
     def record(self, kernel: Kernel, signature: Signature, verdict: Verdict, binding: Mapping[str, int] | None,
                given: Given = ()) -> TraceRecord:
-        """Store a verdict (binding None) or a time at these dims; returns the row."""
+        """Store a verdict (binding None) or a time at these dims; returns the row. Raises JudgeError: this process was changed."""
+        refuse_replaced()                                           # here too: `examine_in_turns` itself may have been replaced
         self.database.ensure_graph(graph_record(signature))
         workload = verify_workload(signature) if binding is None else timed_workload(signature, binding, given)
         timed = binding is not None
@@ -730,3 +743,24 @@ def verify_all(judge: Judge, pairs: Sequence[tuple[Kernel, Signature, Mapping[st
     """Verify kernels on signatures at typical dims, and record each verdict."""
     for kernel, signature, typical in pairs:
         judge.record(kernel, signature, judge.examine(kernel, signature, typical), None)
+
+
+def _about_right(module: str) -> bool:
+    return any(f"{module}.".startswith(f"tensor_graphs.{each}.") for each in ABOUT_RIGHT)
+
+
+def refuse_replaced() -> None:
+    """Raise JudgeError when something that says what is right is no longer what it was when this module was imported.
+
+    Half a millisecond. It sees what a careless module does, and a plain attempt; code in this process can undo it.
+    """
+    found = sorted({*_WATCH.replaced(), *_STRANGE})
+    if found:
+        raise JudgeError(f"this process would judge with other code than tensor_graphs': {', '.join(found)} "
+                         f"{'was' if len(found) == 1 else 'were'} replaced, so no verdict would mean anything\n"
+                         "  fix: start Python again without the module that replaces it (a kernel's own, perhaps)")
+
+
+_WATCH = Names(_about_right, (np,), {f"tensor_graphs.profiling.{each}" for each in ABOUT_TIMES})
+_STRANGE = _WATCH.strange()
+"""last, so that all that lies above is watched"""

@@ -1,19 +1,23 @@
-"""tampering: did a candidate replace what measures it? Functions and classes are compared with those before it was imported.
+"""tampering: did a candidate replace what measures it? What lies under names is compared with what lay there before it came.
 
-Watched are every function, class and method of this package, and the functions of the standard library and of numpy that the worker
-relies on: which object lies under each name, and which code each function has. Names that are new are no concern: importing adds
-some. A candidate that replaces something and puts it back before it returns has changed nothing that matters here: the worker's
-clock is not looked up by name (clock.py).
+Watched are every function, class, method and constant (upper case) of this package, and the functions of the standard library and
+of numpy that the worker relies on: which object lies under each name, and which code each function has; of a constant that is a
+dict, its values too. Names that are new are no concern: importing adds some. A candidate that replaces something and puts it back
+before it returns has changed nothing that matters here: the worker's clock is not looked up by name (clock.py).
+
+The judge's process is watched too, as far as it is about right and wrong (`Names`): a kernel's module may be imported there. Its
+streams and trace functions belong to the user (a notebook and a debugger replace them), and so does all that is about times.
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
 import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -24,48 +28,87 @@ PACKAGE = "tensor_graphs"
 OTHERS: tuple[ModuleType, ...] = (builtins, np, np.testing, os, sys, threading, time)
 """modules beside the package's own whose functions must stay what they are"""
 
-KINDS = (FunctionType, BuiltinFunctionType, type, staticmethod, classmethod, property, np.ufunc)
+KINDS = (FunctionType, BuiltinFunctionType, type, staticmethod, classmethod, property, np.ufunc,
+         type(np.sum), functools._lru_cache_wrapper)
 
 STREAMS = ("stdin", "stdout", "stderr")
 
+HOME = frozenset({PACKAGE, "numpy", *sys.stdlib_module_names}) - {"__main__"}
+"""packages in which a function that lies in a watched module may have been written"""
 
-class Watch:
-    """What lay under the names of all modules that were there when it was made, or last extended."""
 
-    def __init__(self) -> None:
-        self._entries: list[tuple[Mapping[str, Any], str, str, Any, object, object]] = []
+def of_package(name: str) -> bool:
+    """Whether a module of this name is ours."""
+    return name == PACKAGE or name.startswith(f"{PACKAGE}.")
+
+
+class Names:
+    """What lay under the names of some modules when this was made, or last extended.
+
+    own: which modules, by name, are watched with their methods and constants. others: modules of which functions are watched.
+    spared: names that may be replaced, with their module's.
+    """
+
+    def __init__(self, own: Callable[[str], bool], others: Sequence[ModuleType], spared: Collection[str] = ()) -> None:
+        self._own, self._others, self._spared = own, others, frozenset(spared)
+        self._entries: list[tuple[Mapping[Any, Any], Any, Any, str]] = []
+        self._functions: dict[FunctionType, tuple[object, object, str]] = {}
         self._modules: dict[str, ModuleType] = {}
-        self._streams = tuple(getattr(sys, name) for name in STREAMS)
-        self._tracing = (sys.gettrace(), sys.getprofile())
         self.extend()
 
     def extend(self) -> None:
         """Watch modules too that were imported since."""
         for name, module in list(sys.modules.items()):
-            own = name == PACKAGE or name.startswith(f"{PACKAGE}.")
-            if name not in self._modules and isinstance(module, ModuleType) and (own or module in OTHERS):
-                self._modules[name] = module
-                self._add(vars(module), name, own)
+            if name not in self._modules and isinstance(module, ModuleType):
+                own = self._own(name)
+                if own or module in self._others:
+                    self._modules[name] = module
+                    self._add(vars(module), name, own)
 
     def _add(self, names: Mapping[str, Any], where: str, own: bool) -> None:
         for name, value in list(names.items()):
-            if isinstance(value, KINDS):
-                self._entries.append((names, name, where, value, *_code(value)))
-                if own and isinstance(value, type) and value.__module__ == where:
-                    self._add(vars(value), f"{where}.{name}", False)
+            if f"{where}.{name}" in self._spared:
+                continue
+            constant = own and name.isupper() and value is not None          # None: not known yet
+            if isinstance(value, KINDS) or constant:
+                self._keep(names, name, value, where)
+            if own and isinstance(value, type) and value.__module__ == where:
+                self._add(vars(value), f"{where}.{name}", False)
+            if constant and isinstance(value, dict):
+                for key, each in value.items():
+                    self._keep(value, key, each, f"{where}.{name}")
+
+    def _keep(self, names: Mapping[Any, Any], name: Any, value: Any, where: str) -> None:
+        self._entries.append((names, name, value, where))
+        if isinstance(value, FunctionType):
+            self._functions.setdefault(value, (value.__code__, value.__defaults__, f"{where}.{name}"))
 
     def replaced(self) -> list[str]:
         """The names under which something else lies now, sorted."""
-        found = [f"{where}.{name}" for names, name, where, value, code, defaults in self._entries
-                 if names.get(name) is not value
-                 or (code is not None and _code(value) != (code, defaults))]
+        found = {f"{where}.{name}" for names, name, value, where in self._entries if names.get(name) is not value}
+        found |= {where for f, (code, defaults, where) in self._functions.items()
+                  if f.__code__ is not code or f.__defaults__ is not defaults}
+        return sorted(found)
+
+    def strange(self) -> list[str]:
+        """The names under which a function lay from the first that was written elsewhere: replaced before anyone watched."""
+        return sorted(where for f, (_, _, where) in self._functions.items()
+                      if str(f.__globals__.get("__name__")).partition(".")[0] not in HOME)
+
+
+class Watch(Names):
+    """The whole package, and what else a worker's process has that a candidate may replace."""
+
+    def __init__(self) -> None:
+        super().__init__(of_package, OTHERS)
+        self._streams = tuple(getattr(sys, name) for name in STREAMS)
+        self._tracing = (sys.gettrace(), sys.getprofile())
+
+    def replaced(self) -> list[str]:
+        """The names under which something else lies now, sorted."""
+        found = super().replaced()
         found += [name for name, module in self._modules.items() if sys.modules.get(name) is not module]
         found += [f"sys.{name}" for name, stream in zip(STREAMS, self._streams, strict=True) if getattr(sys, name) is not stream]
         if any(a is not b for a, b in zip(self._tracing, (sys.gettrace(), sys.getprofile()), strict=True)):
             found.append("sys.settrace")
         return sorted(found)
-
-
-def _code(value: object) -> tuple[object, object]:
-    """What a function of Python's does, and with which defaults; None and None of anything else."""
-    return (value.__code__, value.__defaults__) if isinstance(value, FunctionType) else (None, None)

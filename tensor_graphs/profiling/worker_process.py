@@ -58,6 +58,9 @@ OnMark = Callable[[dict[str, Any], float], dict[str, Any] | None]
 """(what the worker says in the middle of a job, when it was heard on time.perf_counter's clock) -> what is answered, if anything"""
 
 
+STARTED = "a worker is started"
+
+
 class JudgeError(TensorGraphsError):
     """The judge can not work here: a worker does not start, or a worker asks for one."""
 
@@ -107,6 +110,7 @@ class WorkerProcess:
                              "profile under `if __name__ == \"__main__\":` only")
         environment = self._scrubbed()
         self.starts += 1
+        log.debug(STARTED)
         for last in (False, True):
             late = False
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.profiling import worker_process
 from tensor_graphs.profiling.judge import (
     VERIFIER,
     environment_of,
@@ -18,7 +20,6 @@ from tensor_graphs.profiling.judge import (
     timed_workload,
     verify_workload,
 )
-from tensor_graphs.profiling.worker_process import WorkerProcess
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import Status, TraceRecord
 
@@ -39,17 +40,21 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 @pytest.fixture
-def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def starts() -> Iterator[list[int]]:
     """Grows by one with every worker that is started."""
     seen: list[int] = []
-    start = WorkerProcess._start
 
-    def counted(self: WorkerProcess) -> object:
-        seen.append(len(seen))
-        return start(self)
+    class Counting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage() == worker_process.STARTED:
+                seen.append(len(seen))
 
-    monkeypatch.setattr(WorkerProcess, "_start", counted)
-    return seen
+    counting, before = Counting(logging.DEBUG), worker_process.log.level
+    worker_process.log.addHandler(counting)
+    worker_process.log.setLevel(logging.DEBUG)
+    yield seen
+    worker_process.log.setLevel(before)
+    worker_process.log.removeHandler(counting)
 
 
 def add_row(database: Database, kernel: Kernel, signature: Signature, at: Mapping[str, int] | None = None, *, us: float = 1.0,

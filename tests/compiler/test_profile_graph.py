@@ -102,14 +102,14 @@ def test_a_small_budget_is_shared_by_several_questions(database: Database, monke
     monkeypatch.setattr(questions, "PER_KERNEL", 0.25)
     seen: list[float] = []
 
-    def examined(self: Judge, asked: Sequence[Asked], *, budget: float) -> list[Verdict]:
-        seen.append(budget)
-        return [Verdict("IMPLAUSIBLE", None, None, None, None, "not measured") for _ in asked]
+    class Listening(Judge):
+        def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3) -> list[Verdict]:
+            seen.append(budget)
+            return [Verdict("IMPLAUSIBLE", None, None, None, None, "not measured") for _ in asked]
 
-    monkeypatch.setattr(Judge, "examine_in_turns", examined)
     node = tg.softmax(tg.input("x", (3, 8), tg.f32))
     asked = [Question(kernel_named("numpy.softmax"), signature_of(node), {}, 1.0)]
-    with Judge(database) as judge:
+    with Listening(database) as judge:
         for budget in (0.1, 2.0, 60.0):
             list(questions.answer(judge, asked, budget=budget))
         list(questions.answer(judge, asked, budget=0.1, per_kernel=4.0))

@@ -47,6 +47,18 @@ def test_wide_values_span_four_tenths_of_the_exponents_and_every_other_row_is_de
     assert (np.abs(line[1::2]) <= f32.smallest_normal).all() and (np.abs(line[::2]) > f32.smallest_normal).all()
 
 
+def test_the_bands_of_a_sweep_are_narrow_and_leave_no_gap_however_the_array_lies() -> None:
+    x = of("sweep", (257, 24))
+    whole, magnitudes = x[::2], np.log2(np.abs(x[1::2]))
+    for rows, reach, share in ((whole, 100, 129), (magnitudes, 20, 128)):
+        assert (np.ptp(rows, axis=1) < 2 * reach / share * 1.01).all()
+        bands = np.sort(rows.mean(axis=1))
+        assert np.diff(bands).max() < 4 * reach / share and bands[0] < -0.97 * reach and bands[-1] > 0.97 * reach
+    assert (x[1::2] < 0).any() and (x[1::2] > 0).any()
+    line = of("sweep", (257,))
+    assert np.diff(np.sort(line[::2])).max() < 4 * 100 / 129
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_are_finite_in_every_dtype_and_shape_and_positive_where_they_have_to_be(kind: Extreme) -> None:
     for dtype in FLOATS:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.meaning import error_measure
+from tensor_graphs.meaning.error_measure import ErrorReport
 from tensor_graphs.profiling import judge as judging
-from tensor_graphs.profiling.judge import Judge, environment_of, verify_workload
+from tensor_graphs.profiling.judge import Judge, Verdict, environment_of, verify_workload
+from tensor_graphs.profiling.worker_process import JudgeError
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tests.profiling import hostile_kernels  # noqa: F401  (fills the table)
@@ -41,6 +48,62 @@ def test_a_hostile_kernel_does_not_pass(judge: Judge, candidate: Candidate) -> N
 def test_there_are_forty_hostile_kernels_and_none_may_pass() -> None:
     assert len({c.name for c in HOSTILE}) == len(HOSTILE) >= 40
     assert not any("PASSED" in c.status for c in HOSTILE)
+
+
+def _agrees(*arguments: object, **more: object) -> ErrorReport:
+    return ErrorReport(0.0, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["judge.measure", "judge.Judge._compare", "judge.SAME_MATH", "judge.settled", "judge.VERIFIER",
+                                  "judge.Judge.examine_in_turns", "inputs.generator", "extremes.SIZES"])
+def test_a_judge_in_whose_process_a_kernels_module_replaced_something_gives_no_verdict(judge: Judge, name: str) -> None:
+    """A module may do it when it is imported."""
+    signature, candidate = signature_of(NODES["relu"]), BY_NAME["trial.all_zeros"].kernel
+    verdict = Verdict("PASSED", 0.0, 0.0, 0.0, 0.0, "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"tensor_graphs.profiling.{name}", _agrees)
+        if not name.endswith("examine_in_turns"):
+            with pytest.raises(JudgeError, match=f"{name} was replaced"):
+                judge.examine(candidate, signature, {"n": 20})
+        with pytest.raises(JudgeError, match="fix: start Python again"):
+            judge.record(candidate, signature, verdict, None)
+    judging.refuse_replaced()
+
+
+def test_a_tolerance_that_is_raised_where_it_lies_and_other_code_of_a_function_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(judging.SAME_MATH, "f32", 1e9)
+    with pytest.raises(JudgeError, match="SAME_MATH.f32 was replaced"):
+        judging.refuse_replaced()
+    monkeypatch.undo()
+    monkeypatch.setattr(error_measure.measure, "__code__", _agrees.__code__)
+    monkeypatch.setattr(np, "sum", np.prod)
+    with pytest.raises(JudgeError, match=r"numpy\.sum, tensor_graphs.*measure were replaced"):
+        judging.refuse_replaced()
+
+
+IMPORTED = """
+import tensor_graphs.meaning.error_measure as theirs
+measure = theirs.measure
+theirs.measure = lambda out, ref, *more, **named: measure(ref, ref, *more, **named)
+from tensor_graphs.profiling.judge import refuse_replaced
+refuse_replaced()
+"""
+
+
+def test_what_was_replaced_before_the_judge_was_imported_is_seen(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(IMPORTED)
+    found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert "JudgeError" in found.stderr and "error_measure.measure" in found.stderr, found.stderr
+
+
+def test_the_watch_of_the_judge_takes_less_than_a_millisecond() -> None:
+    def seconds() -> float:
+        begun = time.perf_counter()
+        judging.refuse_replaced()
+        return time.perf_counter() - begun
+
+    assert min(seconds() for _ in range(50)) < 1e-3
 
 
 def test_the_judge_is_well_after_all_of_them(judge: Judge) -> None:

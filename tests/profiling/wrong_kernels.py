@@ -33,6 +33,8 @@ NODES: dict[str, Node] = {
     "square": tg.square(tg.input("x", (N, 24), tg.f32)),
     "softmax": tg.softmax(tg.input("x", (N, 24), tg.f32)),
     "rms_norm": tg.rms_norm(tg.input("x", (N, 24), tg.f32)),
+    "exp": tg.exp(tg.input("x", (N, 24), tg.f32)),
+    "large exp": tg.exp(tg.input("x", (256, 1024), tg.f32)),
     "reciprocal": tg.reciprocal(tg.input("x", (N, 24), tg.f32)),
     "sum": tg.sum(tg.input("x", (N, 24), tg.f32), axes=0),
     "sum of 24 × 24": tg.sum(tg.input("x", (24, 24), tg.f32), axes=0),
@@ -183,6 +185,17 @@ def wrong_sign_below_zero(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -
 @wrong("relu")
 def swallows_nan(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     np.fmax(ins[0], 0, out=outs[0])
+
+
+@wrong("exp")
+def wrong_between_twenty_and_thirty(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        outs[0][...] = np.where((ins[0] > 20) & (ins[0] < 30), 1, np.exp(ins[0]))
+
+
+@wrong("large exp")
+def wrong_in_a_narrow_range_at_a_large_size(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    wrong_between_twenty_and_thirty(outs, ins, attrs)
 
 
 # ---- other math ------------------------------------------------------------------------------------------------------
