@@ -357,7 +357,7 @@ def test_mistakes_say_what_and_where_and_the_fix(complains, ask, answer, db: Pat
     complains(("import", cut, "--db", new), str(cut), "cut", "nothing of it was stored", "fix:")
     complains(("import", garbage, "--db", new), str(garbage), "fix:")
     complains(("import", newer, "--db", new), "newer tensor_graphs", "9903", "fix:")
-    assert sum(answer("stats", "--db", new)["rows"].values()) == 0
+    assert not new.exists()                                         # nothing was imported, so none was made
     complains(("stats", "--db", garbage), str(garbage), "fix:")
     complains(("check", "--db", garbage), str(garbage), "fix:")
     complains(("export", tmp_path / "rows.csv", "--db", db), "rows.csv", "*.jsonl.gz")
@@ -374,6 +374,23 @@ def test_mistakes_say_what_and_where_and_the_fix(complains, ask, answer, db: Pat
         foreign = type(implementation_of(KERNEL))("KERNEL", "theirs", "numpy", "f" * 64, sources=(SourceRecord("a.py", "1 / 0"),))
         store.ensure_implementation(foreign)
     complains(("trust", "nobody", "--db", db), "'nobody'", "fix: tg db trust NAME", "wait: theirs")
+
+
+def test_a_refused_import_makes_no_database_and_leaves_one_that_was_there(complains, answer, db: Path, tmp_path: Path) -> None:
+    bad, folder = tmp_path / "bad.jsonl", tmp_path / "set"
+    assert answer("export", bad, "--db", db)["rows"]["benchmark_traces"] == 3
+    bad.write_text(bad.read_text().replace('["benchmark_traces",{', '["benchmark_traces",{"colour":1,', 1))
+    (folder / "definitions").mkdir(parents=True)
+    (folder / "definitions" / "a.json").write_text("{")
+    before = set(tmp_path.iterdir())
+    new, empty = tmp_path / "below" / "new.db", tmp_path / "empty.db"
+    empty.touch()
+    for arguments, said in (((bad,), "'colour'"), ((folder, "--format", "flashinfer-trace"), "a.json")):
+        for target in (new, empty):
+            complains(("import", *arguments, "--db", target), said)
+        complains(("import", *arguments, "--db", db), said)
+    assert set(tmp_path.iterdir()) - {empty} == before and empty.stat().st_size == 0
+    assert answer("stats", "--db", db)["rows"]["benchmark_traces"] == 3
 
 
 READING = (
