@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -247,6 +248,34 @@ def test_retry_of_one_trace_times_it_again_and_refutations_and_other_code_stay(a
     assert told["status"] == "PASSED" and "INCORRECT_SHAPE stays" in told["reason"]
     shown = ask("retry", "numpy.rms_norm", "--db", db)
     assert shown.returncode == 1 and "NOT RETRIED" in shown.stdout and "its source is another one" in shown.stdout
+
+
+OWN = """
+import numpy as np
+import tensor_graphs as tg
+
+@tg.kernel("softmax", backend="numpy", name="numpy.stale")
+def stale(outs, ins, attrs):
+    e = np.exp(ins[0] - ins[0].max(-1, keepdims=True))
+    outs[0][...] = e / e.sum(-1, keepdims=True)
+"""
+
+
+def test_retry_of_a_kernel_that_is_not_imported_says_a_command_that_imports_it(ask, db: Path, tmp_path: Path) -> None:
+    (tmp_path / "own_kernel.py").write_text(OWN)
+    env = environment({"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    known = "import own_kernel; print(own_kernel.stale.identity)"
+    identity = subprocess.run([TG[0], "-c", known], env=env, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    own = type(implementation_of(KERNEL))("KERNEL", "numpy.stale", "numpy", identity)
+    with open_database(db) as store:
+        store.add_trace(trace("TIMEOUT", timed=False, implementation=own))
+    shown = ask("retry", "numpy.stale", "--db", db)
+    assert shown.returncode == 1
+    assert "NOT RETRIED  no kernel is named 'numpy.stale' here; fix: import the module that defines it first: " in shown.stdout
+    command = shlex.split(shown.stdout.rpartition("first: ")[2].replace("MODULE", "own_kernel"))
+    assert command[0] == "python"
+    again = subprocess.run([TG[0], *command[1:], "--db", str(db)], env=env, stdout=subprocess.PIPE, text=True, check=False)
+    assert again.returncode == 0 and "numpy.stale softmax: TIMEOUT → PASSED" in again.stdout
 
 
 def test_retry_takes_the_values_that_the_trace_was_measured_with(answer, db: Path, tmp_path: Path) -> None:
