@@ -354,6 +354,7 @@ def test_an_export_replaces_nothing_unless_forced_and_never_the_database(ask, an
 def test_stats_and_check_name_the_schema_and_what_is_wrong(ask, answer, db: Path) -> None:
     found = answer("stats", "--db", db)
     assert found["location"] == str(db) and found["revision"] and found["rows"]["benchmark_traces"] == 3
+    assert ask("stats", "--db", db).stdout.endswith("is sound: tg db check\n")
     with sqlite3.connect(db) as raw:
         raw.execute("UPDATE benchmark_traces SET workload_id = 99 WHERE id = 1")
         raw.execute("UPDATE benchmark_traces SET samples_ms = 'no list' WHERE id = 2")
