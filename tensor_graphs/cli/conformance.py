@@ -47,7 +47,12 @@ def conformance(
     cells = keys(chosen)
     kernels_of(name)  # a backend that is missing says so before a folder is made or a process started
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise options.NotPossible(
+                f"--out: the folder {out} cannot be made: {e.strerror or e}\n  fix: choose a path below a folder that you may write"
+            ) from e
     with (
         options.progress(f"judging {name}", quiet=False, total=len(cells)) as show,
         open_database(":memory:") as database,
@@ -82,10 +87,15 @@ def _backend(backend: str | None, module: str | None) -> str:
     if module is not None:
         found = _imported(module)
         name = getattr(found, "NAME", None)
-        if not isinstance(name, str) or (backend is not None and name != backend):
+        if not isinstance(name, str):
+            says = "has no NAME" if name is None else f"has a NAME that is no text, {name!r}"
             raise options.NotPossible(
-                f"--module: {module} is not the backend {backend or 'that it should be'!r}, its NAME is {name!r}\n"
-                "  fix: NAME = \"…\" at the top of the module, and the same name behind --backend"
+                f"--module: {module} {says}, so it is no backend\n  fix: NAME = \"{backend or '…'}\" at the top of the module"
+            )
+        if backend is not None and name != backend:
+            raise options.NotPossible(
+                f"--module: {module} is the backend {name!r}, and --backend says {backend!r}\n"
+                f"  fix: --backend {name}, or leave it out"
             )
         register_backend(name, found)
         return name

@@ -77,7 +77,26 @@ WeightDtype = Annotated[
     typer.Option("--dtype", callback=_weight_dtype, help="Of a model's weights: float32 or bfloat16 (activations are float32)."),
 ]
 Backends = Annotated[str, typer.Option(help="Comma-separated backends a plan may use: c, numpy, torch, or one that is installed.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads (default: what this process may use).")]
+MOST_THREADS = 4
+"""for each core that this process may use: somebody may ask what more threads than cores would do, or for the rows and constants of
+such a number; thousands are a slip, and each of them takes memory"""
+
+
+def _threads(value: int | None) -> int | None:
+    from tensor_graphs.devices.environment import usable_cores
+
+    if value is not None and value > MOST_THREADS * (cores := usable_cores()):
+        raise UsageError(
+            f"--threads {value}: that is more than {MOST_THREADS} for each core that this process may use ({cores})\n"
+            f"  fix: --threads {cores}, or leave it out"
+        )
+    return value
+
+
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, callback=_threads, help="Threads (default: what this process may use; four times as many at most)."),
+]
 At = Annotated[str | None, typer.Option("--at", help="Sizes of dims to price at, like n=1,p=256.")]
 Largest = Annotated[
     str | None, typer.Option("--largest", help="Sizes up to which it will be used (default: the dims' upper bounds), like n=64.")

@@ -93,6 +93,8 @@ def profile(
             options.note(f"{report.search_seconds:.1f} s went into finding out what to measure, beside the budget")
     if report.interrupted:
         options.told = True
+        if not json:
+            print("stopped; all that was measured is stored, and the same command goes on from there")
         raise typer.Exit(130)
 
 

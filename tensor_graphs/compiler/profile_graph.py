@@ -197,7 +197,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
 
     The budget is for measuring kernels and paths. What comes before and between (what the graph is made of, which question is worth
     most, the device's own constants, the start of a worker) is reported beside it. Of any budget at least one question is answered;
-    a budget of 0 asks none.
+    a budget of 0 asks none. What was begun when the budget is spent is finished in short: each kernel that takes turns with others
+    is measured in one process at least, and in no further one.
 
     Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
     one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before

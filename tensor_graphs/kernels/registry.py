@@ -248,8 +248,11 @@ def kernel_named(name: str, backends: Sequence[str] | None = None) -> Kernel:
     for k in _registered:
         if k.name == name:
             return k
-    hint = "" if own in BACKENDS else f"\n  fix: the module that its Kernel names calls register_backend({own!r}, __name__)"
-    raise KernelError(f"no kernel is named {name!r} here{hint if own.isidentifier() and '.' in name else ''}")
+    if own in BACKENDS or not own.isidentifier() or "." not in name:
+        fix = "import the module that defines it first"
+    else:
+        fix = f"the module that its Kernel names calls register_backend({own!r}, __name__)"
+    raise KernelError(f"no kernel is named {name!r} here\n  fix: {fix}")
 
 
 def native_library() -> Any:

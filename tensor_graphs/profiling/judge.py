@@ -319,11 +319,11 @@ class Judge:
         """
         return self.examine_in_turns([Asked(kernel, signature, typical, time_at, verify, given)], budget=budget)[0]
 
-    def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3) -> list[Verdict]:
+    def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
         """As `examine`, kernels that are to be compared with each other: where a measurement is long enough to be spread over
         several workers, each round measures a part of every kernel, so that what changes within minutes meets all alike.
 
-        budget: seconds for each of them.
+        budget: seconds for each of them. until: the time (of perf_counter) from which on no part is begun but each one's first.
         """
         refuse_replaced()
         for each in asked:
@@ -331,21 +331,21 @@ class Judge:
             if reason is not None:
                 raise JudgeError(f"kernel {each.kernel.name!r} cannot be judged: {reason}")
         with self._lock:
-            return [self._beyond_doubt(each, verdict, budget) for each, verdict in
-                    zip(asked, self._rounds(asked, budget, LEAST_SECONDS), strict=True)]
+            return [self._beyond_doubt(each, verdict, budget, until) for each, verdict in
+                    zip(asked, self._rounds(asked, budget, LEAST_SECONDS, until), strict=True)]
 
-    def _beyond_doubt(self, asked: Asked, verdict: Verdict, budget: float) -> Verdict:
+    def _beyond_doubt(self, asked: Asked, verdict: Verdict, budget: float, until: float) -> Verdict:
         doubt = self._doubt(asked, verdict)
         if not doubt:
             return verdict
         log.info("%s on %s is measured again in a fresh worker: %s", asked.kernel.name, asked.signature.title(), doubt)
         self.worker.kill()
-        (again,) = self._rounds([replace(asked, verify=False)], budget, AGAIN[0])
+        (again,) = self._rounds([replace(asked, verify=False)], budget, AGAIN[0], until)
         return self._slower(verdict, again, doubt) if again.status == "PASSED" else again
 
-    def _rounds(self, asked: Sequence[Asked], budget: float, least: float) -> list[Verdict]:
+    def _rounds(self, asked: Sequence[Asked], budget: float, least: float, until: float) -> list[Verdict]:
         """A verdict for each: of one worker, or of several that measure for a part of the budget each, and of more of them where
-        the machine was not quiet enough for some.
+        the machine was not quiet enough for some; of fewer where the time is over.
 
         Where there are several, none has done anything before it measures: what a process has allocated shows in its times.
         """
@@ -367,6 +367,8 @@ class Judge:
             for number, each in enumerate(asked):
                 if each.time_at is None or number in verdicts or (part >= parts and found_quiet(_timed(hearings[number])) >= parts):
                     continue
+                if part and time.perf_counter() >= until:
+                    break
                 if several:
                     self.worker.leave()
                 timing = self._timing(each, budget / parts, least, baseline=not part)

@@ -93,7 +93,7 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
     """Measure question after question until the budget (seconds) is spent and `at_least` so many are answered.
 
     Yields each with its status as soon as it is stored. Where the kernels are measured in several processes, those of one signature
-    take turns.
+    take turns; when the budget is spent meanwhile, each of them has been measured in one process at least.
 
     per_kernel: seconds of timed runs for each; by default PER_KERNEL, or less of a budget that would go into a few questions.
     Every time is stored beside the plain path's time of the same run, where there is a plain path.
@@ -110,15 +110,21 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
         of.setdefault(q.signature.key, []).append(q)
     groups = [group for qs in of.values() for group in ([qs] if each >= 2 * PROCESS_SECONDS else [[q] for q in qs])]
     done = 0
-    for group in groups:
-        if done >= at_least and time.perf_counter() - started > budget:
+    while groups:
+        left = started + budget - time.perf_counter()
+        if done >= at_least and left < 0:
             return
+        # no more than there is time for: as each is compared before any is timed, a long row would eat a small budget
+        count = int(min(len(groups[0]), max(1.0, left / max(each, PROCESS_SECONDS))))
+        group, rest = groups[0][:count], groups[0][count:]
+        groups[:1] = [rest] if rest else []
         done += len(group)
         todo = [q for q in group if _pair(q) not in refuted]
         yield from ((q, "REFUTED") for q in group if _pair(q) in refuted)
         new = [_pair(q) not in verified for q in todo]
         asked = [Asked(q.kernel, q.signature, q.binding, q.binding, fresh, q.given) for q, fresh in zip(todo, new, strict=True)]
-        for q, fresh, verdict in zip(todo, new, judge.examine_in_turns(asked, budget=each), strict=True):
+        verdicts = judge.examine_in_turns(asked, budget=each, until=started + budget)
+        for q, fresh, verdict in zip(todo, new, verdicts, strict=True):
             if fresh or verdict.status == "INCORRECT_NUMERICAL" or verdict.status in REFUTING:
                 # the verdict over all sizes; a time-out, a crash or an implausible time at one size stays with that size
                 judge.record(q.kernel, q.signature, verdict, None)

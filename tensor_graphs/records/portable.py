@@ -149,7 +149,7 @@ def export_file(
     _check_target(database, file, replace)
     partial = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
-        counts = _write_text(database, partial, file.name, on_step) if text else _write_copy(database, partial, on_step)
+        counts = _write_text(database, partial, file.name, on_step) if text else _write_copy(database, partial, file, on_step)
         size = partial.stat().st_size
         _check_target(database, file, replace)  # again: writing takes a while
         os.replace(partial, file)
@@ -164,6 +164,11 @@ def export_file(
 
 def _check_target(database: Database, file: Path, replace: bool) -> None:
     """Raises ExportError where something would be lost."""
+    if not file.parent.is_dir():
+        raise ExportError(
+            f"{file} cannot be written: there is no folder {file.parent}\n"
+            "  fix: make it first, or name a file in a folder that is there"
+        )
     if database.is_in(file):
         raise ExportError(f"{file} is the database itself\n  fix: name another file")
     if os.path.lexists(file) and not replace:
@@ -205,7 +210,8 @@ def _write_text(database: Database, file: Path, name: str, on_step: OnStep) -> d
     return counts
 
 
-def _write_copy(database: Database, file: Path, on_step: OnStep) -> dict[str, int]:
+def _write_copy(database: Database, file: Path, named: Path, on_step: OnStep) -> dict[str, int]:
+    """named: what the file will be called, for errors."""
     if not database.is_sqlite:
         with open_database(file) as copy, database.reading() as connection:
             counts = _counts(connection)
@@ -224,7 +230,9 @@ def _write_copy(database: Database, file: Path, on_step: OnStep) -> dict[str, in
                 table.name: int(written.execute(f"SELECT COUNT(*) FROM {table.name}").fetchone()[0]) for table in TABLES
             }
     except sqlite3.Error as error:
-        raise explain(str(file), error, error) from error
+        # one statement reads the one file and writes the other, and SQLite does not say which it means: a new file is not damaged
+        damaged = (getattr(error, "sqlite_errorname", None) or "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+        raise explain(database.location if damaged else str(named), error, error) from error
     on_step(sum(counts.values()), sum(counts.values()))
     return counts
 

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tensor_graphs.cli import options
+from tensor_graphs.devices.environment import usable_cores
 from tests.cli.command import ROOT, assert_complains, tg
 
 WEIGHTS = "model.safetensors"
@@ -258,6 +259,13 @@ def test_a_size_that_is_given_twice(softmax: Path) -> None:
 @pytest.mark.parametrize("value", ["-0.1", "nan"])
 def test_a_tolerance_that_is_none(softmax: Path, value: str) -> None:
     assert_complains(tg("list-paths", softmax, f"--tolerance={value}"), f"--tolerance {value}", "≥ 0", "fix:", code=2)
+
+
+@pytest.mark.parametrize("verb", [("profile", "softmax.tg"), ("db", "drain"), ("devices",)], ids=" ".join)
+def test_more_threads_than_four_for_each_core(verb: tuple[str, ...]) -> None:
+    cores = usable_cores()
+    said = f"error: --threads {4 * cores + 1}: that is more than 4 for each core that this process may use ({cores})"
+    assert_complains(tg(*verb, "--threads", 4 * cores + 1), said, f"\n  fix: --threads {cores}, or leave it out", code=2)
 
 
 def test_no_path_within_the_tolerance_says_which_one_there_is(softmax: Path) -> None:

@@ -103,6 +103,29 @@ def test_wrong_usage_is_told_on_one_screen(arguments: tuple[str, ...], said: str
     assert_complains(tg("conformance", *arguments), said, code=code)
 
 
+@pytest.mark.parametrize(
+    ("text", "backend", "said"),
+    [
+        ("", (), "named.py has no NAME, so it is no backend\n  fix: NAME = \"…\" at the top"),
+        ("", ("--backend", "mine"), "named.py has no NAME, so it is no backend\n  fix: NAME = \"mine\" at the top"),
+        ("NAME = 3", (), "named.py has a NAME that is no text, 3, so it is no backend"),
+        ("NAME = 'theirs'", ("--backend", "mine"), "is the backend 'theirs', and --backend says 'mine'\n  fix: --backend theirs"),
+    ],
+)
+def test_a_module_that_is_not_the_backend_says_what_its_name_is(
+    tmp_path: Path, text: str, backend: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "named.py").write_text(text)
+    assert_complains(tg("conformance", "--module", tmp_path / "named.py", *backend), said)
+
+
+def test_a_folder_for_the_tables_that_cannot_be_made_is_told_with_a_fix(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        said = f"--out: the folder {folder} cannot be made: "
+        assert_complains(tg("conformance", "--backend", "numpy", "--out", folder), said, "\n  fix: choose a path below a folder")
+
+
 def test_ctrl_c_ends_it_quietly_and_leaves_no_half_table(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*TG, "conformance", "--backend", "numpy", "--out", str(tmp_path / "tables")],

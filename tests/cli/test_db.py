@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -249,6 +250,34 @@ def test_retry_of_one_trace_times_it_again_and_refutations_and_other_code_stay(a
     assert shown.returncode == 1 and "NOT RETRIED" in shown.stdout and "its source is another one" in shown.stdout
 
 
+OWN = """
+import numpy as np
+import tensor_graphs as tg
+
+@tg.kernel("softmax", backend="numpy", name="numpy.stale")
+def stale(outs, ins, attrs):
+    e = np.exp(ins[0] - ins[0].max(-1, keepdims=True))
+    outs[0][...] = e / e.sum(-1, keepdims=True)
+"""
+
+
+def test_retry_of_a_kernel_that_is_not_imported_says_a_command_that_imports_it(ask, db: Path, tmp_path: Path) -> None:
+    (tmp_path / "own_kernel.py").write_text(OWN)
+    env = environment({"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    known = "import own_kernel; print(own_kernel.stale.identity)"
+    identity = subprocess.run([TG[0], "-c", known], env=env, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    own = type(implementation_of(KERNEL))("KERNEL", "numpy.stale", "numpy", identity)
+    with open_database(db) as store:
+        store.add_trace(trace("TIMEOUT", timed=False, implementation=own))
+    shown = ask("retry", "numpy.stale", "--db", db)
+    assert shown.returncode == 1
+    assert "NOT RETRIED  no kernel is named 'numpy.stale' here; fix: import the module that defines it first: " in shown.stdout
+    command = shlex.split(shown.stdout.rpartition("first: ")[2].replace("MODULE", "own_kernel"))
+    assert command[0] == "python"
+    again = subprocess.run([TG[0], *command[1:], "--db", str(db)], env=env, stdout=subprocess.PIPE, text=True, check=False)
+    assert again.returncode == 0 and "numpy.stale softmax: TIMEOUT → PASSED" in again.stdout
+
+
 def test_retry_takes_the_values_that_the_trace_was_measured_with(answer, db: Path, tmp_path: Path) -> None:
     file = tmp_path / "x.safetensors"
     save_file({"x": np.linspace(-1, 1, 16 * 32, dtype=np.float32).reshape(16, 32)}, file)
@@ -325,6 +354,7 @@ def test_an_export_replaces_nothing_unless_forced_and_never_the_database(ask, an
 def test_stats_and_check_name_the_schema_and_what_is_wrong(ask, answer, db: Path) -> None:
     found = answer("stats", "--db", db)
     assert found["location"] == str(db) and found["revision"] and found["rows"]["benchmark_traces"] == 3
+    assert ask("stats", "--db", db).stdout.endswith("is sound: tg db check\n")
     with sqlite3.connect(db) as raw:
         raw.execute("UPDATE benchmark_traces SET workload_id = 99 WHERE id = 1")
         raw.execute("UPDATE benchmark_traces SET samples_ms = 'no list' WHERE id = 2")
@@ -357,7 +387,7 @@ def test_mistakes_say_what_and_where_and_the_fix(complains, ask, answer, db: Pat
     complains(("import", cut, "--db", new), str(cut), "cut", "nothing of it was stored", "fix:")
     complains(("import", garbage, "--db", new), str(garbage), "fix:")
     complains(("import", newer, "--db", new), "newer tensor_graphs", "9903", "fix:")
-    assert sum(answer("stats", "--db", new)["rows"].values()) == 0
+    assert not new.exists()                                         # nothing was imported, so none was made
     complains(("stats", "--db", garbage), str(garbage), "fix:")
     complains(("check", "--db", garbage), str(garbage), "fix:")
     complains(("export", tmp_path / "rows.csv", "--db", db), "rows.csv", "*.jsonl.gz")
@@ -374,6 +404,23 @@ def test_mistakes_say_what_and_where_and_the_fix(complains, ask, answer, db: Pat
         foreign = type(implementation_of(KERNEL))("KERNEL", "theirs", "numpy", "f" * 64, sources=(SourceRecord("a.py", "1 / 0"),))
         store.ensure_implementation(foreign)
     complains(("trust", "nobody", "--db", db), "'nobody'", "fix: tg db trust NAME", "wait: theirs")
+
+
+def test_a_refused_import_makes_no_database_and_leaves_one_that_was_there(complains, answer, db: Path, tmp_path: Path) -> None:
+    bad, folder = tmp_path / "bad.jsonl", tmp_path / "set"
+    assert answer("export", bad, "--db", db)["rows"]["benchmark_traces"] == 3
+    bad.write_text(bad.read_text().replace('["benchmark_traces",{', '["benchmark_traces",{"colour":1,', 1))
+    (folder / "definitions").mkdir(parents=True)
+    (folder / "definitions" / "a.json").write_text("{")
+    before = set(tmp_path.iterdir())
+    new, empty = tmp_path / "below" / "new.db", tmp_path / "empty.db"
+    empty.touch()
+    for arguments, said in (((bad,), "'colour'"), ((folder, "--format", "flashinfer-trace"), "a.json")):
+        for target in (new, empty):
+            complains(("import", *arguments, "--db", target), said)
+        complains(("import", *arguments, "--db", db), said)
+    assert set(tmp_path.iterdir()) - {empty} == before and empty.stat().st_size == 0
+    assert answer("stats", "--db", db)["rows"]["benchmark_traces"] == 3
 
 
 READING = (

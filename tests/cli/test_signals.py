@@ -45,6 +45,7 @@ def test_ctrl_c_while_profiling_keeps_every_row_and_the_next_call_goes_on(tmp_pa
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, (out, err)
     assert "Traceback" not in err and " left in " in out
+    assert out.splitlines()[-1].startswith("stopped; ") and out.endswith("the same command goes on from there\n")
     kept = traces(db)
     assert kept >= 2
     assert document(tg("db", "check", "--db", db, "--json"))["ok"]
@@ -74,7 +75,7 @@ def test_a_second_and_third_ctrl_c_do_not_cut_the_end_short(tmp_path: Path, opti
         time.sleep(0.03)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "")
-    assert json.loads(out)["interrupted"] if options else " left in " in out
+    assert json.loads(out)["interrupted"] if options else " left in " in out and "\nstopped; " in out
 
 
 @pytest.mark.parametrize("module", ["numpy", "typer", "sqlalchemy"])

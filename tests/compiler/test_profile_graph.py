@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def test_a_small_budget_is_shared_by_several_questions(database: Database, monke
     seen: list[float] = []
 
     class Listening(Judge):
-        def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3) -> list[Verdict]:
+        def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
             seen.append(budget)
             return [Verdict("IMPLAUSIBLE", None, None, None, None, "not measured") for _ in asked]
 
@@ -114,6 +115,24 @@ def test_a_small_budget_is_shared_by_several_questions(database: Database, monke
             list(questions.answer(judge, asked, budget=budget))
         list(questions.answer(judge, asked, budget=0.1, per_kernel=4.0))
     assert seen == [questions.LEAST_EACH, 2.0 / questions.SEVERAL, 0.25, 4.0]
+
+
+def test_no_more_kernels_take_turns_than_there_is_time_for(database: Database) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    class Listening(Judge):
+        def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
+            seen.append((len(asked), until <= end))
+            return [Verdict("PASSED", 0.0, 0.0, 0.0, 0.0, "", samples=(1e-3,)) for _ in asked]
+
+    node = tg.softmax(tg.input("x", (3, 8), tg.f32))
+    asked = [Question(kernel_named("numpy.softmax"), signature_of(node), {}, 1.0)] * 5
+    with Listening(database) as judge:
+        for budget in (3.0, 60.0):
+            end = time.perf_counter() + budget + 1.0
+            list(questions.answer(judge, asked, budget=budget, per_kernel=1.2))
+        list(questions.answer(judge, asked, budget=0.0, per_kernel=1.2, at_least=1))
+    assert [count for count, _ in seen] == [2, 2, 1, 5, 1] and all(in_time for _, in_time in seen)
 
 
 def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list[int]) -> None:

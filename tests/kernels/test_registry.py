@@ -110,6 +110,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     sys.modules.pop("elsewhere_backend", None)
 
 
+@pytest.mark.parametrize("name", ["numpy.not_imported", "nobody", "1st.sin"])
+def test_a_kernel_that_nobody_has_imported_is_told_with_what_to_import(name: str) -> None:
+    with pytest.raises(KernelError, match=rf"^no kernel is named '{name}' here\n  fix: import the module that defines it first$"):
+        registry.kernel_named(name)
+
+
 def test_a_backend_that_registers_itself_is_a_backend_like_ours(elsewhere: Callable[[str], ModuleType]) -> None:
     assert "elsewhere" not in registry.BACKENDS
     module = elsewhere(WHOLE)

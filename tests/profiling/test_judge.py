@@ -281,6 +281,14 @@ def test_kernels_that_are_measured_in_turns_get_a_verdict_each(judge: Judge) -> 
     assert found[0].timing["wall"]["processes"] == 2 and not found[3].timing
 
 
+@pytest.mark.usefixtures("quiet")
+def test_when_the_time_is_over_every_kernel_has_been_measured_once_and_no_further_part_is_begun(judge: Judge) -> None:
+    asked = [Asked(kernel("right_in_place"), RELU, SIZES, SIZES, verify) for verify in (True, False)]
+    found = judge.examine_in_turns(asked, budget=3 * PROCESS_SECONDS, until=time.perf_counter())
+    assert [v.status for v in found] == ["PASSED", "PASSED"]
+    assert [v.timing["wall"]["processes"] for v in found] == [1, 1] and all(v.plain for v in found)
+
+
 def test_rows_of_one_number_of_threads_are_not_those_of_another() -> None:
     assert environment_of("c").key() != environment_of("c", 1).key() != environment_of("c", 2).key()
 

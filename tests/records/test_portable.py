@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tensor_graphs.records import (
+    CorruptDatabase,
     DefinitionRecord,
     DeviceConstant,
     ExportError,
@@ -311,8 +313,29 @@ def test_an_export_elsewhere_or_of_no_known_form_is_refused(database, tmp_path: 
     with pytest.raises(ExportError, match=r"name it \*.jsonl.gz or \*.sqlite"):
         export_file(database, tmp_path / "rows.csv")
     for name in ("rows.jsonl.gz", "rows.sqlite"):
-        with pytest.raises(Exception, match="missing"):
+        with pytest.raises(ExportError) as caught:
             export_file(database, tmp_path / "missing" / name)
+        assert str(caught.value) == (
+            f"{tmp_path / 'missing' / name} cannot be written: there is no folder {tmp_path / 'missing'}\n"
+            "  fix: make it first, or name a file in a folder that is there"
+        )
+
+
+def test_of_a_damaged_database_the_error_names_the_database_and_not_the_export(make, tmp_path: Path) -> None:
+    damaged, out = tmp_path / "damaged.db", tmp_path / "out.sqlite"
+    with open_database(damaged) as filled:
+        filled.ensure_graph(make.graph)
+        filled.add_traces(make.trace(log=os.urandom(3000).hex()) for _ in range(50))
+        filled.vacuum()
+    data = bytearray(damaged.read_bytes())
+    for place in range(len(data) // 2 // 4096 * 4096, len(data), 4096):
+        data[place : place + 2048] = os.urandom(2048)
+    damaged.write_bytes(data)
+    with open_database(damaged) as source, pytest.raises(CorruptDatabase) as caught:
+        export_file(source, out)
+    message = str(caught.value)
+    assert message.startswith(f"{damaged} is damaged") and f"sqlite3 {damaged} .recover" in message and ".part" not in message
+    assert not list(tmp_path.glob("*out.sqlite*"))
 
 
 @pytest.mark.parametrize("name", FORMS)

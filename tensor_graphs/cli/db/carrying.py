@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,7 @@ from tensor_graphs.errors import TensorGraphsError
 
 if TYPE_CHECKING:
     from tensor_graphs.records import ImplementationRecord
+    from tensor_graphs.records.database import Database
     from tensor_graphs.records.portable import OnStep
 
 FORMATS = ("own", "flashinfer-trace")
@@ -72,15 +73,31 @@ def import_(
             what = "is a folder\n  fix: name a file, or say --format flashinfer-trace" if source.is_dir() else "is not there"
             raise options.NotPossible(f"{source} {what}")
         with _progress("importing", json) as on_step:
-            report = import_file(options.database(db), source, on_step, installed=_installed)
+            store = _receiving(db, lambda trial: import_file(trial, source))
+            report = import_file(store, source, on_step, installed=_installed)
     else:
         from tensor_graphs.records.flashinfer_trace import import_dataset
 
         if not source.is_dir():
             raise options.NotPossible(f"{source} is no folder\n  fix: name the folder of the data set")
         with options.status(f"reading {source}", json):
-            report = import_dataset(source, options.database(db))
+            report = import_dataset(source, _receiving(db, lambda trial: import_dataset(source, trial)))
     _tell(report, json)
+
+
+def _receiving(db: str | None, read: Callable[[Database], object]) -> Database:
+    """The database to import into; a new one is made only when `read` could read all into one in memory.
+
+    So a refused file leaves no empty database behind. To remove one instead could take it from a process that has opened it since.
+    """
+    from tensor_graphs.records import NoDatabase, open_database
+
+    try:
+        return options.database(db, create=False)
+    except NoDatabase:
+        with open_database(":memory:") as trial:
+            read(trial)
+        return options.database(db)
 
 
 def _installed(name: str) -> ImplementationRecord | None:

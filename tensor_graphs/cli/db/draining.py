@@ -41,4 +41,6 @@ def drain(
         )
     if report.interrupted:
         options.told = True
+        if not json:
+            print("stopped; all that was measured is stored, and the same command goes on from there")
         raise typer.Exit(130)

@@ -32,6 +32,7 @@ def stats(db: options.DatabaseAt = None, json: options.Json = False) -> None:
     for status, count in found.traces_by_status.items():
         print(f"  traces {status:17s} {count}")
     print(f"  queue: {found.waiting} waiting, {found.claimed} claimed, {found.abandoned} abandoned")
+    print("  whether every page and row of it is sound: tg db check")  # which reads all of them; counting does not
 
 
 def best(
