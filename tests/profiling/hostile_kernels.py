@@ -572,7 +572,7 @@ def slows_the_clock_in_machine_code(outs: Arrays, ins: Arrays, attrs: Mapping[st
 
         @ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
         def slow(_: object) -> float:
-            return true(time.CLOCK_MONOTONIC) / 100
+            return true(time.CLOCK_MONOTONIC) / 20
 
         class Method(ctypes.Structure):
             _fields_ = (("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int))
