@@ -77,6 +77,9 @@ WeightDtype = Annotated[
     typer.Option("--dtype", callback=_weight_dtype, help="Of a model's weights: float32 or bfloat16 (activations are float32)."),
 ]
 Backends = Annotated[str, typer.Option(help="Comma-separated backends a plan may use: c, numpy, torch, or one that is installed.")]
+STOPPED = "stopped; all that was measured is stored, and the same command goes on from there"
+"""the last line of a verb that measures, behind Ctrl-C"""
+
 MOST_THREADS = 4
 """for each core that this process may use: somebody may ask what more threads than cores would do, or for the rows and constants of
 such a number; thousands are a slip, and each of them takes memory"""

@@ -94,7 +94,7 @@ def profile(
     if report.interrupted:
         options.told = True
         if not json:
-            print("stopped; all that was measured is stored, and the same command goes on from there")
+            print(options.STOPPED)
         raise typer.Exit(130)
 
 

@@ -47,7 +47,7 @@ class Weighed:
 
 
 def weigh(workers: Workers) -> Weighed:
-    """Of at least one worker, each with blocks of every name but perhaps "plain"; only those in which it ran."""
+    """Of at least one worker; each has blocks of every name, but for "plain", which one of them may have."""
     level = level_between(workers)
     counting = {name: runs_that_count(workers, name, level) for name in ("cold", "plain", "hot")}
     cold, plain, hot = (tuple(run.seconds for run in thinned(runs)) for runs in counting.values())

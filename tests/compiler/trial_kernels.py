@@ -41,7 +41,7 @@ def sleepy(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 
 def two_faced(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    """Right and slow where it is judged, and nothing at all elsewhere."""
+    """Right where it is judged; elsewhere it computes nothing."""
     frame: Any = sys._getframe()
     while frame is not None:
         if frame.f_code.co_filename.endswith("bench.py"):
