@@ -204,7 +204,7 @@ def pad(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 @row("slice")
 def slice_(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    outs[0][...] = ins[0][tuple(slice(a, None if (s < 0 and b < 0) else b, s) for a, b, s in attrs["bounds"])]
+    outs[0][...] = ins[0][tuple(python_slice(*bound) for bound in attrs["bounds"])]
 
 
 @row("gather")
