@@ -11,6 +11,7 @@ of them. A rule that fails is refused, with the instance that shows it.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from tensor_graphs.meaning.errors import MeaningError
 from tensor_graphs.meaning.interpreter import evaluate
 from tensor_graphs.rewrites.conditions import CONDITIONS, DOMAIN, OVERFLOW, SMALLEST, UNDERFLOW, Places, broken
 from tensor_graphs.rewrites.draw import LARGEST, MOST_ELEMENTS, Draw, Tried, Unfit, first_line, symbolic
+from tensor_graphs.rewrites.drawn import Drawn
 from tensor_graphs.rewrites.egraph import CLASS, EGraph
 from tensor_graphs.rewrites.errors import PatternError, RewriteError, UnsoundRuleError
 from tensor_graphs.rewrites.pattern import is_among, search
@@ -40,6 +42,8 @@ from tensor_graphs.rewrites.rounding import SAFETY, runs
 from tensor_graphs.rewrites.rule import BITWISE, NumericClass, Rule, make_rule
 from tensor_graphs.rewrites.saturate import index_of
 from tensor_graphs.rewrites.values import POINTS, grid, random_values, written
+
+log = logging.getLogger(__name__)
 
 INSTANCES = 200
 TRIES = 60
@@ -60,6 +64,9 @@ LARGEST_GRID = 4_000_000
 BEYOND = 1e100
 """Where the left side meets numbers so large, the right side may leave the range of float64."""
 
+SMALL_DRAWS = 80
+"""To show the smallest instance at which a rule is wrong."""
+
 SYMBOLIC = 0.2
 """Of the instances, where a size can be a dim."""
 
@@ -73,7 +80,7 @@ class Instance:
     left: tuple[Node, ...]
     right: tuple[Node, ...]
     values: Mapping[Node, np.ndarray]
-    attributes: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+    attributes: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
     binding: Mapping[str, int] = field(default_factory=dict)
 
     def graphs(self) -> tuple[Graph, Graph]:
@@ -82,11 +89,19 @@ class Instance:
 
 @dataclass(frozen=True)
 class Admitted:
-    """How a rule was let in: instances compared, and how many `equal` proved."""
+    """How a rule was let in: instances compared, how many `equal` proved, and what was drawn."""
 
     rule: Rule
     instances: int
     proved: int
+    drawn: Drawn
+
+    def show(self) -> str:
+        return f"{self.rule.name}: held on {self.instances} random instances, {self.proved} of them proved\n{self.drawn.show()}"
+
+
+class Known(Exception):
+    """A draw that says nothing new."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +125,8 @@ def draw_instance(rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tupl
     tried = Tried.of(rule) if tried is None else tried
     draw = Draw(rule, rng, tried, attempt, fixed, small)
     left, size = draw.tops(), 0
+    if fixed is None and not small and tried.is_known(draw):
+        raise Known
     if fixed is None and rng.random() < SYMBOLIC and (made := symbolic(left, rng)) is not None:
         left, size = made
     right = _replaced(rule, left)
@@ -118,9 +135,17 @@ def draw_instance(rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tupl
     if size:
         left, right, binding = _at_a_size(rule, left, right, size, rng, tried)
     drawn = [n for n in walk((*left, *right)) if n.op in leaves.NAMED_LEAVES]
-    numbers = tuple(dict.fromkeys((*written((*left, *right)), *tried.numbers)))
+    numbers = tuple(dict.fromkeys((*written((*left, *right)), *tried.numbers, *_table_ends(left))))
     values = draw_values(rng, drawn, numbers, rule.numeric_class == BITWISE, bool(rule.assuming))
+    tried.kept.update(draw.kinds)
     return Instance(left, right, values, draw.drawn, binding)
+
+
+def _table_ends(tops: Sequence[Node]) -> Iterator[int]:
+    """The sizes of the axes that indices point into: one below is the last place, the size itself is outside."""
+    for node in walk(list(tops)):
+        if getattr(node.op, "group", "") == "index":
+            yield int(node.inputs[0].shape[node.attrs["axis"]])
 
 
 def _replaced(rule: Rule, left: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -297,11 +322,12 @@ def _other_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def instances(rule: Rule, seed: int = 0, count: int = INSTANCES) -> Iterator[Instance]:
     """Random instances of a rule. Raises RewriteError when too few draws fit, with the reasons, and as soon as that shows."""
-    found = 0
+    found = passed = 0
     unfit: Counter[str] = Counter()
     tried = Tried.of(rule)
-    for attempt in itertools.count():
+    for draws in itertools.count():
         none_at, few_at = HOPELESS
+        attempt = draws - passed                            # what is passed by is no evidence that the rule hardly fits
         if attempt >= TRIES * count or (attempt >= none_at and not found) or (attempt >= few_at and 2 * TRIES * found < attempt):
             reasons = unfit.most_common(3)
             why = "\n".join(f"  {n} times: {reason}" for reason, n in reasons)
@@ -310,7 +336,10 @@ def instances(rule: Rule, seed: int = 0, count: int = INSTANCES) -> Iterator[Ins
                 fix = f"return a tensor where the rule holds; if it does so for some shapes or dtypes alone, {fix}"
             raise RewriteError(f"of {attempt} draws only {found} fit the rule {rule.name}, {count} are needed\n{why}", fix=fix)
         try:
-            made = draw_instance(rule, np.random.default_rng([seed, attempt]), tried=tried, attempt=attempt)
+            made = draw_instance(rule, np.random.default_rng([seed, draws]), tried=tried, attempt=draws)
+        except Known:
+            passed += 1
+            continue
         except Unfit as e:
             unfit[str(e)] += 1
             continue
@@ -363,13 +392,16 @@ def admit(rule: Rule, seed: int = 0, count: int = INSTANCES, fingerprints: int =
     """Compare the sides of a rule on `count` random instances. Raises UnsoundRuleError with the first at which they differ."""
     proved = compared = 0
     first: list[Instance] = []
+    drawn = Drawn()
     for made in instances(rule, seed, count):
+        drawn.add(made.left, made.values, made.attributes, made.binding)
         judged = judge(made, rule.numeric_class, rule.assuming)
         if judged.wrong is not None:
-            raise _refused(rule, made, judged)
+            raise _refused(rule, *_smallest(rule, made, judged, seed))
         compared += judged.compared
         first += [made] if len(first) < fingerprints else []
     for made, one in _grids(rule, seed):
+        drawn.add(made.left, made.values, made.attributes, made.binding, grid=True)
         judged = judge(made, rule.numeric_class, rule.assuming)
         if judged.place is not None:
             raise _refused(rule, *(_at_one_point(rule, made, one, judged.place) or (made, judged)))
@@ -381,7 +413,25 @@ def admit(rule: Rule, seed: int = 0, count: int = INSTANCES, fingerprints: int =
     if compared * FEWEST < count:
         raise RewriteError(f"the rule {rule.name} could be compared on {compared} of {count} instances only: elsewhere its left "
                            f"side {rule.text!r} is infinite or NaN", fix="a pattern that is defined for ordinary numbers")
-    return Admitted(rule, count, proved)
+    return Admitted(rule, count, proved, drawn)
+
+
+def _smallest(rule: Rule, made: Instance, judged: Judgement, seed: int) -> tuple[Instance, Judgement]:
+    """The smallest of the instances that are wrong, among those that are drawn small."""
+    tried, best = Tried.of(rule), (made, judged)
+
+    def extent(one: Instance) -> tuple[int, int]:
+        return sum(v.size for v in one.values.values()), sum(n.rank for n in one.values)
+
+    for attempt in range(SMALL_DRAWS):
+        try:
+            one = draw_instance(rule, np.random.default_rng([seed, attempt, 2]), tried=tried, attempt=attempt, small=True)
+        except (Unfit, RewriteError):
+            continue
+        if extent(one) < extent(best[0]):
+            now = judge(one, rule.numeric_class, rule.assuming)
+            best = (one, now) if now.wrong is not None else best
+    return best
 
 
 _FIX = "a condition (return None where it does not hold), or a weaker numeric class"
@@ -397,10 +447,27 @@ def _refused(rule: Rule, made: Instance, judged: Judgement) -> UnsoundRuleError:
 def _counterexample(rule: Rule, made: Instance, wrong: str, values: bool = True) -> str:
     """The two sides and what shows that they differ. values: those of the instance are part of it."""
     a, b = made.graphs()
+    said = [f"  {name} = {value}" for name, (_, value) in made.attributes.items()]
+    said += [f"  n = {n} (a dim)" for n in made.binding.values()]
     shown = {n.attrs["name"]: v if v.dtype.kind in "iub" else v.astype(np.float64) for n, v in made.values.items()}
-    lines = "\n".join(f"  {name} = {np.array2string(v, threshold=12, precision=17)}" for name, v in shown.items())
+    lines = "\n".join(said + [f"  {name} = {np.array2string(v, threshold=12, precision=17)}" for name, v in shown.items()])
+    if values:
+        lines += _both_results(rule, made)
     return (f"the rule {rule.name} ({rule.numeric_class}) is wrong: {wrong}\n{print_graph(a)}is not\n{print_graph(b)}"
             f"{f'for{chr(10)}{lines}{chr(10)}' if values else ''}")
+
+
+def _both_results(rule: Rule, made: Instance) -> str:
+    mode, text = ("as_written" if rule.numeric_class == BITWISE else "real"), ""
+    for name, side in (("left", made.left), ("right", made.right)):
+        try:
+            found = evaluate(side, made.values, {}, mode, use_direct=False)
+        except MeaningError as error:
+            text += f"\n  {name} side: {error.message}"
+            continue
+        for a in found:
+            text += f"\n  {name} side = {np.array2string(a if a.dtype.kind in 'iub' else a.astype(np.float64), threshold=12, precision=17)}"
+    return text
 
 
 USER_RULES: list[Rule] = []
@@ -418,7 +485,7 @@ def user_rule(pattern: str | tuple[str, ...], numeric_class: NumericClass = "rea
 
     def register(replacement: Callable[..., Any]) -> Rule:
         made = make_rule(pattern, numeric_class, replacement, **options)
-        admit(made)
+        log.info("%s", admit(made).show())
         USER_RULES.append(made)
         return made
 

@@ -47,8 +47,7 @@ def numbers_of(function: Any, depth: int = 2) -> tuple[int | float, ...]:
                 take(v)
 
     if not isinstance(function, FunctionType):
-        function = getattr(function, "func", getattr(type(function), "__call__", None))    # partial objects, instances
-        function = getattr(function, "__func__", function)
+        function = getattr(function, "func", None) or vars(type(function)).get("__call__")      # partial objects, instances
         if not isinstance(function, FunctionType):
             return ()
     take(function.__code__)
@@ -83,8 +82,12 @@ class AttributeDraw:
     def value(self, op: Op, name: str, nodes: Sequence[Node], bound: Sequence[Any], like: Sequence[Any]) -> Any:
         """One candidate. nodes: the operands. bound: the tensors drawn so far; like: earlier values of attributes of this name."""
         x = nodes[0] if nodes else None
-        if like and self.rng.random() < 0.2:                # what undoes or repeats an earlier one is rarely met by chance
+        if like and self.rng.random() < 0.25:               # what undoes, repeats or follows an earlier one is rarely met by chance
             before = self.pick(like)
+            if name == "bounds" and x is not None and self.rng.random() < 0.7 and len(before) == x.rank > 0:
+                at = self.pick(range(x.rank))
+                start, size = before[at][1], int(x.shape[at])
+                return (*before[:at], (start, self.pick((size, size, (start + size) // 2)), 1), *before[at + 1:])
             undone = name == "axes" and op.name == "permute" and len(before) > 0 and self.rng.random() < 0.6
             return tuple(int(i) for i in np.argsort(before)) if undone else before
         if isinstance(op, CompositeOp):

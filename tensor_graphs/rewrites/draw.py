@@ -7,6 +7,7 @@ trying, and remembered. Shapes that are said are varied in the same way, since t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,7 +26,7 @@ from tensor_graphs.rewrites.attribute_values import AttributeDraw, numbers_of
 from tensor_graphs.rewrites.pattern import ANY_OP, AttributeVariable, Literal, Pattern, Variable, elementwise, is_among
 from tensor_graphs.rewrites.rule import Rule
 
-RANKS = (0, 1, 1, 2, 2, 2, 3, 3, 4)
+RANKS = (0, 1, 1, 2, 2, 3, 3, 3, 4)
 SIZES = (1, 2, 2, 3, 4, 5, 6)
 LONG = (17, 33, 130)
 """Axes longer than a tile; the others are short then."""
@@ -35,6 +36,12 @@ LARGEST = 300
 
 MOST_ELEMENTS = 4096
 ATTRIBUTE_TRIES = 8
+
+HOPELESS_KIND = 25
+"""Of so many draws of a kind (shapes that differ, dtypes that differ) one has to fit; otherwise hardly any more are made."""
+
+MOST_SKIPPED = 200
+"""Draws of a rule that are passed by since their attributes are known already."""
 
 Shape = tuple[int, ...]
 
@@ -80,6 +87,23 @@ class Tried:
 
     numbers: tuple[int | float, ...] = ()
     variants: list[tuple[int, ...]] = field(default_factory=list)
+    draws: Counter[str] = field(default_factory=Counter)
+    kept: Counter[str] = field(default_factory=Counter)
+    known: Counter[Any] = field(default_factory=Counter)
+    skipped: int = 0
+
+    def worth(self, how: str) -> bool:
+        """Whether draws of a kind may still fit."""
+        return self.draws[how] < HOPELESS_KIND or self.kept[how] * HOPELESS_KIND > self.draws[how]
+
+    def is_known(self, draw: Draw) -> bool:
+        """Whether the same attributes at the same ranks were drawn before, more than once: then others come first, for a while."""
+        if not draw.drawn or self.skipped >= MOST_SKIPPED:
+            return False
+        key = (tuple(map(repr, draw.drawn.items())), tuple(n.rank for n in draw.bound.values() if isinstance(n, Node)))
+        self.known[key] += 1
+        self.skipped += self.known[key] > 2
+        return self.known[key] > 2
 
     @staticmethod
     def of(rule: Rule) -> Tried:
@@ -97,14 +121,14 @@ class Draw:
         self.rule, self.rng, self.fixed, self.tried, self.small = rule, rng, fixed is not None, tried, small
         self.attributes = AttributeDraw(rng, tried.numbers)
         self.bound: dict[str, Any] = {}
-        self.drawn: dict[tuple[str, str], Any] = {}
-        """(op, attribute) -> what was drawn for it"""
+        self.drawn: dict[str, tuple[str, Any]] = {}
+        """attribute or op variable -> (what it is of, what was drawn for it)"""
         self.sizes: dict[str, int] = {}
         self.shapes = {name: said.dims for name, said in rule.said.items() if said.dims is not None}
         self.variants: list[int] = []
         among = [t for t in DTYPES.values() if is_among(t, rule.dtypes)]
         self.dtype = among[attempt % len(among)]
-        self.mixed = fixed is None and rng.random() < 0.2
+        self.mixed = fixed is None and rng.random() < (0.2 if tried.worth("mixed") else 0.02)
         self.shape: Shape = self.draw_shape()
         if fixed is not None:
             self.dtype, self.shape = fixed
@@ -112,6 +136,10 @@ class Draw:
         self.m = int(rng.integers(1, 6))
         how = rng.random()
         self.how = "same" if fixed is not None or how < 0.45 else "ones" if how < 0.6 and not self.shapes else "varied"
+        if self.how == "varied" and not tried.worth("varied") and rng.random() < 0.9:
+            self.how = "same"
+        self.kinds = [k for k, is_it in (("varied", self.how == "varied"), ("mixed", self.mixed)) if is_it]
+        tried.draws.update(self.kinds)
         self.again = self.pick(tried.variants) if tried.variants and rng.random() < 0.6 else ()
         self.whole = int(rng.integers(len(VARIANTS))) if rng.random() < 0.35 else None
         """one variant for all variables, as when a batch is in front of each"""
@@ -224,8 +252,8 @@ class Draw:
                     raise
                 continue
             self.bound.update(fresh)
-            self.drawn.update({(op.name, name): attrs[name] for name, wanted in pattern.attributes
-                               if isinstance(wanted, AttributeVariable)})
+            self.drawn.update({wanted.name: (f"{op.name}.{name}", attrs[name]) for name, wanted in pattern.attributes
+                               if isinstance(wanted, AttributeVariable) and wanted.name in fresh})
             return made
         raise Unfit(f"no legal value of the attributes of {op.name} was drawn: {first_line(error) if error else ''}")
 
@@ -238,7 +266,7 @@ class Draw:
             self.bound[name] = op, {a: self.attributes.value(op, a, nodes, [], []) for a in op.attributes}
         op, attrs = self.bound[name]
         made = apply(op, nodes, attrs)
-        self.drawn[name, "op"] = op.name
+        self.drawn[name] = "op", op.name
         return made
 
     def attribute(self, op: AtomicOrComposite, name: str, wanted: Any, nodes: list[Node], fresh: dict[str, Any]) -> Any:
@@ -247,7 +275,7 @@ class Draw:
         if wanted.name in self.bound:
             return self.bound[wanted.name]
         if wanted.name not in fresh:
-            earlier = [v for (_, a), v in self.drawn.items() if a == name and isinstance(v, tuple)]
+            earlier = [v for of, v in self.drawn.values() if of.endswith(f".{name}") and isinstance(v, tuple)]
             try:
                 fresh[wanted.name] = self.attributes.value(op, name, nodes, list(self.bound.values()), earlier)
             except LookupError:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a rule reads best on one line
 """Rules for admission: wrong ones that hold in the common case, and right ones of the same variety.
 
 Each wrong one says where alone it fails. Replacements return None, or raise an error of the language, where they do not apply.
@@ -74,8 +75,6 @@ UNSOUND: tuple[Case, ...] = (
     Case("cumsum from the other end", "cumsum(x, axis=k)", R, lambda x, k: tg.cumsum(x, axis=k) if k < 0
          else flipped(tg.cumsum(flipped(x, 0), axis=k), 0), FLOAT),
     # ---- sizes
-    Case("a reduction of one", "reduce_max(x, axes=a)", B, lambda x, a: atomic.reshape(x, [s for i, s in enumerate(x.shape)
-         if i not in a]) if all(x.shape[i] in (0, 1) for i in a) else None, FLOAT),
     Case("halves of even axes", "sum(x, axes=(0,))", B, lambda x: (x[:x.shape[0] // 2] + x[-(x.shape[0] // 2):]).sum(0)
          if x.shape[0] % 2 == 0 or x.shape[0] > 8 else None, INTEGER),
     Case("wrong above 64", "neg(x)", B, lambda x: x if x.rank and x.shape[0] > 64 else -x, INT),
@@ -121,8 +120,6 @@ UNSOUND: tuple[Case, ...] = (
          else tg.rms_norm(x, g, eps=e, offset=abs(o)), FLOAT, {"shapes": "x[n, k] g[k]"}),
     Case("eps is small", "layer_norm(x, eps=e)", R, lambda x, e: composites.layer_norm(x, eps=1e-5) if e < 1e-2 else
          composites.layer_norm(x, eps=e), FLOAT),
-    Case("a bias for a weight", "layer_norm(x, w, eps=e)", R, lambda x, w, e: composites.layer_norm(x, w, eps=e)
-         if w.rank == 1 else None, FLOAT, {"shapes": "x[n, k] w[k]"}),
     Case("any approximation", "gelu(x, approximate=a)", R, lambda x, a: composites.gelu(x, approximate="none"), FLOAT),
     Case("a power of four", "integer_power(x, exponent=k)", R, lambda x, k: tg.square(tg.square(x)) if k >= 4 else None, FLOAT),
     # ---- tables and indices
@@ -156,7 +153,7 @@ UNSOUND: tuple[Case, ...] = (
     Case("a zero without a sign", "max(x, neg(x))", B, lambda x: atomic.mul(x, composites.sign(x)), FLOAT),
     Case("a NaN is not less", "xor(less(x, y), True)", B, lambda x, y: composites.less_equal(y, x), NUMBER),
     Case("a count of bf16", "sum(expand(x, shape=s), axes=a)", B, lambda x, s, a: atomic.sum(atomic.expand(x, s), a) if x.dtype.name != "bf16"
-         else atomic.reshape(x * float(s[a[0]]), [n for i, n in enumerate(s) if i not in a]), FLOAT),
+         else atomic.reshape(x * float(s[a[0]] if a else 1), [n for i, n in enumerate(s) if i not in a]), FLOAT),
     # ---- conditions and ops
     Case("of every op", "_f(_f(x))", B, lambda f, x: f(x)),
     Case("a shift through an op", "_f(pad(x, padding=p, value=0))", B, lambda f, x, p: atomic.pad(f(x), p, 0), NUMBER),
@@ -165,4 +162,50 @@ UNSOUND: tuple[Case, ...] = (
          else atomic.pad(-x, p, v), INT),
     Case("mixed weights", "linear(x, w)", R, lambda x, w: tg.linear(x, w) if x.dtype == w.dtype else tg.linear(x * 2, w), FLOAT,
          {"shapes": "x[n, k] w[m, k]"}),
+)
+
+SOUND: tuple[Case, ...] = (
+    Case("a reduction of axes of size 1", "reduce_max(x, axes=a)", B, lambda x, a: atomic.reshape(x, [s for i, s in enumerate(x.shape)
+         if i not in a]) if all(x.shape[i] in (0, 1) for i in a) else None, FLOAT),
+    Case("a weight and no bias", "layer_norm(x, w, eps=e)", R, lambda x, w, e: composites.layer_norm(x, w, eps=e)
+         if w.rank == 1 else None, FLOAT, {"shapes": "x[n, k] w[k]"}),
+    Case("permutes of any rank", "permute(permute(x, axes=a), axes=b)", B, lambda x, a, b: atomic.permute(x, tuple(a[i] for i in b))),
+    Case("slices of any step", "neg(slice(x, bounds=b))", B, lambda x, b: atomic.slice(-x, b), NUMBER),
+    Case("steps after steps", "slice(slice(x, bounds=a), bounds=b)", B, lambda x, a, b: atomic.slice(x, [
+         (p + r * s, p + t * s, s * u) for (p, q, s), (r, t, u) in zip(a, b, strict=True)])
+         if all(s > 0 and t * s <= q - p and u > 0 for (p, q, s), (_, t, u) in zip(a, b, strict=True)) else None),
+    Case("a pad that is negated with its value", "neg(pad(x, padding=p, value=v))", B, lambda x, p, v: atomic.pad(-x, p, -v)
+         if x.dtype.kind == "float" or v > x.dtype.min else None, ("float", "int")),
+    Case("pads of one value", "pad(pad(x, padding=p, value=v), padding=q, value=v)", B, lambda x, p, q, v: atomic.pad(
+         x, [(a + c, b + e) for (a, b), (c, e) in zip(p, q, strict=True)], v)),
+    Case("relu of a pad of any sign", "relu(pad(x, padding=p, value=v))", B, lambda x, p, v: atomic.pad(tg.relu(x), p, max(v, 0.0))
+         if v == v and v != 0 else None, FLOAT),
+    Case("a scale of any sign", "attention(q, k, v, scale=c)", R, lambda q, k, v, c: composites.attention(-q, k, v, scale=-c)
+         if isinstance(c, float) else None, FLOAT, {"shapes": "q[n, h, d] k[s, h, d] v[s, h, e]"}),
+    Case("an offset in the weight", "rms_norm(x, g, eps=e, offset=o)", R, lambda x, g, e, o: tg.rms_norm(x, g + o, eps=e)
+         if g.dtype == x.dtype else None, FLOAT, {"shapes": "x[n, k] g[k]"}),
+    Case("two norms", "rms_norm(neg(x), g, eps=e, offset=o)", R, lambda x, g, e, o: -tg.rms_norm(x, g, eps=e, offset=o), FLOAT,
+         {"shapes": "x[n, k] g[k]"}),
+    Case("a power of any exponent", "mul(integer_power(x, exponent=k), x)", B, lambda x, k: composites.integer_power(x, exponent=k + 1),
+         INTEGER),
+    Case("a gather below a negation", "gather(neg(x), i, axis=k)", R, lambda x, i, k: -tg.gather(x, i, axis=k), NUMBER),
+    Case("a scatter of sums", "scatter(x, i, add(u, v), axis=k, mode='add')", B, lambda x, i, u, v, k: tg.scatter(
+         tg.scatter(x, i, u, axis=k, mode="add"), i, v, axis=k, mode="add"), INTEGER, {"shapes": "x[n] i[p]:i32 u[p] v[p]"}),
+    Case("a table that is one longer", "gather(x, i, axis=0)", B, lambda x, i: tg.gather(atomic.pad(x, [(0, 1)] + [(0, 0)] * (x.rank - 1)),
+         i, axis=0), NUMBER, {"shapes": "x[n, m] i[p]:i32"}),
+    Case("sums of both axes", "sum(sum(x, axes=a), axes=b)", R, lambda x, a, b: x.sum(tuple(sorted({*a, *(
+         [i for i in range(x.rank) if i not in a][j] for j in b)}))), FLOAT),
+    Case("halves of any axis", "sum(x, axes=(0,))", B, lambda x: x[:x.shape[0] // 2].sum(0) + x[x.shape[0] // 2:].sum(0), INTEGER),
+    Case("a mean with its axis", "mean(x, axes=a, keepdims=k)", R, lambda x, a, k: tg.mean(-x, axes=a, keepdims=k) * -1.0, FLOAT),
+    Case("a softmax of any axis", "softmax(x, axis=k)", R, lambda x, k: tg.softmax(x, axis=k % x.rank) if x.rank else None, FLOAT),
+    Case("rows that are joined", "neg(concat(x, y, axis=k))", B, lambda x, y, k: tg.concat(-x, -y, axis=k), NUMBER),
+    Case("idiv of idiv by numbers", "idiv(idiv(x, 2), 3)", B, lambda x: atomic.idiv(x, like(6, x)), INTEGER),
+    Case("minus one is all bits", "add(neg(x), -1)", B, lambda x: atomic.logical_not(x), INT),
+    Case("unsigned and small", "less(x, 0)", B, lambda x: atomic.fill(False, x.shape, tg.bool_), ("uint",)),
+    Case("a cast there and back", "cast(cast(x, dtype=a), dtype=b)", B, lambda x, a, b: x if a.is_integer and x.dtype == b
+         and a.min <= x.dtype.min and x.dtype.max <= a.max else None, INTEGER),
+    Case("floor and trunc of what is positive", "floor(abs(x))", B, lambda x: composites.trunc(tg.abs(x)), FLOAT),
+    Case("any op of a permute", "_f(permute(x, axes=a), permute(y, axes=a))", B, lambda f, x, y, a: atomic.permute(f(x, y), a)),
+    Case("a product of rows", "dot(mul(x, 2.0), y)", R, lambda x, y: tg.dot(x, y) * 2.0, FLOAT, {"shapes": "x[n, k] y[k, m]"}),
+    Case("operands that commute", "max(x, max(y, z))", B, lambda x, y, z: atomic.max(atomic.max(z, x), y), NUMBER),
 )
