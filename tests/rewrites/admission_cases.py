@@ -114,6 +114,11 @@ UNSOUND: tuple[Case, ...] = (
          {"shapes": "q[n, h, d] k[s, h, d] v[s, h, e]"}),
     Case("a mask that looks ahead", "attention(q, k, v, scale=1.0, causal=b, window=w)", R, lambda q, k, v, b, w: composites.attention(
          q, k, v, scale=1.0, causal=b, window=0) if w < 2 else None, FLOAT, {"shapes": "q[n, h, d] k[n, h, d] v[n, h, e]"}),
+    Case("heads that are shared", "attention(q, k, v, scale=c)", R, lambda q, k, v, c: composites.attention(q, k, v, scale=c)
+         if q.shape[1] == k.shape[1] else composites.attention(q, v, v, scale=c), FLOAT,
+         {"shapes": "q[n, h, d] k[s, h, d] v[s, h, d]"}),
+    Case("a start of 0", "attention(q, k, v, scale=1.0, causal=True, start=s)", R, lambda q, k, v, s: composites.attention(
+         q, k, v, scale=1.0, causal=True, start=0), FLOAT, {"shapes": "q[n, h, d] k[n, h, d] v[n, h, e]"}),
     Case("a cap of any sign", "attention(q, k, v, scale=1.0, softcap=c)", R, lambda q, k, v, c: composites.attention(
          q, k, v, scale=1.0), FLOAT, {"shapes": "q[n, h, d] k[s, h, d] v[s, h, e]"}),
     Case("an offset of nothing", "rms_norm(x, g, eps=e, offset=o)", R, lambda x, g, e, o: tg.rms_norm(x, g, eps=e) if o >= 0 and o < 0.4
@@ -130,6 +135,8 @@ UNSOUND: tuple[Case, ...] = (
          {"shapes": "x[n, m] i[p]:i32"}),
     Case("a gather is one row", "gather(x, i, axis=k)", B, lambda x, i, k: tg.gather(atomic.pad(x, [(0, 1) if a == k else (0, 0)
          for a in range(x.rank)], 1), i, axis=k), INTEGER),
+    Case("a table with a negative scale", "embedding(t, i, scale=c, dtype=d)", R, lambda t, i, c, d: tg.gather(t, i, axis=0).cast(d) * abs(c),
+         FLOAT, {"shapes": "t[n, m] i[p]:i32"}),
     Case("a scatter that sets", "scatter(x, i, u, axis=0, mode=m)", R, lambda x, i, u, m: tg.scatter(x, i, u, axis=0, mode="add")
          if m != "set" else None, FLOAT, {"shapes": "x[n] i[p]:i32 u[p]"}),
     Case("what was scattered is there", "gather(scatter(x, i, u, axis=0, mode='add'), i, axis=0)", R, lambda x, i, u:

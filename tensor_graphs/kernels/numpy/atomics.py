@@ -11,6 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tensor_graphs.language.atomic import python_slice
+
 Arrays = Sequence[np.ndarray]
 Function = Callable[[Arrays, Arrays, Mapping[str, Any]], None]
 TABLE: dict[str, tuple[Function, bool]] = {}
