@@ -51,7 +51,8 @@ VARIANTS: tuple[Callable[[Shape, int], Shape], ...] = (
     lambda s, m: (m, *s[1:]) if s else s, lambda s, m: (m,), lambda s, m: (), lambda s, m: (1,) * len(s),
     lambda s, m: (*s[:-1], 1) if s else s, lambda s, m: (1, *s[1:]) if s else s, lambda s, m: (*s[-1:], m),
     lambda s, m: (s[0], s[1] // 2, *s[2:]) if len(s) > 1 and s[1] % 2 == 0 else (s[0], 1, *s[2:]) if len(s) > 1 else s,
-    lambda s, m: (s[0], 2 * s[1], *s[2:]) if len(s) > 1 else s, lambda s, m: (m, *s[-1:]), lambda s, m: (*s[:-2], *s[-1:], m), lambda s, m: (*s[:1], m, *s[2:]))
+    lambda s, m: (s[0], 2 * s[1], *s[2:]) if len(s) > 1 else s, lambda s, m: (m, *s[-1:]),
+    lambda s, m: (*s[:-2], *s[-1:], m), lambda s, m: (*s[:1], m, *s[2:]))
 """How the shape of a variable may follow from that of the first, or from what is said of it; m is a size of the draw."""
 
 
