@@ -237,7 +237,7 @@ class Real:
                 raise MeaningError(f"slice: axis {axis} from {start} to {stop} step {step} leaves the axis of size "
                                    f"{size}", n.node.location,
                                    fix="choose sizes at which the bounds lie inside of the axis")
-        return x[tuple(python_slice(*bound) for bound in n.attrs["bounds"])]
+        return np.asarray(x[tuple(python_slice(*bound) for bound in n.attrs["bounds"])])
 
     # ---- indexing ----------------------------------------------------------------------------------------------------
 

@@ -467,10 +467,10 @@ def _counterexample(rule: Rule, made: Instance, wrong: str, values: bool = True)
 
 
 def _both_results(rule: Rule, made: Instance) -> str:
-    mode, text = ("as_written" if rule.numeric_class == BITWISE else "real"), ""
+    text = ""
     for name, side in (("left", made.left), ("right", made.right)):
         try:
-            found = evaluate(side, made.values, {}, mode, use_direct=False)
+            found = evaluate(side, made.values, {}, "as_written" if rule.numeric_class == BITWISE else "real", use_direct=False)
         except MeaningError as error:
             text += f"\n  {name} side: {error.message}"
             continue

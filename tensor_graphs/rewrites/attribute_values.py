@@ -165,7 +165,7 @@ class AttributeDraw:
         if even:
             i = self.pick(even)
             options.append((*shape[:i], 2, shape[i] // 2, *shape[i + 1:]))
-        return self.pick([s for s in options if int(np.prod(s, dtype=np.int64)) == size])  # type: ignore[no-any-return]
+        return self.pick([s for s in options if int(np.prod(s, dtype=np.int64)) == size])
 
     def expanded(self, x: Node, shape: list[int], bound: Sequence[Any]) -> tuple[int, ...]:
         others = [n for n in bound if isinstance(n, Node) and n.rank == x.rank and n is not x]
@@ -184,9 +184,9 @@ class AttributeDraw:
         hi = int(self.rng.integers(lo, s + 1))
         ahead = [(lo, hi, 1), (0, s, 1), (0, s // 2, 1), (s // 2, s, 1), (lo, hi, 2), (min(1, s), s, 2), (0, s, 3)]
         if forwards or self.rng.random() < 0.3:
-            return self.pick(ahead)  # type: ignore[no-any-return]
+            return self.pick(ahead)
         back = [(s - 1, -1, -1), (s - 1, -1, -1), (hi - 1, lo - 1, -1), (s - 1, -1, -2), (hi - 1, lo - 1, -2), (s // 2 - 1, -1, -1)]
-        return self.pick(back)  # type: ignore[no-any-return]
+        return self.pick(back)
 
     def padding(self, shape: list[int]) -> tuple[tuple[int, int], ...]:
         kind = self.pick(("any", "any", "before", "after", "one axis", "none"))

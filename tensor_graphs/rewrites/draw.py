@@ -21,7 +21,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.dtypes import DTYPES, DType, bool_
-from tensor_graphs.language.node import Node, Op, TensorType, apply, rebuild
+from tensor_graphs.language.node import Node, TensorType, apply, rebuild
 from tensor_graphs.rewrites.attribute_values import AttributeDraw, numbers_of
 from tensor_graphs.rewrites.pattern import ANY_OP, AttributeVariable, Literal, Pattern, Variable, elementwise, is_among
 from tensor_graphs.rewrites.rule import Rule
@@ -61,9 +61,10 @@ class Unfit(Exception):
 
 
 @cache
-def any_ops(operands: int) -> tuple[Op, ...]:
+def any_ops(operands: int) -> tuple[AtomicOrComposite, ...]:
     """All ops that an op variable of so many operands stands for."""
-    made: list[Op] = [row for row in ATOMIC.values() if row.arity == operands and row.group in ("unary", "binary", "ternary")
+    made: list[AtomicOrComposite] = [
+        row for row in ATOMIC.values() if row.arity == operands and row.group in ("unary", "binary", "ternary")
                       and row.name != "bitcast"]
     for op in LIBRARY.values():
         if len(op.operands) == operands and not op.opaque and any(
@@ -73,7 +74,7 @@ def any_ops(operands: int) -> tuple[Op, ...]:
 
 
 @cache
-def _takes(op: Op, dtypes: tuple[DType, ...]) -> bool:
+def _takes(op: AtomicOrComposite, dtypes: tuple[DType, ...]) -> bool:
     """Whether an op works on operands of these dtypes."""
     try:
         apply(op, [leaves.argument(i, TensorType((2,), t)) for i, t in enumerate(dtypes)],
