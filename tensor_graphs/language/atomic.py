@@ -12,8 +12,9 @@ sum keeps its dtype.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -36,6 +37,7 @@ class AtomicOp:
     """One row of the op table. flops are per output element (per operand element for reductions).
 
     conditions: of a node, what must hold between sizes and its type rule could not prove (see conditions.py).
+    choices: the words that an attribute may be, where it is one of a few.
     """
 
     name: str
@@ -48,6 +50,7 @@ class AtomicOp:
     flops: float = 1.0
     group: Literal["unary", "binary", "ternary", "reduce", "move", "index", "source"] = "unary"
     conditions: Callable[[Node], Iterable[Condition]] | None = None
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kind: str = "atomic"
 
     def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
@@ -215,6 +218,11 @@ def slice_size(start: Dim, stop: Dim, step: int) -> Dim:
     return (start - stop) if step == -1 else (start - stop - step - 1) // -step
 
 
+def python_slice(start: int, stop: int, step: int) -> Any:
+    """Bounds as Python's slice, which reads −1 as the last element: here it is before the first, where an empty one may start."""
+    return builtins.slice(0, 0) if start < 0 else builtins.slice(start, None if stop < 0 else stop, step)
+
+
 def _slice_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
     bounds = attrs["bounds"]
     if len(bounds) != xs[0].rank:
@@ -275,7 +283,7 @@ def _scatter_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) ->
     base, index, updates = xs
     need("scatter (index)", index, "int", "uint")
     axis, mode = attrs["axis"], attrs["mode"]
-    if mode not in ("set", "add", "max"):
+    if mode not in op.choices["mode"]:
         raise AttributeValueError(f"scatter: mode {mode!r}", fix="set, add or max")
     if not 0 <= axis < base.rank:
         raise AttributeValueError(f"scatter: axis {axis} of {show(base)}")
@@ -442,7 +450,7 @@ ROWS: tuple[AtomicOp, ...] = (
     AtomicOp("gather", 2, _gather_type, lambda a, n, x, i: a.gather(n, x, i), _gather_gradient,
              attributes=("axis",), group="index"),
     AtomicOp("scatter", 3, _scatter_type, lambda a, n, x, i, u: a.scatter(n, x, i, u), _scatter_gradient,
-             attributes=("axis", "mode"), group="index"),
+             attributes=("axis", "mode"), group="index", choices={"mode": ("set", "add", "max")}),
 )
 ATOMIC: dict[str, AtomicOp] = {row.name: row for row in ROWS}
 

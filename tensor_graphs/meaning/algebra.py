@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tensor_graphs.language.atomic import python_slice
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.meaning.errors import InterpreterError, MeaningError
@@ -236,8 +237,7 @@ class Real:
                 raise MeaningError(f"slice: axis {axis} from {start} to {stop} step {step} leaves the axis of size "
                                    f"{size}", n.node.location,
                                    fix="choose sizes at which the bounds lie inside of the axis")
-        # numpy reads a stop of −1 as the last element; here it means before the first
-        return x[tuple(slice(start, None if stop < 0 else stop, step) for start, stop, step in n.attrs["bounds"])]
+        return np.asarray(x[tuple(python_slice(*bound) for bound in n.attrs["bounds"])])
 
     # ---- indexing ----------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from tensor_graphs.language.atomic import python_slice
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning import literals, residues
@@ -529,7 +530,7 @@ class Field:
             low, high = (start, stop) if step > 0 else (stop + 1, start + 1)
             if not 0 <= low <= high <= size:
                 raise OutsideFragmentError("slice leaves its axis at these sizes", n.node.location)
-        at = tuple(slice(start, None if stop < 0 else stop, step) for start, stop, step in n.attrs["bounds"])
+        at = tuple(python_slice(*bound) for bound in n.attrs["bounds"])
         return self._move(n, x, lambda a: a[at])
 
     # ---- indexing ----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from tensor_graphs.language.atomic import python_slice
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.algebra import Array, At
 from tensor_graphs.meaning.errors import OutsideFragmentError
@@ -296,7 +297,7 @@ class Selections:
         return x.each(put)
 
     def slice(self, n: At, x: Choices | None) -> Choices | None:
-        at = tuple(slice(start, None if stop < 0 else stop, step) for start, stop, step in n.attrs["bounds"])
+        at = tuple(python_slice(*bound) for bound in n.attrs["bounds"])
         return None if x is None else x.each(lambda a: a[at])
 
     def gather(self, n: At, x: Choices | None, index: Choices | None) -> Choices | None:

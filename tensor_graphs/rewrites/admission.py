@@ -11,33 +11,39 @@ of them. A rule that fails is refused, with the instance that shows it.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.language import atomic, leaves
-from tensor_graphs.language.composite import LIBRARY
-from tensor_graphs.language.dtypes import DTYPES, DType, bool_
+from tensor_graphs.language import leaves
+from tensor_graphs.language.atomic import same_dim
+from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.language.errors import LanguageError
-from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import Graph, replace_dims
 from tensor_graphs.language.graph import graph as make_graph
-from tensor_graphs.language.node import Node, TensorType, apply, rebuild, walk
+from tensor_graphs.language.node import Node, rebuild, walk
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.meaning.equality import equal
+from tensor_graphs.meaning.errors import MeaningError
 from tensor_graphs.meaning.interpreter import evaluate
 from tensor_graphs.rewrites.conditions import CONDITIONS, DOMAIN, OVERFLOW, SMALLEST, UNDERFLOW, Places, broken
+from tensor_graphs.rewrites.draw import LARGEST, MOST_ELEMENTS, Draw, Tried, Unfit, first_line, symbolic
+from tensor_graphs.rewrites.drawn import Drawn
 from tensor_graphs.rewrites.egraph import CLASS, EGraph
 from tensor_graphs.rewrites.errors import PatternError, RewriteError, UnsoundRuleError
-from tensor_graphs.rewrites.pattern import ANY_OP, Application, AttributeVariable, Literal, Pattern, Variable, is_among, search
+from tensor_graphs.rewrites.pattern import is_among, search
 from tensor_graphs.rewrites.rounding import SAFETY, runs
 from tensor_graphs.rewrites.rule import BITWISE, NumericClass, Rule, make_rule
 from tensor_graphs.rewrites.saturate import index_of
 from tensor_graphs.rewrites.values import POINTS, grid, random_values, written
+
+log = logging.getLogger(__name__)
 
 INSTANCES = 200
 TRIES = 60
@@ -58,13 +64,17 @@ LARGEST_GRID = 4_000_000
 BEYOND = 1e100
 """Where the left side meets numbers so large, the right side may leave the range of float64."""
 
+MORE_RUNS = range(8, 32)
+"""Further disturbed runs, before a difference counts."""
+
+SMALL_DRAWS = 80
+"""To show the smallest instance at which a rule is wrong."""
+
+SYMBOLIC = 0.2
+"""Of the instances, where a size can be a dim."""
+
 FINGERPRINTS = 2
 """Instances that `equal` is asked about, too."""
-
-UNARY = ("neg", "exp2", "floor", "sqrt", "abs", "reciprocal", "exp", "tanh", "relu", "sin")
-BINARY = ("add", "mul", "max", "sub", "min", "xor", "less", "div", "and", "equals")
-"""What an op variable is drawn from; an op of every kind that works element by element."""
-
 
 @dataclass(frozen=True)
 class Instance:
@@ -73,6 +83,8 @@ class Instance:
     left: tuple[Node, ...]
     right: tuple[Node, ...]
     values: Mapping[Node, np.ndarray]
+    attributes: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
+    binding: Mapping[str, int] = field(default_factory=dict)
 
     def graphs(self) -> tuple[Graph, Graph]:
         return make_graph(list(self.left)), make_graph(list(self.right))
@@ -80,11 +92,19 @@ class Instance:
 
 @dataclass(frozen=True)
 class Admitted:
-    """How a rule was let in: instances compared, and how many `equal` proved."""
+    """How a rule was let in: instances compared, how many `equal` proved, and what was drawn."""
 
     rule: Rule
     instances: int
     proved: int
+    drawn: Drawn
+
+    def show(self) -> str:
+        return f"{self.rule.name}: held on {self.instances} random instances, {self.proved} of them proved\n{self.drawn.show()}"
+
+
+class Known(Exception):
+    """A draw that says nothing new."""
 
 
 @dataclass(frozen=True)
@@ -100,128 +120,39 @@ class Judgement:
 NOTHING = "the replacement returned None"
 
 
-class _NoInstance(Exception):
-    """This draw does not fit; another one may. Its text says why."""
-
-
-class _Draw:
-    """One random instance of a rule's patterns; of a given dtype and shape where those are fixed."""
-
-    def __init__(self, rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tuple[int, ...]] | None = None) -> None:
-        self.rule, self.rng, self.fixed = rule, rng, fixed is not None
-        word = self.pick(rule.dtypes)
-        self.dtype = self.pick([t for t in DTYPES.values() if is_among(t, (word,))])
-        self.shape = tuple(int(x) for x in rng.choice([1, 2, 3, 4], size=int(rng.choice([0, 1, 2, 2, 3]))))
-        if rng.random() < 0.04 and self.shape:
-            self.shape = (0, *self.shape[1:])
-        if fixed is not None:
-            self.dtype, self.shape = fixed
-        self.sizes: dict[str, int] = {}
-        self.shapes = {name: said.dims for name, said in rule.said.items() if said.dims is not None}
-        self.bound: dict[str, Any] = {}
-
-    def pick(self, choices: Any) -> Any:
-        choices = list(choices)
-        return choices[int(self.rng.integers(len(choices)))]
-
-    def size(self, name: str) -> int:
-        if name.isdigit():
-            return int(name)
-        return self.sizes.setdefault(name, int(self.rng.choice([1, 2, 2, 3, 4, 5, 6])))
-
-    def variable(self, name: str) -> Node:
-        if name not in self.bound:
-            shape = tuple(map(self.size, self.shapes[name])) if name in self.shapes else self.shape
-            if name not in self.shapes and shape and not self.fixed and self.rng.random() < 0.15:
-                shape = tuple(1 if self.rng.random() < 0.5 else s for s in shape)
-            words = self.rule.said[name].dtypes if name in self.rule.said else ()
-            dtype = self.pick([t for t in DTYPES.values() if is_among(t, words)]) if words else self.dtype
-            kind = leaves.parameter if name in self.rule.parameters else leaves.input
-            self.bound[name] = kind(name, shape, dtype)
-        return self.bound[name]
-
-    def build(self, pattern: Pattern, like: TensorType | None = None) -> Node:
-        if isinstance(pattern, Variable):
-            return self.variable(pattern.name)
-        if isinstance(pattern, Literal):
-            if like is None:
-                raise _NoInstance("nothing says which dtype a number of the pattern has")
-            return atomic.fill(pattern.value, like.shape, like.dtype)
-        operands: list[Node | None] = [None if isinstance(p, Literal) else self.build(p) for p in pattern.operands]
-        known = next((o.type for o in reversed(operands) if o is not None), TensorType(self.shape, self.dtype))
-        if pattern.name == "where" and operands[0] is None:
-            operands[0] = self.build(pattern.operands[0], TensorType(known.shape, bool_))
-        nodes = [self.build(p, known) if o is None else o for p, o in zip(pattern.operands, operands, strict=True)]
-        if pattern.name.startswith(ANY_OP):
-            name = self.bound.setdefault(pattern.name, self.pick(UNARY if len(nodes) == 1 else BINARY))
-            return apply(atomic.ATOMIC.get(name) or LIBRARY[name], nodes)
-        op = atomic.ATOMIC.get(pattern.name) or LIBRARY[pattern.name]
-        attrs = {name: self.attribute(pattern, name, wanted, nodes) for name, wanted in pattern.attributes}
-        absent = tuple(n for n in getattr(op, "operands", ())[len(nodes):] if n in getattr(op, "optional", ()))
-        if absent and not getattr(op, "variadic", None):
-            attrs["absent"] = absent
-        return leaves.item(apply(op, nodes, attrs), pattern.output)
-
-    def attribute(self, pattern: Application, name: str, wanted: Any, nodes: list[Node]) -> Any:
-        if not isinstance(wanted, AttributeVariable):
-            return wanted
-        if wanted.name not in self.bound:
-            self.bound[wanted.name] = self.draw_attribute(pattern.name, name, nodes)
-        return self.bound[wanted.name]
-
-    def draw_attribute(self, op: str, name: str, nodes: list[Node]) -> Any:
-        rng, x = self.rng, nodes[0]
-        rank, shape = x.rank, [int(s) for s in x.shape]
-        if (op, name) == ("reshape", "shape"):
-            size = int(np.prod(shape, dtype=np.int64))
-            options = [tuple(shape), (size,), (*shape, 1), (1, *shape), tuple(reversed(shape))]
-            if rank:
-                options.append(tuple(1 if i == rank - 1 else s for i, s in enumerate(shape)))
-            return self.pick([s for s in options if int(np.prod(s, dtype=np.int64)) == size])
-        if name == "shape" and op == "expand":
-            ones = [i for i, s in enumerate(shape) if s == 1]
-            other = next((n for n in self.bound.values() if isinstance(n, Node) and n.rank == rank and n is not x), None)
-            if other is not None and rng.random() < 0.8:
-                return tuple(a if b == 1 else b for a, b in zip(other.shape, shape, strict=True))
-            return tuple(self.pick([1, 2, 3, 5]) if i in ones else s for i, s in enumerate(shape))
-        if (op, name) == ("permute", "axes"):
-            return tuple(int(i) for i in rng.permutation(rank))
-        if op in ("sum", "reduce_max", "reduce_min", "flip") and name == "axes":
-            return tuple(i for i in range(rank) if rng.random() < 0.5)
-        if name == "axes":
-            return self.pick([None, *range(rank)])
-        if name == "axis":
-            return self.pick(range(-rank, rank)) if rank else 0
-        if name == "keepdims":
-            return bool(rng.random() < 0.5)
-        if name == "dtype":
-            return self.pick(DTYPES.values())
-        if name == "bounds":
-            out = []
-            for s in shape:
-                lo = int(rng.integers(0, s + 1))
-                hi = int(rng.integers(lo, s + 1))
-                out.append(self.pick([(lo, hi, 1), (0, s, 1), (0, s // 2, 1), (s // 2, s, 1), (lo, hi, 2)]))
-            return tuple(out)
-        if name == "padding":
-            return tuple((int(rng.integers(0, 3)), int(rng.integers(0, 3))) for _ in shape)
-        if name == "value":
-            return leaves.constant(self.pick([0, 1]), x.dtype).attrs["value"]
-        if name == "exponent":
-            return int(rng.integers(0, 4))
-        if name in ("eps", "scale", "offset"):
-            return float(self.pick([1e-6, 0.5, 1.0, 0.125]))
-        raise _NoInstance(f"no value is drawn for the attribute {name!r} of {op}: write a number for it")
-
-
 def draw_instance(rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tuple[int, ...]] | None = None,
-                  draw_values: Callable[..., dict[Node, np.ndarray]] = random_values) -> Instance:
-    """One random instance. Raises _NoInstance when the draw does not fit the pattern or the rule's condition."""
-    draw = _Draw(rule, rng, fixed)
-    try:
-        left = tuple(draw.build(p) for p in rule.patterns)
-    except (TensorGraphsError, IndexError, ValueError) as error:
-        raise _NoInstance(f"what was drawn does not fit the pattern: {_first_line(error)}") from None
+                  draw_values: Callable[..., dict[Node, np.ndarray]] = random_values, *, tried: Tried | None = None,
+                  attempt: int = 0, small: bool = False) -> Instance:
+    """One random instance. Raises Unfit when the draw does not fit the pattern or the rule's condition, UnsoundRuleError where
+    the types of the sides differ."""
+    tried = Tried.of(rule) if tried is None else tried
+    draw = Draw(rule, rng, tried, attempt, fixed, small)
+    left, size = draw.tops(), 0
+    if fixed is None and not small and tried.is_known(draw):
+        raise Known
+    if fixed is None and rng.random() < SYMBOLIC and (made := symbolic(left, rng)) is not None:
+        left, size = made
+    right = _replaced(rule, left)
+    _same_types(rule, left, right)
+    binding: dict[str, int] = {}
+    if size:
+        left, right, binding = _at_a_size(rule, left, right, size, rng, tried)
+    drawn = [n for n in walk((*left, *right)) if n.op in leaves.NAMED_LEAVES]
+    numbers = tuple(dict.fromkeys((*written((*left, *right)), *tried.numbers, *_table_ends(left))))
+    values = draw_values(rng, drawn, numbers, rule.numeric_class == BITWISE, bool(rule.assuming))
+    tried.kept.update(draw.kinds)
+    return Instance(left, right, values, draw.drawn, binding)
+
+
+def _table_ends(tops: Sequence[Node]) -> Iterator[int]:
+    """The sizes of the axes that indices point into: one below is the last place, the size itself is outside."""
+    for node in walk(list(tops)):
+        if getattr(node.op, "group", "") == "index":
+            yield int(node.inputs[0].shape[node.attrs["axis"]])
+
+
+def _replaced(rule: Rule, left: tuple[Node, ...]) -> tuple[Node, ...]:
+    """What the rule puts for the graphs that were drawn for its patterns. Raises Unfit where it does not hold."""
     e, at = EGraph(), {}
     for node in walk(left):
         if len(node.types) == 1 and node.op is not leaves.ITEM:
@@ -234,7 +165,7 @@ def draw_instance(rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tupl
     for pattern, home in zip(rule.patterns, homes, strict=True):
         found = next((m for root, m in search(e, pattern, index, match) if e.find(root) == e.find(home)), None)
         if found is None:
-            raise _NoInstance("the pattern is not found in what was drawn for it")
+            raise Unfit("the pattern is not found in what was drawn for it")
         match = found
     arguments = {name: rule._argument(e, match, name, kind) for name, kind in rule.variables.items()}
     try:
@@ -242,25 +173,46 @@ def draw_instance(rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tupl
     except LanguageError as error:
         if isinstance(error, RewriteError):
             raise
-        raise _NoInstance(f"the replacement raised {_first_line(error)}") from None
+        raise Unfit(f"the replacement raised {first_line(error)}") from None
+    except Exception as error:
+        raise RewriteError(f"the replacement of the rule {rule.name} raised {type(error).__name__}: {first_line(error)}\nfor\n"
+                           f"{print_graph(make_graph(list(left)))}", fix="return None where the rule does not hold") from error
     if made is None:
-        raise _NoInstance(NOTHING)
+        raise Unfit(NOTHING)
 
     def real(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         return at[e.find(node.attrs["index"])] if node.op is CLASS else None
 
-    right = tuple(rebuild(list(made), real))
+    return tuple(rebuild(list(made), real))
+
+
+def _same_types(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...]) -> None:
     for a, b in zip(left, right, strict=True):
-        if a.type != b.type:
+        if a.dtype != b.dtype or a.rank != b.rank or not all(map(same_dim, a.shape, b.shape)):
             raise UnsoundRuleError(f"{rule.name} replaces a value of {a.type} by one of {b.type}:\n"
                                    f"{print_graph(make_graph(a))}=>\n{print_graph(make_graph(b))}")
-    drawn = [n for n in walk((*left, *right)) if n.op in leaves.NAMED_LEAVES]
-    values = draw_values(rng, drawn, written((*left, *right)), rule.numeric_class == BITWISE, bool(rule.assuming))
-    return Instance(left, right, values)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+def _at_a_size(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...], size: int, rng: np.random.Generator,
+               tried: Tried) -> tuple[tuple[Node, ...], tuple[Node, ...], dict[str, int]]:
+    """Graphs over the dim n at a size of it: the smallest, the one that was drawn, one next to it, a larger one, one that the rule
+    names."""
+    near = [m for x in tried.numbers if isinstance(x, int) for m in (x - 1, x, x + 1) if 0 < m <= LARGEST]
+    for n in (int(rng.choice([1, 2, size, size + 1, 2 * size + 1, 19, *near])), size):
+        try:
+            one = tuple(replace_dims(left, {"n": n}))
+        except TensorGraphsError:
+            continue                                        # the pattern is not there at this size
+        if sum(math.prod(map(int, t.shape)) for x in walk(one) for t in x.types) > 40 * MOST_ELEMENTS:
+            continue
+        try:
+            other = tuple(replace_dims(right, {"n": n}))
+        except TensorGraphsError as error:
+            raise UnsoundRuleError(
+                f"the rule {rule.name} is wrong at n = {n}: {first_line(error)}\n{print_graph(make_graph(list(left)))}is not\n"
+                f"{print_graph(make_graph(list(right)))}", fix=_FIX) from None
+        return one, other, {"n": n}
+    raise Unfit("a symbolic size fits none of the sizes that were drawn for it")
 
 
 def difference(instance: Instance, numeric_class: NumericClass) -> str | None:
@@ -272,8 +224,23 @@ def judge(instance: Instance, numeric_class: NumericClass, assuming: tuple[str, 
     """Compare the sides of an instance, where what is assumed holds."""
     both, count = [*instance.left, *instance.right], len(instance.left)
     bits = numeric_class == BITWISE
-    found = evaluate(both, instance.values, {}, "as_written", use_direct=False) if bits else \
-        evaluate(both, instance.values, {}, "real")
+
+    def values(nodes: Sequence[Node]) -> list[np.ndarray]:
+        return evaluate(nodes, instance.values, {}, "as_written", use_direct=False) if bits else \
+            evaluate(nodes, instance.values, {}, "real")
+
+    try:
+        found = values(both)
+    except MeaningError:                                    # a scatter that sets one place twice has no value
+        try:
+            values(instance.left)
+        except MeaningError:
+            return Judgement(compared=False)
+        try:
+            values(instance.right)
+        except MeaningError as error:
+            return Judgement(f"an error instead of a value: {error.message}", (0, ()))
+        raise
     left, right = found[:count], found[count:]
     differ = [_other_bits(a, b) if bits else _other_numbers(a, b) for a, b in zip(left, right, strict=True)]
     compared = any(a.dtype.kind != "f" or bool(np.isfinite(a).any()) for a in left) or bits
@@ -319,10 +286,8 @@ def _unexplained(instance: Instance, left: list[np.ndarray], right: list[np.ndar
     both, count = [*instance.left, *instance.right], len(instance.left)
     undefined, inside = (broken(instance.left, instance.values, written_out=within) for within in (False, True))
     inner = [n for n in walk(instance.left) if len(n.types) == 1 and n.dtype.kind == "float" and n.op is not leaves.CONSTANT]
-    with np.errstate(all="ignore"):
-        largest = max((float(np.max(np.abs(v), initial=0.0, where=np.isfinite(v)))
-                       for v in evaluate(inner, instance.values, {}, "real")), default=0.0)
-        noisy = runs(both, instance.values)
+
+    def counted(noisy: list[list[np.ndarray]]) -> list[np.ndarray]:
         out = []
         for i, (a, b, wrong) in enumerate(zip(left, right, differ, strict=True)):
             asked = np.logical_or.reduce([np.zeros(a.shape, dtype=np.bool_), *(inside[i][n] for n in DOMAIN if n in inside[i])])
@@ -346,7 +311,15 @@ def _unexplained(instance: Instance, left: list[np.ndarray], right: list[np.ndar
             size = np.where(np.isfinite(x) & np.isfinite(y), np.maximum(np.abs(x), np.abs(y)), 0.0)
             counts = (gap > SAFETY * moved + TOLERANCE * size * (a.dtype.kind == "f")) & (gap > SMALLEST) & np.isfinite(moved)
             out.append(wrong & counts)
-    return out
+        return out
+
+    with np.errstate(all="ignore"):
+        largest = max((float(np.max(np.abs(v), initial=0.0, where=np.isfinite(v)))
+                       for v in evaluate(inner, instance.values, {}, "real")), default=0.0)
+        noisy = runs(both, instance.values)
+        out = counted(noisy)
+        # a thousand points are many: what eight runs leave on one side by chance gets more of them
+        return out if not any(w.any() for w in out) else counted(noisy + runs(both, instance.values, MORE_RUNS))
 
 
 def _other_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -358,10 +331,12 @@ def _other_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def instances(rule: Rule, seed: int = 0, count: int = INSTANCES) -> Iterator[Instance]:
     """Random instances of a rule. Raises RewriteError when too few draws fit, with the reasons, and as soon as that shows."""
-    found = 0
+    found = passed = 0
     unfit: Counter[str] = Counter()
-    for attempt in itertools.count():
+    tried = Tried.of(rule)
+    for draws in itertools.count():
         none_at, few_at = HOPELESS
+        attempt = draws - passed                            # what is passed by is no evidence that the rule hardly fits
         if attempt >= TRIES * count or (attempt >= none_at and not found) or (attempt >= few_at and 2 * TRIES * found < attempt):
             reasons = unfit.most_common(3)
             why = "\n".join(f"  {n} times: {reason}" for reason, n in reasons)
@@ -370,8 +345,11 @@ def instances(rule: Rule, seed: int = 0, count: int = INSTANCES) -> Iterator[Ins
                 fix = f"return a tensor where the rule holds; if it does so for some shapes or dtypes alone, {fix}"
             raise RewriteError(f"of {attempt} draws only {found} fit the rule {rule.name}, {count} are needed\n{why}", fix=fix)
         try:
-            made = draw_instance(rule, np.random.default_rng([seed, attempt]))
-        except _NoInstance as e:
+            made = draw_instance(rule, np.random.default_rng([seed, draws]), tried=tried, attempt=draws)
+        except Known:
+            passed += 1
+            continue
+        except Unfit as e:
             unfit[str(e)] += 1
             continue
         found += 1
@@ -387,14 +365,15 @@ def _grids(rule: Rule, seed: int) -> Iterator[tuple[Instance, Instance]]:
     """
     if any(said.dims is not None for said in rule.said.values()):
         return
+    tried = Tried.of(rule)
     for number, dtype in enumerate(t for t in DTYPES.values() if is_among(t, rule.dtypes)):
         for attempt, shape in enumerate(((POINTS,), (1, POINTS), (POINTS, 1))):
             def drawn(shape: tuple[int, ...], at: tuple[int, ...] = (number, attempt), dtype: DType = dtype) -> Instance:
-                return draw_instance(rule, np.random.default_rng([seed, *at, 1]), (dtype, shape), grid)
+                return draw_instance(rule, np.random.default_rng([seed, *at, 1]), (dtype, shape), grid, tried=tried)
 
             try:
                 made, one = drawn(shape), drawn((1,) * len(shape))
-            except _NoInstance:
+            except Unfit:
                 continue
             if sum(t.size() for n in walk((*made.left, *made.right)) for t in n.types) <= LARGEST_GRID:
                 yield made, one
@@ -422,13 +401,16 @@ def admit(rule: Rule, seed: int = 0, count: int = INSTANCES, fingerprints: int =
     """Compare the sides of a rule on `count` random instances. Raises UnsoundRuleError with the first at which they differ."""
     proved = compared = 0
     first: list[Instance] = []
+    drawn = Drawn()
     for made in instances(rule, seed, count):
+        drawn.add(made.left, made.values, made.attributes, made.binding)
         judged = judge(made, rule.numeric_class, rule.assuming)
         if judged.wrong is not None:
-            raise _refused(rule, made, judged)
+            raise _refused(rule, *_smallest(rule, made, judged, seed))
         compared += judged.compared
         first += [made] if len(first) < fingerprints else []
     for made, one in _grids(rule, seed):
+        drawn.add(made.left, made.values, made.attributes, made.binding, grid=True)
         judged = judge(made, rule.numeric_class, rule.assuming)
         if judged.place is not None:
             raise _refused(rule, *(_at_one_point(rule, made, one, judged.place) or (made, judged)))
@@ -440,7 +422,25 @@ def admit(rule: Rule, seed: int = 0, count: int = INSTANCES, fingerprints: int =
     if compared * FEWEST < count:
         raise RewriteError(f"the rule {rule.name} could be compared on {compared} of {count} instances only: elsewhere its left "
                            f"side {rule.text!r} is infinite or NaN", fix="a pattern that is defined for ordinary numbers")
-    return Admitted(rule, count, proved)
+    return Admitted(rule, count, proved, drawn)
+
+
+def _smallest(rule: Rule, made: Instance, judged: Judgement, seed: int) -> tuple[Instance, Judgement]:
+    """The smallest of the instances that are wrong, among those that are drawn small."""
+    tried, best = Tried.of(rule), (made, judged)
+
+    def extent(one: Instance) -> tuple[int, int]:
+        return sum(v.size for v in one.values.values()), sum(n.rank for n in one.values)
+
+    for attempt in range(SMALL_DRAWS):
+        try:
+            one = draw_instance(rule, np.random.default_rng([seed, attempt, 2]), tried=tried, attempt=attempt, small=True)
+        except (Unfit, RewriteError):
+            continue
+        if extent(one) < extent(best[0]):
+            now = judge(one, rule.numeric_class, rule.assuming)
+            best = (one, now) if now.wrong is not None else best
+    return best
 
 
 _FIX = "a condition (return None where it does not hold), or a weaker numeric class"
@@ -456,10 +456,28 @@ def _refused(rule: Rule, made: Instance, judged: Judgement) -> UnsoundRuleError:
 def _counterexample(rule: Rule, made: Instance, wrong: str, values: bool = True) -> str:
     """The two sides and what shows that they differ. values: those of the instance are part of it."""
     a, b = made.graphs()
+    said = [f"  {name} = {value}" for name, (_, value) in made.attributes.items()]
+    said += [f"  n = {n} (a dim)" for n in made.binding.values()]
     shown = {n.attrs["name"]: v if v.dtype.kind in "iub" else v.astype(np.float64) for n, v in made.values.items()}
-    lines = "\n".join(f"  {name} = {np.array2string(v, threshold=12, precision=17)}" for name, v in shown.items())
+    lines = "\n".join(said + [f"  {name} = {np.array2string(v, threshold=12, precision=17)}" for name, v in shown.items()])
+    if values:
+        lines += _both_results(rule, made)
     return (f"the rule {rule.name} ({rule.numeric_class}) is wrong: {wrong}\n{print_graph(a)}is not\n{print_graph(b)}"
             f"{f'for{chr(10)}{lines}{chr(10)}' if values else ''}")
+
+
+def _both_results(rule: Rule, made: Instance) -> str:
+    text = ""
+    for name, side in (("left", made.left), ("right", made.right)):
+        try:
+            found = evaluate(side, made.values, {}, "as_written" if rule.numeric_class == BITWISE else "real", use_direct=False)
+        except MeaningError as error:
+            text += f"\n  {name} side: {error.message}"
+            continue
+        for a in found:
+            numbers = a if a.dtype.kind in "iub" else a.astype(np.float64)
+            text += f"\n  {name} side = {np.array2string(numbers, threshold=12, precision=17)}"
+    return text
 
 
 USER_RULES: list[Rule] = []
@@ -477,7 +495,7 @@ def user_rule(pattern: str | tuple[str, ...], numeric_class: NumericClass = "rea
 
     def register(replacement: Callable[..., Any]) -> Rule:
         made = make_rule(pattern, numeric_class, replacement, **options)
-        admit(made)
+        log.info("%s", admit(made).show())
         USER_RULES.append(made)
         return made
 

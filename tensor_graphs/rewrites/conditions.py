@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.language import leaves
+from tensor_graphs.language.atomic import python_slice
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.meaning.equality import ASSUMED
@@ -133,7 +134,7 @@ def _mask(node: Node, shape: tuple[int, ...], masks: list[Array], values: Mappin
         case "expand":
             return np.broadcast_to(first, shape)
         case "slice":
-            return first[tuple(slice(a, None if b < 0 else b, step) for a, b, step in attrs["bounds"])]
+            return first[tuple(python_slice(*bound) for bound in attrs["bounds"])]
         case "pad":
             return np.pad(first, attrs["padding"])
         case "sum" | "reduce_max":

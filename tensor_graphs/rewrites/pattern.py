@@ -18,7 +18,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from tensor_graphs.errors import TensorGraphsError, close_to
@@ -64,6 +64,14 @@ class Application:
     operands: tuple[Pattern, ...]
     attributes: tuple[tuple[str, Any], ...]
     output: int = 0
+
+    @cached_property
+    def absent(self) -> tuple[str, ...]:
+        """The optional operands that it leaves out: operands are read in order, so the last ones."""
+        op = LIBRARY.get(self.name)
+        if op is None or op.variadic:
+            return ()
+        return tuple(n for n in op.operands[len(self.operands):] if n in op.optional)
 
 
 Pattern = Variable | Literal | Application
@@ -296,6 +304,8 @@ def _match(e: EGraph, pattern: Pattern, number: int, bound: Match) -> Iterator[M
 
 def _match_node(e: EGraph, pattern: Application, node: ENode, bound: Match) -> Iterator[Match]:
     if len(node.children) != len(pattern.operands) or node.output != pattern.output:
+        return
+    if pattern.absent != node.attrs.get("absent", ()):     # layer_norm(x, w) is not layer_norm(x, bias=w)
         return
     orders = [node.children]
     if is_commutative(node.op) and len(node.children) == 2 and node.children[0] != node.children[1]:

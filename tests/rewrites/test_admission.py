@@ -10,11 +10,14 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.language import atomic
+from tensor_graphs.language.composites import layer_norm
 from tensor_graphs.rewrites.admission import INSTANCES, USER_RULES, admit, difference, instances
+from tensor_graphs.rewrites.attribute_values import numbers_of
 from tensor_graphs.rewrites.errors import PatternError, RewriteError, UnsoundRuleError
 from tensor_graphs.rewrites.recipes import recipes
 from tensor_graphs.rewrites.rule import Refused, Rule, make_rule
 from tensor_graphs.rewrites.rules import REFUSED, RULES
+from tests.rewrites import admission_cases
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -254,7 +257,7 @@ def test_a_users_rule_is_a_few_lines_and_is_kept() -> None:
 
 def test_a_rule_that_changes_the_shape_is_refused() -> None:
     with pytest.raises(UnsoundRuleError, match="replaces a value of"):
-        admit(make_rule("permute(x, axes=a)", "bitwise", lambda x: x, name="lost"))
+        admit(make_rule("permute(x, axes=a)", "bitwise", lambda x: atomic.reshape(x, (*x.shape, 1)), name="lost"))
 
 
 def test_a_rule_that_no_draw_fits_is_refused() -> None:
@@ -266,7 +269,7 @@ def test_a_rule_that_hardly_fits_is_given_up_early() -> None:
     with pytest.raises(RewriteError, match="of 400 draws only 0 fit the rule never, 200 are needed"):
         admit(make_rule("add(x, y)", "bitwise", lambda x: None, name="never"))
     with pytest.raises(RewriteError, match="of 800 draws only [1-6] fit the rule rarely, 200 are needed"):
-        admit(make_rule("add(x, y)", "bitwise", lambda x, y: y + x if x.type == tg.input("x", (4, 3), tg.u8).type else None,
+        admit(make_rule("add(x, y)", "bitwise", lambda x, y: y + x if x.dtype == tg.u8 and x.shape in ((1,), (2,)) else None,
                         name="rarely"))
 
 
@@ -294,3 +297,63 @@ def test_the_comparison_tells_zeros_and_infinities_apart() -> None:
     assert difference(type(made)(made.left, made.right, values), "bitwise") is None
     values = {leaf: np.full((2, 2), -0.0).astype(leaf.dtype.numpy)}
     assert difference(type(made)(made.left, made.right, values), "bitwise") == "-0.0 instead of 0.0 at [0, 0]"
+
+
+@pytest.mark.parametrize("case", admission_cases.UNSOUND, ids=lambda case: case.name)
+def test_a_rule_that_holds_in_the_common_case_only_is_refused(case: admission_cases.Case) -> None:
+    with pytest.raises(UnsoundRuleError):
+        admit(case.rule())
+
+
+@pytest.mark.parametrize("case", admission_cases.SOUND, ids=lambda case: case.name)
+def test_a_right_rule_with_attributes_or_a_condition_is_admitted(case: admission_cases.Case) -> None:
+    assert admit(case.rule(), count=50, fingerprints=0).drawn.instances == 50
+
+
+def test_the_report_of_an_admission_says_what_was_drawn() -> None:
+    rule = make_rule("neg(slice(pad(x, padding=p, value=v), bounds=b))", "bitwise",
+                     lambda x, p, v, b: atomic.slice(-atomic.pad(x, p, v), b), name="r", dtypes=("float", "int"))
+    drawn = admit(rule).drawn
+    assert set(drawn.ranks) == {0, 1, 2, 3, 4} and set(drawn.dtypes) == {"f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64"}
+    assert len(drawn.symbolic) >= 3 and {0, 1, 2, 3} < set(drawn.sizes) and max(drawn.sizes) > 16
+    assert {"NaN", "∞", "−∞", "−0", "denormal", "lowest", "highest"} <= set(drawn.values)
+    bounds, fills = drawn.attributes["b (slice.bounds)"], drawn.attributes["v (pad.value)"]
+    assert any(", -1)" in text for text in bounds) and {"inf", "-inf", "nan"} <= set(fills)
+    assert any(text.startswith("-") for text in fills)
+    text = drawn.show()
+    assert "ranks: 0 × " in text and "of a symbolic dim: 1 × " in text and "b (slice.bounds): " in text
+
+
+def test_a_refusal_shows_a_small_instance_with_its_attributes_and_both_results() -> None:
+    case = next(c for c in admission_cases.UNSOUND if c.name == "a pad that is negated")
+    with pytest.raises(UnsoundRuleError) as refused:
+        admit(case.rule())
+    text = str(refused.value)
+    assert "\n  p = (" in text and "\n  v = " in text and "\n  left side = [" in text and "\n  right side = [" in text
+    assert "return None where it does not hold" in text
+
+
+def test_numbers_in_the_code_of_a_rule_and_of_what_it_calls_are_drawn() -> None:
+    def inner(x: tg.Node) -> bool:
+        return x.rank == 1 and x.shape[0] == 123
+
+    assert 123 in numbers_of(lambda x: x if inner(x) else -x)
+    with pytest.raises(UnsoundRuleError, match="123"):
+        admit(make_rule("neg(x)", "bitwise", lambda x: x if inner(x) else -x, name="r", dtypes=("int",)))
+
+
+def test_a_replacement_that_fails_at_some_rank_is_an_error_that_shows_where() -> None:
+    with pytest.raises(RewriteError, match="(?s)raised IndexError: .*input x .*return None where the rule does not hold"):
+        admit(make_rule("neg(x)", "bitwise", lambda x: -x if x.shape[1] != 3 else None, name="r", dtypes=("int",)))
+
+
+def test_a_pattern_without_an_optional_operand_is_found_without_it_alone(user_rules: list[Rule]) -> None:
+    tg.rule("layer_norm(x, w, eps=e)", name="mine", dtypes="float", shapes="x[n, k] w[k]")(
+        lambda x, w, e: layer_norm(x, eps=e) * w if w.rank == 1 and w.dtype == x.dtype else None)
+    x, w = tg.input("x", (3, 4), tg.f32), tg.parameter("w", (4,), tg.f32)
+    assert "mine" in names(tg.graph(layer_norm(x, w))) and "mine" not in names(tg.graph(layer_norm(x, None, w)))
+
+
+def test_an_empty_slice_may_start_before_the_first_element() -> None:
+    made = tg.interpret(tg.graph(atomic.slice(tg.input("x", (3,), tg.f32), [(-1, -1, -1)])), {"x": np.ones(3, np.float32)})
+    assert next(iter(made.outputs.values())).shape == (0,)

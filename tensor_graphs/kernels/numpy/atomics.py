@@ -204,7 +204,8 @@ def pad(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 @row("slice")
 def slice_(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    outs[0][...] = ins[0][tuple(slice(a, None if (s < 0 and b < 0) else b, s) for a, b, s in attrs["bounds"])]
+    # −1 is before the first element; an empty slice may start there
+    outs[0][...] = ins[0][tuple(slice(0, 0) if a < 0 else slice(a, None if b < 0 else b, s) for a, b, s in attrs["bounds"])]
 
 
 @row("gather")

@@ -161,12 +161,12 @@ def min_of_infinity(x: Node) -> Node:
 
 def _neutral_numbers(t: DType) -> None:
     """The numbers of an integer dtype that change nothing: all bits, the lowest, the highest."""
-    def keep(x: Node) -> Node | None:
-        return x if x.dtype == t else None
+    def keep(x: Node) -> Node:
+        return x
 
     for name, pattern in (("and-all-bits", f"bit_and(x, {t.max if t.kind == 'uint' else -1})"),
                           ("max-of-lowest", f"max(x, {t.min})"), ("min-of-highest", f"min(x, {t.max})")):
-        TABLE.rule(pattern, BITWISE, name=f"identity/{name}-{t.name}", dtypes=(t.kind,))(keep)
+        TABLE.rule(pattern, BITWISE, name=f"identity/{name}-{t.name}", dtypes=(t.name,))(keep)
 
 
 for _dtype in DTYPES.values():

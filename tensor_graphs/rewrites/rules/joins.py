@@ -5,19 +5,20 @@ from __future__ import annotations
 
 from tensor_graphs.language import atomic
 from tensor_graphs.language.composites import concat, dot, linear
+from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import Node
 from tensor_graphs.rewrites.rule import REASSOCIATING, RuleTable
 
 TABLE = RuleTable("join")
 
 
-def _parts(joined: Node, *widths: object) -> tuple[Node, ...]:
+def _parts(joined: Node, *widths: Dim) -> tuple[Node, ...]:
     """Neighbouring slices of the last axis."""
-    out, at = [], 0
+    out: list[Node] = []
+    at: Dim = 0
     for width in widths:
-        assert isinstance(width, int)
         out.append(atomic.slice(joined, [*((0, s, 1) for s in joined.shape[:-1]), (at, at + width, 1)]))
-        at += width
+        at = at + width
     return tuple(out)
 
 
