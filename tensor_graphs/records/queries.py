@@ -8,7 +8,7 @@ What makes an implementation eligible on a workload in an environment, in one pl
 - no trace there refutes it (wrong shape, wrong dtype, mutated input): such code must change, and its source hash too;
 - its newest trace there is neither a crash, a time-out, nor an implausible time;
 - none of its sources is untrusted.
-The time is the newest PASSED trace's of the kind asked for. Naming the current verifier leaves out
+The time is that of the PASSED traces of the kind asked for, as `counting` combines them. Naming the current verifier leaves out
 the rows of outdated ones.
 """
 
@@ -43,6 +43,12 @@ from tensor_graphs.records.schema import (
 
 _Group = tuple[int, str, str]  # environment row, source hash, workload key
 _COMPARED = ("PASSED", "INCORRECT_NUMERICAL")  # the candidate ran to its end and its output was compared
+
+AGREE = 1.25
+"""rows of one kernel agree with the lowest of them up to this factor; what is above was disturbed"""
+
+ALONE = 10.0
+"""a row this many times below all others, of which there are two at least, does not count until a second one confirms it"""
 
 
 @dataclass(frozen=True)
@@ -100,8 +106,9 @@ class KnownTime(NamedTuple):  # a dataclass takes five times as long to make, an
     status: of the newest trace of any kind.  passed: a PASSED trace with an error is there.  refuted: see this module's
     text.
     worst_relative_error: the largest judged error; None if nothing was ever compared.
-    median_ms: of the newest PASSED trace of the kind asked for (None: never timed that way).
+    median_ms: of the PASSED trace of the kind asked for that counts (`counting`; None: never timed that way).
     trace_id: that trace, or the newest one; `evidence` gives all of it: spread, speed-up, age.
+    times, agreeing: PASSED traces of the kind asked for, and those of them that agree. traces: of any kind and status.
     """
 
     source_hash: str
@@ -112,12 +119,46 @@ class KnownTime(NamedTuple):  # a dataclass takes five times as long to make, an
     worst_relative_error: float | None
     median_ms: float | None
     trace_id: int
+    times: int
+    agreeing: int
+    traces: int
 
     def usable(self, tolerance: float) -> bool:
         """May this be chosen at `tolerance`? The same rule as `best_implementation`; NaN on either side says no."""
         error = self.worst_relative_error
         judged = error is not None and error <= tolerance
         return judged and self.median_ms is not None and self.passed and not self.refuted and self.status in _COMPARED
+
+
+class Counting(NamedTuple):
+    """Which of several times of one kernel on one workload in one environment counts. lowest: of those that are believed.
+    agreeing: times that agree with the lowest."""
+
+    median_ms: float
+    trace_id: int
+    lowest: float
+    agreeing: int
+
+
+def counting(times: Sequence[tuple[float, int]]) -> Counting:
+    """Of at least one (median [ms], trace id), the oldest first: the middle one of those that agree with the lowest (of two the
+    lower; of equal ones the newest).
+
+    What happens on a machine slows a kernel down and never speeds it up, so that a row from a quiet moment takes the place of
+    slower ones, whichever came first. Not the lowest itself, which would reward luck. A single row that is implausibly far below
+    all others waits for a second one (`ALONE`). The view `leaderboard` says the same in SQL.
+
+    >>> counting([(8.7, 1), (0.31, 2), (0.3, 3), (0.32, 4)])
+    Counting(median_ms=0.31, trace_id=2, lowest=0.3, agreeing=3)
+    """
+    ordered = sorted((median, -place) for place, (median, _) in enumerate(times))
+    if len(ordered) > 2 and ordered[1][0] > ALONE * ordered[0][0]:
+        del ordered[0]
+    lowest = ordered[0][0]
+    agreeing = [each for each in ordered if each[0] <= AGREE * lowest]
+    middle = agreeing[(len(agreeing) - 1) // 2][0]
+    place = next(-place for median, place in agreeing if median == middle)
+    return Counting(middle, times[place][1], lowest, len(agreeing))
 
 
 @dataclass(frozen=True)
@@ -282,6 +323,38 @@ def conditions_of(database: Database, *trace_ids: int) -> dict[int, dict[str, An
             rows = connection.execute(sa.select(BenchmarkTrace.id, BenchmarkTrace.conditions).where(wanted))
             found.update((row[0], row[1]) for row in rows)
     return found
+
+
+def standings(database: Database, *trace_ids: int, verifier: str | None = None) -> dict[int, str]:
+    """Of each of these traces that is a time: "counts", "agrees", or why it does not count, among all of the same code, workload,
+    environment, kind and verifier. verifier: the current one; rows of others do not count. "" for what is no time."""
+    trace, code = BenchmarkTrace, Implementation.source_hash
+    found: dict[int, str] = dict.fromkeys(trace_ids, "")
+    groups: dict[tuple[Any, ...], list[tuple[float, int]]] = {}
+    select = sa.select(trace.environment_id, trace.workload_id, code, trace.kind, trace.verifier, trace.median_ms, trace.id)
+    select = select.join(Implementation, Implementation.id == trace.implementation_id)
+    timed = select.where(trace.status == "PASSED", trace.median_ms.is_not(None)).order_by(trace.timestamp, trace.id)
+    with database.reading() as connection:
+        for start in range(0, len(trace_ids), 500):
+            wanted = sa.select(trace.workload_id, trace.environment_id).where(trace.id.in_(trace_ids[start : start + 500]))
+            for *key, median, each in connection.execute(timed.where(sa.tuple_(trace.workload_id, trace.environment_id).in_(wanted))):
+                groups.setdefault(tuple(key), []).append((median, each))
+    for key, times in groups.items():
+        chosen = counting(times)
+        for median, each in times:
+            if each in found:
+                found[each] = _standing(median, each, chosen) if verifier in (None, key[-1]) else "of an outdated verifier"
+    return found
+
+
+def _standing(median: float, trace_id: int, chosen: Counting) -> str:
+    if trace_id == chosen.trace_id:
+        return "counts"
+    if median < chosen.lowest:
+        return "alone, far below all others"
+    if median <= AGREE * chosen.lowest:
+        return "agrees"
+    return f"disturbed, {median / chosen.lowest if chosen.lowest else math.inf:.3g} × the lowest"
 
 
 def failures(
@@ -613,22 +686,34 @@ def _known(
     rows.append((0, 0, 0, 0, "", None, None))  # its coming ends the last group
     place, workload, implementation = rows[0][:3]
     worst = median = timed = None
+    several: list[tuple[float, int]] = []  # times beside the first one
     passed = refuted = False
-    trace, status = 0, ""
+    trace, status, first_row = 0, "", 0
     # One loop over plain tuples, without a list or a call per group: this is most of what the compiler's start costs.
-    for its_place, its_workload, its_implementation, its_trace, its_status, error, its_median in rows:
+    for number, (its_place, its_workload, its_implementation, its_trace, its_status, error, its_median) in enumerate(rows):
         if its_implementation != implementation or its_workload != workload or its_place != place:
             source = sources.get(implementation)
             if source is not None:
                 key = workloads[workload]
-                yield place, _new_known((source, key, status, passed, refuted, worst, median, timed or trace))
-            place, workload, implementation = its_place, its_workload, its_implementation
+                times = agreeing = int(timed is not None)
+                if several:
+                    assert median is not None and timed is not None
+                    times += len(several)
+                    median, timed, _, agreeing = counting([(median, timed), *several])
+                traces = number - first_row
+                yield place, _new_known((source, key, status, passed, refuted, worst, median, timed or trace, times, agreeing, traces))
+            place, workload, implementation, first_row = its_place, its_workload, its_implementation, number
             worst = median = timed = None
             passed = refuted = False
+            if several:
+                several = []
         trace, status = its_trace, its_status
         if status == "PASSED":
             if its_median is not None:
-                timed, median = trace, its_median
+                if timed is None:
+                    timed, median = trace, its_median
+                else:
+                    several.append((its_median, trace))
             if error is None:
                 continue
             passed = True
