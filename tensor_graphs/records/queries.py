@@ -108,7 +108,7 @@ class KnownTime(NamedTuple):  # a dataclass takes five times as long to make, an
     worst_relative_error: the largest judged error; None if nothing was ever compared.
     median_ms: of the PASSED trace of the kind asked for that counts (`counting`; None: never timed that way).
     trace_id: that trace, or the newest one; `evidence` gives all of it: spread, speed-up, age.
-    times, agreeing: PASSED traces of the kind asked for, and those of them that agree. traces: of any kind and status.
+    times, agreeing: PASSED traces of the kind asked for, and those of them that agree. failures: traces since the last that passed.
     """
 
     source_hash: str
@@ -121,7 +121,7 @@ class KnownTime(NamedTuple):  # a dataclass takes five times as long to make, an
     trace_id: int
     times: int
     agreeing: int
-    traces: int
+    failures: int
 
     def usable(self, tolerance: float) -> bool:
         """May this be chosen at `tolerance`? The same rule as `best_implementation`; NaN on either side says no."""
@@ -316,13 +316,7 @@ def history(
 def conditions_of(database: Database, *trace_ids: int) -> dict[int, dict[str, Any]]:
     """What was stored beside the times of these traces (docs/profiling.md has the keys), by trace id; ids that do not exist are
     left out."""
-    found: dict[int, dict[str, Any]] = {}
-    with database.reading() as connection:
-        for start in range(0, len(trace_ids), 500):
-            wanted = BenchmarkTrace.id.in_(trace_ids[start : start + 500])
-            rows = connection.execute(sa.select(BenchmarkTrace.id, BenchmarkTrace.conditions).where(wanted))
-            found.update((row[0], row[1]) for row in rows)
-    return found
+    return {each: dict(said) for each, (_, said) in circumstances(database, *trace_ids).items()}
 
 
 def standings(database: Database, *trace_ids: int, verifier: str | None = None) -> dict[int, str]:
@@ -337,7 +331,8 @@ def standings(database: Database, *trace_ids: int, verifier: str | None = None) 
     with database.reading() as connection:
         for start in range(0, len(trace_ids), 500):
             wanted = sa.select(trace.workload_id, trace.environment_id).where(trace.id.in_(trace_ids[start : start + 500]))
-            for *key, median, each in connection.execute(timed.where(sa.tuple_(trace.workload_id, trace.environment_id).in_(wanted))):
+            same = sa.tuple_(trace.workload_id, trace.environment_id).in_(wanted)
+            for *key, median, each in connection.execute(timed.where(same)):
                 groups.setdefault(tuple(key), []).append((median, each))
     for key, times in groups.items():
         chosen = counting(times)
@@ -355,6 +350,17 @@ def _standing(median: float, trace_id: int, chosen: Counting) -> str:
     if median <= AGREE * chosen.lowest:
         return "agrees"
     return f"disturbed, {median / chosen.lowest if chosen.lowest else math.inf:.3g} × the lowest"
+
+
+def circumstances(database: Database, *trace_ids: int) -> dict[int, tuple[datetime, Mapping[str, Any]]]:
+    """When these traces were measured, and what was stored beside them, by trace id; ids that do not exist are left out."""
+    found: dict[int, tuple[datetime, Mapping[str, Any]]] = {}
+    with database.reading() as connection:
+        for start in range(0, len(trace_ids), 500):
+            wanted = BenchmarkTrace.id.in_(trace_ids[start : start + 500])
+            select = sa.select(BenchmarkTrace.id, BenchmarkTrace.timestamp, BenchmarkTrace.conditions).where(wanted)
+            found.update((row[0], (row[1], row[2])) for row in connection.execute(select))
+    return found
 
 
 def failures(
@@ -688,9 +694,9 @@ def _known(
     worst = median = timed = None
     several: list[tuple[float, int]] = []  # times beside the first one
     passed = refuted = False
-    trace, status, first_row = 0, "", 0
+    trace, status, failures = 0, "", 0
     # One loop over plain tuples, without a list or a call per group: this is most of what the compiler's start costs.
-    for number, (its_place, its_workload, its_implementation, its_trace, its_status, error, its_median) in enumerate(rows):
+    for its_place, its_workload, its_implementation, its_trace, its_status, error, its_median in rows:
         if its_implementation != implementation or its_workload != workload or its_place != place:
             source = sources.get(implementation)
             if source is not None:
@@ -700,15 +706,16 @@ def _known(
                     assert median is not None and timed is not None
                     times += len(several)
                     median, timed, _, agreeing = counting([(median, timed), *several])
-                traces = number - first_row
-                yield place, _new_known((source, key, status, passed, refuted, worst, median, timed or trace, times, agreeing, traces))
-            place, workload, implementation, first_row = its_place, its_workload, its_implementation, number
+                known = source, key, status, passed, refuted, worst, median, timed or trace, times, agreeing, failures
+                yield place, _new_known(known)
+            place, workload, implementation, failures = its_place, its_workload, its_implementation, 0
             worst = median = timed = None
             passed = refuted = False
             if several:
                 several = []
         trace, status = its_trace, its_status
         if status == "PASSED":
+            failures = 0
             if its_median is not None:
                 if timed is None:
                     timed, median = trace, its_median
@@ -717,7 +724,7 @@ def _known(
             if error is None:
                 continue
             passed = True
-        elif status != "INCORRECT_NUMERICAL":
+        elif (failures := failures + 1) and status != "INCORRECT_NUMERICAL":
             refuted = refuted or status in REFUTING
             continue
         if worst is None or (error is not None and error > worst):

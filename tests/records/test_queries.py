@@ -152,7 +152,7 @@ def test_only_times_of_one_kind_and_verifier_are_combined(database, make) -> Non
     told = queries.standings(database, 1, 2, 3, 4, verifier="2")
     assert told == {1: "counts", 2: "of an outdated verifier", 3: "counts", 4: ""}
     (known,) = queries.latest_traces(database, make.here, verifier="2").values()
-    assert (known.median_ms, known.times, known.traces) == (5.0, 1, 3)
+    assert (known.median_ms, known.times, known.failures) == (5.0, 1, 1)
 
 
 def test_batch_1_and_batch_32_have_different_best_implementations_when_the_data_say_so(database, make) -> None:
@@ -280,7 +280,7 @@ def test_one_piece_of_code_under_two_rows_has_one_verdict_and_its_lowest_time_co
     ])  # fmt: skip
     (known,) = queries.latest_traces(database, make.here).values()
     assert (known.median_ms, known.worst_relative_error, known.trace_id) == (1.0, 1e-6, 2)
-    assert (known.times, known.agreeing, known.traces) == (2, 1, 2)
+    assert (known.times, known.agreeing, known.failures) == (2, 1, 0)
     database.add_trace(make.trace(one, status="TIMEOUT", samples_ms=(), timestamp=moment + timedelta(days=2)))
     assert best(database, make) == []
 
