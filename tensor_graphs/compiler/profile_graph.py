@@ -128,6 +128,8 @@ def _doubtful(book: PriceBook, paths: Paths, path: Path, doubts: Doubts, binding
         timed = book.timed(kernel, signature, binding)
         if price is None or timed is None or timed[1] or not left:
             return price
+        if path.choices.get(signature.key) == kernel.name and doubts.of(kernel, signature, binding) is None:
+            return price                                            # others might be faster than it, it need not be
         return replace(price, seconds=min(price.seconds, doubts.least(kernel, signature, binding) or price.seconds))
 
     hopeful = Paths(paths.graph, paths.table, hope)

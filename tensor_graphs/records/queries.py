@@ -47,9 +47,6 @@ _COMPARED = ("PASSED", "INCORRECT_NUMERICAL")  # the candidate ran to its end an
 AGREE = 1.25
 """rows of one kernel agree with the lowest of them up to this factor; what is above was disturbed"""
 
-ALONE = 10.0
-"""a row this many times below all others, of which there are two at least, does not count until a second one confirms it"""
-
 
 @dataclass(frozen=True)
 class Evidence:
@@ -131,8 +128,7 @@ class KnownTime(NamedTuple):  # a dataclass takes five times as long to make, an
 
 
 class Counting(NamedTuple):
-    """Which of several times of one kernel on one workload in one environment counts. lowest: of those that are believed.
-    agreeing: times that agree with the lowest."""
+    """Which of several times of one kernel on one workload in one environment counts. agreeing: times that agree with the lowest."""
 
     median_ms: float
     trace_id: int
@@ -145,15 +141,14 @@ def counting(times: Sequence[tuple[float, int]]) -> Counting:
     lower; of equal ones the newest).
 
     What happens on a machine slows a kernel down and never speeds it up, so that a row from a quiet moment takes the place of
-    slower ones, whichever came first. Not the lowest itself, which would reward luck. A single row that is implausibly far below
-    all others waits for a second one (`ALONE`). The view `leaderboard` says the same in SQL.
+    slower ones, whichever came first, and however many these are. Not the lowest itself, which would reward luck. Nothing here
+    looks for times that are too good: the judge does before it stores one (it measures twice what is ten times below the best known,
+    and refuses what the device cannot do). The view `leaderboard` says the same in SQL.
 
     >>> counting([(8.7, 1), (0.31, 2), (0.3, 3), (0.32, 4)])
     Counting(median_ms=0.31, trace_id=2, lowest=0.3, agreeing=3)
     """
     ordered = sorted((median, -place) for place, (median, _) in enumerate(times))
-    if len(ordered) > 2 and ordered[1][0] > ALONE * ordered[0][0]:
-        del ordered[0]
     lowest = ordered[0][0]
     agreeing = [each for each in ordered if each[0] <= AGREE * lowest]
     middle = agreeing[(len(agreeing) - 1) // 2][0]
@@ -332,21 +327,19 @@ def standings(database: Database, *trace_ids: int, verifier: str | None = None) 
         for start in range(0, len(trace_ids), 500):
             wanted = sa.select(trace.workload_id, trace.environment_id).where(trace.id.in_(trace_ids[start : start + 500]))
             same = sa.tuple_(trace.workload_id, trace.environment_id).in_(wanted)
-            for *key, median, each in connection.execute(timed.where(same)):
-                groups.setdefault(tuple(key), []).append((median, each))
-    for key, times in groups.items():
+            for row in connection.execute(timed.where(same)):
+                groups.setdefault(tuple(row[:5]), []).append((row[5], row[6]))
+    for group, times in groups.items():
         chosen = counting(times)
         for median, each in times:
             if each in found:
-                found[each] = _standing(median, each, chosen) if verifier in (None, key[-1]) else "of an outdated verifier"
+                found[each] = _standing(median, each, chosen) if verifier in (None, group[-1]) else "of an outdated verifier"
     return found
 
 
 def _standing(median: float, trace_id: int, chosen: Counting) -> str:
     if trace_id == chosen.trace_id:
         return "counts"
-    if median < chosen.lowest:
-        return "alone, far below all others"
     if median <= AGREE * chosen.lowest:
         return "agrees"
     return f"disturbed, {median / chosen.lowest if chosen.lowest else math.inf:.3g} × the lowest"

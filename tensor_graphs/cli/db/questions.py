@@ -137,6 +137,8 @@ def _over_reference(conditions: Mapping[str, Any]) -> str:
     match conditions:
         case {"over_reference": {"median": float(times), "quiet": quiet}, "reference": {"kind": str(kind)}}:
             return f"{times:.4g} × {kind}{'' if quiet else ', busy'}"
+        case {"quiet": False}:
+            return "busy"
     return ""
 
 

@@ -30,14 +30,10 @@ WHERE t.status = 'PASSED' AND t.median_ms IS NOT NULL
   AND t.id = (SELECT id FROM (
       SELECT id, timestamp, median_ms, COUNT(*) OVER () AS many,
         ROW_NUMBER() OVER (ORDER BY median_ms, timestamp, id) AS place FROM (
-        SELECT id, timestamp, median_ms, MIN(median_ms) OVER () AS lowest FROM (
-          SELECT n.id, n.timestamp, n.median_ms, COUNT(*) OVER () AS times,
-            ROW_NUMBER() OVER (ORDER BY n.median_ms) AS place, LEAD(n.median_ms) OVER (ORDER BY n.median_ms) AS above
-          FROM benchmark_traces n
-          WHERE n.environment_id = t.environment_id AND n.workload_id = t.workload_id
+        SELECT n.id, n.timestamp, n.median_ms, MIN(n.median_ms) OVER () AS lowest FROM benchmark_traces n
+        WHERE n.environment_id = t.environment_id AND n.workload_id = t.workload_id
     AND n.implementation_id IN (SELECT s.id FROM implementations s WHERE s.source_hash = i.source_hash)
-          AND n.kind = t.kind AND n.status = 'PASSED' AND n.median_ms IS NOT NULL) AS timed
-        WHERE times < 3 OR place > 1 OR above <= 10.0 * median_ms) AS believed
+        AND n.kind = t.kind AND n.status = 'PASSED' AND n.median_ms IS NOT NULL) AS timed
       WHERE median_ms <= 1.25 * lowest) AS agreeing
     WHERE place >= (many + 1) / 2 ORDER BY median_ms, timestamp DESC, id DESC LIMIT 1)
   AND NOT EXISTS (SELECT 1 FROM benchmark_traces n
