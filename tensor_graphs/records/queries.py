@@ -128,7 +128,7 @@ class KnownTime(NamedTuple):  # a dataclass takes five times as long to make, an
 
 
 class Counting(NamedTuple):
-    """Which of several times of one kernel on one workload in one environment counts. agreeing: times that agree with the lowest."""
+    """Which of several times of a kernel on one workload in one environment counts. agreeing: times that agree with the lowest."""
 
     median_ms: float
     trace_id: int
@@ -142,8 +142,8 @@ def counting(times: Sequence[tuple[float, int]]) -> Counting:
 
     What happens on a machine slows a kernel down and never speeds it up, so that a row from a quiet moment takes the place of
     slower ones, whichever came first, and however many these are. Not the lowest itself, which would reward luck. Nothing here
-    looks for times that are too good: the judge does before it stores one (it measures twice what is ten times below the best known,
-    and refuses what the device cannot do). The view `leaderboard` says the same in SQL.
+    looks for times that are too good: the judge does before it stores one (it measures twice what is ten times below the best
+    known, and refuses what the device cannot do). The view `leaderboard` says the same in SQL.
 
     >>> counting([(8.7, 1), (0.31, 2), (0.3, 3), (0.32, 4)])
     Counting(median_ms=0.31, trace_id=2, lowest=0.3, agreeing=3)

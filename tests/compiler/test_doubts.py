@@ -74,7 +74,8 @@ def time_of(database: Database, kernel: Kernel, us: float, **more: Any) -> int:
     return add_row(database, kernel, SIGNATURE, {}, us=us, **more)
 
 
-def doubts(database: Database, signatures: Sequence[Signature] = (SIGNATURE,), points: Sequence[Mapping[str, int]] = ({},)) -> Doubts:
+def doubts(database: Database, signatures: Sequence[Signature] = (SIGNATURE,),
+           points: Sequence[Mapping[str, int]] = ({},)) -> Doubts:
     book = PriceBook(database, ("numpy",), 1e-3, None, GUESS_MARGIN).load()
     return Doubts(book, by_op(all_kernels(("numpy",))), signatures, points)
 
@@ -244,8 +245,8 @@ def test_a_spoiled_time_in_its_place_is_measured_there_again_and_heals(only: Dat
 
     def measured(judge: Judge, graph: Any, paths: Sequence[Any], *more: Any) -> list[Deployed]:
         runs.append({name for path in paths for name in path.choices.values()})
-        return [Deployed(path, (1e-3,), (1e-3,), {(key, name): (truth[name] * 1e-6,) * 4 for key, name in path.choices.items()}, True)
-                for path in paths]
+        return [Deployed(path, (1e-3,), (1e-3,), {(key, name): (truth[name] * 1e-6,) * 4 for key, name in path.choices.items()},
+                         True) for path in paths]
 
     monkeypatch.setattr(module, "measure_deployed", measured)
     asked: Counter[tuple[str, ...]] = Counter()
