@@ -13,6 +13,7 @@ Exit code 1 where a choice takes more than `--limit` times the best measured pat
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -35,15 +36,20 @@ from tensor_graphs.compiler.compile import price_points
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_graph import _verified, profile_graph
+from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
+from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.paths.path import EXPAND, NoPathError, Path, Paths
+from tensor_graphs.paths.path import EXPAND, NoPathError, Path, Paths, Price
 from tensor_graphs.profiling.calibration import known_rates
 from tensor_graphs.profiling.deployed import Deployed, measure_deployed
 from tensor_graphs.profiling.judge import Judge
 from tensor_graphs.records.database import Database, open_database
 
 BACKENDS = ("c", "numpy")
+
+SEARCHED = 2000
+"""paths among which candidates are looked for"""
 
 NEIGHBOUR = """
 import random, sys, threading, time
@@ -108,25 +114,33 @@ def profile_all(database: Database, budget: float, progress: Progress, what: str
 
 
 def candidates(graph: Graph, database: Database, most: int) -> tuple[Graph, list[Path], Paths]:
-    """The path that would be chosen, first, and those that differ from it in one choice at one signature, cheapest first."""
+    """The path that would be chosen, first, and those that differ from it in one choice, cheapest first."""
     tolerance = tolerance_for(graph, None)
     for form in forms(prepare(graph).graph, tolerance):
         (binding,) = price_points(form.graph)
         book = PriceBook(database, BACKENDS, tolerance, None, GUESS_MARGIN).load()
-        paths = Paths(form.graph, by_op(all_kernels(BACKENDS)), partial(_verified, book, binding))
+        table = by_op(all_kernels(BACKENDS))
         try:
-            first = paths.cheapest()
+            first = Paths(form.graph, table, partial(_verified, book, binding)).cheapest()
         except NoPathError:
             continue
-        found = []
-        for path in paths:
+        paths = Paths(form.graph, table, partial(_price, book, binding))
+        found = [first]
+        for path in itertools.islice(paths, SEARCHED):
             differs = [key for key in first.choices if path.choices.get(key, first.choices[key]) != first.choices[key]]
-            if path.choices == first.choices or len(differs) == 1:
+            if len(differs) == 1:
                 found.append(path)
             if len(found) > most or path.seconds > 20 * first.seconds:
                 break
         return form.graph, found, paths
     raise SystemExit("nothing computes this graph")
+
+
+def _price(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
+    """Of what may be used, and of what is right and was called slow or implausible at these sizes: it would be a candidate."""
+    verdict, row = book.verdict(kernel, signature), book.time(kernel, signature, binding)
+    lost = row is not None and row.status in ("TIMEOUT", "IMPLAUSIBLE") and verdict is not None and not verdict.refuted
+    return book.guess(kernel, signature, binding) if lost else book.price(kernel, signature, binding)
 
 
 def in_turns(judge: Judge, graph: Graph, paths: Sequence[Path], of: Paths, rounds: int) -> list[list[float]]:

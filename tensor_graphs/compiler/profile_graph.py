@@ -93,7 +93,9 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
                 if price is not None:
                     least = price.seconds if price.measured else price.seconds * (1.0 - uncertainty(kernel.backend))
                     share = max(0.0, best - least) * calls / max(path.seconds, 1e-9)      # every range of sizes counts alike
-                    out.append(_once(Question(kernel, s, sizes, share, again=why), asked))
+                    rows = book.verdict(kernel, s), book.time(kernel, s, binding)
+                    known_good = not again and all(row is None or row.passed for row in rows)
+                    out.append(_unless_asked(Question(kernel, s, sizes, share, again=why), asked, MOST_ASKED if known_good else 1))
         out += _doubtful(book, paths, path, _doubts(book, paths, table, points), binding, asked)
         for s, operands in readers(graph, given, binding):          # whether the path runs them whole or by their definitions
             sizes = {n: int(binding[n]) for n in s.dim_names}
@@ -101,13 +103,13 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
                 price = book.price(kernel, s, binding, True)
                 if price is not None:
                     share = price.seconds * path.calls.get(s.key, 0) / max(path.seconds, 1e-9)
-                    out.append(_once(Question(kernel, s, sizes, share, operands, "asked for" if again else ""), asked))
+                    out.append(_unless_asked(Question(kernel, s, sizes, share, operands, "asked for" if again else ""), asked, 1))
     return out
 
 
-def _once(q: Question, asked: Asked) -> Question:
-    """The same question; not to be asked again where this profile has asked it."""
-    return replace(q, again="") if asked[question_key(q)] else q
+def _unless_asked(q: Question, asked: Asked, most: int) -> Question:
+    """The same question; not to be asked again where this profile has asked it so often."""
+    return replace(q, again="") if asked[question_key(q)] >= most else q
 
 
 def _may_pass_later(book: PriceBook, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:

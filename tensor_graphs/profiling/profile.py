@@ -31,7 +31,7 @@ from tensor_graphs.records.rows import REFUTING
 log = logging.getLogger(__name__)
 
 TRIES = 2
-"""times in a row that a kernel may time out or be implausible, as on a busy machine, before no profile asks about it any more"""
+"""times that a kernel which never passed may time out or be implausible, as on a busy machine, before no profile asks any more"""
 
 PER_KERNEL = 0.25
 """seconds of timed runs for one kernel, unless somebody says otherwise"""
@@ -82,8 +82,10 @@ def question_key(q: Question) -> tuple[str, str]:
 
 
 def may_pass_later(row: KnownTime | None) -> bool:
-    """Whether a kernel did not pass for a reason that a busy machine explains, and has not failed so often that it is its own."""
-    return row is not None and row.status in ("TIMEOUT", "IMPLAUSIBLE") and not row.refuted and row.failures < TRIES
+    """Whether a kernel did not pass for a reason that a busy machine explains: it has passed before, or did not fail so often that the
+    reason is its own."""
+    busy = row is not None and row.status in ("TIMEOUT", "IMPLAUSIBLE") and not row.refuted
+    return row is not None and busy and (row.passed or row.failures < TRIES)
 
 
 def unanswered(database: Database, questions: Sequence[Question], verifier: str, threads: int | None = None) -> list[Question]:

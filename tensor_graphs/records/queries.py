@@ -328,7 +328,7 @@ def standings(database: Database, *trace_ids: int, verifier: str | None = None) 
             wanted = sa.select(trace.workload_id, trace.environment_id).where(trace.id.in_(trace_ids[start : start + 500]))
             same = sa.tuple_(trace.workload_id, trace.environment_id).in_(wanted)
             for row in connection.execute(timed.where(same)):
-                groups.setdefault(tuple(row[:5]), []).append((row[5], row[6]))
+                groups.setdefault(tuple(row[:5]), []).append((row[5] or 0.0, row[6]))
     for group, times in groups.items():
         chosen = counting(times)
         for median, each in times:

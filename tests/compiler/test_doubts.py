@@ -213,6 +213,18 @@ def test_one_profile_asks_so_often_and_no_more_and_all_once_when_told_to(only: D
     assert asked_again(only, Counter({key: 2}), again=True) == {OWN.name, ROUGH.name}
 
 
+def test_what_has_passed_and_then_failed_as_on_a_busy_machine_is_asked_by_every_profile_until_it_passes(only: Database) -> None:
+    for kernel in (OWN, EXACT, ROUGH):
+        time_of(only, kernel, 1.0 if kernel is EXACT else 100.0, conditions=QUIET)
+    for _ in range(3):
+        time_of(only, EXACT, 1.0, status="IMPLAUSIBLE")
+        assert asked_again(only) == {EXACT.name} and chosen(compiled(only)) != {EXACT.name}
+    key = question_key(Question(EXACT, SIGNATURE, {}, 0.0))
+    assert asked_again(only, Counter({key: 2})) == set(), "but not by one profile for ever"
+    time_of(only, EXACT, 1.0, conditions=QUIET)
+    assert chosen(compiled(only)) == {EXACT.name} and asked_again(only) == set()
+
+
 @pytest.mark.parametrize("status", ["TIMEOUT", "IMPLAUSIBLE"])
 @pytest.mark.parametrize("where", [None, {}], ids=["when compared", "when timed"])
 def test_what_failed_as_on_a_busy_machine_is_asked_once_more(only: Database, status: Any, where: Any) -> None:
