@@ -140,7 +140,7 @@ class Doubts:
 
     def _ratio(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float | None:
         row = self.book.time(kernel, signature, binding)
-        if row is None or row.median_ms is None:
+        if row is None or row.median_ms is None or row.status != "PASSED":
             return None
         return row.median_ms * 1e-3 / self.book.roofline(kernel.backend, signature, binding, kernel)
 

@@ -82,8 +82,8 @@ def question_key(q: Question) -> tuple[str, str]:
 
 
 def may_pass_later(row: KnownTime | None) -> bool:
-    """Whether a kernel did not pass for a reason that a busy machine explains: it has passed before, or did not fail so often that the
-    reason is its own."""
+    """Whether a kernel did not pass for a reason that a busy machine explains: it has passed before, or did not fail so often that
+    the reason is its own."""
     busy = row is not None and row.status in ("TIMEOUT", "IMPLAUSIBLE") and not row.refuted
     return row is not None and busy and (row.passed or row.failures < TRIES)
 

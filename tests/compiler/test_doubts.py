@@ -227,9 +227,14 @@ def test_what_has_passed_and_then_failed_as_on_a_busy_machine_is_asked_by_every_
 
 @pytest.mark.parametrize("status", ["TIMEOUT", "IMPLAUSIBLE"])
 @pytest.mark.parametrize("where", [None, {}], ids=["when compared", "when timed"])
-def test_what_failed_as_on_a_busy_machine_is_asked_once_more(only: Database, status: Any, where: Any) -> None:
-    time_of(only, OWN, 100.0)
-    time_of(only, ROUGH, 100.0)
+def test_what_never_passed_and_failed_as_on_a_busy_machine_is_asked_once_more(database: Database, status: Any, where: Any) -> None:
+    only = database
+    close_definition(only)
+    for kernel in (OWN, ROUGH):
+        add_row(only, kernel, SIGNATURE)
+        time_of(only, kernel, 100.0)
+    if where is not None:
+        add_row(only, EXACT, SIGNATURE)
     add_row(only, EXACT, SIGNATURE, where, status=status)
     if where is None:
         time_of(only, EXACT, 1.0, status=status)
