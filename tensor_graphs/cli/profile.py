@@ -36,6 +36,9 @@ def profile(
     backends: options.Backends = "c,numpy",
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure everything anew, also what is known and not in doubt.")
+    ] = False,
     inputs: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUES", help="Real values of an input: w=model.safetensors:norm.weight, s=0.5. Repeatable."),
@@ -59,12 +62,14 @@ def profile(
             at=typical(graph, at),
             threads=threads,
             inputs=named(inputs or []),
+            again=again,
             on_step=lambda done, total, what: show(done, total, what[:60]),
         )
     if json:
         options.print_json(
             {
                 "measured": report.measured,
+                "again": report.again,
                 "already_known": report.already_known,
                 "deployed": report.deployed,
                 "failed": report.failed,
@@ -79,8 +84,9 @@ def profile(
             }
         )
     else:
+        repeated = f" ({report.again} of these again)" if report.again else ""
         print(
-            f"{report.measured} measured, {report.already_known} known already, {report.failed} failed, "
+            f"{report.measured} measured{repeated}, {report.already_known} known already, {report.failed} failed, "
             f"{report.deployed} steps measured in place, {report.left} left in {report.seconds:.1f} s · {store.location}"
         )
         for name in report.unused:

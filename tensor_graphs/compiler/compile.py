@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tensor_graphs import blas_threads
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, roundoff, tolerance_for
+from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import Intermediates, Wanted, as_written, forms, in_float64
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.room import check_room
@@ -34,8 +35,8 @@ from tensor_graphs.paths.path import Alternative, NoPathError, Paths, expanded_r
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, midpoint
 from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
-from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
+from tensor_graphs.records.queries import KnownTime
 from tensor_graphs.records.rows import ProfileRequest
 
 log = logging.getLogger(__name__)
@@ -45,11 +46,17 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Choice(Evidence):
-    """Why one signature is computed the way it is, and the rows that say so: of its time, and of its comparison with the oracle."""
+    """Why one signature is computed the way it is, and the rows that say so: of its time, and of its comparison with the oracle.
+
+    times, agreeing: rows with such a time, and those of them that agree with the one that counts. doubt: why it may be too slow.
+    """
 
     trace: int | None = None
     measured_at: datetime | None = None
     verdict_trace: int | None = None
+    times: int = 0
+    agreeing: int = 0
+    doubt: str = ""
 
 
 def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Sequence[str] | None = None,
@@ -130,9 +137,9 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
     table_dim = _table_dim(graph)
     book = PriceBook(store, here, tolerance, threads, GUESS_MARGIN).load()
     table = by_op(all_kernels(here))
-    chooser = _Chooser(graph, book, table, threads, asked.progress or (lambda text: None))
+    points = _points(graph, table_dim, sizes, at)
+    chooser = _Chooser(graph, book, table, threads, asked.progress or (lambda text: None), [binding for _, _, binding in points])
     with chooser:
-        points = _points(graph, table_dim, sizes, at)
         chosen: list[tuple[int, int, dict[str, int], GraphPath]] = []
         for low, high, binding in points:
             found = chooser.cheapest(binding) if path is None else chooser.given(path, binding)
@@ -231,8 +238,8 @@ class _Chooser:
     """Prices, verifies and lowers for one graph; starts a judge only when something has no verdict."""
 
     def __init__(self, graph: Graph, book: PriceBook, table: Mapping[str, list[Kernel]], threads: int | None,
-                 progress: Progress) -> None:
-        self.graph, self.book, self.table, self.threads, self.progress = graph, book, table, threads, progress
+                 progress: Progress, points: Sequence[Mapping[str, int]]) -> None:
+        self.graph, self.book, self.table, self.threads, self.progress, self.points = graph, book, table, threads, progress, points
         self.judge: Judge | None = None
         self.misses: dict[tuple[str, str], ProfileRequest] = {}
         self.hopes: dict[tuple[str, str], ProfileRequest] = {}
@@ -378,13 +385,14 @@ class _Chooser:
                 return a.price.seconds
             return sum(n * everything.best(i)[0] for i, n in everything.inner(signature))
 
-        rows: dict[str, int] = {}
+        rows: dict[str, KnownTime] = {}
         for key, a in chosen.items():
             if a.kernel is not None and a.price.measured:
                 timed = self.book.timed(a.kernel, self._signature(paths, key), binding)
                 assert timed is not None
-                rows[key] = timed[0].trace_id
-        ages = {e.trace_id: e.timestamp for e in queries.evidence(self.book.database, *rows.values())} if rows else {}
+                rows[key] = timed[0]
+        doubts = Doubts(self.book, self.table, [self._signature(paths, key) for key in chosen], self.points)
+        doubts.look_at(rows.values())
         for key, a in chosen.items():
             signature = self._signature(paths, key)
             seconds, measured = cost(a, signature), a.price.measured and a.kernel is not None
@@ -393,9 +401,13 @@ class _Chooser:
             refused = tuple((k.name, why) for k in matching(signature.spec, self.table)
                             if (why := self.book.why_not(k, signature, binding)) not in (None, "unverified"))
             verdict = None if a.kernel is None else self.book.verdict(a.kernel, signature)
+            row = rows.get(key)
+            doubt = None if a.kernel is None or row is None else doubts.of(a.kernel, signature, binding)
             evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
                                    a.price.note if a.kernel is not None else "runs its definition", tuple(others), refused,
-                                   rows.get(key), ages.get(rows.get(key, -1)), None if verdict is None else verdict.trace_id))
+                                   None if row is None else row.trace_id, None if row is None else doubts.when(row),
+                                   None if verdict is None else verdict.trace_id, 0 if row is None else row.times,
+                                   0 if row is None else row.agreeing, "" if doubt is None else doubt.why))
             calls = path.calls.get(key, 1)
             if a.kernel is not None and not measured:
                 self._ask(self.misses, a.kernel, signature, binding, seconds * calls * uncertainty(a.kernel.backend),

@@ -38,10 +38,11 @@ def _variant(plan: Plan, v: Variant) -> dict[str, Any]:
 def _rows(e: Evidence) -> dict[str, Any]:
     """The rows a choice rests on: of its time (with its age now), and of its comparison with the oracle."""
     if not isinstance(e, Choice):
-        return {"trace": None, "measured_at": None, "age_seconds": None, "verdict_trace": None}
+        return {"trace": None, "measured_at": None, "age_seconds": None, "verdict_trace": None, "rows": 0, "rows_agreeing": 0,
+                "suspect": ""}
     return {"trace": e.trace, "measured_at": None if e.measured_at is None else e.measured_at.isoformat(),
             "age_seconds": None if e.measured_at is None else (datetime.now(UTC) - e.measured_at).total_seconds(),
-            "verdict_trace": e.verdict_trace}
+            "verdict_trace": e.verdict_trace, "rows": e.times, "rows_agreeing": e.agreeing, "suspect": e.doubt}
 
 
 def age(seconds: float) -> str:
@@ -77,10 +78,13 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14) -
             other = f" | next: {e.others[0][0]} {e.others[0][1] * 1e6:.0f} µs" if e.others else ""
             rows_used = _rows(e)
             old = rows_used["age_seconds"]
-            source = f"measured, trace {rows_used['trace']}, {age(old)}" if e.measured and old is not None else \
+            of = f" (of {rows_used['rows']} rows {rows_used['rows_agreeing']} agree)" if rows_used["rows"] > 1 else ""
+            source = f"measured, trace {rows_used['trace']}{of}, {age(old)}" if e.measured and old is not None else \
                 "measured" if e.measured else "guess"
             out.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<3d} {e.chosen:18s} {source:8s}{error}"
                        f"  {e.title[:58]}{other}")
+            if rows_used["suspect"]:
+                out.append(f"{'':17}suspect: {rows_used['suspect']}; tg profile measures it again")
             out += [f"{'':17}refused: {name}: {why}" for name, why in e.refused]
         for e in v.evidence:
             if e.chosen == EXPAND and e.refused:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, tolerance_for
 from tensor_graphs.compiler.compile import price_points
+from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.costs.roofline import uncertainty
@@ -26,7 +29,7 @@ from tensor_graphs.profiling.calibration import known_rates, measure_device
 from tensor_graphs.profiling.deployed import NotDeployed, measure_deployed, record_deployed, refute
 from tensor_graphs.profiling.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
 from tensor_graphs.profiling.judge import VERIFIER, Judge
-from tensor_graphs.profiling.profile import ProfileReport, Question, answer, question_key, unanswered
+from tensor_graphs.profiling.profile import ProfileReport, Question, answer, may_pass_later, question_key, unanswered
 from tensor_graphs.profiling.queue import settle_queue
 from tensor_graphs.records.database import Database
 
@@ -38,13 +41,25 @@ ROUNDS = 6
 MANY_RUNS = 20.0
 """runs of a path that measuring it as a whole costs, about"""
 
+MOST_ASKED = 2
+"""times that one profile measures the same kernel alone, and again as many that it runs it in its place"""
+
+WORTH_ASKING = 0.02
+"""of a path's time: what may save less is not measured again"""
+
+WARMER = 1.25
+"""times faster that a kernel may be in its place, where caches are warm, than alone; it is run there before another one is kept"""
+
+Asked = Counter[tuple[str, ...]]
+"""how often one profile has asked: `question_key` of a kernel alone, `_step_key` of one in its place"""
+
 OnStep = Callable[[int, int, str], None]
 """(done, total, what) for a progress bar"""
 
 
 def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Database, tolerance: float,
                  at: Mapping[str, int] | None, largest: Mapping[str, int] | None, threads: int | None = None,
-                 given: Given = ()) -> list[Question]:
+                 given: Given = (), asked: Asked | None = None, again: bool = False) -> list[Question]:
     """Every kernel that could run a signature of the graph, at the sizes the compiler prices at, weighed by what is in doubt.
 
     A question's worth is the share of the path's time that would be saved if the kernel took as little as its guess leaves open:
@@ -54,12 +69,17 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
     The signatures are the graph's own, and those inside the definitions that the cheapest path expands. What is cheapest by guesses
     changes as rows arrive: asked again then, the answer may name more. What reads an input whose values are given is asked about
     with those too, as another workload. Raises NoPathError when nothing may be used.
+
+    What has a row is asked again where the row is in doubt, or a rival's too close, and that could change the choice (`_doubtful`);
+    so is what failed as on a busy machine (`may_pass_later`). asked: so far in this profile. again: all is asked again, once.
     """
+    asked = Counter() if asked is None else asked
     here, _ = resolve_backends(backends)
     book = PriceBook(database, here, tolerance, threads).load()
     table = by_op(all_kernels(here))
     out: list[Question] = []
-    for binding in price_points(graph, at, largest):
+    points = price_points(graph, at, largest)
+    for binding in points:
         paths = Paths(graph, table, partial(_price, book, binding))
         path = paths.cheapest()
         reached = {s.key: s for s in paths.known()}
@@ -67,19 +87,84 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
             s = reached[key]
             sizes, best = {n: int(binding[n]) for n in s.dim_names}, paths.best(s)[0]
             for kernel in matching(s.spec, table):
-                price = book.price(kernel, s, binding, True)
+                price, why = book.price(kernel, s, binding, True), "asked for" if again else ""
+                if price is None and _may_pass_later(book, kernel, s, binding):
+                    price, why = book.guess(kernel, s, binding), "it did not pass, as on a busy machine"
                 if price is not None:
                     least = price.seconds if price.measured else price.seconds * (1.0 - uncertainty(kernel.backend))
                     share = max(0.0, best - least) * calls / max(path.seconds, 1e-9)      # every range of sizes counts alike
-                    out.append(Question(kernel, s, sizes, share))
+                    rows = book.verdict(kernel, s), book.time(kernel, s, binding)
+                    known_good = not again and all(row is None or row.passed for row in rows)
+                    out.append(_unless_asked(Question(kernel, s, sizes, share, again=why), asked, MOST_ASKED if known_good else 1))
+        out += _doubtful(book, paths, path, _doubts(book, paths, table, points), binding, asked)
         for s, operands in readers(graph, given, binding):          # whether the path runs them whole or by their definitions
             sizes = {n: int(binding[n]) for n in s.dim_names}
             for kernel in matching(s.spec, table):
                 price = book.price(kernel, s, binding, True)
                 if price is not None:
                     share = price.seconds * path.calls.get(s.key, 0) / max(path.seconds, 1e-9)
-                    out.append(Question(kernel, s, sizes, share, operands))
+                    out.append(_unless_asked(Question(kernel, s, sizes, share, operands, "asked for" if again else ""), asked, 1))
     return out
+
+
+def _unless_asked(q: Question, asked: Asked, most: int) -> Question:
+    """The same question; not to be asked again where this profile has asked it so often."""
+    return replace(q, again="") if asked[question_key(q)] >= most else q
+
+
+def _may_pass_later(book: PriceBook, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
+    rows = book.verdict(kernel, signature), book.time(kernel, signature, binding)
+    failed = [row for row in rows if row is not None and row.status != "PASSED"]
+    return bool(failed) and all(map(may_pass_later, failed))
+
+
+def _doubtful(book: PriceBook, paths: Paths, path: Path, doubts: Doubts, binding: Mapping[str, int],
+              asked: Asked) -> list[Question]:
+    """What is to be timed alone again: the kernels whose rows leave open that another path is faster than the cheapest, of that
+    which would be the fastest of all; and those that they compete with, where their intervals meet.
+
+    A kernel that was timed in its place is asked about there (`in_place`): that time counts.
+    """
+    def hope(kernel: Kernel, signature: Signature) -> Price | None:
+        price, left = book.price(kernel, signature, binding, True), asked[_question(kernel, signature, binding)] < MOST_ASKED
+        timed = book.timed(kernel, signature, binding)
+        if price is None or timed is None or timed[1] or not left:
+            return price
+        if path.choices.get(signature.key) == kernel.name and doubts.of(kernel, signature, binding) is None:
+            return price                                            # others might be faster than it, it need not be
+        return replace(price, seconds=min(price.seconds, doubts.least(kernel, signature, binding) or price.seconds))
+
+    hopeful = Paths(paths.graph, paths.table, hope)
+    best = hopeful.cheapest()
+    if best.seconds > path.seconds * (1.0 - WORTH_ASKING):
+        return []
+    out: dict[tuple[str, str], Question] = {}
+    signatures = {s.key: s for s in (*paths.known(), *hopeful.known())}
+    for key, way in hopeful.kernels(best).items():
+        s, kept = signatures[key], paths.best(signatures[key])[1]
+        honest = None if way.kernel is None else book.price(way.kernel, s, binding, True)
+        if way.kernel is None or honest is None or way.price.seconds >= honest.seconds:
+            continue
+        saved = (honest.seconds - way.price.seconds) * best.calls[key] / max(path.seconds, 1e-9)
+        doubt = doubts.of(way.kernel, s, binding)
+        for kernel in {way.kernel.name: way.kernel, **({kept.name: kept.kernel} if kept and not doubt else {})}.values():
+            timed = None if kernel is None else book.timed(kernel, s, binding)
+            if kernel is not None and timed is not None and not timed[1] and asked[_question(kernel, s, binding)] < MOST_ASKED:
+                why = "its interval meets a rival's" if doubt is None else doubt.why
+                q = Question(kernel, s, {n: int(binding[n]) for n in s.dim_names}, saved, again=why)
+                out[question_key(q)] = q
+    return list(out.values())
+
+
+def _doubts(book: PriceBook, paths: Paths, table: Mapping[str, list[Kernel]], points: Sequence[Mapping[str, int]]) -> Doubts:
+    doubts = Doubts(book, table, paths.known(), points)
+    found = (book.timed(kernel, s, binding) for s in paths.known() for kernel in matching(s.spec, table) for binding in points)
+    doubts.look_at(timed[0] for timed in found if timed is not None)
+    return doubts
+
+
+def _question(kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[str, str]:
+    return question_key(Question(kernel, signature, binding, 0.0))
 
 
 def readers(graph: Graph, given: Given, binding: Mapping[str, int]) -> list[tuple[Signature, Given]]:
@@ -130,13 +215,16 @@ def given_inputs(graph: Graph, inputs: Mapping[str, str | Mapping[str, Any] | De
 
 
 def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: Sequence[str], tolerance: float, end: float,
-             say: Callable[[str], None]) -> int:
-    """Measure the cheapest path at these sizes where it will run, beside the best guess, until the cheapest one is known there.
+             say: Callable[[str], None], asked: Asked | None = None, again: bool = False) -> int:
+    """Measure the cheapest path at these sizes where it will run, beside the best guess, until the cheapest one is known there; and
+    the path that would be the cheapest if what is in doubt, and what was timed alone only, were as fast as may be.
 
-    end: of the budget, on the clock of time.perf_counter. Returns how many steps were measured.
+    end: of the budget, on the clock of time.perf_counter. asked: so far in this profile. again: each path is run, known or not.
+    Returns how many steps were measured.
     """
     if not all_hold(conditions_of(graph.roots), binding):           # x[5] of two rows: no run at these sizes
         return 0
+    asked = Counter() if asked is None else asked
     table = by_op(all_kernels(backends))
     measured = 0
     guessed: Path | None = None
@@ -144,22 +232,33 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: S
         book = PriceBook(judge.database, tuple(backends), tolerance, judge.threads, GUESS_MARGIN).load()
         paths = Paths(graph, table, partial(_verified, book, binding))
         path = paths.cheapest()
-        chosen = {key: a.kernel for key, a in paths.kernels(path).items() if a.kernel is not None}
-        signatures = {s.key: s for s in paths.known()}
-        unknown = [key for key, kernel in chosen.items() if not _known_in_graph(book, kernel, signatures[key], binding)]
-        if not unknown or path.seconds * MANY_RUNS > end - time.perf_counter():
+        doubts = _doubts(book, paths, table, [binding])
+        hopes = Paths(graph, table, partial(_in_place_at_best, book, doubts, asked, binding))
+        hopeful = hopes.cheapest()
+        signatures = {s.key: s for s in (*paths.known(), *hopes.known())}
+
+        def unknown(found: Paths, of: Path, book: PriceBook = book, doubts: Doubts = doubts,
+                    signatures: Mapping[str, Signature] = signatures) -> bool:
+            return any(_open_in_place(book, doubts, asked, a.kernel, signatures[key], binding, again)
+                       for key, a in found.kernels(of).items() if a.kernel is not None)
+
+        several = {path.id: (paths, path)} if unknown(paths, path) else {}
+        if hopeful.seconds < path.seconds * (1.0 - WORTH_ASKING) and unknown(hopes, hopeful):
+            several = {path.id: (paths, path), hopeful.id: (hopes, hopeful)}    # in turns, so that they can be compared
+        if not several or path.seconds * MANY_RUNS > end - time.perf_counter():
             break
         if guessed is None:                                         # so that what is chosen later was compared with it in one run
             plain = Paths(graph, table, partial(_guess, book, binding))
             guessed = plain.cheapest()
-            chosen_by_guess = {key: a.kernel for key, a in plain.kernels(guessed).items() if a.kernel is not None}
+            several.setdefault(guessed.id, (plain, guessed))
             signatures |= {s.key: s for s in plain.known()}
-        both = [path, *([guessed] if guessed.choices != path.choices else [])]
-        kernels = {k.name: k for k in (*chosen.values(), *chosen_by_guess.values())}
+        found_kernels = [(key, a.kernel) for of, each in several.values() for key, a in of.kernels(each).items() if a.kernel]
+        kernels = {k.name: k for _, k in found_kernels}
         at = {n: int(s) for n, s in binding.items()}
-        say(f"{len(both)} path{'s' if len(both) > 1 else ''} as a whole")
+        asked.update({_step_key(k, signatures[key], binding) for key, k in found_kernels})
+        say(f"{len(several)} path{'s' if len(several) > 1 else ''} as a whole")
         try:
-            found = measure_deployed(judge, graph, both, kernels, at, backends)
+            found = measure_deployed(judge, graph, [each for _, each in several.values()], kernels, at, backends)
         except NotDeployed as e:
             log.warning("the path %s could not be measured as a whole: %s", path.id, e)
             if e.path is not None and refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER):
@@ -168,6 +267,31 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: S
             break
         measured += record_deployed(judge, found, kernels, signatures, at, VERIFIER)
     return measured
+
+
+def _step_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[str, ...]:
+    return (*_question(kernel, signature, binding), "in place")
+
+
+def _open_in_place(book: PriceBook, doubts: Doubts, asked: Asked, kernel: Kernel, signature: Signature, binding: Mapping[str, int],
+                   again: bool) -> bool:
+    """Whether a kernel is still to be run in its place: it never was, its row there is in doubt, or that is asked for."""
+    ran = asked[_step_key(kernel, signature, binding)]
+    if not _known_in_graph(book, kernel, signature, binding):
+        return True
+    return (again and not ran) or (ran < MOST_ASKED and doubts.of(kernel, signature, binding) is not None)
+
+
+def _in_place_at_best(book: PriceBook, doubts: Doubts, asked: Asked, binding: Mapping[str, int], kernel: Kernel,
+                      signature: Signature) -> Price | None:
+    """What a kernel takes in its place if all that is open about it turns out well."""
+    price = book.price(kernel, signature, binding)
+    if price is None or not price.measured or asked[_step_key(kernel, signature, binding)] >= MOST_ASKED:
+        return price
+    if not _known_in_graph(book, kernel, signature, binding):
+        return replace(price, seconds=price.seconds / WARMER)
+    doubt = doubts.of(kernel, signature, binding)
+    return price if doubt is None else replace(price, seconds=min(price.seconds, doubt.least))
 
 
 def _known_in_graph(book: PriceBook, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
@@ -192,7 +316,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                   database: Database | str | FilePath | None = None, tolerance: float | None = None,
                   at: Mapping[str, int] | None = None, largest: Mapping[str, int] | None = None, threads: int | None = None,
                   timeout: float | None = None, on_step: OnStep | None = None,
-                  inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None) -> ProfileReport:
+                  inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None, again: bool = False) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
     The budget is for measuring kernels and paths. What comes before and between (what the graph is made of, which question is worth
@@ -204,6 +328,9 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before
     those of kernels on their own; again until nothing is cheaper. Interrupting it (Ctrl-C) keeps every row measured so far; the
     next call goes on from there.
+
+    What has a row is measured again where the row is in doubt (doubts.py says why) and that could change the choice; the better
+    time then counts instead of one that a busy machine spoiled (`queries.counting`). again: measure all of it anew.
 
     per_kernel: seconds of timed runs for each kernel (default: 0.25, less of a small budget), from 0.6 on over several processes.
     tolerance: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
@@ -223,6 +350,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     here, _ = resolve_backends(backends)
     seen: set[tuple[str, str]] = set()
     used: set[Descriptor] = set()
+    counted: Asked = Counter()
     done = 0
 
     def say(what: str) -> None:
@@ -239,7 +367,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
             while True:
                 try:
                     asked = questions_of(form.graph, backends=backends, database=store, tolerance=tolerance, at=at, largest=largest,
-                                         threads=threads, given=given)
+                                         threads=threads, given=given, asked=counted, again=again)
                 except NoPathError:
                     other = next(tried, None)
                     if other is not None:
@@ -259,9 +387,12 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                 if todo and budget > 0:
                     judge.ready()
                 with spent:
+                    repeated = {question_key(q) for q in todo if q.again}
                     for q, status in answer(judge, todo, budget=budget - spent.seconds, per_kernel=per_kernel,
                                             at_least=1 if budget > 0 and not done else 0):
                         done += 1
+                        counted[question_key(q)] += 1
+                        report.again += question_key(q) in repeated
                         report.left -= 1
                         report.statuses[status] = report.statuses.get(status, 0) + 1
                         report.measured += status == "PASSED"
@@ -273,7 +404,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                 if not todo:                                        # times in place may make another path the cheapest: ask again
                     with spent:
                         end = time.perf_counter() + budget - spent.seconds
-                        steps = sum(in_place(judge, form.graph, binding, here, tolerance, end, say)
+                        steps = sum(in_place(judge, form.graph, binding, here, tolerance, end, say, counted, again)
                                     for binding in price_points(form.graph, at, largest))
                     report.deployed += steps
                     if not steps:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
@@ -19,6 +20,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.paths.path import Path
 from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, module_of, timed_workload
+from tensor_graphs.profiling.samples import summarise
 from tensor_graphs.records.rows import TraceRecord
 
 log = logging.getLogger(__name__)
@@ -39,12 +41,13 @@ class NotDeployed(Exception):
 @dataclass(frozen=True)
 class Deployed:
     """One path as it ran. whole: seconds of each run, from its start to its end. sums: of all its steps in each run. steps:
-    (signature key, kernel name) -> mean seconds of a call, run by run."""
+    (signature key, kernel name) -> mean seconds of a call, run by run. quiet: nothing disturbed these runs."""
 
     path: Path
     whole: tuple[float, ...]
     sums: tuple[float, ...]
     steps: Mapping[tuple[str, str], tuple[float, ...]]
+    quiet: bool
 
 
 def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
@@ -61,7 +64,7 @@ def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels:
         wrong = dict(enumerate(paths)).get(reply.get("path", -1))
         raise NotDeployed(str(reply.get("log", reply["status"])), wrong)
     return [Deployed(path, tuple(found["whole"]), tuple(found["sums"]),
-                     {(key, name): tuple(samples) for key, name, samples in found["steps"]})
+                     {(key, name): tuple(samples) for key, name, samples in found["steps"]}, bool(found["quiet"]))
             for path, found in zip(paths, reply["paths"], strict=True)]
 
 
@@ -88,15 +91,19 @@ def refute(judge: Judge, wrong: Path, why: str, kernels: Mapping[str, Kernel], s
 def record_deployed(judge: Judge, found: Sequence[Deployed], kernels: Mapping[str, Kernel], signatures: Mapping[str, Signature],
                     binding: Mapping[str, int], verifier: str) -> int:
     """Store the time of every step as a trace of its kernel; what several paths share is one trace. Returns how many."""
-    samples: dict[tuple[str, str], list[float]] = {}
+    holding: dict[tuple[str, str], list[Deployed]] = {}
     for each in found:
-        for step, seconds in each.steps.items():
-            samples.setdefault(step, []).extend(seconds)
-    for (key, name), times in samples.items():
+        for step in each.steps:
+            holding.setdefault(step, []).append(each)
+    for (key, name), held in holding.items():
         kernel, signature = kernels[name], signatures[key]
+        quiet = [d for d in held if d.quiet]                        # of several runs of this step, those that nothing disturbed
+        counting = quiet or held
         judge.database.ensure_graph(graph_record(signature))
         judge.database.add_trace(TraceRecord(
             implementation_of(kernel), timed_workload(signature, binding), environment_of(kernel.backend, judge.threads),
-            "in_graph", "PASSED", samples_ms=tuple(s * 1e3 for s in times), timer="perf_counter", verifier=verifier,
-            conditions={"threads": judge.threads or 0, "paths": [d.path.id for d in found]}))
-    return len(samples)
+            "in_graph", "PASSED", samples_ms=tuple(s * 1e3 for d in counting for s in d.steps[key, name]), timer="perf_counter",
+            verifier=verifier, conditions={"threads": judge.threads or 0, "paths": [d.path.id for d in counting],
+                                           "whole_ms": min(median(d.whole) for d in counting) * 1e3, "quiet": bool(quiet),
+                                           "in_place": summarise([s for d in counting for s in d.steps[key, name]]).to_json(1e3)}))
+    return len(holding)

@@ -1,6 +1,6 @@
 """profile: what to measure next for a graph, and doing it within a budget. Resumable: every row is stored as soon as it is known.
 
-Priority: share of the plan's time × how uncertain it is. What has a row is not measured again.
+Priority: share of the plan's time × how uncertain it is. What has a row is measured again only where somebody says why.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ from tensor_graphs.profiling.judge import (
 )
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
+from tensor_graphs.records.queries import KnownTime
 from tensor_graphs.records.rows import REFUTING
 
 log = logging.getLogger(__name__)
+
+TRIES = 2
+"""times that a kernel which never passed may time out or be implausible, as on a busy machine, before no profile asks any more"""
 
 PER_KERNEL = 0.25
 """seconds of timed runs for one kernel, unless somebody says otherwise"""
@@ -39,13 +43,14 @@ SEVERAL, LEAST_EACH = 20, 0.05
 @dataclass(frozen=True)
 class Question:
     """How long does this kernel take for this signature at these dims? worth: the share of the plan's time that its answer may
-    save. given: operands whose values come from elsewhere."""
+    save. given: operands whose values come from elsewhere. again: why it is asked although there is a row; "" where it is not."""
 
     kernel: Kernel
     signature: Signature
     binding: Mapping[str, int]
     worth: float
     given: Given = ()
+    again: str = ""
 
 
 @dataclass
@@ -53,6 +58,8 @@ class ProfileReport:
     """What one profiling run did. statuses: number of questions per status; left: questions that the budget left open."""
 
     measured: int = 0
+    again: int = 0
+    """of all that were asked, those that had a row already"""
     already_known: int = 0
     failed: int = 0
     left: int = 0
@@ -74,8 +81,16 @@ def question_key(q: Question) -> tuple[str, str]:
     return q.kernel.identity, timed_workload(q.signature, q.binding, q.given).key
 
 
+def may_pass_later(row: KnownTime | None) -> bool:
+    """Whether a kernel did not pass for a reason that a busy machine explains: it has passed before, or did not fail so often that
+    the reason is its own."""
+    busy = row is not None and row.status in ("TIMEOUT", "IMPLAUSIBLE") and not row.refuted
+    return row is not None and busy and (row.passed or row.failures < TRIES)
+
+
 def unanswered(database: Database, questions: Sequence[Question], verifier: str, threads: int | None = None) -> list[Question]:
-    """The questions without any row here, a time or a failure, and whose kernel was not refuted; worth most first, each once."""
+    """The questions without any row here, a time or a failure, or asked again; whose kernel was not refuted. Worth most first, each
+    once."""
     backends = {q.kernel.backend for q in questions}
     known = {b: queries.latest_traces(database, environment_of(b, threads), "cold", verifier=verifier) for b in backends}
     out: dict[tuple[str, str], Question] = {}
@@ -83,7 +98,8 @@ def unanswered(database: Database, questions: Sequence[Question], verifier: str,
         rows = known[q.kernel.backend]
         verdict = rows.get((q.kernel.identity, verify_workload(q.signature).key))
         failed = verdict is not None and (verdict.status != "PASSED" or verdict.refuted)
-        if question_key(q) not in rows and not failed and out_of_reach(q.kernel) is None:
+        failed = failed and not (q.again and may_pass_later(verdict))
+        if (q.again or question_key(q) not in rows) and not failed and out_of_reach(q.kernel) is None:
             out.setdefault(question_key(q), q)
     return list(out.values())
 
@@ -102,7 +118,8 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
     each = min(PER_KERNEL, max(LEAST_EACH, budget / SEVERAL)) if per_kernel is None else per_kernel
     backends = {q.kernel.backend for q in questions}
     verified = {k for b in backends
-                for k in queries.latest_traces(judge.database, environment_of(b, judge.threads), verifier=VERIFIER)}
+                for k, row in queries.latest_traces(judge.database, environment_of(b, judge.threads), verifier=VERIFIER).items()
+                if not may_pass_later(row)}
     refuted: set[tuple[str, str]] = set()
     # questions of one signature in a row: the oracle's answer and the big operands are then made once
     of: dict[str, list[Question]] = {}

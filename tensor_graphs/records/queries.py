@@ -8,7 +8,7 @@ What makes an implementation eligible on a workload in an environment, in one pl
 - no trace there refutes it (wrong shape, wrong dtype, mutated input): such code must change, and its source hash too;
 - its newest trace there is neither a crash, a time-out, nor an implausible time;
 - none of its sources is untrusted.
-The time is the newest PASSED trace's of the kind asked for. Naming the current verifier leaves out
+The time is that of the PASSED traces of the kind asked for, as `counting` combines them. Naming the current verifier leaves out
 the rows of outdated ones.
 """
 
@@ -43,6 +43,9 @@ from tensor_graphs.records.schema import (
 
 _Group = tuple[int, str, str]  # environment row, source hash, workload key
 _COMPARED = ("PASSED", "INCORRECT_NUMERICAL")  # the candidate ran to its end and its output was compared
+
+AGREE = 1.25
+"""rows of one kernel agree with the lowest of them up to this factor; what is above was disturbed"""
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,9 @@ class KnownTime(NamedTuple):  # a dataclass takes five times as long to make, an
     status: of the newest trace of any kind.  passed: a PASSED trace with an error is there.  refuted: see this module's
     text.
     worst_relative_error: the largest judged error; None if nothing was ever compared.
-    median_ms: of the newest PASSED trace of the kind asked for (None: never timed that way).
+    median_ms: of the PASSED trace of the kind asked for that counts (`counting`; None: never timed that way).
     trace_id: that trace, or the newest one; `evidence` gives all of it: spread, speed-up, age.
+    times, agreeing: PASSED traces of the kind asked for, and those of them that agree. failures: traces since the last that passed.
     """
 
     source_hash: str
@@ -112,12 +116,44 @@ class KnownTime(NamedTuple):  # a dataclass takes five times as long to make, an
     worst_relative_error: float | None
     median_ms: float | None
     trace_id: int
+    times: int
+    agreeing: int
+    failures: int
 
     def usable(self, tolerance: float) -> bool:
         """May this be chosen at `tolerance`? The same rule as `best_implementation`; NaN on either side says no."""
         error = self.worst_relative_error
         judged = error is not None and error <= tolerance
         return judged and self.median_ms is not None and self.passed and not self.refuted and self.status in _COMPARED
+
+
+class Counting(NamedTuple):
+    """Which of several times of a kernel on one workload in one environment counts. agreeing: times that agree with the lowest."""
+
+    median_ms: float
+    trace_id: int
+    lowest: float
+    agreeing: int
+
+
+def counting(times: Sequence[tuple[float, int]]) -> Counting:
+    """Of at least one (median [ms], trace id), the oldest first: the middle one of those that agree with the lowest (of two the
+    lower; of equal ones the newest).
+
+    What happens on a machine slows a kernel down and never speeds it up, so that a row from a quiet moment takes the place of
+    slower ones, whichever came first, and however many these are. Not the lowest itself, which would reward luck. Nothing here
+    looks for times that are too good: the judge does before it stores one (it measures twice what is ten times below the best
+    known, and refuses what the device cannot do). The view `leaderboard` says the same in SQL.
+
+    >>> counting([(8.7, 1), (0.31, 2), (0.3, 3), (0.32, 4)])
+    Counting(median_ms=0.31, trace_id=2, lowest=0.3, agreeing=3)
+    """
+    ordered = sorted((median, -place) for place, (median, _) in enumerate(times))
+    lowest = ordered[0][0]
+    agreeing = [each for each in ordered if each[0] <= AGREE * lowest]
+    middle = agreeing[(len(agreeing) - 1) // 2][0]
+    place = next(-place for median, place in agreeing if median == middle)
+    return Counting(middle, times[place][1], lowest, len(agreeing))
 
 
 @dataclass(frozen=True)
@@ -275,12 +311,48 @@ def history(
 def conditions_of(database: Database, *trace_ids: int) -> dict[int, dict[str, Any]]:
     """What was stored beside the times of these traces (docs/profiling.md has the keys), by trace id; ids that do not exist are
     left out."""
-    found: dict[int, dict[str, Any]] = {}
+    return {each: dict(said) for each, (_, said) in circumstances(database, *trace_ids).items()}
+
+
+def standings(database: Database, *trace_ids: int, verifier: str | None = None) -> dict[int, str]:
+    """Of each of these traces that is a time: "counts", "agrees", or why it does not count, among all of the same code, workload,
+    environment, kind and verifier. verifier: the current one; rows of others do not count. "" for what is no time."""
+    trace, code = BenchmarkTrace, Implementation.source_hash
+    found: dict[int, str] = dict.fromkeys(trace_ids, "")
+    groups: dict[tuple[Any, ...], list[tuple[float, int]]] = {}
+    select = sa.select(trace.environment_id, trace.workload_id, code, trace.kind, trace.verifier, trace.median_ms, trace.id)
+    select = select.join(Implementation, Implementation.id == trace.implementation_id)
+    timed = select.where(trace.status == "PASSED", trace.median_ms.is_not(None)).order_by(trace.timestamp, trace.id)
+    with database.reading() as connection:
+        for start in range(0, len(trace_ids), 500):
+            wanted = sa.select(trace.workload_id, trace.environment_id).where(trace.id.in_(trace_ids[start : start + 500]))
+            same = sa.tuple_(trace.workload_id, trace.environment_id).in_(wanted)
+            for row in connection.execute(timed.where(same)):
+                groups.setdefault(tuple(row[:5]), []).append((row[5] or 0.0, row[6]))
+    for group, times in groups.items():
+        chosen = counting(times)
+        for median, each in times:
+            if each in found:
+                found[each] = _standing(median, each, chosen) if verifier in (None, group[-1]) else "of an outdated verifier"
+    return found
+
+
+def _standing(median: float, trace_id: int, chosen: Counting) -> str:
+    if trace_id == chosen.trace_id:
+        return "counts"
+    if median <= AGREE * chosen.lowest:
+        return "agrees"
+    return f"disturbed, {median / chosen.lowest if chosen.lowest else math.inf:.3g} × the lowest"
+
+
+def circumstances(database: Database, *trace_ids: int) -> dict[int, tuple[datetime, Mapping[str, Any]]]:
+    """When these traces were measured, and what was stored beside them, by trace id; ids that do not exist are left out."""
+    found: dict[int, tuple[datetime, Mapping[str, Any]]] = {}
     with database.reading() as connection:
         for start in range(0, len(trace_ids), 500):
             wanted = BenchmarkTrace.id.in_(trace_ids[start : start + 500])
-            rows = connection.execute(sa.select(BenchmarkTrace.id, BenchmarkTrace.conditions).where(wanted))
-            found.update((row[0], row[1]) for row in rows)
+            select = sa.select(BenchmarkTrace.id, BenchmarkTrace.timestamp, BenchmarkTrace.conditions).where(wanted)
+            found.update((row[0], (row[1], row[2])) for row in connection.execute(select))
     return found
 
 
@@ -613,26 +685,39 @@ def _known(
     rows.append((0, 0, 0, 0, "", None, None))  # its coming ends the last group
     place, workload, implementation = rows[0][:3]
     worst = median = timed = None
+    several: list[tuple[float, int]] = []  # times beside the first one
     passed = refuted = False
-    trace, status = 0, ""
+    trace, status, failures = 0, "", 0
     # One loop over plain tuples, without a list or a call per group: this is most of what the compiler's start costs.
     for its_place, its_workload, its_implementation, its_trace, its_status, error, its_median in rows:
         if its_implementation != implementation or its_workload != workload or its_place != place:
             source = sources.get(implementation)
             if source is not None:
                 key = workloads[workload]
-                yield place, _new_known((source, key, status, passed, refuted, worst, median, timed or trace))
-            place, workload, implementation = its_place, its_workload, its_implementation
+                times = agreeing = int(timed is not None)
+                if several:
+                    assert median is not None and timed is not None
+                    times += len(several)
+                    median, timed, _, agreeing = counting([(median, timed), *several])
+                known = source, key, status, passed, refuted, worst, median, timed or trace, times, agreeing, failures
+                yield place, _new_known(known)
+            place, workload, implementation, failures = its_place, its_workload, its_implementation, 0
             worst = median = timed = None
             passed = refuted = False
+            if several:
+                several = []
         trace, status = its_trace, its_status
         if status == "PASSED":
+            failures = 0
             if its_median is not None:
-                timed, median = trace, its_median
+                if timed is None:
+                    timed, median = trace, its_median
+                else:
+                    several.append((its_median, trace))
             if error is None:
                 continue
             passed = True
-        elif status != "INCORRECT_NUMERICAL":
+        elif (failures := failures + 1) and status != "INCORRECT_NUMERICAL":
             refuted = refuted or status in REFUTING
             continue
         if worst is None or (error is not None and error > worst):

@@ -177,9 +177,11 @@ def test_history_shows_the_time_over_the_reference_stream(ask, answer, db: Path)
         store.add_traces([trace(conditions=conditions(True)), trace(conditions=conditions(False)),
                           trace(conditions={"over_reference": "3.4", "reference": {"kind": "read"}})])
     foreign, busy, quiet = ask("history", "numpy.softmax", "--limit", 3, "--db", db).stdout.splitlines()[:3]
-    assert "× read, busy" in busy and "3.412 × read " in quiet and "×" not in foreign
+    assert "× read, busy" in busy and "3.412 × read " in quiet and "× read" not in foreign
+    assert "disturbed, 2 × the lowest" in busy, "and which time counts"
     rows = answer("history", "numpy.softmax", "--limit", 3, "--db", db)
     assert [row["conditions"] for row in rows[1:]] == [conditions(False), conditions(True)]
+    assert "disturbed" in rows[0]["standing"]
 
 
 def raised(depth: int) -> str:

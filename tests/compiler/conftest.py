@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tensor_graphs.profiling.judge import (
     verify_workload,
 )
 from tensor_graphs.records.database import Database, open_database
-from tensor_graphs.records.rows import Status, TraceRecord
+from tensor_graphs.records.rows import Status, TraceKind, TraceRecord
 
 AddRow = Callable[..., int]
 
@@ -58,12 +59,13 @@ def starts() -> Iterator[list[int]]:
 
 
 def add_row(database: Database, kernel: Kernel, signature: Signature, at: Mapping[str, int] | None = None, *, us: float = 1.0,
-            error: float = 1e-7, status: Status = "PASSED", when: datetime | None = None, threads: int | None = None) -> int:
+            error: float = 1e-7, status: Status = "PASSED", when: datetime | None = None, threads: int | None = None,
+            kind: TraceKind = "cold", conditions: Mapping[str, Any] | None = None) -> int:
     """Store a row as the judge would: a verdict (no sizes), or a time [µs] at these sizes; returns its id."""
     database.ensure_graph(graph_record(signature))
     passed = status == "PASSED"
     return database.add_trace(TraceRecord(
         implementation_of(kernel), verify_workload(signature) if at is None else timed_workload(signature, at),
-        environment_of(kernel.backend, threads), "verify" if at is None else "cold", status,
+        environment_of(kernel.backend, threads), "verify" if at is None else kind, status,
         samples_ms=() if at is None or not passed else (us * 1e-3,) * 5, max_relative_error=error if passed else None,
-        tolerance=1e-4, verifier=VERIFIER, timestamp=when))
+        tolerance=1e-4, verifier=VERIFIER, timestamp=when, conditions=conditions or {}))

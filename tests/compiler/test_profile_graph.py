@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 import tensor_graphs as tg
 from tensor_graphs.compiler import profile_graph as module
 from tensor_graphs.compiler.compile import Choice, compile_graph
+from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.explain import measured_share
 from tensor_graphs.compiler.profile_graph import profile_graph, questions_of
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
@@ -58,7 +59,10 @@ def transformer() -> Node:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short samples, and constants of the device that cost nothing: both have tests of their own."""
+    """Short samples, constants of the device that cost nothing, and no row in doubt, as many a one of a busy machine is: all have
+    tests of their own."""
+    monkeypatch.setattr(Doubts, "of", lambda *args: None)
+    monkeypatch.setattr(Doubts, "least", lambda *args: None)
     monkeypatch.setattr(questions, "PER_KERNEL", 0.01)
     monkeypatch.setattr("tensor_graphs.profiling.calibration.memory_speeds", lambda: {"read_bandwidth": Speed(2e10, "byte/s")})
     monkeypatch.setattr("tensor_graphs.profiling.calibration.backend_speeds", lambda backend: {"flops_f32": Speed(5e10, "flop/s")})

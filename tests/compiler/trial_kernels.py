@@ -40,6 +40,18 @@ def sleepy(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     time.sleep(0.003)
 
 
+def steady(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = _softmax(ins[0])
+    time.sleep(0.002)
+
+
+def moody(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """Slow as long as a file is there, as beside a neighbour that keeps the machine busy."""
+    outs[0][...] = _softmax(ins[0])
+    if os.path.exists(os.environ.get("TRIAL_NEIGHBOUR", "")):
+        time.sleep(0.008)
+
+
 def two_faced(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """Right where it is judged; elsewhere it computes nothing."""
     frame: Any = sys._getframe()
@@ -56,8 +68,9 @@ def _kernel(function: Any) -> Kernel:
                   source_of(function), __name__)
 
 
-ROUGH, EXACT, USELESS, SLEEPY, TWO_FACED = map(_kernel, (rough, exact, useless, sleepy, two_faced))
+ROUGH, EXACT, USELESS, SLEEPY, TWO_FACED, STEADY, MOODY = map(
+    _kernel, (rough, exact, useless, sleepy, two_faced, steady, moody))
 
 if os.environ.get("TENSOR_GRAPHS_WORKER"):
-    for each in (ROUGH, EXACT, USELESS, SLEEPY, TWO_FACED):
+    for each in (ROUGH, EXACT, USELESS, SLEEPY, TWO_FACED, STEADY, MOODY):
         register(each)

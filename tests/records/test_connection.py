@@ -146,7 +146,7 @@ def test_a_damaged_file_is_reported_as_damaged(tmp_path: Path, make) -> None:
 
     def damage(first: int) -> None:
         data = bytearray(sound)
-        for place in range(first, len(data), 4096):
+        for place in range(first, len(data) - 4 * 4096, 4096):  # vacuum has put the text of the views last
             data[place : place + 2048] = os.urandom(2048)
         path.write_bytes(data)
 

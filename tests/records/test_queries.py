@@ -106,7 +106,7 @@ def test_a_crash_after_a_pass_takes_it_away_until_it_passes_again(database, make
     assert best(database, make) == ["tanh_c"]
 
 
-def test_the_newest_time_of_the_kind_asked_for_counts(database, make) -> None:
+def test_a_time_of_the_kind_asked_for_counts(database, make) -> None:
     now = datetime.now(UTC)
     database.add_traces([
         make.trace(samples_ms=(1.0,), timestamp=now),
@@ -119,6 +119,39 @@ def test_the_newest_time_of_the_kind_asked_for_counts(database, make) -> None:
         )
         assert row.median_ms == expected
     assert best(database, make, kind="in_graph") == []
+
+
+@pytest.mark.parametrize(("times", "counts", "words"), [
+    ([0.3, 8.7], 1, ["counts", "disturbed, 29 × the lowest"]),  # whichever came first
+    ([8.7, 0.3], 2, ["disturbed, 29 × the lowest", "counts"]),
+    ([1.0, 1.2], 1, ["counts", "agrees"]),
+    ([1.2, 1.0, 1.1], 3, ["agrees", "agrees", "counts"]),  # not the lowest, which would be a matter of luck
+    ([1.0, 1.0, 1.0], 3, ["agrees", "agrees", "counts"]),
+    ([5.0, 0.1, 6.0], 2, ["disturbed, 50 × the lowest", "counts", "disturbed, 60 × the lowest"]),  # however many are disturbed
+    ([0.0, 0.0], 2, ["agrees", "counts"]),
+], ids=str)  # fmt: skip
+def test_of_several_times_the_middle_of_those_that_agree_with_the_lowest_counts(database, make, times, counts, words) -> None:
+    database.add_traces(make.trace(samples_ms=(each,)) for each in times)
+    (known,) = queries.latest_traces(database, make.here).values()
+    assert (known.trace_id, known.times) == (counts, len(times))
+    assert known.agreeing == sum(each in ("counts", "agrees") for each in words)
+    (row,) = queries.best_implementation(database, make.graph.structural_key, make.workload(), make.here, 1e-5)
+    assert row.trace_id == counts
+    told = queries.standings(database, *range(1, len(times) + 1))
+    assert [told[each + 1] for each in range(len(times))] == words
+
+
+def test_only_times_of_one_kind_and_verifier_are_combined(database, make) -> None:
+    database.add_traces([
+        make.trace(samples_ms=(0.1,), kind="in_graph", verifier="2"),
+        make.trace(samples_ms=(0.2,), verifier="1"),
+        make.trace(samples_ms=(5.0,), verifier="2"),
+        make.trace(status="TIMEOUT", samples_ms=(), max_relative_error=None, verifier="2"),
+    ])  # fmt: skip
+    told = queries.standings(database, 1, 2, 3, 4, verifier="2")
+    assert told == {1: "counts", 2: "of an outdated verifier", 3: "counts", 4: ""}
+    (known,) = queries.latest_traces(database, make.here, verifier="2").values()
+    assert (known.median_ms, known.times, known.failures) == (5.0, 1, 1)
 
 
 def test_batch_1_and_batch_32_have_different_best_implementations_when_the_data_say_so(database, make) -> None:
@@ -237,7 +270,7 @@ def test_the_leaderboard_can_be_asked_for_one_environment(database, make) -> Non
     assert names(queries.leaderboard(database, key, environment=make.here, tolerance=1e-9)) == []
 
 
-def test_one_piece_of_code_under_two_rows_has_one_verdict_and_its_newest_trace_speaks(database, make) -> None:
+def test_one_piece_of_code_under_two_rows_has_one_verdict_and_its_lowest_time_counts(database, make) -> None:
     moment = datetime(2026, 5, 1, tzinfo=UTC)
     many, one = make.kernel(), make.kernel(graph_key=make.graph.structural_key)
     database.add_traces([
@@ -245,7 +278,8 @@ def test_one_piece_of_code_under_two_rows_has_one_verdict_and_its_newest_trace_s
         make.trace(one, samples_ms=(1.0,), timestamp=moment, max_relative_error=1e-6),
     ])  # fmt: skip
     (known,) = queries.latest_traces(database, make.here).values()
-    assert (known.median_ms, known.worst_relative_error, known.trace_id) == (2.0, 1e-6, 1)
+    assert (known.median_ms, known.worst_relative_error, known.trace_id) == (1.0, 1e-6, 2)
+    assert (known.times, known.agreeing, known.failures) == (2, 1, 0)
     database.add_trace(make.trace(one, status="TIMEOUT", samples_ms=(), timestamp=moment + timedelta(days=2)))
     assert best(database, make) == []
 

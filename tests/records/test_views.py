@@ -87,4 +87,5 @@ def test_a_question_for_one_graph_reads_no_whole_table(database, make) -> None:
     question = "EXPLAIN QUERY PLAN SELECT * FROM leaderboard WHERE graph_key = ? AND workload_key = ? AND environment_key = ?"
     with database.reading() as connection:
         steps = [row[3] for row in connection.exec_driver_sql(question, ("g", "w", "e"))]
-    assert not [step for step in steps if step.startswith("SCAN")], steps
+    own = ("SCAN (subquery", "SCAN timed", "SCAN agreeing")  # of the times of one kernel, which a SEARCH has found
+    assert not [step for step in steps if step.startswith("SCAN") and not step.startswith(own)], steps

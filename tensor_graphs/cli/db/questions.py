@@ -78,7 +78,8 @@ def history(
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
-    """Every trace of a kernel, failures too, the newest first: over its identities, workloads and environments."""
+    """Every trace of a kernel, failures too, the newest first, and which time counts: over its identities and workloads."""
+    from tensor_graphs.profiling.judge import VERIFIER
     from tensor_graphs.records import queries
 
     store = options.database(db, create=False)
@@ -86,8 +87,11 @@ def history(
     if not rows and not queries.kernels_like(store, kernel):
         raise _unknown_kernel(store, kernel)
     beside = queries.conditions_of(store, *(r.trace_id for r in rows))
+    standing = queries.standings(store, *(r.trace_id for r in rows), verifier=VERIFIER)
     if json:
-        options.print_json([{**dataclasses.asdict(r), "conditions": beside[r.trace_id]} for r in rows])
+        options.print_json(
+            [{**dataclasses.asdict(r), "standing": standing[r.trace_id], "conditions": beside[r.trace_id]} for r in rows]
+        )
         return
     for r in rows:
         time = "" if r.median_ms is None else f"{r.median_ms * 1e3:.1f} µs"
@@ -95,6 +99,7 @@ def history(
         print(
             f"{r.trace_id:8d}  {r.timestamp:%Y-%m-%d %H:%M:%S}  {r.source_hash[:8]}  {r.kind:8s} {r.status:19s} {time:>12s}  "
             f"{_over_reference(beside[r.trace_id]):24s} {error:13s} {_place(r)}"
+            + (f"  ({standing[r.trace_id]})" if standing[r.trace_id] else "")
         )
     if len(rows) == limit:
         print(f"(the newest {limit}; --limit shows more)")
@@ -132,6 +137,8 @@ def _over_reference(conditions: Mapping[str, Any]) -> str:
     match conditions:
         case {"over_reference": {"median": float(times), "quiet": quiet}, "reference": {"kind": str(kind)}}:
             return f"{times:.4g} × {kind}{'' if quiet else ', busy'}"
+        case {"quiet": False}:
+            return "busy"
     return ""
 
 

@@ -1,0 +1,63 @@
+"""0004: in the view `leaderboard`, the middle of the times that agree with the lowest counts, no longer the newest time."""
+
+from __future__ import annotations
+
+import importlib
+
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+# spelled out, not derived: a migration says what was, whatever the models say later
+LEADERBOARD = """
+SELECT g.structural_key AS graph_key, g.human_name AS graph_name, w.key AS workload_key, w.axes_json AS axes,
+  e.key AS environment_key, e.hardware_name, t.kind, i.type AS implementation_type, i.name AS implementation_name, i.backend,
+  i.source_hash, i.signature, t.median_ms, t.spread, t.speedup_factor,
+  (SELECT MAX(n.max_relative_error) FROM benchmark_traces n
+    WHERE n.environment_id = t.environment_id AND n.workload_id = t.workload_id
+    AND n.implementation_id IN (SELECT s.id FROM implementations s WHERE s.source_hash = i.source_hash)
+    AND n.status IN ('PASSED', 'INCORRECT_NUMERICAL')) AS worst_relative_error,
+  t.timestamp, t.id AS trace_id
+FROM benchmark_traces t
+JOIN implementations i ON i.id = t.implementation_id
+JOIN workloads w ON w.id = t.workload_id
+JOIN canonical_graphs g ON g.id = w.canonical_graph_id
+JOIN environments e ON e.id = t.environment_id
+WHERE t.status = 'PASSED' AND t.median_ms IS NOT NULL
+  AND t.id = (SELECT id FROM (
+      SELECT id, timestamp, median_ms, COUNT(*) OVER () AS many,
+        ROW_NUMBER() OVER (ORDER BY median_ms, timestamp, id) AS place FROM (
+        SELECT n.id, n.timestamp, n.median_ms, MIN(n.median_ms) OVER () AS lowest FROM benchmark_traces n
+        WHERE n.environment_id = t.environment_id AND n.workload_id = t.workload_id
+    AND n.implementation_id IN (SELECT s.id FROM implementations s WHERE s.source_hash = i.source_hash)
+        AND n.kind = t.kind AND n.status = 'PASSED' AND n.median_ms IS NOT NULL) AS timed
+      WHERE median_ms <= 1.25 * lowest) AS agreeing
+    WHERE place >= (many + 1) / 2 ORDER BY median_ms, timestamp DESC, id DESC LIMIT 1)
+  AND NOT EXISTS (SELECT 1 FROM benchmark_traces n
+    WHERE n.environment_id = t.environment_id AND n.workload_id = t.workload_id
+    AND n.implementation_id IN (SELECT s.id FROM implementations s WHERE s.source_hash = i.source_hash)
+    AND (n.status IN ('INCORRECT_SHAPE', 'INCORRECT_DTYPE', 'MUTATED_INPUT')
+      OR (n.status = 'INCORRECT_NUMERICAL' AND NOT COALESCE(n.max_relative_error > n.tolerance, FALSE))))
+  AND EXISTS (SELECT 1 FROM benchmark_traces n
+    WHERE n.environment_id = t.environment_id AND n.workload_id = t.workload_id
+    AND n.implementation_id IN (SELECT s.id FROM implementations s WHERE s.source_hash = i.source_hash)
+    AND n.status = 'PASSED' AND n.max_relative_error IS NOT NULL)
+  AND (SELECT n.status FROM benchmark_traces n
+    WHERE n.environment_id = t.environment_id AND n.workload_id = t.workload_id
+    AND n.implementation_id IN (SELECT s.id FROM implementations s WHERE s.source_hash = i.source_hash)
+    ORDER BY n.timestamp DESC, n.id DESC LIMIT 1) IN ('PASSED', 'INCORRECT_NUMERICAL')
+  AND NOT EXISTS (SELECT 1 FROM implementation_sources s WHERE s.implementation_id = i.id AND NOT s.trusted)"""
+
+
+def upgrade() -> None:
+    op.execute("DROP VIEW leaderboard")
+    op.execute(f"CREATE VIEW leaderboard AS{LEADERBOARD}")
+
+
+def downgrade() -> None:
+    before = importlib.import_module("tensor_graphs.records.migrations.versions.v0003_at_size")
+    op.execute("DROP VIEW leaderboard")
+    op.execute(f"CREATE VIEW leaderboard AS{before.LEADERBOARD}")
