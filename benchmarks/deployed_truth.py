@@ -60,7 +60,8 @@ def truth(dtype: str, database: str, rounds: int) -> dict[str, Any]:
             tried: list[tuple[str, str, Path]] = []
             for s in products:
                 for kernel in matching(s.spec, by_op(all_kernels(BACKENDS))):
-                    tried.append((s.key, kernel.name, replace(first, choices={**first.choices, s.key: kernel.name})))
+                    tried.append((s.key, kernel.name, replace(first, choices={**first.choices, s.key: kernel.name},
+                                                              identities={**first.identities, kernel.name: kernel.identity})))
             kernels = {name: kernel_named(name) for _, _, p in tried for name in p.choices.values() if name != "expand"}
             alone: dict[tuple[str, str], dict[str, Any]] = {}
             for key, name, _ in tried:

@@ -64,6 +64,8 @@ class PriceBook:
     _timed_on: dict[str, list[tuple[str, KnownTime]]] | None = field(default=None, repr=False)
     """workload key -> (backend, row) of all times there"""
     _off: dict[str, tuple[float, int]] = field(default_factory=dict, repr=False)
+    _unreachable: dict[str, str | None] = field(default_factory=dict, repr=False)
+    """kernel name -> `out_of_reach`, looked up once"""
 
     def load(self) -> PriceBook:
         """Read everything measured in these environments: two queries per backend, and one for its device's constants."""
@@ -75,6 +77,7 @@ class PriceBook:
         self.device = known_rates(self.database, self.backends, self.threads) or DeviceRates()
         self._timed_on = None
         self._off.clear()
+        self._unreachable.clear()
         return self
 
     def verdict(self, kernel: Kernel, signature: Signature) -> KnownTime | None:
@@ -112,10 +115,14 @@ class PriceBook:
 
     def why_wrong(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
         """As `why_not`, whatever the tolerance."""
+        if kernel.name not in self._unreachable:
+            self._unreachable[kernel.name] = out_of_reach(kernel)
+        unreachable = self._unreachable[kernel.name]
+        if unreachable is not None:                                 # a verdict is none about what it has read since
+            return unreachable
         v, row = self.verdict(kernel, signature), self.time(kernel, signature, binding)
         if v is None:
-            unreachable = out_of_reach(kernel)
-            return "unverified" if unreachable is None else unreachable
+            return "unverified"
         for found, where in ((v, "when compared with the oracle"), (row, "at these sizes")):
             if found is None:
                 continue

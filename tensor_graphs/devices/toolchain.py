@@ -134,11 +134,13 @@ _INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 def headers_of(path: Path) -> tuple[Path, ...]:
-    """The headers beside a source that it includes, directly or through one another, in name order."""
+    """The headers that a source includes by "name", directly or through one another, in name order; each is looked for beside the
+    file that includes it."""
     found: set[Path] = set()
     left = [path]
     while left:
-        named = {path.parent / name.decode() for name in _INCLUDE.findall(left.pop().read_bytes())}
+        file = left.pop()
+        named = {Path(os.path.normpath(file.parent / os.fsdecode(name))) for name in _INCLUDE.findall(file.read_bytes())}
         new = {header for header in named if header.is_file()} - found
         found |= new
         left += new

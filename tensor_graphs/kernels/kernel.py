@@ -6,10 +6,12 @@ import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.identity import Code, base_folder, code_of, code_text
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dims import Dim
@@ -97,10 +99,11 @@ class Kernel:
     that declares one is right whether they do or not.  contiguous: operands must be C-contiguous.  positive_strides: no operand
     may run backwards.  module: what a separate process imports to know this kernel.  updates: the kernel changes output 0 where
     it differs from operand 0; when the two share no memory, operand 0 is copied there first.  build_copy(shape, out strides, in
-    strides, itemsize): of the copy kernel.  source: text whose hash (with `toolchain`) is the kernel's identity.  prepare(spec):
+    strides, itemsize): of the copy kernel.  source: text for people; it is part of the identity too.  prepare(spec):
     what is computed from parameters beforehand; its outputs follow the op's operands in the kernel's call. What it prepares from
     is taken to be a parameter when the kernel is compared and timed.  traffic(spec): the bytes it moves, where these are fewer
-    than its operands and outputs have.
+    than its operands and outputs have.  sources: files that it is made of besides its modules (C code, tables), relative to the
+    folder of `module`.
     """
 
     name: str
@@ -119,28 +122,48 @@ class Kernel:
     requirements: Mapping[str, Any] = field(default_factory=dict)
     prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None
     traffic: Callable[[Spec], Dim] | None = None
+    sources: Sequence[str | Path] = ()
+
+    def __post_init__(self) -> None:
+        if not self.module.startswith("tensor_graphs."):            # ours are read when they are asked for: importing stays quick
+            _ = self.identity
 
     def __repr__(self) -> str:
         return self.name
 
-    @property
+    @cached_property
     def identity(self) -> str:
-        """sha256 of the source and what built it: another source, another kernel, and its measurements do not carry over."""
-        return _identity(self.name, self.source, self.toolchain)
+        """sha256 of all that the kernel is made of (identity.py), as it was when the kernel was declared: other code is another
+        kernel, and measurements do not carry over. Raises KernelError when a file of `sources` is missing."""
+        declared = (self.name, self.toolchain, self.in_place, self.contiguous, self.positive_strides, self.updates)
+        return hashlib.sha256(f"{declared}\0{self.code.digest}".encode()).hexdigest()
 
-
-@lru_cache(maxsize=4096)
-def _identity(name: str, source: str, toolchain: str) -> str:
-    return hashlib.sha256(f"{name}\0{source}\0{toolchain}".encode()).hexdigest()
+    @cached_property
+    def code(self) -> Code:
+        """What the kernel is made of. Raises KernelError."""
+        named = [self.sources] if isinstance(self.sources, (str, Path)) else self.sources
+        folder = base_folder(self.module)
+        files = [folder / each for each in named]
+        for each, file in zip(named, files, strict=True):
+            if not file.is_file():
+                raise KernelError(f"kernel {self.name!r} names {str(each)!r} in its sources, and there is no such file: {file}\n"
+                                  f"  fix: a path from the folder of its module ({folder}), or an absolute one")
+        functions = (self.build, self.accepts, self.prepare, self.traffic, self.build_copy)
+        try:
+            return code_of(self.module, functions, files, self.source)
+        except OSError as e:
+            raise KernelError(f"the code of kernel {self.name!r} cannot be read, so it has no identity: {e}\n"
+                              "  fix: make the file readable, or take it out of `sources`") from e
 
 
 def source_of(function: Callable[..., Any]) -> str:
-    """The text of a Python function, for a kernel's identity."""
+    """The text of a Python function, for people; of code that has none (it was made by `exec`, say), a name that is equal for equal
+    code. Raises KernelError for what is no Python function."""
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
         code = getattr(function, "__code__", None)
         if code is None:
-            raise KernelError(f"the source of {function!r} is not at hand, so its kernel has no identity",
-                              ) from None
-        return repr((code.co_code, code.co_consts, code.co_names))
+            raise KernelError(f"the source of {function!r} is not at hand, so its kernel has no identity\n"
+                              "  fix: a function defined with def that calls it, or Kernel(source=…) with its text") from None
+        return code_text(code)

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -195,18 +196,23 @@ def unregister(name: str) -> None:
 
 
 def host_kernel(op: str, *, backend: str = "numpy", name: str | None = None, accepts: Callable[[Spec], str | None] | None = None,
-                in_place: tuple[tuple[int, int], ...] = (), contiguous: bool = False) -> Callable[[Callable[..., None]], Kernel]:
+                in_place: tuple[tuple[int, int], ...] = (), contiguous: bool = False,
+                sources: Sequence[str | Path] = ()) -> Callable[[Callable[..., None]], Kernel]:
     """Decorator: register a Python function `f(outs, ins, attrs)` as a kernel of an op.
 
-        @tg.kernel("softmax")
+        @tg.kernel("softmax", sources=["softmax.c", "table.npy"])
         def my_softmax(outs, ins, attrs): ...
+
+    sources: files that it is made of besides its module and what that imports, relative to the module's folder. When one of them is
+    edited, it is another kernel, which is compared with the oracle before it is used.
+    Raises KernelError when one is missing, and when the name is taken.
     """
 
     def wrap(function: Callable[..., None]) -> Kernel:
         return register(Kernel(
             name=name or f"{backend}.{function.__name__}", backend=backend, op=op, build=lambda spec: HostCall(function),
             accepts=accepts or (lambda spec: None), source=source_of(function), module=function.__module__,
-            in_place=in_place, contiguous=contiguous))
+            in_place=in_place, contiguous=contiguous, sources=sources))
 
     return wrap
 

@@ -60,7 +60,8 @@ PriceOf = Callable[[Kernel, Signature], Price | None]
 
 @dataclass(frozen=True)
 class Path:
-    """A choice for each signature that is reached. `choices`: signature key -> kernel name or "expand"."""
+    """A choice for each signature that is reached. choices: signature key -> kernel name or "expand". identities: kernel name ->
+    its identity; a kernel that is not in it (in a path made by hand) is the one that has the name."""
 
     graph_key: str
     choices: Mapping[str, str]
@@ -69,28 +70,35 @@ class Path:
     error: float | None
     titles: Mapping[str, str] = field(default_factory=dict, compare=False)
     calls: Mapping[str, int] = field(default_factory=dict, compare=False)
+    identities: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
-        """Short digest of graph and choices: the same path has the same id in every process."""
-        text = self.graph_key + json.dumps(sorted(self.choices.items()))
+        """Short digest of graph, choices and identities: the same path of the same code has the same id in every process."""
+        text = self.graph_key + json.dumps([sorted(self.choices.items()), sorted(self.identities.items())])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
         """What identifies the path; prices belong to a machine and are asked for again (`Paths.priced`)."""
-        return {"id": self.id, "graph": self.graph_key, "choices": dict(sorted(self.choices.items()))}
+        return {"id": self.id, "graph": self.graph_key, "choices": dict(sorted(self.choices.items())),
+                "identities": dict(sorted(self.identities.items()))}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Path:
         """The path that `to_json` wrote, without a price. Raises NoPathError when it is incomplete or was changed by hand."""
         try:
             choices = {str(key): str(name) for key, name in data["choices"].items()}
-            path = Path(str(data["graph"]), choices, 0.0, False, None)
+            identities = {str(name): str(identity) for name, identity in data["identities"].items()}
+            path = Path(str(data["graph"]), choices, 0.0, False, None, identities=identities)
             known = str(data["id"])
         except (KeyError, TypeError, AttributeError) as e:
-            raise NoPathError(f"this is no saved path: it needs id, graph and choices ({e!r})") from e
+            raise NoPathError(f"this is no saved path: it needs id, graph, choices and identities ({e!r})") from e
         if path.id != known:
             raise NoPathError(f"the saved path says it is {known}, its choices make it {path.id}: it was changed")
+        missing = sorted(set(choices.values()) - set(identities) - {EXPAND})
+        if missing:
+            raise NoPathError(f"the saved path {known} does not say which {missing[0]} it means\n"
+                              "  fix: save it again, with to_json")
         return path
 
     def steps(self) -> list[dict[str, Any]]:
@@ -186,7 +194,8 @@ class Paths:
         return Path(self.graph.structural_key, {s.key: a.name for s, a in chosen.items()},
                     sum(p.seconds * n for p, n in paid), all(p.measured for p, _ in paid),
                     None if any(e is None for e in errors) else max((e for e in errors if e is not None), default=0.0),
-                    {s.key: s.title() for s in chosen}, {s.key: calls[s] for s in chosen})
+                    {s.key: s.title() for s in chosen}, {s.key: calls[s] for s in chosen},
+                    {a.name: a.kernel.identity for a in chosen.values() if a.kernel is not None})
 
     def cheapest(self) -> Path:
         """The best path. Raises NoPathError naming the ops that nothing computes."""
@@ -253,6 +262,11 @@ class Paths:
             found = next((a for a in self.alternatives(s) if a.name == name), None)
             if found is None:
                 raise NoPathError(f"the path chooses {name!r} for {s.title()}, which is not available here")
+            pinned = path.identities.get(found.name)
+            if found.kernel is not None and pinned is not None and pinned != found.kernel.identity:
+                raise NoPathError(f"the path {path.id} means another {found.name}: {pinned[:12]}, here it is "
+                                  f"{found.kernel.identity[:12]}: its code, a library or the processor is another one today\n"
+                                  "  fix: list the paths again, or bring back the code that the path was saved with")
             out[s.key] = found
             if found.kernel is None:
                 stack.extend(i for i, _ in self.inner(s))

@@ -203,9 +203,12 @@ class Asked:
 
 
 def out_of_reach(kernel: Kernel) -> str | None:
-    """None, or why no other process can import this kernel (then it can neither be compared nor measured)."""
+    """None, or why no other process can import the kernel that this one runs (then it can neither be compared nor measured)."""
     if kernel.module == MAIN and getattr(sys.modules.get(MAIN), "__file__", None) is None:
         return "it was defined in an interactive session, where no other process finds it; put it into a file"
+    changed = kernel.code.changed()
+    if changed is not None:
+        return f"{changed} was changed after this process imported it; start this process again, so that it runs what is compared"
     return None
 
 

@@ -158,7 +158,9 @@ class WorkerProcess:
         mine, control = socket.socketpair()
         with control, self._said.open("ab") as said:                # a file: a pipe that nobody reads would block who writes much
             ends = (control.fileno(), theirs.fileno())
-            command = [sys.executable, "-m", "tensor_graphs.profiling.supervisor", *map(str, ends), *self.imports]
+            # -P: the current folder hides no module of PYTHONPATH; -O: assertions are left out there where they are here
+            flags = ["-P", *["-O"] * sys.flags.optimize]
+            command = [sys.executable, *flags, "-m", "tensor_graphs.profiling.supervisor", *map(str, ends), *self.imports]
             self.supervisor = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
                                                env={**environment, INSIDE: self._token}, pass_fds=ends)
         self._control = mine

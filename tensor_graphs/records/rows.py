@@ -108,8 +108,8 @@ class SourceRecord:
 class ImplementationRecord:
     """A kernel, or a recipe (another graph that means the same).
 
-    source_hash: the identity of the code: hash of source text, build flags, toolchain and code generator version. It
-    must tell two kernels of one backend apart (hash the function, not the file it shares with others); storing another
+    source_hash: the identity of the code: hash of its name, of the text of all that it is made of, build flags, toolchain
+    and code generator version. It must tell two kernels of one backend apart; storing another
     name under a known hash is refused, as otherwise one kernel would be eligible through the other's traces. A recipe's
     is its target's structural key.
     graph_key: structural key of what it computes; None for a kernel that serves many graphs (the workload names the

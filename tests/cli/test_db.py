@@ -230,11 +230,23 @@ def test_retry_runs_the_judge_again_and_the_newer_row_speaks(complains, answer, 
         known = queries.latest_traces(store, environment_of("numpy"), verifier=VERIFIER)[key]
         assert (known.status, known.passed, known.refuted) == ("PASSED", True, False)
         assert store.stats().rows["benchmark_traces"] == 4
-    assert answer("retry", "numpy.softmax", "--db", db) == []
     (failure,) = answer("failures", "--db", db)
     assert failure["newest"] is False  # the old row is there, and no longer the last word
     complains(("retry", 3, "--db", db), "trace 3 was measured again since")
-    complains(("retry", 1, "--db", db), "trace 1 is PASSED")
+    complains(("retry", 1, "--db", db), "trace 1 was measured again since")
+
+
+def test_retry_compares_again_what_passed_and_a_time_by_its_number(complains, answer, db: Path) -> None:
+    other = dataclasses.replace(implementation_of(KERNEL), source_hash=KERNEL.identity[::-1])
+    with open_database(db) as store:
+        store.add_traces([trace(timed=False), trace(timed=False, implementation=other)])
+    (told,) = answer("retry", "numpy.softmax", "--db", db)          # neither its time nor what its code was once
+    assert (told["trace_id"], told["before"], told["status"], told["axes"]) == (4, "PASSED", "PASSED", {})
+    (told,) = answer("retry", 2, "--db", db)
+    assert (told["before"], told["status"], bool(told["axes"])) == ("PASSED", "PASSED", True)
+    complains(("retry", 4, "--db", db), "trace 4 was measured again since")
+    with open_database(db) as store:
+        assert store.stats().rows["benchmark_traces"] == 7
 
 
 def test_retry_of_one_trace_times_it_again_and_refutations_and_other_code_stay(ask, answer, db: Path) -> None:

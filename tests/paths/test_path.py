@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path as Folder
 from typing import Any
 
@@ -231,9 +232,26 @@ def test_a_saved_path_that_was_changed_is_refused() -> None:
     key = next(iter(data["choices"]))
     with pytest.raises(NoPathError, match=rf"^the saved path says it is {data['id']}, its choices make it [0-9a-f]{{16}}: it was "):
         Path.from_json({**data, "choices": {**data["choices"], key: "numpy.other"}})
-    for broken in ({}, {"id": "x", "graph": "y"}, {**data, "choices": ["a"]}):
-        with pytest.raises(NoPathError, match=r"^this is no saved path: it needs id, graph and choices"):
+    for broken in ({}, {"id": "x", "graph": "y"}, {**data, "choices": ["a"]}, {k: v for k, v in data.items() if k != "identities"}):
+        with pytest.raises(NoPathError, match=r"^this is no saved path: it needs id, graph, choices and identities"):
             Path.from_json(broken)
+    with pytest.raises(NoPathError, match=r"does not say which numpy\.\w+ it means\n  fix: "):
+        Path.from_json(Path(data["graph"], data["choices"], 0.0, False, None).to_json())
+
+
+def test_a_saved_path_whose_kernel_is_edited_since_is_refused() -> None:
+    g = GRAPHS["a reduction"]
+    path = Path.from_json(paths_of(g, ("numpy",)).cheapest().to_json())
+
+    def price(kernel: Kernel, s: Signature) -> Price:
+        return Price(1e-6)
+
+    edited = [replace(k, toolchain="edited") for k in all_kernels(("numpy",))]
+    with pytest.raises(NoPathError, match=rf"^the path {path.id} means another numpy\.softmax: [0-9a-f]{{12}}, here .*\n  fix: "):
+        Paths(g, by_op(edited), price).kernels(path)
+    assert Paths(g, TABLE, price).kernels(path)
+    other = Paths(g, by_op(edited), price).cheapest()
+    assert other.choices == path.choices and other.id != path.id
 
 
 def test_a_path_of_another_graph_or_of_missing_kernels_is_refused() -> None:

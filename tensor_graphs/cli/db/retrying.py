@@ -1,13 +1,12 @@
-"""retrying: measure again what failed. Rows are for ever, so a newer one has to speak.
+"""retrying: measure again what failed, and compare again what passed. Rows are for ever, so a newer one has to speak.
 
 A crash, a time-out or a failed build is answered by its newest row: when the judge finds the kernel well today, the next compile
 may use it. A wrong shape, a wrong dtype, a changed operand or a wrong number stays: such code must change, and then it is other
-code, with another source hash.
+code, with another source hash. So does what a kernel that had passed gets wrong today: it is not chosen any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,29 +16,29 @@ from tensor_graphs.cli import options
 if TYPE_CHECKING:
     from tensor_graphs.profiling.judge import Judge
     from tensor_graphs.records.database import Database
-    from tensor_graphs.records.queries import Failure
+    from tensor_graphs.records.queries import Evidence
 
 MOST = 10_000
-"""failures of one kernel that are looked at"""
+"""traces of one kernel that are looked at, the newest"""
 
 
 def retry(
-    what: Annotated[str, typer.Argument(metavar="KERNEL|TRACE", help="A kernel's name, or the number of one failed trace.")],
+    what: Annotated[str, typer.Argument(metavar="KERNEL|TRACE", help="A kernel's name, or the number of one trace.")],
     threads: options.Threads = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
-    """Have the judge compare again what failed on this machine, and store what it finds. Exit code 1 if anything fails again."""
+    """Have the judge measure again what failed on this machine, compare again what passed (a trace that passed: by its number, a
+    time too), and store what it finds. Exit code 1 if anything fails."""
     from tensor_graphs.profiling.judge import Judge
 
     store = options.database(db, create=False)
-    todo = list(_failed_here(store, what, threads))
+    todo = _last_here(store, what, threads)
     told: list[dict[str, object]] = []
     with Judge(store, threads=threads) as judge, options.status("retrying", json) as update:
-        for i, failure in enumerate(todo):
-            t = failure.trace
+        for i, t in enumerate(todo):
             update(f"comparing {t.implementation_name} again ({i + 1} of {len(todo)})")
-            status, reason = _again(judge, store, failure)
+            status, reason = _again(judge, store, t)
             told.append({
                 "trace_id": t.trace_id, "kernel": t.implementation_name, "graph": t.graph_name, "graph_key": t.graph_key,
                 "axes": dict(t.axes), "before": t.status, "status": status, "reason": reason,
@@ -51,13 +50,14 @@ def retry(
             became = f"{row['before']} → {row['status']}"
             print(f"{row['trace_id']:8d}  {row['kernel']} {row['graph']}: {became}  {row['reason']}".rstrip())
         if not told:
-            print(f"nothing of {what} failed here that was not measured again since")
+            print(f"nothing of {what} was compared here")
     if any(row["status"] != "PASSED" for row in told):
         raise typer.Exit(1)
 
 
-def _failed_here(store: Database, what: str, threads: int | None) -> Iterator[Failure]:
-    """The last words on this kernel (or this trace) in this machine's environments that are failures; verdicts before times."""
+def _last_here(store: Database, what: str, threads: int | None) -> list[Evidence]:
+    """The last words on this kernel (or this trace) in this machine's environments: failures, and verdicts that passed about the
+    code that it has today; verdicts before times."""
     from tensor_graphs.kernels.registry import BACKENDS, why_missing
     from tensor_graphs.profiling.judge import environment_of
     from tensor_graphs.records import MissingRecord, queries
@@ -71,19 +71,39 @@ def _failed_here(store: Database, what: str, threads: int | None) -> Iterator[Fa
         if asked.environment_key not in here:
             raise options.NotPossible(f"trace {what} was measured on {asked.hardware_name} ({asked.backend}), not in an "
                                      "environment of this machine\n  fix: retry it there")  # fmt: skip
-        found = [f for f in queries.failures(store, kernel=asked.source_hash, limit=MOST) if f.trace.trace_id == int(what)]
-        if not found:
-            raise options.NotPossible(f"trace {what} is {asked.status}, so there is nothing to retry")
-        if not found[0].newest:
+        if asked.trace_id not in (t.trace_id for t in _newest(store, asked.source_hash)):
             raise options.NotPossible(f"trace {what} was measured again since\n  fix: tg db history {asked.implementation_name}")
-    else:
-        if not queries.kernels_like(store, what):
-            raise options.NotPossible(f"{store.location} knows no kernel named {what!r}\n  fix: tg db failures lists them")
-        found = [f for f in queries.failures(store, kernel=what, limit=MOST) if f.newest and f.trace.environment_key in here]
-    yield from sorted(found, key=lambda f: (bool(f.trace.axes), f.trace.trace_id))
+        return [asked]
+    if not queries.kernels_like(store, what):
+        raise options.NotPossible(f"{store.location} knows no kernel named {what!r}\n  fix: tg db failures lists them")
+    today = _identity_today(what)
+    found = [t for t in _newest(store, what) if t.environment_key in here and
+             (t.status != "PASSED" or (not t.axes and today in (None, t.source_hash)))]
+    return sorted(found, key=lambda t: (bool(t.axes), t.trace_id))
 
 
-def _again(judge: Judge, store: Database, failure: Failure) -> tuple[str, str]:
+def _newest(store: Database, kernel: str) -> list[Evidence]:
+    """Of each identity on each workload in each environment, the newest trace. kernel: a name, or one source hash."""
+    from tensor_graphs.records import queries
+
+    newest: dict[tuple[str, str, str], Evidence] = {}
+    for t in queries.history(store, kernel, limit=MOST):
+        newest.setdefault((t.source_hash, t.workload_key, t.environment_key), t)
+    return list(newest.values())
+
+
+def _identity_today(name: str) -> str | None:
+    """Of the kernel that has this name here; None when nothing has (`name` may be a source hash, or somebody's own kernel)."""
+    from tensor_graphs.kernels.kernel import KernelError
+    from tensor_graphs.kernels.registry import kernel_named
+
+    try:
+        return kernel_named(name).identity
+    except KernelError:
+        return None
+
+
+def _again(judge: Judge, store: Database, t: Evidence) -> tuple[str, str]:
     """Examine the kernel as it was examined then, and store the row; (its status or "NOT RETRIED", why)."""
     from tensor_graphs.kernels.kernel import KernelError
     from tensor_graphs.kernels.registry import kernel_named, matching
@@ -95,7 +115,6 @@ def _again(judge: Judge, store: Database, failure: Failure) -> tuple[str, str]:
     from tensor_graphs.records import queries
     from tensor_graphs.records.rows import REFUTING
 
-    t = failure.trace
     text, _ = queries.graph_text(store, t.graph_key)
     try:
         kernel = kernel_named(t.implementation_name)

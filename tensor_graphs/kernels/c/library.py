@@ -51,13 +51,14 @@ def symbol_sources() -> dict[str, Path]:
 
 
 def code_of(path: Path) -> tuple[Path, ...]:
-    """A C file and the others that its code comes from: the C file of each header that it includes (gemm.c of gemm.h).
+    """A C file and the others that its code comes from: the C file of each header that it includes (gemm.c of gemm.h), and pool.c,
+    which cuts a kernel's work into parts and lends it memory.
 
-    pool.c and runner.c, which tg.h declares, are left out: they decide which thread runs a part and when, and no value hangs on
-    that. Were they in, a change of how a thread waits would void every verdict about every kernel."""
+    runner.c, which tg.h declares too, is left out: it calls kernels, and no kernel calls it."""
     found = [path]
     for file in found:
-        found += [c for c in (header.with_suffix(".c") for header in toolchain.headers_of(file)) if c.is_file() and c not in found]
+        declared = (h.with_name("pool.c") if h.name == "tg.h" else h.with_suffix(".c") for h in toolchain.headers_of(file))
+        found += [c for c in declared if c.is_file() and c not in found]
     return tuple(found)
 
 

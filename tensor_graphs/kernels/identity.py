@@ -1,0 +1,581 @@
+"""identity: what the code of a kernel is made of, as one digest. Other code, another digest, another kernel.
+
+Covered, always as the files are when the kernel is declared:
+
+- the module that defines the kernel, the modules of the functions that it is built of, and every module of the user's that these
+  import, directly or through one another. Imports are read from the text (also inside functions, under conditions, relative ones,
+  packages above a module, `import_module("name")`), so nothing is imported for it; what a module holds in its names by then counts
+  too. A Python file counts by its syntax tree: comments, layout and line numbers do not matter, docstrings do. Any other module
+  (an extension) counts by its bytes.
+- what is the user's: a module whose file belongs neither to Python nor to an installed distribution, and all modules of the package
+  that the kernel's own module is in. Of tensor_graphs, the folders of the backends; the rest of it runs kernels and is none.
+- of an installed distribution that these modules import: its name and version.
+- files that the kernel names (`sources`), and files of code beside a module that it names in a string: by their bytes, with the
+  headers that they include by "name"; of C code, the compiler's version too.
+- what was bound to the functions: closures, defaults, arguments of `partial`, as far as it is plain data or numpy arrays. Of any
+  other object only the type counts.
+
+docs/backends.md says what this leaves out.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import hashlib
+import logging
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path, PurePath
+from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.devices.toolchain import find_compiler, headers_of
+
+log = logging.getLogger(__name__)
+
+HOUSE = Path(__file__).resolve().parents[1]
+BACKENDS = HOUSE / "kernels"
+"""whose folders hold backends; the files in it are the house's"""
+
+C_CODE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp")
+CODE = (*C_CODE, ".py", ".cl", ".f", ".f90", ".metal", ".ptx", ".rs", ".s", ".zig")
+"""what files of code end in, of which a name in a string is enough. Data is not among them: a program may write it"""
+
+STANDARD = {Path(os.path.realpath(p)) for p in (sysconfig.get_path("stdlib"), os.path.dirname(os.__file__))}
+SITES = ("site-packages", "dist-packages")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it was read. stamp: what changes when it is written to or replaced. tree: the syntax tree's digest, if that is what
+    counts."""
+
+    path: str
+    digest: str
+    stamp: tuple[int, ...]
+    tree: str = ""
+
+    def changed(self) -> bool:
+        """Whether it says something else by now, or is gone."""
+        try:
+            if _stamp(os.stat(self.path)) == self.stamp:
+                return False
+            data = Path(self.path).read_bytes()
+        except OSError:
+            return True
+        return _digest(data) != self.digest and not (self.tree and _tree(data) == self.tree)
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module as it was read. imports: (level, module, names; None for `import module`). lines: of each function, where it begins
+    -> which of the module's functions begin there. strings: that may name files. listed: the names in `__all__`."""
+
+    name: str
+    file: File | None
+    package: str
+    digest: str
+    text: str = ""
+    imports: tuple[tuple[int, str, tuple[str, ...] | None], ...] = ()
+    lines: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    strings: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Code:
+    """What a kernel is made of. digest: of all of it. files: that were read."""
+
+    digest: str
+    files: tuple[File, ...]
+
+    def changed(self) -> str | None:
+        """The first file that reads otherwise by now; None when all are as they were."""
+        return next((f.path for f in self.files if f.changed()), None)
+
+
+def code_of(module: str, functions: Sequence[Any], sources: Sequence[Path], text: str) -> Code:
+    """What a kernel is made of that `module` defines, that is built by these functions (None where it has none), and that names
+    these files. text: its source.
+
+    Raises OSError when one of the files cannot be read.
+    """
+    bound = _Bound(module)
+    forms = [bound.form(each) for each in functions]
+    found: dict[str, str] = {}
+    files: dict[str, File] = {}
+    for root in (module, *sorted(bound.modules - {module})):
+        reached = _reached(root)
+        found |= reached.digests
+        files |= reached.files
+    for path in sources:
+        for each in (path, *(headers_of(path) if path.suffix in C_CODE else ())):
+            files[str(each)] = file = _read_file(str(each))[0]
+            found[f"source {each.name} {file.digest}"] = ""
+    own = _module(module)
+    before, inside, _ = own.text.partition(text.strip()) if own is not None and text.strip() else ("", "", "")
+    begins = own.lines.get(before.count("\n") + 1) if own is not None and inside else None
+    if begins and not before.rpartition("\n")[2].strip():           # the module's tree covers it, so its comments do not count
+        text = repr(begins)
+    if any(path.endswith(C_CODE) for path in files):
+        compiler, _ = find_compiler()
+        found[f"compiler {compiler.version if compiler else 'none'}"] = ""
+    modules = {("" if name == module else name): digest for name, digest in found.items()}
+    return Code(_digest(repr((sorted(modules.items()), forms, text)).encode("utf-8", "surrogatepass")), tuple(files.values()))
+
+
+def base_folder(module: str) -> Path:
+    """The folder to which names of files in a module are relative; the current one where there is no file."""
+    found = _locate(module)
+    return Path(found.origin).resolve().parent if found is not None and found.origin else Path.cwd()
+
+
+# ---- which modules ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Where a module is. origin: its file, None for a namespace package, which has none. path: of a package."""
+
+    name: str
+    origin: str | None
+    path: tuple[str, ...] | None
+    loader: Any
+    package: str
+
+
+@dataclass(frozen=True)
+class _Reached:
+    digests: Mapping[str, str]
+    files: Mapping[str, File]
+
+
+_modules: dict[str, tuple[Any, Any, Module | None]] = {}
+_closures: dict[str, tuple[Any, Any, _Reached]] = {}
+"""module name -> (the module, its spec, what was found then). What runs is what was imported, so that what was found then stands
+until the module is imported or reloaded, which makes another spec"""
+
+
+def _running(name: str) -> tuple[Any, Any]:
+    module = sys.modules.get(name)
+    return module, getattr(module, "__spec__", None)
+
+
+def _reached(root: str) -> _Reached:
+    """The modules that a module is made of, itself first."""
+    running, spec = _running(root)
+    known = _closures.get(root)
+    if known is not None and running is not None and known[0] is running and known[1] is spec:
+        return known[2]
+    own = root.partition(".")[0]
+    digests: dict[str, str] = {}
+    files: dict[str, File] = {}
+    todo = [root]
+    seen: set[str] = set()
+    while todo:
+        name = todo.pop()
+        if name in seen or (name in ("__main__", "") and name != root):   # it is another one in another process
+            continue
+        seen.add(name)
+        todo += [name.rpartition(".")[0]]                           # a package is run before what is in it
+        kind = "user" if name == root else _kind(name, own)
+        if kind != "user":
+            if kind:
+                digests[kind] = ""
+            continue
+        module = _module(name)
+        if module is None:
+            digests[name] = "missing"                               # until somebody puts it there
+            continue
+        digests[name] = module.digest
+        if module.file is not None:
+            files[module.file.path] = module.file
+            for each in () if HOUSE in Path(_real(module.file.path)).parents else _named_files(module):   # ours say it themselves
+                files[each.path] = each
+                digests[f"file {os.path.basename(each.path)} {each.digest}"] = ""
+        todo += [*_imported(module), *_held(name)]
+    found = _Reached(digests, files)
+    if running is not None:
+        _closures[root] = running, spec, found
+    return found
+
+
+def _kind(name: str, own: str) -> str:
+    """"user" for a module to be read; else what counts of it: the distribution, or nothing ("")."""
+    found = _locate(name)
+    if found is None:
+        above = name.rpartition(".")[0]
+        parent = _locate(above) if above else None
+        if above and (parent is None or parent.path is None):       # what is imported from a module that is none itself
+            return ""
+        return "user" if not above or _kind(above, own) == "user" else ""
+    if found.origin is None:                                        # of Python itself, or a namespace, which holds no code
+        return ""
+    file, real = Path(os.path.abspath(found.origin)), Path(_real(found.origin))
+    if HOUSE in real.parents:
+        return "user" if BACKENDS in real.parent.parents else ""
+    if name.partition(".")[0] == own:
+        return "user"
+    if not any(site in real.parts for site in SITES) and any(standard in real.parents for standard in STANDARD):
+        return ""
+    folder = file.parents[min(name.count(".") + (found.path is not None), len(file.parents) - 1)]
+    distribution = _distribution(str(folder), file.relative_to(folder).as_posix())
+    return f"distribution {distribution}" if distribution else "user"
+
+
+def _imported(module: Module) -> Iterator[str]:
+    """The modules that a module imports, and what may be one."""
+    for level, name, names in module.imports:
+        base = name
+        if level:
+            parts = module.package.split(".")
+            if level > len(parts) or not module.package:
+                continue                                            # it fails when it runs
+            base = ".".join([*parts[: len(parts) - level + 1], *([name] if name else [])])
+        yield base
+        for each in names or ():
+            if each != "*":
+                yield f"{base}.{each}"
+                continue
+            listed = _module(base) if _kind(base, "") == "user" else None
+            yield from (f"{base}.{each}" for each in (listed.listed if listed else ()))
+
+
+def _held(name: str) -> set[str]:
+    """The user's modules that a module holds in its names, itself or a function or class of theirs, however they came there. Not
+    what is inside a package: whoever imports that, puts it there."""
+    holding, _ = _running(name)
+    found = set()
+    for value in list(vars(holding).values()) if isinstance(holding, ModuleType) else ():
+        held: Any = value.__name__ if isinstance(value, ModuleType) else None
+        if isinstance(value, (FunctionType, type)):
+            held = value.__module__
+        if isinstance(held, str) and held.rpartition(".")[0] != name and _is_users(held, name):
+            found.add(held)
+    return found
+
+
+def _locate(name: str) -> _Found | None:
+    """Where the module is that is imported under this name, or would be; nothing is imported to find out."""
+    module, spec = _running(name)
+    if module is None and name in sys.modules:
+        return None
+    path = getattr(module, "__path__", None)
+    origin = getattr(module, "__file__", None) or (spec.origin if spec is not None and spec.has_location else None)
+    if origin or path is not None:                                  # else it is built in, or an empty one that a tool has made
+        package = getattr(module, "__package__", None) or (name if path is not None else name.rpartition(".")[0])
+        return _Found(name, origin, None if path is None else tuple(path), getattr(module, "__loader__", None), package)
+    above = name.rpartition(".")[0]
+    parent = _locate(above) if above else None
+    if above and (parent is None or parent.path is None):
+        return None
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, None if parent is None else list(parent.path or ()), None)
+        except Exception:                                           # anyone's code
+            continue
+        if spec is not None:
+            path = None if spec.submodule_search_locations is None else tuple(spec.submodule_search_locations)
+            origin = spec.origin if spec.has_location else None
+            return _Found(name, origin, path, spec.loader, above if path is None else name)
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _distribution(folder: str, file: str) -> str | None:
+    """"name version" of the distribution that installed `file` into `folder`; None: nobody did."""
+    top = file.partition("/")[0].partition(".")[0]
+    metadata = _metadata(folder)
+    if re.sub(r"[-_.]+", "_", top).lower() in metadata:
+        return metadata[re.sub(r"[-_.]+", "_", top).lower()][0]
+    for known, path in metadata.values():                           # a module of another name: yaml of PyYAML
+        for listing, line in (("RECORD", f"\n{file},"), ("top_level.txt", f"\n{top}\n")):
+            try:
+                if line in f"\n{Path(path, listing).read_text(encoding='utf-8', errors='replace')}\n":
+                    return known
+            except OSError:
+                continue
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _metadata(folder: str) -> dict[str, tuple[str, str]]:
+    """Of the distributions installed into a folder: normal name -> ("name version", where their metadata is)."""
+    found = {}
+    for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        match = re.fullmatch(r"([^-]+)-([^-]+)(-.*)?\.(dist-info|egg-info)", entry)
+        if match:
+            found[re.sub(r"[-_.]+", "_", match[1]).lower()] = f"{match[1]} {match[2]}", os.path.join(folder, entry)
+    return found
+
+
+# ---- what a file says ------------------------------------------------------------------------------------------------
+
+
+def _module(name: str) -> Module | None:
+    """A module's text, as it was first read since it was imported."""
+    running, spec = _running(name)
+    known = _modules.get(name)
+    if known is not None and running is not None and known[0] is running and known[1] is spec:
+        return known[2]
+    found = _locate(name)
+    module = None if found is None else _read_module(found)
+    _modules[name] = running, spec, module
+    return module
+
+
+def _read_module(found: _Found) -> Module | None:
+    if found.origin is None:
+        return None
+    path, text = found.origin, None
+    try:
+        file, data = _read_file(path)
+        if not path.endswith(".py"):
+            return Module(found.name, file, found.package, file.digest)
+    except OSError:
+        path = str(getattr(found.loader, "archive", ""))             # of a zip file
+        try:
+            file, _ = _read_file(path)
+            text = found.loader.get_source(found.name)
+        except Exception:                                           # anyone's loader
+            return None
+        if text is None:
+            return Module(found.name, file, found.package, file.digest)
+        data = text.encode("utf-8", "surrogatepass")
+    try:
+        read = _Text(ast.parse(data))
+    except (SyntaxError, ValueError, RecursionError):
+        return Module(found.name, file, found.package, file.digest)
+    if read.computed:
+        log.info("%s: line %s imports by a name that is computed, or runs text; no identity covers that (name the file in sources)",
+                 path, ", ".join(map(str, read.computed)))
+    file = dataclasses.replace(file, tree=read.digest) if path == found.origin else file
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    return Module(found.name, file, found.package, read.digest, text, tuple(read.imports),
+                  {line: tuple(numbers) for line, numbers in read.lines.items()}, tuple(read.strings), tuple(read.listed))
+
+
+class _Text:
+    """A syntax tree read once: its digest, and what it imports and names."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        self.imports: list[tuple[int, str, tuple[str, ...] | None]] = []
+        self.lines: dict[int, list[int]] = {}
+        self.strings: list[str] = []
+        self.listed: list[str] = []
+        self.computed: list[int] = []
+        functions = 0
+        parts: list[str] = []
+        todo: list[Any] = [tree]
+        while todo:                                                 # no recursion: a long sum is a deep tree
+            node = todo.pop()
+            kind = type(node)
+            if kind is list:
+                parts.append(f"[{len(node)}")
+                todo.extend(reversed(node))
+            elif kind in _FIELDS:
+                parts.append(kind.__name__)
+                if kind in _FUNCTIONS:
+                    line = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+                    self.lines.setdefault(line, []).append(functions)
+                    functions += 1
+                elif kind in _LOOKED_AT:
+                    self._look(node)
+                for name in _FIELDS[kind]:
+                    todo.append(getattr(node, name, None))
+            elif kind is int:
+                parts.append(f"{node:#x}")                          # repr refuses very long ones
+            else:
+                parts.append(repr(node))
+        self.digest = _digest("\0".join(parts).encode("utf-8", "surrogatepass"))
+
+    def _look(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            self.imports += [(0, alias.name, None) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            self.imports.append((node.level, node.module or "", tuple(alias.name for alias in node.names)))
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and node.value.endswith(CODE) and len(node.value) < 256 and "\n" not in node.value:
+                self.strings.append(node.value)
+        elif isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("import_module", "__import__", "exec", "run_path", "run_module"):
+                name = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+                if called in ("import_module", "__import__") and isinstance(name, str):
+                    level = len(name) - len(name.lstrip("."))
+                    self.imports.append((level, name[level:], None))
+                else:
+                    self.computed.append(node.lineno)
+        elif isinstance(node, (ast.Assign, ast.AugAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets):
+                self.listed += [c.value for c in ast.walk(node.value) if isinstance(c, ast.Constant) and isinstance(c.value, str)]
+
+
+_FIELDS = {kind: tuple(f for f in reversed(kind._fields) if f not in ("ctx", "type_comment", "kind"))
+           for kind in vars(ast).values() if isinstance(kind, type) and issubclass(kind, ast.AST)}
+_FUNCTIONS = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda})
+_LOOKED_AT = frozenset({ast.Import, ast.ImportFrom, ast.Constant, ast.Call, ast.Assign, ast.AugAssign})
+
+
+def _tree(text: str | bytes) -> str | None:
+    """The digest of a text's syntax tree; None when it is no Python."""
+    try:
+        return _Text(ast.parse(text)).digest
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _named_files(module: Module) -> Iterator[File]:
+    """The files of code that a module names in a string, beside it."""
+    assert module.file is not None
+    folder = os.path.dirname(_real(module.file.path))
+    for name in sorted(set(module.strings)):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and _real(path) != _real(module.file.path):
+            for each in (Path(path), *(headers_of(Path(path)) if name.endswith(C_CODE) else ())):
+                yield _read_file(str(each))[0]
+
+
+_real = functools.lru_cache(maxsize=4096)(os.path.realpath)
+
+
+def _read_file(path: str) -> tuple[File, bytes]:
+    with open(path, "rb") as opened:
+        stamp = _stamp(os.fstat(opened.fileno()))
+        data = opened.read()
+    return File(path, _digest(data), stamp), data
+
+
+def _stamp(facts: os.stat_result) -> tuple[int, ...]:
+    """What changes when a file is written to, renamed over, or linked elsewhere."""
+    return facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino, facts.st_dev
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# ---- what is bound to a function -------------------------------------------------------------------------------------
+
+
+_PLAIN = frozenset({type(None), type(...), bool, int, float, complex, str, bytes})
+
+
+class _Bound:
+    """The forms of values: equal in every process for equal plain data. modules: of the functions that were met."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        self.modules: set[str] = set()
+        self._known: dict[int, tuple[Any, str]] = {}
+        """id -> (the object, which must live as long, its form); within a cycle, where it was met"""
+
+    def form(self, value: Any) -> str:
+        """A text that says what a value is."""
+        if type(value) in _PLAIN:
+            return f"{type(value).__name__} {value!r}" if type(value) is not int else f"int {value:#x}"
+        if id(value) not in self._known:
+            self._known[id(value)] = value, f"met as {len(self._known)}"
+            self._known[id(value)] = value, _digest(repr(self._form(value)).encode("utf-8", "surrogatepass"))
+        return self._known[id(value)][1]
+
+    def _form(self, value: Any) -> Any:
+        kind = self._named(type(value))
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, CodeType):
+            return self._code(value)
+        if isinstance(value, functools.partial):
+            return "partial", self.form(value.func), self.form(value.args), self.form(value.keywords)
+        if isinstance(value, MethodType):
+            return "method", self.form(value.__func__), self.form(value.__self__)
+        if isinstance(value, (type, ModuleType)):
+            return "named", self._named(value)
+        if isinstance(value, np.ndarray):
+            objects = value.dtype.hasobject
+            data = self.form(value.tolist()) if objects else _digest(np.ascontiguousarray(value).tobytes())
+            return "array", str(value.dtype), value.shape, data
+        if isinstance(value, np.generic):
+            return "number", str(value.dtype), value.tobytes().hex()
+        if isinstance(value, (np.dtype, PurePath, range, slice)):
+            return "text", str(value)
+        if isinstance(value, (int, float, complex, str, bytes)):    # of a class of its own
+            return kind, repr(value)
+        if isinstance(value, Enum):
+            return "enum", kind, value.name
+        if isinstance(value, (tuple, list)):
+            return (kind, *map(self.form, value))
+        if isinstance(value, (set, frozenset)):
+            return (kind, *sorted(map(self.form, value)))
+        if isinstance(value, (dict, MappingProxyType)):
+            return (kind, *((self.form(k), self.form(v)) for k, v in value.items()))
+        if dataclasses.is_dataclass(value):
+            return (kind, *((f.name, self.form(getattr(value, f.name, None))) for f in dataclasses.fields(value)))
+        if hasattr(value, "__wrapped__"):
+            return "around", kind, self.form(value.__wrapped__)
+        if _is_users(type(value).__module__, self.module) and hasattr(value, "__dict__"):
+            self.modules.add(type(value).__module__)
+            return (kind, *((name, self.form(each)) for name, each in sorted(vars(value).items())))
+        return "only the type", kind
+
+    def _named(self, value: Any) -> str:
+        """The name of a class or module; of what the kernel's own module defines, the same wherever it is imported."""
+        if isinstance(value, ModuleType):
+            return "" if value is sys.modules.get(self.module) else value.__name__
+        return f"{'' if value.__module__ == self.module else value.__module__}.{value.__qualname__}"
+
+    def _function(self, function: FunctionType) -> Any:
+        code, home = function.__code__, function.__module__ or ""
+        within: Any = ()
+        if _is_users(home, self.module):
+            self.modules.add(home)
+            module = _module(home)
+            if module is not None and module.file is not None and _real(code.co_filename) == _real(module.file.path):
+                within = module.lines.get(code.co_firstlineno, ())
+            else:                                                   # no file has it: text that was run, a session
+                space = function.__globals__
+                used = sorted(name for name in _names(code) if name in space)
+                within = self._code(code), [(name, self.form(space[name])) for name in used]
+        cells = [self.form(_content(cell)) for cell in function.__closure__ or ()]
+        return ("function", self._named(function), within, cells, self.form(function.__defaults__ or ()),
+                self.form(function.__kwdefaults__ or {}))
+
+    def _code(self, code: CodeType) -> Any:
+        return ("code", code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars,
+                code.co_argcount, code.co_kwonlyargcount, code.co_flags, tuple(map(self.form, code.co_consts)))
+
+
+def _names(code: CodeType) -> set[str]:
+    """The names that code uses, and code inside of it."""
+    return {*code.co_names, *(name for c in code.co_consts if isinstance(c, CodeType) for name in _names(c))}
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:                                              # not assigned yet
+        return "an empty cell"
+
+
+def _is_users(name: str, module: str) -> bool:
+    return name == module or (bool(name) and _kind_of(name, module.partition(".")[0], sys.modules.get(name)) == "user")
+
+
+@functools.lru_cache(maxsize=1024)
+def _kind_of(name: str, own: str, running: Any) -> str:
+    return _kind(name, own)
+
+
+def code_text(code: CodeType) -> str:
+    """A name for code of which there is no text: equal code, equal name, in every process."""
+    return f"code {_digest(repr(_Bound('')._code(code)).encode('utf-8', 'surrogatepass'))}"

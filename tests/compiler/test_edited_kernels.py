@@ -1,0 +1,173 @@
+"""A kernel that is edited is another one: in processes before and after each edit, as a person works."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.compiler.choose import PriceBook
+from tensor_graphs.kernels.registry import unregister
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.profiling.judge import Judge
+from tensor_graphs.profiling.worker_process import JudgeError
+from tensor_graphs.records.database import Database, open_database
+from tensor_graphs.records.queries import Evidence, history
+from tests.compiler.conftest import add_row
+
+ROOT = Path(__file__).parents[2]
+
+KERNEL = '''
+import ctypes
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import tensor_graphs as tg
+from parts import factor
+
+ONE = 1.0
+HERE = Path(__file__).parent
+
+
+def compiled(name):
+    """The function of a C file."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", str(HERE / name), "-o", f"{folder}/made.so"], check=True)
+        return ctypes.CDLL(f"{folder}/made.so").positive
+
+
+positive = compiled("".join(["positive", ".", "c"]))
+table = np.load(HERE / "table.npy")
+
+
+def scaled(x):
+    return x * np.float32(ONE)
+
+
+@tg.kernel("relu", name="numpy.edited", sources=["positive.c", "table.npy"])
+def edited(outs, ins, attrs):
+    x = np.ascontiguousarray(ins[0])
+    y = np.empty_like(x)
+    positive(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data), ctypes.c_long(x.size))
+    outs[0][...] = scaled(y) * factor.factor() * table[0]
+'''
+FILES = {
+    "edited_kernel.py": KERNEL,
+    "parts/__init__.py": "",
+    "parts/factor.py": "from .number import NUMBER\n\n\ndef factor():\n    return NUMBER\n",
+    "parts/number.py": "# one\nNUMBER = 1\n",
+    "positive.c": "#include \"zero.h\"\nvoid positive(const float *x, float *y, long n) {\n"
+                  "    for (long i = 0; i < n; i++) y[i] = x[i] < ZERO ? ZERO : x[i];\n}\n",
+    "zero.h": "#define ZERO 0.0f\n",
+    "unrelated.py": "NUMBER = 1\n",
+    "elsewhere/parts.py": "raise RuntimeError('a module of the folder in which the program runs, and not the one beside it')\n",
+    "program.py": """
+import json, sys
+import edited_kernel
+import numpy as np
+import tensor_graphs as tg
+graph = tg.graph(tg.relu(tg.input("x", (4, 8))))
+plan = tg.compile(graph, backends=("numpy",), database=sys.argv[1], simplify=False)
+x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
+wrong = np.abs(tg.bind(plan).run({"x": x})["out"] - np.maximum(x, 0)).max()
+chosen = sorted(plan.variants[0].kernels)
+print(json.dumps({"identity": edited_kernel.edited.identity, "chosen": "numpy.edited" in chosen, "wrong": float(wrong)}))
+""",
+}
+EDITS: dict[str, tuple[str, str, str]] = {
+    "a helper": ("edited_kernel.py", "return x * np.float32(ONE)", "return x * np.float32(ONE) + np.float32(0.06)"),
+    "a constant": ("edited_kernel.py", "ONE = 1.0", "ONE = 1.06"),
+    "an imported module's import": ("parts/number.py", "NUMBER = 1", "NUMBER = 1.06"),
+    "a C source": ("positive.c", ": x[i];", ": x[i] * 1.06f;"),
+}
+HARMLESS = {
+    "unrelated.py": ("NUMBER = 1", "NUMBER = 2"),
+    "parts/number.py": ("# one", "# another comment,\n# of two lines"),
+    "edited_kernel.py": ("HERE = Path(__file__).parent", "# a comment\nHERE = (Path(__file__)  # layout\n        .parent)"),
+}
+
+
+@pytest.fixture
+def compiles(tmp_path: Path) -> Callable[[], dict[str, Any]]:
+    """Compiles and runs the graph in a process of its own, with the files as they are."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    np.save(tmp_path / "table.npy", np.ones(1, np.float32))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run() -> dict[str, Any]:
+        done = subprocess.run([sys.executable, str(tmp_path / "program.py"), str(tmp_path / "own.db")], env=environment,
+                              cwd=tmp_path / "elsewhere", capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    return run
+
+
+def rows(folder: Path) -> list[Evidence]:
+    with open_database(folder / "own.db", create=False) as store:
+        return list(reversed(history(store, "numpy.edited")))
+
+
+def test_each_edit_leads_to_a_new_verdict_before_the_next_use_and_a_comment_to_none(
+        compiles: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
+    first = compiles()
+    assert first["chosen"] and first["wrong"] == 0
+    (passed,) = rows(tmp_path)
+    assert passed.status == "PASSED" and passed.source_hash == first["identity"]
+    for name, (old, new) in HARMLESS.items():
+        text = (tmp_path / name).read_text()
+        assert old in text
+        (tmp_path / name).write_text(text.replace(old, new))
+    assert compiles() == first and rows(tmp_path) == [passed]       # nothing is compared again
+
+    known = [passed]
+    for what, (name, old, new) in EDITS.items():
+        text = (tmp_path / name).read_text()
+        assert old in text
+        (tmp_path / name).write_text(text.replace(old, new))
+        found = compiles()
+        assert not found["chosen"] and found["wrong"] < 1e-6, what
+        *before, row = rows(tmp_path)
+        assert before == known and row.status == "INCORRECT_NUMERICAL" and row.source_hash == found["identity"], what
+        known.append(row)
+        (tmp_path / name).write_text(text)
+    np.save(tmp_path / "table.npy", np.full(1, 1.06, np.float32))
+    assert not compiles()["chosen"]
+    np.save(tmp_path / "table.npy", np.ones(1, np.float32))
+    assert compiles() == first                                      # the code of then, and its verdict
+    assert rows(tmp_path)[:-1] == known and len({r.source_hash for r in rows(tmp_path)}) == len(EDITS) + 2
+
+
+def test_what_was_edited_after_it_was_imported_is_not_used_until_the_process_starts_again(
+        database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "long_running.py").write_text(
+        "import tensor_graphs as tg\n\n@tg.kernel('relu', name='numpy.running', sources=['table.txt'])\n"
+        "def running(outs, ins, attrs):\n    outs[0][...] = ins[0].clip(0)\n")
+    (tmp_path / "table.txt").write_text("1")
+    kernel = importlib.import_module("long_running").running
+    try:
+        signature = signature_of(tg.relu(tg.input("x", (4, 8))))
+        add_row(database, kernel, signature)
+        assert PriceBook(database, ("numpy",), 1e-3).load().why_not(kernel, signature, {}) is None
+        (tmp_path / "table.txt").write_text("2")
+        said = PriceBook(database, ("numpy",), 1e-3).load().why_not(kernel, signature, {}) or ""
+        assert "table.txt was changed after this process imported it; start this process again" in said
+        with Judge(database) as judge, pytest.raises(JudgeError, match=r"'numpy\.running' cannot be judged: .*table\.txt was "):
+            judge.examine(kernel, signature, {})
+    finally:
+        unregister("numpy.running")
