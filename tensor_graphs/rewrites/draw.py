@@ -216,7 +216,7 @@ class Draw:
                 raise Unfit("too large a tensor was drawn")
             kind = leaves.parameter if name in self.rule.parameters else leaves.input
             self.bound[name] = kind(name, shape, dtype)
-        return self.bound[name]  # type: ignore[no-any-return]
+        return self.bound[name]
 
     def tops(self) -> tuple[Node, ...]:
         """The patterns, built. Raises Unfit."""
