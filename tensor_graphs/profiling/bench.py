@@ -13,17 +13,17 @@ from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import urandom
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.profiling.blocks import WARM_UP, Name
+from tensor_graphs.profiling.blocks import WARM_UP
 from tensor_graphs.profiling.clock import Watched, busy_seconds, now, others_running, sleep, switches
 from tensor_graphs.profiling.inputs import Point, Stir, make_inputs, point_inputs, stir, stirred, unstir
 from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded
 from tensor_graphs.profiling.reference_stream import FEW_QUIET, QUIET, Kind, ReferenceStream, level_of, reference_stream
+from tensor_graphs.profiling.replies import MOST_RUNS, Name
 from tensor_graphs.profiling.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
 from tensor_graphs.profiling.turns import QUIET_SECONDS
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
@@ -49,8 +49,6 @@ and no fewer than the second"""
 
 WAITED_FOR = 0.15
 """seconds: of a block that has more time than this, the rest is time enough to wait in"""
-
-MOST_RUNS = 20_000
 
 COMPARABLE = 3
 """where the oracle is slow it is asked about every third run at most"""
@@ -127,9 +125,9 @@ class _Shown:
 class Bench:
     """One kernel on one graph: shows it points, keeps what it returned in a file, times it."""
 
-    def __init__(self, graph: Graph, kernel: Any, folder: Path, job: int) -> None:
-        self.graph, self.kernel = graph, kernel
-        self.file = output_file(folder, job).open("wb")
+    def __init__(self, graph: Graph, kernel: Any, file: int) -> None:
+        """file: where outputs are added, as a descriptor."""
+        self.graph, self.kernel, self.file = graph, kernel, file
         self.parameters = prepared_names(graph, kernel)
         self.plan = single_kernel_plan(with_parameters(graph, self.parameters), kernel)
         self._make_views = lambda: single_kernel_plan(with_parameters(views_graph(graph), self.parameters), kernel)
@@ -200,9 +198,12 @@ class Bench:
         return set()
 
     def _keep(self, out: Mapping[str, Guarded], values: Mapping[str, np.ndarray]) -> None:
-        """Put outputs where the judge looks for them: one behind the other in one file (a file each takes 2 ms)."""
+        """Put outputs where the judge looks for them: one behind the other in one file (a file each takes 2 ms). At once: what
+        lay in a buffer could come behind the outputs of the next job."""
         for name in out:
-            self.file.write(values[name].data)
+            left = values[name].data
+            while left:
+                left = left[os.write(self.file, left):]
         self.replies.append({"shapes": {n: g.array.shape for n, g in out.items()}, "outside": [], "mutated": False})
 
     def late(self) -> None:
@@ -288,7 +289,6 @@ class Bench:
         wanted = ask()["runs"]
         for run in wanted:
             self._keep(out, (renewed if run in renewed.numbers() else kept).of(run))
-        self.file.close()
         self.replies[-1]["outside"] = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
         looked_at = range(copies) if copies * nbytes <= KEPT_BYTES else {0, *(run % copies for run in wanted)}
         self.replies[-1]["mutated"] = digest(large) != before or not all(_equal(sets[k], exact) for k in looked_at)
@@ -437,11 +437,6 @@ def grow_heap() -> None:
     where it has seen one freed (mallopt(3), M_MMAP_THRESHOLD). Whether that has happened would else hang on what ran before.
     """
     np.empty(HEAP_BYTES, dtype=np.uint8)
-
-
-def output_file(folder: Path, job: int) -> Path:
-    """Where the worker puts the outputs of a job and the judge looks for them."""
-    return folder / f"{job}.bin"
 
 
 def threads_alive() -> int:

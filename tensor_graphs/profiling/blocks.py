@@ -25,16 +25,12 @@ The socket between the two takes some 0.1 ms, so a block lasts 10 ms at least.
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tensor_graphs.profiling.protocol import SaidError
 from tensor_graphs.profiling.reference_stream import level_of
-
-Name = Literal["nothing", "cold", "plain", "hot", "same", "new"]
+from tensor_graphs.profiling.replies import End, Name, SaidError
 
 WARM_UP = 2
 """runs of a block that do not count"""
@@ -79,29 +75,20 @@ class Block:
     wall: float
     counted: float
     walk: float
-    whole: list[float] = field(default_factory=list)
-    calls: list[float] = field(default_factory=list)
-    busy: list[float] = field(default_factory=list)
-    switches: list[float] = field(default_factory=list)
-    reference: list[float] = field(default_factory=list)
+    whole: Sequence[float] = ()
+    calls: Sequence[float] = ()
+    busy: Sequence[float] = ()
+    switches: Sequence[float] = ()
+    reference: Sequence[float] = ()
     others: float = 0.0
 
     @staticmethod
-    def of(said: Mapping[str, Any], wall: float, others: float) -> Block:
-        """The block that a worker claims. Raises SaidError when that is not one."""
-        try:
-            name = str(said["name"])
-            first = int(said["first"])
-            counted, walk = float(said["counted"]), float(said["walk"])
-            lists = {what: [float(s) for s in said[what]] for what in ("whole", "calls", "busy", "switches", "reference")}
-        except (KeyError, TypeError, ValueError) as e:
-            raise SaidError(f"a block of runs was told of as {str(said)[:200]}") from e
-        lengths = [len(each) for each in lists.values()]
-        if name not in get_args(Name) or len(set(lengths)) != 1 or lengths[0] <= WARM_UP:
-            raise SaidError(f"a block {name!r} with lists of {', '.join(map(str, lengths))} times")
-        if not all(math.isfinite(each) for each in (counted, walk, *(s for times in lists.values() for s in times))):
-            raise SaidError(f"a block {name!r} with times that are no numbers")
-        return Block(cast(Name, name), first, wall, counted, walk, others=others, **lists)
+    def of(said: End, wall: float, others: float) -> Block:
+        """The block that a worker claims. Raises SaidError where it has too few runs."""
+        if len(said.whole) <= WARM_UP:
+            raise SaidError(f"a block {said.name!r} of {len(said.whole)} runs")
+        return Block(said.name, said.first, wall, said.counted, said.walk, said.whole, said.calls, said.busy, said.switches,
+                     said.reference, others)
 
     def seconds(self) -> list[float]:
         """Of each run, what it took: its calls, and what it took longer than they and a walk explain."""

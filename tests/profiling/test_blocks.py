@@ -12,7 +12,7 @@ from tensor_graphs.profiling import process_tree
 from tensor_graphs.profiling.bench import Timing
 from tensor_graphs.profiling.blocks import OTHERS_SLACK, Block, uneven
 from tensor_graphs.profiling.inputs import Point
-from tensor_graphs.profiling.protocol import SaidError
+from tensor_graphs.profiling.replies import End, SaidError, parse
 
 RUNS = 40
 
@@ -24,24 +24,31 @@ def claimed(**changed: Any) -> dict[str, Any]:
             "switches": [0] * RUNS, "reference": [5e-5] * RUNS, **changed}
 
 
+def heard(said: dict[str, Any], wall: float, others: float) -> Block:
+    """As the judge takes it."""
+    end = parse({"mark": "end", **said})
+    assert isinstance(end, End)
+    return Block.of(end, wall, others)
+
+
 LUMPS = [50e-3] * 4 + [1e-3] * (RUNS - 4)
 
 
 def test_a_few_runs_that_did_the_work_of_others_are_suspicious() -> None:
-    assert uneven(Block.of(claimed(), 0.05, 0.0)) == ""
-    assert "a few did the work of others" in uneven(Block.of(claimed(busy=LUMPS), 0.25, 0.0))
-    assert "a few did the work of others" in uneven(Block.of(claimed(busy=LUMPS), 0.25, OTHERS_SLACK))
+    assert uneven(heard(claimed(), 0.05, 0.0)) == ""
+    assert "a few did the work of others" in uneven(heard(claimed(busy=LUMPS), 0.25, 0.0))
+    assert "a few did the work of others" in uneven(heard(claimed(busy=LUMPS), 0.25, OTHERS_SLACK))
 
 
 def test_where_other_programs_worked_threads_that_waited_for_each_other_are_not() -> None:
-    assert uneven(Block.of(claimed(busy=LUMPS), 0.25, 0.1)) == ""
+    assert uneven(heard(claimed(busy=LUMPS), 0.25, 0.1)) == ""
 
 
 @pytest.mark.parametrize("wrong", [{"name": "warm"}, {"whole": [1e-3]}, {"calls": ["soon"] * RUNS}, {"counted": float("nan")},
                                    {"reference": None}])
 def test_a_claim_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SaidError, match="block"):
-        Block.of(claimed(**wrong), 0.05, 0.0)
+        heard(claimed(**wrong), 0.05, 0.0)
 
 
 def test_a_run_is_asked_by_what_is_drawn_for_it_and_one_that_is_compared_with_a_slow_oracle_is_not() -> None:
