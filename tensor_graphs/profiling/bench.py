@@ -426,6 +426,7 @@ class _Runs:
             raise ReplacedError(names)
         say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,
              "busy": busy, "switches": switched_by, "reference": passed})
+        ask()                                                       # the judge looks at how long this process had to wait
         if kept is not None and name != "nothing":
             say({"mark": "returned", "digests": kept.digests()})
 

@@ -637,6 +637,7 @@ class _Hearing:
         self.digests: dict[int, str] = {}
         """of each run whose outputs the worker has kept, as they were at the end of its block"""
         self._begun, self._secret, self._others = 0.0, 0, 0.0
+        self._waited: float | None = None
         self._secrets: list[tuple[int, int]] = []
         """of each block: its first run, and the seed of its runs"""
         self._salts: Mapping[int, int] = {}
@@ -663,13 +664,17 @@ class _Hearing:
             case Begin():
                 if len(self.blocks) >= MOST_BLOCKS:
                     raise SaidError("more blocks were begun than any measurement has")
-                self._begun, self._secret, self._others = heard, secrets.randbits(62), self.others()
+                self._secret, self._others, self._waited = secrets.randbits(62), self.others(), self.waited()
+                self._begun = time.perf_counter()                   # the worker does nothing before it is answered
                 return {"secret": self._secret}
             case End():
                 if said.first != sum(len(b.whole) for b in self.blocks):
                     raise SaidError(f"the first run of a block was told of as {said.first}")
-                self.blocks.append(Block.of(said, heard - self._begun, self.others() - self._others))
+                before, after = self._waited, self.waited()
+                waited = None if before is None or after is None else after - before
+                self.blocks.append(Block.of(said, heard - self._begun, self.others() - self._others, waited))
                 self._secrets.append((said.first, self._secret))
+                return {"heard": True}
             case Returned():
                 last = self.blocks[-1]
                 if not said.digests.keys() <= set(range(last.first + WARM_UP, last.first + len(last.whole))):
@@ -699,6 +704,11 @@ class _Hearing:
         """Seconds for which the processors have worked for others than the worker and this process."""
         worker = self.judge.worker.pid
         return process_tree.machine_worked() - (process_tree.worked(worker) if worker else 0.0) - time.process_time()
+
+    def waited(self) -> float | None:
+        """Seconds for which the worker, and this thread, could have worked and had no processor; None where nobody knows."""
+        found = process_tree.waited(str(self.judge.worker.pid)), process_tree.waited("thread-self")
+        return None if None in found else sum(each for each in found if each)
 
     def secret_of(self, run: int) -> tuple[int, int]:
         """The seed of the block that a run was in, and what was drawn for the run, as the worker says."""
