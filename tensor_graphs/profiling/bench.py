@@ -7,6 +7,7 @@ having returned shows.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from bisect import insort
@@ -69,6 +70,9 @@ rests gets a share too, if a small one"""
 
 tracing, profiling = sys.gettrace, sys.getprofile
 """builtins, taken before any candidate is imported"""
+
+COLLECTING = gc.callbacks
+"""of the garbage collector, which calls them between two runs too"""
 
 
 class LateError(Exception):
@@ -256,6 +260,7 @@ class Bench:
         reference.level = min(reference.level, what.level)
         kept = _Kept(out, what)
         runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least, replaced)
+        self.settle()
         walk = bound[0].walk(sets[0], arrays, binding)
         undo = bound[0].executor.silence()
         runs.block("nothing", walk, 0.0, lambda k: bound[0], say, ask, _Kept(out, what))
@@ -402,8 +407,9 @@ class _Runs:
             busy.append(busy_seconds() - worked)
             switched_by.append(switches() - switched + others + others_running())
             calls.append(taken)
-            if tracing() is not None or profiling() is not None:
-                raise LateError("the kernel has set a trace or profile function, which works on after it has returned")
+            if tracing() is not None or profiling() is not None or COLLECTING:
+                raise LateError("the kernel has set a trace or profile function, or one of the garbage collector, which works on "
+                                "after it has returned")
             if kept is not None and count >= WARM_UP:
                 self.salts[k] = salt
                 kept.offer(k, self.out)

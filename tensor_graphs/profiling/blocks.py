@@ -173,7 +173,7 @@ def between(block: Block, nothing: Block) -> str:
     """How much longer the runs of a block took, as the judge saw it, than they claim; "" when they did not."""
     around = surrounds(nothing)
     outside = block.present() / len(block.whole) - around
-    claimed = statistics.fmean(block.whole)
+    claimed = statistics.fmean(map(min, block.whole, (calls + WALKS * block.walk + WALK_SLACK for calls in block.calls)))
     told = block.waited is not None
     share, slack, part = ((OUTSIDE_SHARE, OUTSIDE_SLACK, OUTSIDE_AROUND) if told else (UNTOLD_SHARE, UNTOLD_SLACK, UNTOLD_AROUND))
     if claimed >= share * outside - (slack + part * around) * (SLACK_BESIDE if told and block.beside() else 1.0):

@@ -418,7 +418,14 @@ class Judge:
         return replace(self._right(signature, tried), status="IMPLAUSIBLE", log=f"seen from outside: {why}")
 
     def _ask(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> Verdict | _Hearing:
-        """What a worker says, whose outputs are right; or why the kernel does not pass."""
+        """What a worker says, whose outputs are right; or why the kernel does not pass: then nothing else runs in the process in
+        which one from outside has failed."""
+        found = self._heard(kernel, signature, shown, timing)
+        if isinstance(found, Verdict) and not _ours(kernel):
+            self.worker.leave()
+        return found
+
+    def _heard(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> Verdict | _Hearing:
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
                "modules": [module_of(kernel)], "time": timing, "threads": self.threads}
         hearing = _Hearing(self, signature, shown, timing)
@@ -465,7 +472,7 @@ class Judge:
     def prepared(self, kernel: Kernel, signature: Signature) -> tuple[str, ...]:
         """The inputs from which this kernel prepares something, as it declares them. One from outside this package is asked in the
         worker: what it is made of may raise, hang, or answer with anything. Raises _Refused."""
-        if kernel.prepare is None or kernel.module.startswith("tensor_graphs."):
+        if kernel.prepare is None or _ours(kernel):
             return prepared_names(signature.graph, kernel)
         key = kernel.identity, signature.key
         if key not in self._prepared:
@@ -752,6 +759,11 @@ class _Refused(Exception):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.log)
         self.verdict = verdict
+
+
+def _ours(kernel: Kernel) -> bool:
+    """Whether a kernel is of this package."""
+    return kernel.module.startswith("tensor_graphs.")
 
 
 def _edited(kernel: Kernel) -> bool:

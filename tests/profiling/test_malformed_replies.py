@@ -51,16 +51,17 @@ class Stub(WorkerProcess):
         key = os.urandom(KEY_BYTES)
         mine, theirs = socket.socketpair()
         self._channel, self.pid = Channel(mine, key, judge=True), os.getpid()
-        threading.Thread(target=self._work, args=(theirs, key), daemon=True).start()
+        self._thread = threading.Thread(target=self._work, args=(theirs, key), daemon=True)
+        self._thread.start()
 
     def _work(self, sock: socket.socket, key: bytes) -> None:
-        with suppress(OSError), sock:
+        with suppress(OSError, KeyError), sock:                     # the judge has had enough
             channel = _Speaking(sock, key, self)
             job = channel.receive()
             reply = run_job(job, channel, list, self._outputs_end)
             self.on_job(self._outputs_end)
             channel.send(reply)
-            sock.recv(1)                                            # until the judge has had enough
+            sock.recv(1)
 
     def _ask(self, what: str) -> dict[str, Any]:
         return {"alive": True, "status": None, "left": 0}
@@ -69,6 +70,7 @@ class Stub(WorkerProcess):
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+            self._thread.join(10.0)                                 # what it adds to the outputs later would be the next job's
 
     kill = leave
 
