@@ -305,7 +305,7 @@ class _Kept:
 
     def __init__(self, out: Mapping[str, Guarded], timing: Timing, every: bool = False) -> None:
         self.timing, self.every = timing, every
-        self.most = max(2, KEPT_BYTES // max(1, sum(g.nbytes for g in out.values())))
+        self.most = most_kept(sum(g.nbytes for g in out.values()))
         self.secret = 0
         self.rng = np.random.default_rng()
         self.outputs: dict[int, dict[str, np.ndarray]] = {}
@@ -444,6 +444,11 @@ def grow_heap() -> None:
     where it has seen one freed (mallopt(3), M_MMAP_THRESHOLD). Whether that has happened would else hang on what ran before.
     """
     np.empty(HEAP_BYTES, dtype=np.uint8)
+
+
+def most_kept(nbytes: int) -> int:
+    """Of how many runs outputs of so many bytes are kept; the last run's are kept beside them."""
+    return max(2, KEPT_BYTES // max(1, nbytes))
 
 
 def threads_alive() -> int:

@@ -34,7 +34,7 @@ from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling import process_tree
 from tensor_graphs.profiling.adversarial import adversarial_points, settled
-from tensor_graphs.profiling.bench import PATIENCE, Timing
+from tensor_graphs.profiling.bench import PATIENCE, Timing, most_kept
 from tensor_graphs.profiling.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
 from tensor_graphs.profiling.clock import TIMER
 from tensor_graphs.profiling.descriptors import Given, InputError
@@ -694,12 +694,27 @@ class _Hearing:
                 others = sorted(self._salts.keys() - self.anew)
                 if not others or not self._salts.keys() <= self.digests.keys():
                     raise SaidError("outputs were kept of no run, or of runs of which it was not said what they have returned")
+                for due, kept in ((self._due("cold"), set(others)), (self._due("new"), self.anew)):
+                    if not kept <= due or len(kept) < min(len(due), self._most_kept()):
+                        raise SaidError(f"outputs were kept of {len(kept)} runs, and {len(due)} were due")
                 draw = secrets.SystemRandom().sample
                 anew = 1 if self.timing is not None and self.timing.ways else LOOKED_AT
                 self.runs = [*draw(others[:-1], min(LOOKED_AT, len(others) - 1)), others[-1],
                              *draw(sorted(self.anew), min(anew, len(self.anew)))]
                 return {"runs": self.runs}
         return None
+
+    def _due(self, name: str) -> set[int]:
+        """The runs of these blocks of which outputs are kept: who chooses among them chooses those in which the work was done."""
+        assert self.timing is not None
+        return {run for block, (first, secret) in zip(self.blocks, self._secrets, strict=True) if block.name == name
+                for run in range(first + WARM_UP, first + len(block.whole))
+                if name == "new" or self.timing.comparable(run, secret)}
+
+    def _most_kept(self) -> int:
+        assert self.timing is not None
+        types = [t.at(self.timing.point.binding) for t in self.signature.spec.outputs]
+        return most_kept(sum(int(t.size()) * t.dtype.itemsize for t in types))
 
     def end(self) -> None:
         """Raise SaidError unless all was said that a job says."""

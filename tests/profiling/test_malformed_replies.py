@@ -187,6 +187,8 @@ TIMED: dict[str, Change] = {
     "returns nothing": instead("returned", None),
     "keeps nothing": instead("kept", {"mark": "kept", "runs": [], "salts": []}),
     "keeps runs that were not": with_field("kept", "runs", lambda runs: [run + 10_000 for run in runs]),
+    "keeps all runs but one": lambda said: ({**said, "runs": said["runs"][1:], "salts": said["salts"][1:]}
+                                            if said.get("mark") == "kept" else said),
     "keeps a run twice": with_field("kept", "runs", lambda runs: [runs[0]] * len(runs)),
     "keeps runs without what was drawn": with_field("kept", "salts", []),
     "draws what is negative": with_field("kept", "salts", first(-1)),
