@@ -591,7 +591,7 @@ _machine: dict[str, object] = {}
 
 # ---- the clock, by a part of the time or in a part of the runs ----
 
-PART = 0.02
+PART = 0.002
 """of what a run took: it shows beside other programs too, for which a run may have waited most of its time (larger parts are in
 test_blocks.py)"""
 
