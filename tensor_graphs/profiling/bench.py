@@ -7,23 +7,24 @@ having returned shows.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import urandom
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.profiling.blocks import WARM_UP, Name
+from tensor_graphs.profiling.blocks import WARM_UP
 from tensor_graphs.profiling.clock import Watched, busy_seconds, now, others_running, sleep, switches
 from tensor_graphs.profiling.inputs import Point, Stir, make_inputs, point_inputs, stir, stirred, unstir
 from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded
 from tensor_graphs.profiling.reference_stream import FEW_QUIET, QUIET, Kind, ReferenceStream, level_of, reference_stream
+from tensor_graphs.profiling.replies import MOST_RUNS, Name
 from tensor_graphs.profiling.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
 from tensor_graphs.profiling.turns import QUIET_SECONDS
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
@@ -50,8 +51,6 @@ and no fewer than the second"""
 WAITED_FOR = 0.15
 """seconds: of a block that has more time than this, the rest is time enough to wait in"""
 
-MOST_RUNS = 20_000
-
 COMPARABLE = 3
 """where the oracle is slow it is asked about every third run at most"""
 
@@ -71,6 +70,9 @@ rests gets a share too, if a small one"""
 
 tracing, profiling = sys.gettrace, sys.getprofile
 """builtins, taken before any candidate is imported"""
+
+COLLECTING = gc.callbacks
+"""of the garbage collector, which calls them between two runs too"""
 
 
 class LateError(Exception):
@@ -127,9 +129,9 @@ class _Shown:
 class Bench:
     """One kernel on one graph: shows it points, keeps what it returned in a file, times it."""
 
-    def __init__(self, graph: Graph, kernel: Any, folder: Path, job: int) -> None:
-        self.graph, self.kernel = graph, kernel
-        self.file = output_file(folder, job).open("wb")
+    def __init__(self, graph: Graph, kernel: Any, file: int) -> None:
+        """file: where outputs are added, as a descriptor."""
+        self.graph, self.kernel, self.file = graph, kernel, file
         self.parameters = prepared_names(graph, kernel)
         self.plan = single_kernel_plan(with_parameters(graph, self.parameters), kernel)
         self._make_views = lambda: single_kernel_plan(with_parameters(views_graph(graph), self.parameters), kernel)
@@ -200,9 +202,12 @@ class Bench:
         return set()
 
     def _keep(self, out: Mapping[str, Guarded], values: Mapping[str, np.ndarray]) -> None:
-        """Put outputs where the judge looks for them: one behind the other in one file (a file each takes 2 ms)."""
+        """Put outputs where the judge looks for them: one behind the other in one file (a file each takes 2 ms). At once: what
+        lay in a buffer could come behind the outputs of the next job."""
         for name in out:
-            self.file.write(values[name].data)
+            left = values[name].data
+            while left:
+                left = left[os.write(self.file, left):]
         self.replies.append({"shapes": {n: g.array.shape for n, g in out.items()}, "outside": [], "mutated": False})
 
     def late(self) -> None:
@@ -255,6 +260,7 @@ class Bench:
         reference.level = min(reference.level, what.level)
         kept = _Kept(out, what)
         runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least, replaced)
+        self.settle()
         walk = bound[0].walk(sets[0], arrays, binding)
         undo = bound[0].executor.silence()
         runs.block("nothing", walk, 0.0, lambda k: bound[0], say, ask, _Kept(out, what))
@@ -288,7 +294,6 @@ class Bench:
         wanted = ask()["runs"]
         for run in wanted:
             self._keep(out, (renewed if run in renewed.numbers() else kept).of(run))
-        self.file.close()
         self.replies[-1]["outside"] = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
         looked_at = range(copies) if copies * nbytes <= KEPT_BYTES else {0, *(run % copies for run in wanted)}
         self.replies[-1]["mutated"] = digest(large) != before or not all(_equal(sets[k], exact) for k in looked_at)
@@ -300,7 +305,7 @@ class _Kept:
 
     def __init__(self, out: Mapping[str, Guarded], timing: Timing, every: bool = False) -> None:
         self.timing, self.every = timing, every
-        self.most = max(2, KEPT_BYTES // max(1, sum(g.nbytes for g in out.values())))
+        self.most = most_kept(sum(g.nbytes for g in out.values()))
         self.secret = 0
         self.rng = np.random.default_rng()
         self.outputs: dict[int, dict[str, np.ndarray]] = {}
@@ -402,8 +407,9 @@ class _Runs:
             busy.append(busy_seconds() - worked)
             switched_by.append(switches() - switched + others + others_running())
             calls.append(taken)
-            if tracing() is not None or profiling() is not None:
-                raise LateError("the kernel has set a trace or profile function, which works on after it has returned")
+            if tracing() is not None or profiling() is not None or COLLECTING:
+                raise LateError("the kernel has set a trace or profile function, or one of the garbage collector, which works on "
+                                "after it has returned")
             if kept is not None and count >= WARM_UP:
                 self.salts[k] = salt
                 kept.offer(k, self.out)
@@ -426,6 +432,7 @@ class _Runs:
             raise ReplacedError(names)
         say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,
              "busy": busy, "switches": switched_by, "reference": passed})
+        ask()                                                       # the judge looks at how long this process had to wait
         if kept is not None and name != "nothing":
             say({"mark": "returned", "digests": kept.digests()})
 
@@ -439,9 +446,9 @@ def grow_heap() -> None:
     np.empty(HEAP_BYTES, dtype=np.uint8)
 
 
-def output_file(folder: Path, job: int) -> Path:
-    """Where the worker puts the outputs of a job and the judge looks for them."""
-    return folder / f"{job}.bin"
+def most_kept(nbytes: int) -> int:
+    """Of how many runs outputs of so many bytes are kept; the last run's are kept beside them."""
+    return max(2, KEPT_BYTES // max(1, nbytes))
 
 
 def threads_alive() -> int:

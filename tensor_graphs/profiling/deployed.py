@@ -20,6 +20,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.paths.path import Path
 from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, module_of, timed_workload
+from tensor_graphs.profiling.replies import PathTold
 from tensor_graphs.profiling.samples import summarise
 from tensor_graphs.records.rows import TraceRecord
 
@@ -60,12 +61,20 @@ def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels:
            "modules": sorted({module_of(k) for k in kernels.values()}, key=str),
            "identities": {k.name: k.identity for k in kernels.values()}}
     reply = judge.worker.run(job, what=f"{len(paths)} whole paths")
-    if reply["status"] != "RAN":
-        wrong = dict(enumerate(paths)).get(reply.get("path", -1))
-        raise NotDeployed(str(reply.get("log", reply["status"])), wrong)
-    return [Deployed(path, tuple(found["whole"]), tuple(found["sums"]),
-                     {(key, name): tuple(samples) for key, name, samples in found["steps"]}, bool(found["quiet"]))
-            for path, found in zip(paths, reply["paths"], strict=True)]
+    if reply.status != "RAN":
+        wrong = dict(enumerate(paths)).get(reply.path)
+        raise NotDeployed(reply.log or reply.status, wrong)
+    if len(reply.paths) != len(paths) or not all(map(_goes_with, reply.paths, paths)):
+        raise NotDeployed("what the worker said of whole paths does not go with what it was asked")
+    return [Deployed(path, found.whole, found.sums, found.steps, found.quiet)
+            for path, found in zip(paths, reply.paths, strict=True)]
+
+
+def _goes_with(told: PathTold, path: Path) -> bool:
+    """Whether times are told of steps that this path has, of as many runs of each."""
+    runs = len(told.whole)
+    return 0 < runs == len(told.sums) and all(path.choices.get(key) == name and len(times) == runs
+                                              for (key, name), times in told.steps.items())
 
 
 def foreign(kernel: Kernel) -> bool:

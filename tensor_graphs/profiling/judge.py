@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
@@ -34,14 +33,14 @@ from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling import process_tree
 from tensor_graphs.profiling.adversarial import adversarial_points, settled
-from tensor_graphs.profiling.bench import PATIENCE, Timing, output_file
-from tensor_graphs.profiling.blocks import LEAST_SECONDS, Block, implausible
+from tensor_graphs.profiling.bench import PATIENCE, Timing, most_kept
+from tensor_graphs.profiling.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
 from tensor_graphs.profiling.clock import TIMER
 from tensor_graphs.profiling.descriptors import Given, InputError
 from tensor_graphs.profiling.inputs import Point, Stir, changeable, largest_sizes, point_inputs, stirred, work_points
 from tensor_graphs.profiling.memory_guards import digest
-from tensor_graphs.profiling.protocol import SaidError
 from tensor_graphs.profiling.reference_stream import Kind
+from tensor_graphs.profiling.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told
 from tensor_graphs.profiling.single import prepared_names
 from tensor_graphs.profiling.tampering import Names
 from tensor_graphs.profiling.weighing import found_quiet, weigh
@@ -130,7 +129,8 @@ BIG_TRAFFIC = 2.5e8
 
 
 ABOUT_RIGHT = ("language", "meaning", "kernels.signature", "profiling.adversarial", "profiling.descriptors", "profiling.extremes",
-               "profiling.inputs", "profiling.judge", "profiling.protocol", "profiling.single", "profiling.worker_process")
+               "profiling.inputs", "profiling.judge", "profiling.protocol", "profiling.replies", "profiling.single",
+               "profiling.worker_process")
 """modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
 replace what is in them; a judge that finds that it did gives no verdict"""
 
@@ -203,13 +203,24 @@ class Asked:
 
 
 def out_of_reach(kernel: Kernel) -> str | None:
-    """None, or why no other process can import the kernel that this one runs (then it can neither be compared nor measured)."""
+    """None, or why no other process can import the kernel that this one runs, or no row can name it (it is then neither compared
+    nor measured)."""
+    texts = (kernel.name, kernel.backend, kernel.op, kernel.module, kernel.source, kernel.toolchain)
+    if not all(type(each) is str and _encodes(each) for each in texts) or type(kernel.in_place) is not tuple:
+        return "its name, backend, op, module, source and toolchain have to be texts, in_place a tuple"
     if kernel.module == MAIN and getattr(sys.modules.get(MAIN), "__file__", None) is None:
         return "it was defined in an interactive session, where no other process finds it; put it into a file"
     changed = kernel.code.changed()
     if changed is not None:
         return f"{changed} was changed after this process imported it; start this process again, so that it runs what is compared"
     return None
+
+
+def _encodes(text: str) -> bool:
+    try:
+        return "\0" not in text and text.encode() is not None
+    except UnicodeEncodeError:                                      # half of a pair
+        return False
 
 
 class Judge:
@@ -229,6 +240,7 @@ class Judge:
         self._secrets: dict[str, int] = {}
         self._levels: dict[tuple[bool, Kind], float] = {}
         """of the reference streams (native or not, kind), the lowest seen [s]"""
+        self._prepared: dict[tuple[str, str], tuple[str, ...]] = {}
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -300,7 +312,7 @@ class Judge:
         base = max(found[:-1] or found, key=lambda p: sum(n for _, n in p.sizes if n <= 32))
         again = found.index(base) + 1
         other = Point(base.sizes, self.secret(signature), like=base.seed)
-        kept = prepared_names(signature.graph, kernel)
+        kept = self.prepared(kernel, signature)
         ways = [stirred(signature.graph, base.sizes, other.seed, number, kept) for number in (0, 2)]
         found[again:again] = [other, *(replace(other, stirred=way) for way in ways)]
         if not _big(signature, base.binding):
@@ -364,7 +376,11 @@ class Judge:
                 hearings[number].append(heard)
 
         for number, each in enumerate(asked):
-            if each.time_at is None or (several and each.verify):
+            try:
+                self.prepared(each.kernel, each.signature)
+            except _Refused as e:
+                verdicts[number] = e.verdict
+            if number not in verdicts and (each.time_at is None or (several and each.verify)):
                 hear(number, self._ask(each.kernel, each.signature, self._shown(each), None))
         for part in range(MOST_ROUNDS * parts if several else 1):
             for number, each in enumerate(asked):
@@ -405,25 +421,31 @@ class Judge:
         return replace(self._right(signature, tried), status="IMPLAUSIBLE", log=f"seen from outside: {why}")
 
     def _ask(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> Verdict | _Hearing:
-        """What a worker says, whose outputs are right; or why the kernel does not pass."""
+        """What a worker says, whose outputs are right; or why the kernel does not pass: then nothing else runs in the process in
+        which one from outside has failed."""
+        found = self._heard(kernel, signature, shown, timing)
+        if isinstance(found, Verdict) and not _ours(kernel):
+            self.worker.leave()
+        return found
+
+    def _heard(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> Verdict | _Hearing:
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
                "modules": [module_of(kernel)], "time": timing, "threads": self.threads}
-        looked_at = 1 if timing is not None and timing.ways else LOOKED_AT
-        hearing = _Hearing(self, signature, shown, compare_at_once=timing is None, looked_at_anew=looked_at)
+        hearing = _Hearing(self, signature, shown, timing)
         self.worker.imports = imports_of(kernel.backend)
         try:
-            reply = self.worker.run(job, hearing, self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}")
-            if reply["status"] == "OTHER":
-                raise KernelError(reply["log"] + "\n  fix: start this process again, so that both see the same source")
-            if reply["status"] == "INPUT":
-                raise InputError(reply["log"])
-            if reply["status"] != "RAN":
-                return _without_numbers(reply["status"], reply.get("log", ""))
+            reply = self.worker.run(job, hearing, self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}",
+                                    hearing.forget)
+            if reply.status != "RAN":
+                return self._not_run(kernel, reply, hearing)
+            hearing.end()
             wrong = hearing.compared()
             if wrong is not None:
                 return wrong
             if timing is not None:
-                for run, found in zip(hearing.runs, _told(reply, len(hearing.runs)), strict=True):
+                if len(reply.points) != len(hearing.runs):
+                    raise SaidError(f"outputs of {len(reply.points)} runs were told of, and {len(hearing.runs)} are due")
+                for run, found in zip(hearing.runs, reply.points, strict=True):
                     secret, salt = hearing.secret_of(run)
                     way = self._way(kernel, signature, timing, run, secret, salt)
                     values = {"anew": (secret ^ salt, timing.anew)} if run in hearing.anew else {"stirred": way}
@@ -434,10 +456,44 @@ class Judge:
             return hearing
         except SaidError as e:
             self.worker.kill()
-            return _without_numbers("RUNTIME_ERROR", f"what the worker said does not go together: {e}")
+            return _disjointed(e)
         finally:
             hearing.close()
-            self._sweep()
+
+    def _not_run(self, kernel: Kernel, reply: Reply, hearing: _Hearing) -> Verdict:
+        """What a reply other than RAN means. Raises KernelError and InputError where that is no kernel's fault, as far as can be
+        seen from here: a candidate may say so too."""
+        match reply.status:
+            case "OTHER" if not hearing.loaded and kernel.code.changed() is not None:
+                raise KernelError(reply.log + "\n  fix: start this process again, so that both see the same source")
+            case "INPUT" if hearing.timing is not None:
+                point_inputs(hearing.signature.graph, hearing.timing.point)        # raises InputError where it is true
+            case "RUNTIME_ERROR" | "COMPILE_ERROR" | "TIMEOUT":
+                return _without_numbers(reply.status, reply.log)
+        raise SaidError(f"{reply.status}: {reply.log}")
+
+    def prepared(self, kernel: Kernel, signature: Signature) -> tuple[str, ...]:
+        """The inputs from which this kernel prepares something, as it declares them. One from outside this package is asked in the
+        worker: what it is made of may raise, hang, or answer with anything. Raises _Refused."""
+        if kernel.prepare is None or _ours(kernel):
+            return prepared_names(signature.graph, kernel)
+        key = kernel.identity, signature.key
+        if key not in self._prepared:
+            job = {"kind": "declared", "graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity,
+                   "modules": [module_of(kernel)]}
+            hearing = _Hearing(self, signature, (), None)
+            self.worker.imports = imports_of(kernel.backend)
+            reply = self.worker.run(job, hearing, self.limit(signature, (), None), f"{kernel.name} on {signature.title()}",
+                                    hearing.forget)
+            try:
+                if reply.status != "RAN":
+                    raise _Refused(self._not_run(kernel, reply, hearing))
+                if not set(reply.names) <= signature.graph.inputs.keys():
+                    raise SaidError(f"it prepares from {', '.join(reply.names)}, which are no inputs")
+            except SaidError as e:
+                raise _Refused(_disjointed(e)) from e
+            self._prepared[key] = reply.names
+        return self._prepared[key]
 
     def secret(self, signature: Signature) -> int:
         """The seed of values that show a remembered or prepared answer: drawn for each signature, stored with the row."""
@@ -455,18 +511,16 @@ class Judge:
             raise JudgeError(f"{signature.title()} has no value at {dict(time_at)}, so it cannot be timed there")
         return timing
 
-    @staticmethod
-    def _anew(asked: Asked) -> tuple[str, ...]:
+    def _anew(self, asked: Asked) -> tuple[str, ...]:
         """The operands that can get new values altogether, once in a measurement: it takes long, and the oracle is asked again."""
         given = {name for name, _ in asked.given}
-        kept = prepared_names(asked.signature.graph, asked.kernel)
+        kept = self.prepared(asked.kernel, asked.signature)
         names = changeable(asked.signature.graph, _pairs(asked.time_at or {}), kept)
         return tuple(name for name in names if name not in given)
 
-    @staticmethod
-    def _way(kernel: Kernel, signature: Signature, timing: Timing, run: int, secret: int, salt: int) -> Stir:
+    def _way(self, kernel: Kernel, signature: Signature, timing: Timing, run: int, secret: int, salt: int) -> Stir:
         """How the operands of a timed run were stirred."""
-        kept = prepared_names(signature.graph, kernel)
+        kept = self.prepared(kernel, signature)
         return stirred(signature.graph, timing.point.sizes, *timing.way(run, secret, salt), kept)
 
     def _right(self, signature: Signature, hearings: Sequence[_Hearing]) -> Verdict:
@@ -514,12 +568,7 @@ class Judge:
         flops = flops if signature.spec.op.name in ("linear", "dot") else 0.0
         return max(traffic / self.rates.bandwidth, flops / self.rates.flops) / IMPLAUSIBLE_FACTOR
 
-    def _sweep(self) -> None:
-        """Remove what the worker has left in files."""
-        for file in Path(self.worker.folder.name).glob("*.bin"):
-            file.unlink()
-
-    def _compare(self, signature: Signature, point: Point, found: _Told, file: BinaryIO, worst: list[float],
+    def _compare(self, signature: Signature, point: Point, found: Told, file: BinaryIO, worst: list[float],
                  returned: str | None = None) -> Verdict | None:
         """None, or why the outputs that come next in the file are wrong; `worst` collects the errors. returned: their digest as it
         was when the block ended in which the kernel returned them."""
@@ -581,17 +630,16 @@ class Judge:
 class _Hearing:
     """What the judge hears from the worker in the middle of a job, and when: outputs that are there, blocks that begin and end."""
 
-    def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], compare_at_once: bool,
-                 looked_at_anew: int = LOOKED_AT) -> None:
-        """compare_at_once: nothing is being timed meanwhile, so that the judge may work. looked_at_anew: runs on operands that are
-        new altogether of which the outputs are compared."""
-        self.judge, self.signature, self.points, self.compare_at_once = judge, signature, points, compare_at_once
-        self.looked_at_anew = looked_at_anew
+    def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], timing: Timing | None) -> None:
+        self.judge, self.signature, self.points, self.timing = judge, signature, points, timing
         self._file: BinaryIO | None = None
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """What was said so far: the job is begun, maybe again."""
         self.close()
+        self.before: type[Mark] | None = None
+        """the word before this one"""
         self.blocks: list[Block] = []
         self.worst = [0.0, 0.0, 0.0, 0.0]
         self.runs: list[int] = []
@@ -599,55 +647,93 @@ class _Hearing:
         self.digests: dict[int, str] = {}
         """of each run whose outputs the worker has kept, as they were at the end of its block"""
         self._begun, self._secret, self._others = 0.0, 0, 0.0
+        self._waited: float | None = None
         self._secrets: list[tuple[int, int]] = []
         """of each block: its first run, and the seed of its runs"""
-        self._salts: dict[int, int] = {}
-        self._shown: list[_Told] = []
+        self._salts: Mapping[int, int] = {}
+        self._shown: tuple[Told, ...] = ()
         self._verdict: tuple[Verdict | None] | None = None
 
-    def __call__(self, said: dict[str, Any], heard: float) -> dict[str, Any] | None:
-        """Raises SaidError."""
-        match said["mark"]:
-            case "loaded":
-                pass
-            case "shown":                                           # the first word of a job, and of one that is tried again
-                self._forget()
-                self._shown = _told(said, len(self.points))
-                if self.compare_at_once:
+    @property
+    def loaded(self) -> bool:
+        """Whether the kernel was imported, as the worker says."""
+        return self.before is not None
+
+    def __call__(self, said: Mark, heard: float) -> dict[str, Any] | None:
+        """Raises SaidError, also for a word that is not due: a block that displeases cannot be told of again."""
+        if type(said) not in AFTER[self.before] or (self.timing is None and isinstance(said, Begin)):
+            raise SaidError(f"{type(said).__name__} after {'nothing' if self.before is None else self.before.__name__}")
+        self.before = type(said)
+        match said:
+            case Shown():
+                if len(said.points) != len(self.points):
+                    raise SaidError(f"outputs at {len(said.points)} points were told of, and {len(self.points)} are due")
+                self._shown = said.points
+                if self.timing is None:                             # nothing is being timed meanwhile, so that there is time for it
                     self.compared()
-            case "begin":
-                self._begun, self._secret, self._others = heard, secrets.randbits(62), self.others()
+            case Begin():
+                if len(self.blocks) >= MOST_BLOCKS:
+                    raise SaidError("more blocks were begun than any measurement has")
+                self._secret, self._others, self._waited = secrets.randbits(62), self.others(), self.waited()
+                self._begun = time.perf_counter()                   # the worker does nothing before it is answered
                 return {"secret": self._secret}
-            case "end":
-                self.blocks.append(Block.of(said, heard - self._begun, self.others() - self._others))
-                self._secrets.append((self.blocks[-1].first, self._secret))
-            case "returned":
-                try:
-                    self.digests = {int(run): str(each) for run, each in said["digests"]} | self.digests
-                except (KeyError, TypeError, ValueError) as e:
-                    raise SaidError("what a block has returned was not said") from e
-            case "kept":                                            # chosen now, when all runs are over
-                try:
-                    self._salts = {int(n): int(salt) for n, salt in zip(said["runs"], said["salts"], strict=True)}
-                    first = next((b.first for b in self.blocks if b.name == "new"), math.inf)
-                    self.anew = {run for run in self._salts if run >= first}
-                    *others, last = sorted(self._salts.keys() - self.anew)
-                except (KeyError, TypeError, ValueError) as e:
-                    raise SaidError(f"outputs were kept of the runs {said.get('runs')}") from e
-                if not self._salts.keys() <= self.digests.keys():
-                    raise SaidError("of some runs it was not said what they have returned")
+            case End():
+                if said.first != sum(len(b.whole) for b in self.blocks):
+                    raise SaidError(f"the first run of a block was told of as {said.first}")
+                before, after = self._waited, self.waited()
+                waited = None if before is None or after is None else after - before
+                self.blocks.append(Block.of(said, heard - self._begun, self.others() - self._others, waited))
+                self._secrets.append((said.first, self._secret))
+                return {"heard": True}
+            case Returned():
+                last = self.blocks[-1]
+                if not said.digests.keys() <= set(range(last.first + WARM_UP, last.first + len(last.whole))):
+                    raise SaidError("digests were told of runs that are not of their block")
+                self.digests |= said.digests
+            case Kept():                                            # chosen now, when all runs are over
+                self._salts = said.salts
+                first = next((b.first for b in self.blocks if b.name == "new"), math.inf)
+                self.anew = {run for run in self._salts if run >= first}
+                others = sorted(self._salts.keys() - self.anew)
+                if not others or not self._salts.keys() <= self.digests.keys():
+                    raise SaidError("outputs were kept of no run, or of runs of which it was not said what they have returned")
+                for due, kept in ((self._due("cold"), set(others)), (self._due("new"), self.anew)):
+                    if not kept <= due or len(kept) < min(len(due), self._most_kept()):
+                        raise SaidError(f"outputs were kept of {len(kept)} runs, and {len(due)} were due")
                 draw = secrets.SystemRandom().sample
-                self.runs = [*draw(others, min(LOOKED_AT, len(others))), last,
-                             *draw(sorted(self.anew), min(self.looked_at_anew, len(self.anew)))]
+                anew = 1 if self.timing is not None and self.timing.ways else LOOKED_AT
+                self.runs = [*draw(others[:-1], min(LOOKED_AT, len(others) - 1)), others[-1],
+                             *draw(sorted(self.anew), min(anew, len(self.anew)))]
                 return {"runs": self.runs}
-            case other:
-                raise SaidError(f"{other!r} is no word of a worker's")
         return None
+
+    def _due(self, name: str) -> set[int]:
+        """The runs of these blocks of which outputs are kept: who chooses among them chooses those in which the work was done."""
+        assert self.timing is not None
+        return {run for block, (first, secret) in zip(self.blocks, self._secrets, strict=True) if block.name == name
+                for run in range(first + WARM_UP, first + len(block.whole))
+                if name == "new" or self.timing.comparable(run, secret)}
+
+    def _most_kept(self) -> int:
+        assert self.timing is not None
+        types = [t.at(self.timing.point.binding) for t in self.signature.spec.outputs]
+        return most_kept(sum(int(t.size()) * t.dtype.itemsize for t in types))
+
+    def end(self) -> None:
+        """Raise SaidError unless all was said that a job says."""
+        last = Shown if self.timing is None else Kept
+        if self.before is not last:
+            raise SaidError(f"the job ended without the word {last.__name__}")
 
     def others(self) -> float:
         """Seconds for which the processors have worked for others than the worker and this process."""
         worker = self.judge.worker.pid
         return process_tree.machine_worked() - (process_tree.worked(worker) if worker else 0.0) - time.process_time()
+
+    def waited(self) -> float | None:
+        """Seconds for which the worker, and this thread, could have worked and had no processor; None where nobody knows."""
+        found = process_tree.waited(str(self.judge.worker.pid)), process_tree.waited("thread-self")
+        return None if None in found else sum(each for each in found if each)
 
     def secret_of(self, run: int) -> tuple[int, int]:
         """The seed of the block that a run was in, and what was drawn for the run, as the worker says."""
@@ -657,8 +743,6 @@ class _Hearing:
         """None, or why the outputs at the points are wrong."""
         if self._verdict is None:
             wrong = None
-            if len(self._shown) != len(self.points):
-                raise SaidError("it has not said what it returned")
             for point, found in zip(self.points, self._shown, strict=True):
                 wrong = self.judge._compare(self.signature, point, found, self.file(), self.worst)
                 if wrong is not None:
@@ -669,7 +753,7 @@ class _Hearing:
     def file(self) -> BinaryIO:
         """Of the outputs; behind those that were compared."""
         if self._file is None:
-            self._file = output_file(Path(self.judge.worker.folder.name), self.judge.worker.count).open("rb")
+            self._file = self.judge.worker.outputs()
         return self._file
 
     def close(self) -> None:
@@ -678,25 +762,26 @@ class _Hearing:
             self._file = None
 
 
-@dataclass(frozen=True)
-class _Told:
-    """What a worker says of one run's outputs. outside: where memory was touched that is not the kernel's."""
+AFTER: Mapping[type[Mark] | None, tuple[type[Mark], ...]] = {
+    None: (Loaded,), Loaded: (Shown,), Shown: (Begin,), Begin: (End,), End: (Returned, Begin, Kept), Returned: (Begin, Kept),
+    Kept: ()}
+"""word -> those that may come next"""
 
-    shapes: Mapping[str, tuple[int, ...]]
-    outside: tuple[str, ...]
-    mutated: bool
+MOST_BLOCKS = 7
+"""of one worker's measurement: every name once, cold twice"""
 
 
-def _told(said: Mapping[str, Any], count: int) -> list[_Told]:
-    """Of so many runs. Raises SaidError when it is not that."""
-    try:
-        found = [_Told({str(n): tuple(int(s) for s in shape) for n, shape in each["shapes"].items()},
-                       tuple(str(where) for where in each["outside"]), bool(each["mutated"])) for each in said["points"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise SaidError(f"outputs were told of as {str(said)[:200]}") from e
-    if len(found) != count:
-        raise SaidError(f"outputs of {len(found)} runs were told of, and {count} are due")
-    return found
+class _Refused(Exception):
+    """A kernel fails before it is run: with this verdict."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.log)
+        self.verdict = verdict
+
+
+def _ours(kernel: Kernel) -> bool:
+    """Whether a kernel is of this package."""
+    return kernel.module.startswith("tensor_graphs.")
 
 
 def _timed(hearings: Sequence[_Hearing]) -> list[list[Block]]:
@@ -713,6 +798,10 @@ def _worst(hearings: Sequence[_Hearing]) -> tuple[float, float, float, float]:
 
 def _without_numbers(status: Status, why: str) -> Verdict:
     return Verdict(status, None, None, None, None, why)
+
+
+def _disjointed(error: SaidError) -> Verdict:
+    return _without_numbers("RUNTIME_ERROR", f"what the worker said does not go together: {error}")
 
 
 def _pairs(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
@@ -741,7 +830,8 @@ def _within(signature: Signature, binding: Mapping[str, int], flops: float, traf
 def module_of(kernel: Kernel) -> tuple[str, str | None]:
     """What a worker imports to know a kernel: the module's name and its file."""
     module = sys.modules.get(kernel.module)
-    return kernel.module, getattr(module, "__file__", None)
+    file = getattr(module, "__file__", None)
+    return kernel.module, file if type(file) is str else None
 
 
 def verify_all(judge: Judge, pairs: Sequence[tuple[Kernel, Signature, Mapping[str, int]]]) -> None:

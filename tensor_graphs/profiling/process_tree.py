@@ -69,6 +69,15 @@ def worked(process: int) -> float:
     return (int(user) + int(system)) / TICKS
 
 
+def waited(thread: str) -> float | None:
+    """Seconds for which a thread (PID: the first of a process; "thread-self") could have worked and another program had its
+    processor; None where the system does not say."""
+    try:
+        return int(Path(f"/proc/{thread}/schedstat").read_text().split()[1]) * 1e-9       # ns: worked, waited; and how often
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 def machine_worked() -> float:
     """Seconds for which this machine's processors have worked, or were taken away by the host of a virtual one; 0 where the system
     does not say."""

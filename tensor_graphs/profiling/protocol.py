@@ -19,18 +19,22 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tensor_graphs.profiling.replies import read
+
 KEY_BYTES = 32
 SIGNATURE_BYTES = 32
 LONGEST = 256 << 20
-"""bytes of a frame"""
+"""bytes of a frame, …"""
+
+LONGEST_REPLY = 16 << 20
+"""… and of one that a worker sends: a block of 20,000 runs needs 2 MB"""
+
+SEND_SECONDS = 30.0
+"""the time that the worker may take to make room for what the judge says"""
 
 
 class Forged(Exception):
     """Something came that is no frame of the other side."""
-
-
-class SaidError(Exception):
-    """The worker's words do not go together: it did not say what a worker says, or somebody else spoke for it."""
 
 
 class Channel:
@@ -39,29 +43,32 @@ class Channel:
     def __init__(self, sock: socket.socket, key: bytes, *, judge: bool) -> None:
         self.socket = sock
         self._pack: Callable[[Any], bytes] = pickle.dumps if judge else _to_json
-        self._unpack: Callable[[bytes], Any] = json.loads if judge else pickle.loads
+        self._unpack: Callable[[bytes], Any] = read if judge else pickle.loads
+        self._longest = LONGEST_REPLY if judge else LONGEST
+        self._patience = SEND_SECONDS if judge else None
         mine, theirs = (b"judge", b"worker") if judge else (b"worker", b"judge")
         self._sign = _signer(key, mine)
         self._expect = _signer(key, theirs)
         self._sent = self._received = 0
 
     def send(self, value: dict[str, Any]) -> None:
-        """Raises BrokenPipeError or ConnectionResetError when nobody is at the other end."""
+        """Raises BrokenPipeError or ConnectionResetError when nobody is at the other end, and TimeoutError (the judge) when the
+        other end takes nothing."""
         data = self._pack(value)
-        self.socket.settimeout(None)
+        self.socket.settimeout(self._patience)
         self.socket.sendall(len(data).to_bytes(8, "little") + self._sign(self._sent, data) + data)
         self._sent += 1
 
-    def receive(self, deadline: float | None = None) -> dict[str, Any] | None:
+    def receive(self, deadline: float | None = None) -> Any:
         """The next frame; None when the other end has gone. deadline: on time.monotonic's clock.
 
-        Raises TimeoutError, and Forged, after which the conversation is over.
+        Raises TimeoutError; Forged, after which the conversation is over; and (the judge) SaidError.
         """
         head = self._exactly(8 + SIGNATURE_BYTES, deadline)
         if head is None:
             return None
         length = int.from_bytes(head[:8], "little")
-        if length > LONGEST:
+        if length > self._longest:
             raise Forged("what came is no frame: something else writes into the worker's socket")
         data = self._exactly(length, deadline)
         if data is None:
@@ -69,8 +76,7 @@ class Channel:
         if not hmac.compare_digest(head[8:], self._expect(self._received, data)):
             raise Forged("a frame is not signed by the worker: something else writes into its socket")
         self._received += 1
-        found: dict[str, Any] = self._unpack(data)
-        return found
+        return self._unpack(data)
 
     def _exactly(self, count: int, deadline: float | None) -> bytes | None:
         parts = []

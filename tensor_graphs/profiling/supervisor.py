@@ -30,8 +30,9 @@ PATIENCE = 1.0
 class Supervisor:
     """worker: its process number, 0 when there is none. ended: how the last one ended (waitpid's status), None while it lives."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self.control = control
+    def __init__(self, control: socket.socket, outputs: int) -> None:
+        """outputs: the file to which workers add what their kernels return."""
+        self.control, self.outputs = control, outputs
         self.parent = os.getppid()
         self.worker = 0
         self.ended: int | None = None
@@ -71,7 +72,7 @@ class Supervisor:
             os._exit(1)
         from tensor_graphs.profiling import worker
 
-        worker.serve(data)
+        worker.serve(data, self.outputs)
         os._exit(0)
 
     def say(self, value: dict[str, Any]) -> None:
@@ -147,11 +148,12 @@ def leave_with(parent: int) -> None:
 
 def main() -> None:
     control, data = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
-    os.set_inheritable(control.fileno(), False)
-    os.set_inheritable(data.fileno(), False)
-    supervisor = Supervisor(control)
+    outputs = int(sys.argv[3])
+    for end in (control.fileno(), data.fileno(), outputs):
+        os.set_inheritable(end, False)
+    supervisor = Supervisor(control, outputs)
     try:
-        supervisor.spawn(data, sys.argv[3:])
+        supervisor.spawn(data, sys.argv[4:])
         supervisor.serve()
     except (BrokenPipeError, ConnectionResetError):                 # the judge has gone
         pass

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from tensor_graphs.profiling.blocks import WARM_UP, Block, Name
+from tensor_graphs.profiling.blocks import WARM_UP, Block
 from tensor_graphs.profiling.reference_stream import FEW_QUIET, QUIET, STILL, level_of
+from tensor_graphs.profiling.replies import Name
 from tensor_graphs.profiling.samples import drifting, thinned
 
 FAST = 0.05

@@ -17,7 +17,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.profiling.protocol import KEY_BYTES, Channel
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
 MAIN = "__main__"
 INSIDE = "TENSOR_GRAPHS_WORKER"
 """set in the worker's environment: a candidate's module may not start another one"""
+
+LONGEST_LOG = 8000
+"""characters of a traceback, the end of it"""
 
 HIGHEST = 900
 """file descriptors below this are always allowed"""
@@ -74,14 +76,14 @@ def preload(names: Sequence[str] = ()) -> None:
     bench.grow_heap()
 
 
-def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[str]]) -> dict[str, Any]:
+def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[str]], outputs: int) -> dict[str, Any]:
     """Run one kernel on one signature at several points; time it at the one asked for, if any.
 
-    replaced: `Watch.replaced`, looked up before the candidate could replace it."""
+    replaced: `Watch.replaced`, looked up before the candidate could replace it. outputs: the file to which outputs are added."""
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.profiling.bench import Bench
-    from tensor_graphs.profiling.single import plain_plan
+    from tensor_graphs.profiling.single import plain_plan, prepared_names
     from tensor_graphs.runtime.compiled_graph import bind
 
     for name, file in job["modules"]:
@@ -99,11 +101,12 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     if kernel.identity != job["identity"]:
         return {"status": "OTHER", "log": f"{kernel.name} is another kernel in the worker: its source is not the same there"}
     channel.send({"mark": "loaded"})                                # what comes now is the kernel's work; imports may take longer
-    bench = Bench(graph, kernel, Path(job["folder"]), job["id"])
+    if job.get("kind") == "declared":
+        return {"status": "RAN", "names": list(prepared_names(graph, kernel))}
+    bench = Bench(graph, kernel, outputs)
     for point in job["points"]:
         bench.show(point)
     shown = len(bench.replies)
-    bench.file.flush()
     channel.send({"mark": "shown", "points": bench.replies})
     timing = job["time"]
     if timing is None:
@@ -117,30 +120,50 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     return {"status": "RAN", "points": bench.replies[shown:]}
 
 
-def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str, Any]:
+def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:
     """`run_job`, whatever the candidate raises; spoiled: nothing else should run in this process."""
+    from tensor_graphs.devices.toolchain import ToolchainError
     from tensor_graphs.profiling.bench import LateError, ReplacedError
     from tensor_graphs.profiling.descriptors import InputError
 
     watch.extend()
-    replaced = watch.replaced
+    replaced, file = watch.replaced, _file(outputs)
     try:
-        reply = run_job(job, channel, replaced)
+        reply = run_job(job, channel, replaced, outputs)
     except InputError as e:                                         # the file has changed since the judge looked; no kernel's fault
         reply = {"status": "INPUT", "log": str(e)}
     except (LateError, ReplacedError) as e:
         reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
     except BaseException as e:                                      # SystemExit and KeyboardInterrupt of a candidate too
-        reply = {"status": "RUNTIME_ERROR", "log": "".join(traceback.format_exception(e))[-8000:]}
-        if type(e).__name__ == "ToolchainError":
-            reply["status"] = "COMPILE_ERROR"
+        compiling = isinstance(e, ToolchainError)
+        reply = {"status": "COMPILE_ERROR" if compiling else "RUNTIME_ERROR", "log": _words_of(e)}
     signal.setitimer(signal.ITIMER_REAL, 0)
+    if _file(outputs) != file:
+        return {"status": "RUNTIME_ERROR", "log": "the kernel closed or replaced the file of its outputs", "spoiled": True}
     names = replaced()
     return {"status": "RUNTIME_ERROR", "log": str(ReplacedError(names)), "spoiled": True} if names else reply
 
 
-def serve(sock: socket.socket) -> None:
-    """Serve jobs until the judge's end closes."""
+def _words_of(error: BaseException) -> str:
+    """The traceback of an exception whose class is a candidate's, and may raise whatever it is asked."""
+    try:
+        return "".join(map(str, traceback.format_exception(error)))[-LONGEST_LOG:]
+    except BaseException as e:
+        name = type.__getattribute__(type(error), "__name__")
+        return f"{str.__str__(name)}, which raises {type.__getattribute__(type(e), '__name__')} when it is to be described"
+
+
+def _file(descriptor: int) -> tuple[int, int] | None:
+    """Which file lies under a descriptor; None where there is none."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def serve(sock: socket.socket, outputs: int) -> None:
+    """Serve jobs until the judge's end closes. outputs: the file to which outputs are added."""
     key = sock.recv(KEY_BYTES, socket.MSG_WAITALL)
     channel = Channel(_elsewhere(sock), key, judge=False)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -151,7 +174,7 @@ def serve(sock: socket.socket) -> None:
 
     watch = Watch()
     while (job := channel.receive()) is not None:
-        channel.send(guarded_job(job, channel, watch))
+        channel.send(guarded_job(job, channel, watch, outputs))
 
 
 def _elsewhere(sock: socket.socket) -> socket.socket:

@@ -6,6 +6,7 @@ socket. Whichever of the other two dies, the judge goes on: it ends what is left
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -18,13 +19,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.profiling import process_tree
 from tensor_graphs.profiling.protocol import KEY_BYTES, Channel, Forged
+from tensor_graphs.profiling.replies import Mark, Reply, SaidError, clean, parse
 from tensor_graphs.profiling.worker import INSIDE
 
 log = logging.getLogger(__name__)
@@ -44,6 +47,9 @@ LOOK_SECONDS = 0.25
 STOPPED_SECONDS = 2.0
 """a process that was stopped so long ago is not waited for: whoever meant to let it go on would have"""
 
+LAST_BYTES = 4000
+"""of what a worker has printed"""
+
 SILENT_SECONDS = 15.0
 """after so long a wait it is said for whom"""
 
@@ -54,7 +60,7 @@ DATABASE_VARIABLE = "TENSOR_GRAPHS_DB"
 DATA_VARIABLE = "XDG_DATA_HOME"
 """where a database would be looked for: the worker is told of none, and of an empty folder"""
 
-OnMark = Callable[[dict[str, Any], float], dict[str, Any] | None]
+OnMark = Callable[[Mark, float], dict[str, Any] | None]
 """(what the worker says in the middle of a job, when it was heard on time.perf_counter's clock) -> what is answered, if anything"""
 
 
@@ -79,9 +85,10 @@ class WorkerProcess:
         """of the worker; None: there is none"""
         self.imports: Sequence[str] = ()
         """libraries that the next worker finds imported, as those before it did: the supervisor then imports them once for all"""
-        self.folder = tempfile.TemporaryDirectory(prefix="tensor_graphs-")
-        self.count = 0
+        self.folder = _folder()
         self.starts = 0
+        self._outputs, self._outputs_end = _nameless_file()
+        self._said, self._said_end = _nameless_file()
         self._control: socket.socket | None = None
         self._channel: Channel | None = None
         self._environment: dict[str, str] = {}
@@ -119,7 +126,7 @@ class WorkerProcess:
                     return self.pid
             except TimeoutError:
                 late = True
-            except (Stopped, Forged, OSError, ValueError, KeyError):
+            except (Stopped, Forged, SaidError, OSError, ValueError, KeyError):
                 pass
             text = self._last_words()
             self.kill()
@@ -144,20 +151,26 @@ class WorkerProcess:
         self.pid = int(self._heard(START_SECONDS)["pid"])           # which has imported something first
         left = START_SECONDS - self._await_word(START_SECONDS, "the worker to start")
         ready = self._channel.receive(time.monotonic() + max(left, 1.0))
-        return ready is not None and ready.get("status") == "READY"
+        return ready is not None and parse(ready) == Reply("READY")
 
     def _scrubbed(self) -> dict[str, str]:
         """The environment of a worker: it finds the packages that this process finds, and no database."""
         nowhere = Path(self.folder.name, "data")
-        nowhere.mkdir(exist_ok=True)
+        try:
+            nowhere.mkdir(exist_ok=True)
+        except OSError:                                             # an earlier candidate has removed or replaced the folder
+            self.folder = _folder()
+            nowhere = Path(self.folder.name, "data")
+            nowhere.mkdir()
         kept = {name: value for name, value in os.environ.items() if name != DATABASE_VARIABLE}
         return {**kept, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path), DATA_VARIABLE: str(nowhere)}
 
     def _start_supervisor(self, environment: dict[str, str], theirs: socket.socket) -> None:
         self._environment, self._token = environment, secrets.token_hex(16)
         mine, control = socket.socketpair()
-        with control, self._said.open("ab") as said:                # a file: a pipe that nobody reads would block who writes much
-            ends = (control.fileno(), theirs.fileno())
+        said = self._said_end                                       # a file: a pipe that nobody reads would block who writes much
+        with control:
+            ends = (control.fileno(), theirs.fileno(), self._outputs_end)
             # -P: the current folder hides no module of PYTHONPATH; -O: assertions are left out there where they are here
             flags = ["-P", *["-O"] * sys.flags.optimize]
             command = [sys.executable, *flags, "-m", "tensor_graphs.profiling.supervisor", *map(str, ends), *self.imports]
@@ -180,18 +193,17 @@ class WorkerProcess:
     # ---- working ----
 
     def run(self, job: dict[str, Any], on_mark: OnMark | None = None, limit: float | None = None,
-            what: str = "a kernel") -> dict[str, Any]:
-        """Run a job; a dead or stuck worker is a reply too (RUNTIME_ERROR, TIMEOUT).
+            what: str = "a kernel", on_start: Callable[[], None] | None = None) -> Reply:
+        """Run a job; a dead or stuck worker is a reply too (RUNTIME_ERROR, TIMEOUT), and so is one that says what no worker says.
 
         A worker that was found dead had not begun the job, and one that was ended from outside (SIGKILL, as by a system short of
         memory, or SIGTERM, SIGINT, SIGHUP) or stopped (SIGSTOP) need not have died of it: the job is then tried once more. So is
         one whose supervisor was ended or stopped. A kernel that does such a thing to itself does it again.
 
         limit: seconds between two words of the worker, once it has said its first one, that is, has imported the kernel (default:
-        as for the whole job). what: who is waited for, as people are told when it takes long.
+        as for the whole job). what: who is waited for, as people are told when it takes long. on_start: is called whenever the job
+        is begun, or begun again.
         """
-        self.count += 1
-        job = {**job, "id": self.count, "folder": self.folder.name}
         tries = 0
         while True:
             tries += 1
@@ -201,58 +213,71 @@ class WorkerProcess:
                 assert self._channel is not None
                 if self._channel.has_more():
                     raise Forged("the worker spoke unasked, after a job was done")
+                os.ftruncate(self._outputs, 0)
+                if on_start is not None:
+                    on_start()
                 self._channel.send(job)
                 begun = True
                 reply = self._converse(on_mark, self.timeout if limit is None else limit, what)
             except (BrokenPipeError, ConnectionResetError):
                 reply = None
+            except SaidError as e:
+                reply = Reply("RUNTIME_ERROR", f"what the worker said does not go together: {e}", spoiled=True)
             except Forged as e:
                 if not begun:                                       # by a thread that an earlier job has left
                     log.warning("%s; starting another", e)
                     self.leave()
                     continue
-                reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
+                reply = Reply("RUNTIME_ERROR", str(e), spoiled=True)
             except TimeoutError as e:
-                reply = {"status": "TIMEOUT", "log": str(e), "spoiled": True}
+                if not begun:                                       # what an earlier job has left takes no word
+                    self.leave()
+                    continue
+                reply = Reply("TIMEOUT", str(e), spoiled=True)
             except Stopped:
                 stood = True
-                reply = {"status": "TIMEOUT", "log": "the worker was stopped (SIGSTOP), and nobody let it go on", "spoiled": True}
+                reply = Reply("TIMEOUT", "the worker was stopped (SIGSTOP), and nobody let it go on", spoiled=True)
             except BaseException:                                   # Ctrl-C: a later job must not read this job's answer
                 self.kill()
                 raise
             if reply is None:
                 self._await_end()
             state = self._ask("sweep")                              # an answer counts while the worker that was asked is alive
-            if reply is not None and reply["status"] == "RAN" and state["left"]:
-                reply = {"status": "RUNTIME_ERROR", "spoiled": True,
-                         "log": f"{state['left']} processes that the kernel started were there after it had returned"}
-            if reply is not None and state["alive"] and not reply.pop("spoiled", False):
+            if reply is not None and reply.status == "RAN" and state["left"]:
+                reply = Reply("RUNTIME_ERROR", spoiled=True,
+                              log=f"{state['left']} processes that the kernel started were there after it had returned")
+            if reply is not None and state["alive"] and not reply.spoiled:
                 return reply
             text = self._last_words()
             self.leave()
             status = state["status"]
             unseen = not state["alive"] and status is None          # its supervisor has gone: nobody knows what it left behind
             outside = stood or unseen or _from_outside(status)
-            if reply is not None and not stood and (state["alive"] or (unseen and reply["status"] != "RAN")):
-                return {**reply, "log": f"{reply.get('log', '')}\n{text}".strip() if reply["status"] == "TIMEOUT" else reply["log"]}
+            if reply is not None and not stood and (state["alive"] or (unseen and reply.status != "RAN")):
+                return replace(reply, log=f"{reply.log}\n{text}".strip()) if reply.status == "TIMEOUT" else reply
             if tries < 2 and (not begun or outside):
                 log.warning("the worker was %s; trying once more",
                             "stopped" if stood else "ended from outside" if begun else "dead before the job began")
                 continue
             if stood and reply is not None:
                 return reply
-            return {"status": "RUNTIME_ERROR", "log": f"the worker died ({_how(status)})\n{text}".strip()}
+            return Reply("RUNTIME_ERROR", f"the worker died ({_how(status)})\n{text}".strip())
 
-    def _converse(self, on_mark: OnMark | None, limit: float, what: str) -> dict[str, Any] | None:
-        """The worker's reply; what it says before goes to `on_mark`. Raises TimeoutError and Stopped."""
+    def _converse(self, on_mark: OnMark | None, limit: float, what: str) -> Reply | None:
+        """The worker's reply; what it says before goes to `on_mark`. Raises TimeoutError, Stopped and SaidError."""
         assert self._channel is not None
         left = word = self.timeout                                  # the first word may take as long as imports do
         while True:
             most = min(left, word)
+            if most <= 0:                                           # also of a worker that never stops talking
+                raise TimeoutError(f"no end within {self.timeout:.0f} s")
             waited = self._await_word(most, what)
             heard = time.perf_counter()
-            said = self._channel.receive(time.monotonic() + max(1.0, most - waited))
-            if said is None or "mark" not in said:
+            values = self._channel.receive(time.monotonic() + max(1.0, most - waited))
+            if values is None:
+                return None
+            said = parse(values)
+            if isinstance(said, Reply):
                 return said
             answer = on_mark(said, heard) if on_mark is not None else None
             if answer is not None:
@@ -280,7 +305,7 @@ class WorkerProcess:
         try:
             self._control.send(json.dumps({"do": what}).encode())
             return self._heard()
-        except (Stopped, OSError, ValueError):                      # what it says later would be no answer to the next question
+        except (Stopped, OSError, ValueError, RecursionError):      # what it says later would be no answer to the next question
             self.kill()
             return gone
 
@@ -295,21 +320,21 @@ class WorkerProcess:
         assert self._control is not None and self.supervisor is not None
         _await(self._control, self.supervisor.pid, within)
         self._control.settimeout(1.0)
-        found: dict[str, Any] = json.loads(self._control.recv(1 << 16))
+        found = json.loads(self._control.recv(1 << 16))
+        if not isinstance(found, dict):
+            raise ValueError("a supervisor says objects")
         return found
 
-    @property
-    def _said(self) -> Path:
-        return Path(self.folder.name, "said.txt")
+    def outputs(self) -> BinaryIO:
+        """The outputs of the job that has just run, one behind the other, from the first. Nobody else can put another file into
+        its place."""
+        os.lseek(self._outputs, 0, os.SEEK_SET)
+        return os.fdopen(os.dup(self._outputs), "rb")
 
     def _last_words(self) -> str:
         """What the worker printed since the last one was asked for its last words, the end of it."""
-        try:
-            with self._said.open("rb") as said:
-                said.seek(max(0, said.seek(0, os.SEEK_END) - 4000))
-                return said.read().decode(errors="replace").strip()
-        except FileNotFoundError:
-            return ""
+        size = os.fstat(self._said).st_size
+        return clean(os.pread(self._said, LAST_BYTES, max(0, size - LAST_BYTES)).decode(errors="replace")).strip()
 
     # ---- ending ----
 
@@ -323,7 +348,7 @@ class WorkerProcess:
             try:
                 self._control.send(b'{"do": "end"}')
                 self._heard()
-                os.truncate(self._said, 0)
+                os.ftruncate(self._said, 0)
                 return
             except (Stopped, OSError, ValueError):
                 pass
@@ -356,8 +381,30 @@ class WorkerProcess:
                 time.sleep(0.005)
 
     def close(self) -> None:
+        """End all; twice does no harm."""
         self.kill()
         self.folder.cleanup()
+        for end in (self._outputs, self._outputs_end, self._said, self._said_end):
+            if end >= 0:
+                os.close(end)
+        self._outputs = self._outputs_end = self._said = self._said_end = -1
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Of the worker's own; what it leaves there that cannot be removed stays."""
+    return tempfile.TemporaryDirectory(prefix="tensor_graphs-", ignore_cleanup_errors=True)
+
+
+def _nameless_file() -> tuple[int, int]:
+    """A file without a name, opened twice: by this process to read, and by a worker to add to. No other file, folder or pipe can
+    be put into its place."""
+    adding, name = tempfile.mkstemp(prefix="tensor_graphs-")
+    try:
+        mine = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        fcntl.fcntl(adding, fcntl.F_SETFL, fcntl.fcntl(adding, fcntl.F_GETFL) | os.O_APPEND)
+    finally:
+        os.unlink(name)
+    return mine, adding
 
 
 def _await(sock: socket.socket, process: int, seconds: float, say: Callable[[float], None] | None = None) -> float:

@@ -174,6 +174,17 @@ def test_a_namesake_of_a_library_op_matches_no_kernel() -> None:
     assert registry.matching(Spec.of(tg.silu(tg.input("x", (3,)))), registry.by_op(registry.all_kernels(("numpy",))))
 
 
+def test_a_kernel_from_outside_is_left_out_where_what_it_accepts_raises(mine: Kernel, caplog: pytest.LogCaptureFixture) -> None:
+    def accepts(spec: Spec) -> str | None:
+        raise LookupError
+
+    spec = Spec.of(tg.silu(tg.input("x", (3,))))
+    assert registry.matching(spec, {"silu": [replace(mine, accepts=accepts)]}) == []
+    assert "raised LookupError" in caplog.text
+    with pytest.raises(LookupError):
+        registry.matching(spec, {"silu": [replace(mine, accepts=accepts, module="tensor_graphs.kernels.numpy.backend")]})
+
+
 def test_another_source_or_toolchain_is_another_kernel(mine: Kernel) -> None:
     assert len({mine.identity, replace(mine, source="other").identity, replace(mine, toolchain="other").identity}) == 3
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tensor_graphs.profiling import process_tree
 from tensor_graphs.profiling.bench import Timing
-from tensor_graphs.profiling.blocks import OTHERS_SLACK, Block, uneven
+from tensor_graphs.profiling.blocks import OTHERS_SLACK, Block, between, picked, uneven
 from tensor_graphs.profiling.inputs import Point
-from tensor_graphs.profiling.protocol import SaidError
+from tensor_graphs.profiling.replies import End, SaidError, parse
 
 RUNS = 40
 
@@ -24,24 +25,71 @@ def claimed(**changed: Any) -> dict[str, Any]:
             "switches": [0] * RUNS, "reference": [5e-5] * RUNS, **changed}
 
 
+def heard(said: dict[str, Any], wall: float, others: float) -> Block:
+    """As the judge takes it."""
+    end = parse({"mark": "end", **said})
+    assert isinstance(end, End)
+    return Block.of(end, wall, others)
+
+
 LUMPS = [50e-3] * 4 + [1e-3] * (RUNS - 4)
 
 
 def test_a_few_runs_that_did_the_work_of_others_are_suspicious() -> None:
-    assert uneven(Block.of(claimed(), 0.05, 0.0)) == ""
-    assert "a few did the work of others" in uneven(Block.of(claimed(busy=LUMPS), 0.25, 0.0))
-    assert "a few did the work of others" in uneven(Block.of(claimed(busy=LUMPS), 0.25, OTHERS_SLACK))
+    assert uneven(heard(claimed(), 0.05, 0.0)) == ""
+    assert "a few did the work of others" in uneven(heard(claimed(busy=LUMPS), 0.25, 0.0))
+    assert "a few did the work of others" in uneven(heard(claimed(busy=LUMPS), 0.25, OTHERS_SLACK))
 
 
 def test_where_other_programs_worked_threads_that_waited_for_each_other_are_not() -> None:
-    assert uneven(Block.of(claimed(busy=LUMPS), 0.25, 0.1)) == ""
+    assert uneven(heard(claimed(busy=LUMPS), 0.25, 0.1)) == ""
 
 
 @pytest.mark.parametrize("wrong", [{"name": "warm"}, {"whole": [1e-3]}, {"calls": ["soon"] * RUNS}, {"counted": float("nan")},
                                    {"reference": None}])
 def test_a_claim_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SaidError, match="block"):
-        Block.of(claimed(**wrong), 0.05, 0.0)
+        heard(claimed(**wrong), 0.05, 0.0)
+
+
+AROUND = 2e-4
+"""of a run, in the blocks below"""
+
+
+def blocks(part: float = 1.0, *, took: float = 1e-3, waited: float = 0.0, told: bool = True, **changed: Any) -> tuple[Block, Block]:
+    """One in which nothing is called, and one of runs that take a millisecond, of which a part is claimed. waited: for another
+    program, in each run [s]."""
+    nothing = replace(heard(claimed(whole=[1e-5] * RUNS, calls=[0.0] * RUNS), RUNS * (AROUND + 1e-5), 0.0),
+                      waited=0.0 if told else None)
+    each = [part * (took + waited)] * RUNS
+    block = heard(claimed(**{"whole": each, "calls": each, **changed}), RUNS * (AROUND + took + waited), 0.0)
+    return replace(block, waited=RUNS * waited if told else None), nothing
+
+
+@pytest.mark.parametrize("part", [0.8, 0.6, 0.1])
+def test_on_an_undisturbed_machine_the_runs_account_for_the_time_that_the_judge_saw(part: float) -> None:
+    assert between(*blocks()) == "" == between(*blocks(0.95))
+    assert "as claimed" in between(*blocks(part))
+    assert part > 0.6 or "as claimed" in between(*blocks(calls=[part * 1e-3] * RUNS, whole=[1e-3] * RUNS))
+    assert (between(*blocks(part, told=False)) == "") == (part > 0.5)            # as much can be said where nobody knows of waits
+
+
+def test_a_run_that_waited_for_its_processor_claims_it_and_one_beside_others_may_miss_more() -> None:
+    assert between(*blocks(waited=3e-3)) == ""
+    honest, nothing = blocks(took=1e-4)
+    assert "as claimed" in between(replace(honest, wall=honest.wall + RUNS * 2e-4), nothing)
+    assert between(replace(honest, wall=honest.wall + RUNS * 2e-4, others=1.0), nothing) == ""
+
+
+@pytest.mark.parametrize("forged", [
+    {"whole": [1e-5] * 10 + [1.3e-3] * 30, "calls": [1e-5] * 10 + [1.3e-3] * 30, "switches": [0] * 10 + [1] * 30},
+    {"whole": [0.039, *[1e-5] * 39], "calls": [0.039, *[1e-5] * 39]}], ids=["a few count", "the first took all"])
+def test_runs_that_count_are_not_a_few_fast_ones_among_slow_ones(forged: dict[str, Any]) -> None:
+    block, nothing = blocks(**forged)
+    assert between(block, nothing) == "", "the sum is true"
+    assert "that count" in picked([block, block], nothing)
+    honest, nothing = blocks()
+    assert picked([honest, honest], nothing) == ""
 
 
 def test_a_run_is_asked_by_what_is_drawn_for_it_and_one_that_is_compared_with_a_slow_oracle_is_not() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tensor_graphs.profiling.blocks import WARM_UP, Block, Name
+from tensor_graphs.profiling.blocks import WARM_UP, Block
 from tensor_graphs.profiling.reference_stream import FEW_QUIET, QUIET, STILL
+from tensor_graphs.profiling.replies import Name
 from tensor_graphs.profiling.weighing import found_quiet, level_between, runs_that_count, weigh
 
 LEVEL = 1e-4

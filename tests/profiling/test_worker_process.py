@@ -65,44 +65,44 @@ def test_a_worker_that_somebody_ends_or_stops_gets_one_more_try(worker: WorkerPr
     begun = time.monotonic()
     reply = worker.run(job("says_that_it_began"))
     thread.join()
-    assert reply["status"] == "RAN", reply
+    assert reply.status == "RAN", reply
     assert worker.starts == 2 and time.monotonic() - begun < 15
 
 
 def test_a_worker_finds_the_libraries_imported_that_its_supervisor_was_told_of(worker: WorkerProcess) -> None:
-    assert worker.run(job("needs_a_library_that_is_there"))["status"] == "RUNTIME_ERROR"
+    assert worker.run(job("needs_a_library_that_is_there")).status == "RUNTIME_ERROR"
     worker.leave()
     worker.imports = ("wave", "no_such_library")                    # whoever needs the second will be told so
-    assert worker.run(job("needs_a_library_that_is_there"))["status"] == "RAN"
+    assert worker.run(job("needs_a_library_that_is_there")).status == "RAN"
     worker.kill()
-    assert worker.run(job("needs_a_library_that_is_there"))["status"] == "RAN"
+    assert worker.run(job("needs_a_library_that_is_there")).status == "RAN"
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc",
                     reason="musl and macOS hand freed memory back by other rules, which nothing here sets")
 def test_a_fresh_worker_keeps_the_memory_of_temporaries(worker: WorkerProcess) -> None:
     reply = worker.run(job("asks_the_system_for_no_page_twice", points=12))
-    assert reply["status"] == "RAN", reply
+    assert reply.status == "RAN", reply
 
 
 def test_a_kernel_that_ends_its_process_does_so_twice_and_is_blamed(worker: WorkerProcess) -> None:
     reply = worker.run(job("ends_itself"))
-    assert reply["status"] == "RUNTIME_ERROR" and "SIGTERM" in reply["log"] and worker.starts == 2
+    assert reply.status == "RUNTIME_ERROR" and "SIGTERM" in reply.log and worker.starts == 2
 
 
 def test_a_kernel_that_stops_its_process_does_so_twice_and_hangs(worker: WorkerProcess) -> None:
     reply = worker.run(job("stops_itself"))
-    assert reply["status"] == "TIMEOUT" and "stopped" in reply["log"] and worker.starts == 2
+    assert reply.status == "TIMEOUT" and "stopped" in reply.log and worker.starts == 2
 
 
 def test_a_stopped_supervisor_is_ended_with_all_it_started(worker: WorkerProcess) -> None:
     thread = sending(worker, signal.SIGSTOP, to_supervisor=True)
     begun = time.monotonic()
-    assert worker.run(job("right_in_place"))["status"] == "RAN"     # so that there is a supervisor
+    assert worker.run(job("right_in_place")).status == "RAN"         # so that there is a supervisor
     token, first = worker._token, worker.supervisor
     reply = worker.run(job("says_that_it_began"))
     thread.join()
-    assert reply["status"] == "RAN" and time.monotonic() - begun < 15
+    assert reply.status == "RAN" and time.monotonic() - begun < 15
     assert worker.supervisor is not first and process_tree.carrying(INSIDE, token) == []
 
 
@@ -111,7 +111,7 @@ def test_a_worker_is_waited_for_as_long_as_its_work_may_take_and_no_longer(worke
     monkeypatch.setattr(worker_process, "SILENT_SECONDS", 0.4)
     begun = time.monotonic()
     reply = worker.run(job("spins_deaf_to_signals"), limit=1.0, what="trial.spins on relu")
-    assert reply["status"] == "TIMEOUT" and "within 1 s" in reply["log"] and time.monotonic() - begun < 10
+    assert reply.status == "TIMEOUT" and "within 1 s" in reply.log and time.monotonic() - begun < 10
     (said,) = [r for r in caplog.records if "waiting for trial.spins on relu" in r.getMessage()]
     assert said.levelname == "WARNING"
 
