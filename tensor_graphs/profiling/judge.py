@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
@@ -464,7 +465,7 @@ class Judge:
         """What a reply other than RAN means. Raises KernelError and InputError where that is no kernel's fault, as far as can be
         seen from here: a candidate may say so too."""
         match reply.status:
-            case "OTHER" if not hearing.loaded and kernel.code.changed() is not None:
+            case "OTHER" if not hearing.loaded and _edited(kernel):
                 raise KernelError(reply.log + "\n  fix: start this process again, so that both see the same source")
             case "INPUT" if hearing.timing is not None:
                 point_inputs(hearing.signature.graph, hearing.timing.point)        # raises InputError where it is true
@@ -782,6 +783,15 @@ class _Refused(Exception):
 def _ours(kernel: Kernel) -> bool:
     """Whether a kernel is of this package."""
     return kernel.module.startswith("tensor_graphs.")
+
+
+def _edited(kernel: Kernel) -> bool:
+    """Whether the files of a kernel hold something else than this process has read: then it is another one in a worker."""
+    file = module_of(kernel)[1]
+    try:
+        return kernel.code.changed() is not None or file is None or kernel.source not in Path(file).read_text(errors="replace")
+    except OSError:
+        return True
 
 
 def _timed(hearings: Sequence[_Hearing]) -> list[list[Block]]:
