@@ -2,9 +2,9 @@
 
     python benchmarks/verdict_stability.py [--seeds 200] [--first 0] [--last-axis 1 2 3 4] [--dtypes f32] [--ops dot sum …]
 
-Each kernel is compared at all points at which the judge compares it (sizes, extreme values, NaN and infinities, strided operands,
-shared memory), all of their values drawn anew for each seed, by the judge's own comparison. It runs in this process rather than in a
-worker of its own, as all of these kernels are known to be honest. Ends with code 1 if a verdict is another one than PASSED.
+Each kernel is compared at all points at which the judge compares it (sizes, extreme values, NaN and infinities, strided
+operands, shared memory), all of their values drawn anew for each seed, by the judge's own comparison. It runs in this process
+rather than in a worker of its own, as all of these kernels are known to be honest. Ends with code 1 if a verdict is not PASSED.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tensor_graphs.kernels.registry import kernel_named, load_backend
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.dtypes import parse_dtype
 from tensor_graphs.language.node import Node
-from tensor_graphs.profiling.bench import Bench, output_file
+from tensor_graphs.profiling.bench import Bench
 from tensor_graphs.profiling.inputs import Point
 from tensor_graphs.profiling.judge import Judge, _told
 from tensor_graphs.records.database import open_database
@@ -128,8 +128,8 @@ def dot_in_order(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 OWN: Mapping[str, tuple[Body, ...]] = {
     "sum": (torch_sum, sum_in_order), "mean": (torch_mean, mean_in_order), "var": (numpy_var, welford_var, torch_var),
     "dot": (dot_in_order,)}
-THEIRS = ("numpy.dot", "c.dot", "torch.dot", "numpy.linear", "c.linear", "torch.linear", "numpy.softmax", "c.softmax", "torch.softmax",
-          "numpy.sum", "numpy.mean")
+THEIRS = ("numpy.dot", "c.dot", "torch.dot", "numpy.linear", "c.linear", "torch.linear", "numpy.softmax", "c.softmax",
+          "torch.softmax", "numpy.sum", "numpy.mean")
 
 
 def made_of(body: Body, op: str) -> Kernel:
@@ -166,24 +166,20 @@ def anew(points: Sequence[Point], seed: int) -> list[Point]:
     return [replace(p, seed=p.seed + moved, like=None if p.like is None else p.like + moved) for p in points]
 
 
-def verdict(judge: Judge, kernel: Kernel, signature: Signature, points: Sequence[Point]) -> tuple[str, float, str]:
-    """(status, error, log) of a kernel, run in this process."""
-    folder = Path(judge.worker.folder.name)
-    bench = Bench(signature.graph, kernel, folder, 0)
+def verdict(judge: Judge, bench: Bench, signature: Signature, points: Sequence[Point]) -> tuple[str, float, str]:
+    """(status, error, log) of the kernel of a bench, run in this process."""
+    bench.replies.clear()
+    bench.file.seek(0)
     worst = [0.0] * 4
-    try:
-        with np.errstate(all="ignore"):
-            for point in points:
-                bench.show(point)
-        bench.file.close()
-        with output_file(folder, 0).open("rb") as file:
-            for point, found in zip(points, _told({"points": bench.replies}, len(points)), strict=True):
-                wrong = judge._compare(signature, point, found, file, worst)
-                if wrong is not None:
-                    return wrong.status, wrong.error or 0.0, wrong.log
-    finally:
-        bench.file.close()
-        output_file(folder, 0).unlink()
+    with np.errstate(all="ignore"):
+        for point in points:
+            bench.show(point)
+    bench.file.flush()
+    with Path(bench.file.name).open("rb") as file:
+        for point, found in zip(points, _told({"points": bench.replies}, len(points)), strict=True):
+            wrong = judge._compare(signature, point, found, file, worst)
+            if wrong is not None:
+                return wrong.status, wrong.error or 0.0, wrong.log
     return "PASSED", worst[0], ""
 
 
@@ -191,18 +187,22 @@ def compared(judge: Judge, node: Node, kernels: Sequence[Kernel], seeds: Sequenc
     """Kernel name -> its verdicts over the seeds."""
     signature = signature_of(node)
     asked = {kernel.name: judge.points(kernel, signature, TYPICAL) for kernel in kernels}
+    benches = {kernel.name: Bench(signature.graph, kernel, Path(judge.worker.folder.name), i) for i, kernel in enumerate(kernels)}
     counts = {kernel.name: Count() for kernel in kernels}
     for seed in seeds:
-        judge._expected.clear()                                     # what one draw is expected to give serves all kernels, and no other draw
+        judge._expected.clear()                                     # answers of one draw serve all kernels, and no other draw
         judge._rounding.clear()
-        for kernel in kernels:
-            points = [p for p in anew(asked[kernel.name], seed) if judge.expected(signature, p) is not None]
-            status, error, log = verdict(judge, kernel, signature, points)
-            count = counts[kernel.name]
+        for name, bench in benches.items():
+            points = [p for p in anew(asked[name], seed) if judge.expected(signature, p) is not None]
+            status, error, log = verdict(judge, bench, signature, points)
+            count = counts[name]
             count.statuses[status] = count.statuses.get(status, 0) + 1
             count.worst = max(count.worst, error)
             if log and len(count.logs) < 3:
                 count.logs.append(f"seed {seed}: {log}")
+    for bench in benches.values():
+        bench.file.close()
+        Path(bench.file.name).unlink()
     return counts
 
 
@@ -216,6 +216,7 @@ def main() -> int:
     given = parser.parse_args()
     for backend in ("numpy", "c", "torch"):
         load_backend(backend)
+    torch.set_num_threads(1)                                        # small work: threads that wait for each other are slower
     bad, verdicts, names, begun = 0, 0, set(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, open_database(Path(folder) / "bench.db") as database, Judge(database) as judge:
         todo = [(op, k, dtype) for op in given.ops for dtype in given.dtypes for k in given.last_axis]

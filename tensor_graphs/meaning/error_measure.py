@@ -29,8 +29,8 @@ _SHRINK = 2.0**-64
 
 
 ROUNDINGS = 8
-"""so many times its running error a value may be off, and be explained by rounding. The roundings of one value are of either sign, so
-a running error is met rarely, and twice it hardly ever; the rest is for kernels that round in more places than the definition does"""
+"""so many times its running error a value may be off, and be explained by it. Roundings are of either sign, so a running error
+is met rarely, and twice it hardly ever; the rest is for kernels that round in more places than the definition does"""
 
 NEIGHBOURS = 64
 """values at least beside which one is put where its running error is not known"""

@@ -415,7 +415,8 @@ def _one(algebra: Errors, node: Node, values: Mapping[Node, Known | Product], gi
         return Known(wide(given[node], node.dtype))
     if node.op is leaves.COPY_TO:
         return values[node.inputs[0]]
-    n = At(node, resolve_attributes(node.attrs, dims), tuple(t.at(dims) for t in node.types), tuple(i.type.at(dims) for i in node.inputs))
+    n = At(node, resolve_attributes(node.attrs, dims), tuple(t.at(dims) for t in node.types),
+           tuple(i.type.at(dims) for i in node.inputs))
     if node.op is leaves.CONSTANT:
         value = n.attrs["value"]
         return algebra.constant(n, value.array() if isinstance(value, ArrayValue) else value)

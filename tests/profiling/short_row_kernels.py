@@ -7,7 +7,7 @@ The worker imports this module by name, as it would a user's.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
