@@ -293,7 +293,7 @@ class Errors:
     def sum(self, n: At, x: Known | Product) -> Known:
         axes = n.attrs["axes"]
         if isinstance(x, Product):
-            if n.dtype.kind == "float" and math.prod(x.n.shape):
+            if n.dtype.kind == "float" and math.prod(x.n.shape) > 0:
                 return self._sum_of_products(n, x)
             x = self.stored(x)
         value = self.real.sum(n, x.value)
@@ -395,7 +395,8 @@ def _elementwise(roots: Sequence[Node]) -> bool:
 
 def _evaluate(roots: Sequence[Node], given: Mapping[Node, Array], dims: Mapping[str, int]) -> list[Known]:
     """The values of nodes that are made of atomic ops and inputs. Raises _Unknown, TensorGraphsError."""
-    algebra, values = Errors(), {}
+    algebra = Errors()
+    values: dict[Node, Known | Product] = {}
     order = walk(roots)
     last = {x: i for i, node in enumerate(order) for x in node.inputs}
     dropped: list[list[Node]] = [[] for _ in order]
