@@ -64,7 +64,7 @@ def running_error(graph: Graph, inputs: Mapping[str, Any], dims: Mapping[str, in
         roots = expand_all([graph.outputs[name] for name in found], _is_smooth)
         with np.errstate(all="ignore"):
             values = _evaluate(roots, given, dims)
-    except (_Unknown, TensorGraphsError, MemoryError) as e:
+    except (_Unknown, TensorGraphsError, ValueError, IndexError, MemoryError) as e:         # as where the oracle has no value
         log.debug("no running error of %s: %s", ", ".join(found), e)
         return found
     for name, each in zip(found, values, strict=True):
