@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.dtypes import DType, f32
 
 Array = npt.NDArray[Any]
 
@@ -25,6 +26,23 @@ memory beside themselves. A single row is never split."""
 
 _HUGE = 2.0**1000
 _SHRINK = 2.0**-64
+
+
+ROUNDINGS = 8
+"""so many times its running error a value may be off, and be explained by it. Roundings are of either sign, so a running error
+is met rarely, and twice it hardly ever; the rest is for kernels that round in more places than the definition does"""
+
+NEIGHBOURS = 64
+"""values at least beside which one is put where its running error is not known"""
+
+LONG_SUM = 32.0
+"""roundings of f32 or wider in what a value is made of, taken for its running error there: of some 2000 terms"""
+
+
+@lru_cache(maxsize=8)
+def unit_roundoff(dtype: DType) -> float:
+    """Half the gap between 1 and the next larger value: the most that one rounding changes a value, relative to it."""
+    return dtype.epsilon / 2
 
 
 @dataclass(frozen=True)
@@ -45,11 +63,12 @@ class ErrorReport:
         return self.mismatch is None and self.max_relative_error <= tolerance
 
 
-def measure(out: Any, ref: Any, dtype: DType, axis: int = -1) -> ErrorReport:
+def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | None = None) -> ErrorReport:
     """Compare a result with the oracle's value.
 
     out: an array of `dtype`, or float64. ref: float64 for a float dtype, else integers or booleans. Rows run along
-    `axis`. p999 is the smallest of the largest 0.1 % of the relative errors.
+    `axis`. rounding: how far rounding may move each value (≥ 0, finite, of the shape of `ref`; running_error.py), if that is known.
+    p999 is the smallest of the largest 0.1 % of the relative errors.
     """
     out, ref = np.asarray(out), np.asarray(ref)
     if out.shape != ref.shape:
@@ -57,11 +76,12 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1) -> ErrorReport:
     if ref.size == 0:
         return ErrorReport(0.0, 0.0, 0.0, 0.0)
     if ref.ndim == 0:
-        out, ref = out.reshape(1), ref.reshape(1)
+        out, ref, rounding = out.reshape(1), ref.reshape(1), None if rounding is None else rounding.reshape(1)
     if dtype.kind != "float":
         return _measure_exactly(out, ref)
     out, ref = np.moveaxis(out, axis, -1), np.moveaxis(ref, axis, -1)
     shape, width = ref.shape, ref.shape[-1]
+    moves = None if rounding is None else np.moveaxis(rounding, axis, -1).reshape(-1, width)
     out, ref = out.reshape(-1, width), ref.reshape(-1, width)       # views, when the axis is the last one
     keep = math.ceil(ref.size / 1000)
     tail: Array = np.empty(0)                                       # the largest 0.1 % so far
@@ -97,6 +117,9 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1) -> ErrorReport:
             error_norm = math.hypot(error_norm, _norm(difference) * (norm_scale / scale))
             ref_norm = math.hypot(ref_norm, _norm(unit * np.sqrt(squares)) * (norm_scale / scale))
             below = np.maximum(np.maximum(size, rms, out=size), dtype.smallest_normal * scale, out=size)
+            if moves is not None:
+                moved = moves[start:start + step] * scale
+                np.maximum(below, moved / unit_roundoff(dtype), out=below, where=difference <= ROUNDINGS * moved)
             relative = np.where(difference == 0, 0.0, np.divide(difference, below, out=below))
             tail = np.concatenate([tail, relative[relative > threshold]])
             if tail.size > keep:
@@ -104,6 +127,21 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1) -> ErrorReport:
                 threshold = float(tail.min())
     norm = error_norm / ref_norm if ref_norm > 0 else (0.0 if error_norm == 0 else math.inf)
     return ErrorReport(float(tail.max()), float(tail.min()), norm, worst)
+
+
+def neighbours_error(ref: Array, dtype: DType) -> Array:
+    """What stands for the running error of an output where that is not known: some roundings of the root mean square of the last
+    axes, as many of them as together have NEIGHBOURS values (or all)."""
+    if ref.size == 0:
+        return np.zeros(ref.shape)
+    axes = next((range(i, ref.ndim) for i in reversed(range(ref.ndim)) if math.prod(ref.shape[i:]) >= NEIGHBOURS), range(ref.ndim))
+    with np.errstate(all="ignore"):
+        size = np.where(np.isfinite(ref), np.abs(ref), 0.0)
+        top = np.max(size, axis=tuple(axes), keepdims=True)
+        top = np.where(top > 0, top, 1.0)
+        rms = top * np.sqrt(np.mean(np.square(size / top), axis=tuple(axes), keepdims=True))
+    unit = unit_roundoff(dtype)
+    return np.broadcast_to((unit + LONG_SUM * min(unit, unit_roundoff(f32))) * rms, ref.shape)
 
 
 def measure_indices(out: Any, ref: Any, values: Any, dtype: DType, axis: int = -1) -> ErrorReport:

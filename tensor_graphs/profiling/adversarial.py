@@ -55,10 +55,12 @@ def adversarial_points(signature: Signature) -> list[Point]:
     return found
 
 
-def settled(signature: Signature, point: Point, answer: Mapping[str, np.ndarray], limits: Mapping[str, float]) -> bool:
+def settled(signature: Signature, point: Point, answer: Mapping[str, np.ndarray], limits: Mapping[str, float],
+            rounding: Mapping[str, np.ndarray] | None = None) -> bool:
     """Whether the answer at a point hangs neither on where is rounded nor on the order in which is added.
 
-    answer: the oracle's. limits: the error allowed, by dtype.
+    answer: the oracle's. limits: the error allowed, by dtype. rounding: the running errors of float outputs: what they explain
+    does not unsettle the rest.
     """
     graph = signature.graph
     try:
@@ -67,7 +69,8 @@ def settled(signature: Signature, point: Point, answer: Mapping[str, np.ndarray]
         log.debug("%s cannot be rounded at %s: %s", signature.title(), point, e)
         return False
     for name, node in graph.outputs.items():
-        report = measure(rounded[name].astype(answer[name].dtype), answer[name], node.dtype)
+        moves = None if rounding is None else rounding.get(name)
+        report = measure(rounded[name].astype(answer[name].dtype), answer[name], node.dtype, rounding=moves)
         if not report.within(SETTLED * limits.get(node.dtype.name, 0.0)):
             log.debug("%s is not settled at %s: %s %g", signature.title(), point, report.mismatch, report.max_relative_error)
             return False

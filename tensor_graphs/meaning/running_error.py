@@ -1,0 +1,433 @@
+"""running_error: how far rounding alone may move each value of a graph; next to the float64 oracle, for the error measure.
+
+    running_error(graph, {"x": array}, dims)["y"]        an array of y's shape, or None where it is not known
+
+A second evaluation of the definitions. Every float carries an absolute error: what one unit roundoff u in each value that
+was computed on the way does to it, to first order, as if roundings were independent (in quadrature). Inputs are exact. An op
+adds u · |result| in the dtype as it is written; a sum adds what its partial sums lose in f32 or wider:
+
+    x · y     √((x·δy)² + (y·δx)² + (δx·δy)²)          x + y    √(δx² + δy²)
+    Σ xᵢ      √(Σ δxᵢ² + u² · (n − 1)/2 · Σ xᵢ²)       f(x)     |f′(x)| · δx; exact where values are only chosen and moved
+
+The sum's second term is the mean of the squares of its partial sums, in any order, for terms of random signs. It is what tells
+cancellation from a mistake: where terms of size 1 leave 1e-4, an error of 1e-7 is a relative 1e-3, and a rounding or two.
+
+Source: running error analysis, Higham, Accuracy and Stability of Numerical Algorithms, SIAM 2002, section 3.3, with the square
+roots of Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, in the place of worst cases: those grow like n, and would explain
+a product that is added up in bf16.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language import leaves
+from tensor_graphs.language.atomic import AtomicOp
+from tensor_graphs.language.composite import CompositeOp, Definition, expand_all, resolve_attributes
+from tensor_graphs.language.dtypes import DType, f32
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import ArrayValue, Node, walk
+from tensor_graphs.meaning.algebra import Array, At, Real, narrow, wide
+from tensor_graphs.meaning.error_measure import ROUNDINGS, unit_roundoff
+from tensor_graphs.meaning.interpreter import _exact
+
+log = logging.getLogger(__name__)
+
+WORK = 1 << 22
+"""numbers that an evaluation makes, at most: some 0.2 s. Beyond, the errors are not known"""
+
+PRODUCTS = 64
+"""products that are added as soon as they are made take as long as one number that is stored"""
+
+TERMS = 4096
+"""of a sum, at most, whose partial sums are taken to lose something each: who adds more adds in parts"""
+
+
+def running_error(graph: Graph, inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Array | None]:
+    """The running error of every float output of a graph without parameters and states; None: it is not known.
+
+    inputs: arrays by name. dims: the size of every dim. Not known is what an op without a definition computes, what would take
+    more than WORK, and what has no value at these sizes. An error that is not finite is 0: nothing is explained there.
+    """
+    found: dict[str, Array | None] = {name: None for name, node in graph.outputs.items() if node.dtype.is_float}
+    given = {leaf: inputs[name] for name, leaf in graph.inputs.items()}
+    try:
+        roots = expand_all([graph.outputs[name] for name in found], _is_smooth)
+        with np.errstate(all="ignore"):
+            values = _evaluate(roots, given, dims)
+    except (_Unknown, TensorGraphsError, ValueError, IndexError, MemoryError) as e:         # as where the oracle has no value
+        log.debug("no running error of %s: %s", ", ".join(found), e)
+        return found
+    for name, each in zip(found, values, strict=True):
+        error = np.zeros(each.value.shape) if each.error is None else each.error
+        found[name] = np.where(np.isfinite(error), error, 0.0)
+    return found
+
+
+class _Unknown(Exception):
+    """The message says why there is no running error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A value as the oracle has it, and its running error; None: it is exact (or no float)."""
+
+    value: Array
+    error: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """x · y, which is stored only where it is not just added up."""
+
+    n: At
+    x: Known
+    y: Known
+
+    def stored(self) -> Known:
+        value = np.asarray(self.x.value * self.y.value)
+        error = None
+        for a, b in self.parts():
+            error = _both(error, np.abs(a * b))
+        return Known(value, error if _scales_exactly(self.x) or _scales_exactly(self.y) else _rounded(self.n, value, error))
+
+    def parts(self) -> list[tuple[Array, Array]]:
+        """Pairs of factors that make up its error, but for its own rounding."""
+        (x, dx), (y, dy) = (self.x.value, self.x.error), (self.y.value, self.y.error)
+        return [(a, b) for a, b in ((x, dy), (dx, y), (dx, dy)) if a is not None and b is not None]
+
+
+def _both(a: Array | None, b: Array | None) -> Array | None:
+    """Two independent errors."""
+    return b if a is None else a if b is None else np.asarray(np.hypot(a, b))
+
+
+def _error(x: Known) -> Array:
+    return np.zeros_like(x.value) if x.error is None else x.error
+
+
+@lru_cache(maxsize=8)
+def _smallest(dtype: DType) -> float:
+    return dtype.smallest_normal
+
+
+def _rounded(n: At, value: Array, error: Array | None) -> Array | None:
+    """The error after the node's own rounding. What exact operands give, and the dtype holds, is exact."""
+    if n.dtype.kind != "float" or _exact(n.node):
+        return error
+    own = unit_roundoff(n.dtype) * np.maximum(np.abs(value), _smallest(n.dtype))
+    if error is not None:
+        return np.asarray(np.hypot(error, own))
+    inexact = wide(narrow(np.asarray(value), n.dtype), n.dtype) != value
+    return np.where(inexact, own, 0.0) if np.any(inexact) else None
+
+
+def _scales_exactly(x: Known) -> bool:
+    """Whether this is one power of two, throughout: a product with it is not rounded."""
+    if x.error is not None or x.value.size == 0:
+        return False
+    distinct = x.value[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.value.strides)]
+    return distinct.size == 1 and abs(float(np.frexp(distinct.flat[0])[0])) == 0.5
+
+
+def _lost(n: At) -> float:
+    """How much of the sum of the squares of its terms a sum adds to the square of its error."""
+    terms = math.prod(int(n.input_types[0].shape[i]) for i in n.attrs["axes"])
+    return min(unit_roundoff(n.dtype), unit_roundoff(f32)) ** 2 * max(0, min(terms, TERMS) - 1) / 2
+
+
+def _squares(x: Array) -> tuple[Array, float]:
+    """x², over the square of the second, so that nothing overflows; computed once along axes that are stretched (of stride 0)."""
+    distinct = x[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.strides)]
+    top = float(np.max(np.abs(distinct), initial=0.0, where=np.isfinite(distinct))) or 1.0
+    return np.broadcast_to(np.square(distinct / top), x.shape), top
+
+
+def _contracted(x: Array, y: Array, axes: Sequence[int]) -> Array:
+    """Σ x · y over the axes; what is stretched is not multiplied out, so that BLAS does most of them."""
+    single = [[size > 1 and stride == 0 for size, stride in zip(a.shape, a.strides, strict=True)] for a in (x, y)]
+    left = [i for i in range(x.ndim) if not single[0][i] or single[1][i]]
+    right = [i for i in range(x.ndim) if not single[1][i]]
+    pick = [a[tuple(slice(None) if i in kept else 0 for i in range(a.ndim))] for a, kept in ((x, left), (y, right))]
+    return np.asarray(np.einsum(pick[0], left, pick[1], right, [i for i in range(x.ndim) if i not in axes], optimize=True))
+
+
+class Errors:
+    """The algebra of values with running errors, one method per atomic op (see the module's docstring)."""
+
+    def __init__(self) -> None:
+        self.real = Real()
+        self.numbers = 0
+
+    def count(self, numbers: float) -> None:
+        """Count numbers that are about to be made. Raises _Unknown."""
+        self.numbers += int(numbers)
+        if self.numbers > WORK:
+            raise _Unknown(f"more than {WORK} numbers")
+
+    def stored(self, x: Known | Product) -> Known:
+        if isinstance(x, Known):
+            return x
+        self.count(math.prod(x.n.shape))
+        return x.stored()
+
+    def done(self, n: At, value: Array, error: Array | None = None) -> Known:
+        return Known(value, _rounded(n, value, error))
+
+    def _moved(self, name: str, n: At, x: Known, *index: Known) -> Known:
+        """An op that only moves values moves their errors alike."""
+        move, places = getattr(self.real, name), [i.value for i in index]
+        return Known(move(n, x.value, *places), None if x.error is None else move(n, x.error, *places))
+
+    def constant(self, n: At, value: bool | int | float | Array) -> Known:
+        exact = self.real.constant(n, value)
+        if n.dtype.kind != "float":
+            return Known(exact)
+        error = np.abs(wide(narrow(exact, n.dtype), n.dtype) - exact)
+        return Known(exact, error if np.any(error > 0) else None)
+
+    def iota(self, n: At) -> Known:
+        return self.done(n, self.real.iota(n))
+
+    # ---- one operand -------------------------------------------------------------------------------------------------
+
+    def _unary(self, n: At, x: Known, value: Array, slope: Callable[[Array], Array]) -> Known:
+        return self.done(n, value, None if x.error is None else slope(x.error))
+
+    def reciprocal(self, n: At, x: Known) -> Known:
+        y = self.real.reciprocal(n, x.value)
+        return self._unary(n, x, y, lambda dx: dx * y * y)
+
+    def sqrt(self, n: At, x: Known) -> Known:
+        y = self.real.sqrt(n, x.value)
+        return self._unary(n, x, y, lambda dx: np.where(dx == 0, 0.0, dx / (np.sqrt(x.value + dx) + y)))   # finite at 0
+
+    def exp2(self, n: At, x: Known) -> Known:
+        y = self.real.exp2(n, x.value)
+        return self._unary(n, x, y, lambda dx: math.log(2) * y * dx)
+
+    def log2(self, n: At, x: Known) -> Known:
+        return self._unary(n, x, self.real.log2(n, x.value), lambda dx: dx / (math.log(2) * np.abs(x.value)))
+
+    def sin(self, n: At, x: Known) -> Known:
+        return self._unary(n, x, self.real.sin(n, x.value), lambda dx: np.hypot(np.cos(x.value) * dx, dx * dx / 2))
+
+    def floor(self, n: At, x: Known) -> Known:
+        """Taken as exact: where definitions take an integer off an exponent, which one hardly matters."""
+        return Known(self.real.floor(n, x.value))
+
+    def cast(self, n: At, x: Known) -> Known:
+        return self.done(n, self.real.cast(n, x.value), x.error if n.dtype.kind == "float" else None)
+
+    def bitcast(self, n: At, x: Known) -> Known:
+        return Known(self.real.bitcast(n, x.value))
+
+    def composite(self, n: At, op: CompositeOp, xs: Sequence[Known]) -> Known:
+        """An elementwise composite by its direct evaluation, and by how much that changes between the ends of each operand's error.
+
+        Its definition says too much: what cancels in log1p is off by the same rounding on both sides, on purpose."""
+        assert op.direct is not None
+        direct, values = op.direct, [x.value for x in xs]
+
+        def at(values: Sequence[Array]) -> Array:
+            return np.asarray(direct(op.by_role(values, n.attrs), n.attrs, n.types), dtype=np.float64)
+
+        value, error = at(values), None
+        for i, x in enumerate(xs):
+            if x.error is not None:
+                ends = [at([*values[:i], x.value + sign * x.error, *values[i + 1:]]) for sign in (-1, 1)]
+                error = _both(error, np.fmax(*(np.abs(end - value) for end in ends)))
+        return self.done(n, value, error)
+
+    # ---- two and three operands --------------------------------------------------------------------------------------
+
+    def add(self, n: At, x: Known, y: Known) -> Known:
+        return self.done(n, self.real.add(n, x.value, y.value), _both(x.error, y.error))
+
+    def mul(self, n: At, x: Known, y: Known) -> Known | Product:
+        if n.dtype.kind == "float":
+            return Product(n, x, y)
+        self.count(math.prod(n.shape))
+        return Known(self.real.mul(n, x.value, y.value))
+
+    def max(self, n: At, x: Known, y: Known) -> Known:
+        value = self.real.max(n, x.value, y.value)
+        if x.error is None and y.error is None:
+            return Known(value)
+        dx, dy = _error(x), _error(y)
+        near = np.abs(x.value - y.value) <= ROUNDINGS * (dx + dy)               # either may be the larger one
+        return Known(value, np.where(near, np.maximum(dx, dy), np.where(x.value > y.value, dx, dy)))
+
+    def idiv(self, n: At, x: Known, y: Known) -> Known:
+        return Known(self.real.idiv(n, x.value, y.value))
+
+    def bit_and(self, n: At, x: Known, y: Known) -> Known:
+        return Known(self.real.bit_and(n, x.value, y.value))
+
+    def bit_xor(self, n: At, x: Known, y: Known) -> Known:
+        return Known(self.real.bit_xor(n, x.value, y.value))
+
+    def less(self, n: At, x: Known, y: Known) -> Known:
+        return Known(self.real.less(n, x.value, y.value))
+
+    def not_equal(self, n: At, x: Known, y: Known) -> Known:
+        return Known(self.real.not_equal(n, x.value, y.value))
+
+    def where(self, n: At, condition: Known, x: Known, y: Known) -> Known:
+        value = self.real.where(n, condition.value, x.value, y.value)
+        if x.error is None and y.error is None:
+            return Known(value)
+        return Known(value, np.where(condition.value, _error(x), _error(y)))
+
+    # ---- reductions --------------------------------------------------------------------------------------------------
+
+    def sum(self, n: At, x: Known | Product) -> Known:
+        axes = n.attrs["axes"]
+        if isinstance(x, Product):
+            if n.dtype.kind == "float" and math.prod(x.n.shape) > 0:
+                return self._sum_of_products(n, x)
+            x = self.stored(x)
+        value = self.real.sum(n, x.value)
+        if n.dtype.kind != "float" or x.value.size == 0:
+            return Known(value)
+        if x.value.size == value.size:                                          # of one term each
+            return Known(value, None if x.error is None else np.reshape(x.error, n.shape))
+        top = _top(x.value, axes)                                               # so that squares do not overflow
+        square = _lost(n) * np.sum(np.square(x.value / top), axis=axes, keepdims=True)
+        if x.error is not None:
+            square = square + np.sum(np.square(x.error / top), axis=axes, keepdims=True)
+        return self.done(n, value, np.reshape(np.sqrt(square) * top, n.shape))
+
+    def _sum_of_products(self, n: At, x: Product) -> Known:
+        """The same; a product's own rounding is u · |x · y| too."""
+        axes = n.attrs["axes"]
+        self.count(math.prod(x.n.shape) / PRODUCTS)
+
+        def added(a: Array, b: Array) -> Array:
+            (squares, top), (others, another) = _squares(a), _squares(b)
+            return np.asarray(np.sqrt(_contracted(squares, others, axes)) * top * another)
+
+        error = math.sqrt(unit_roundoff(x.n.dtype) ** 2 + _lost(n)) * added(x.x.value, x.y.value)
+        for a, b in x.parts():
+            error = np.hypot(error, added(a, b))
+        return self.done(n, _contracted(x.x.value, x.y.value, axes), error)
+
+    def reduce_max(self, n: At, x: Known) -> Known:
+        value = self.real.reduce_max(n, x.value)
+        if x.error is None:
+            return Known(value)
+        axes = n.attrs["axes"]
+        whole = np.max(x.value, axis=axes, keepdims=True, initial=-np.inf)
+        near = x.value + ROUNDINGS * x.error >= whole                           # each of them may be the largest
+        return Known(value, np.max(x.error, axis=axes, initial=0.0, where=near))
+
+    # ---- movement and indexing ---------------------------------------------------------------------------------------
+
+    def reshape(self, n: At, x: Known) -> Known:
+        return self._moved("reshape", n, x)
+
+    def permute(self, n: At, x: Known) -> Known:
+        return self._moved("permute", n, x)
+
+    def expand(self, n: At, x: Known) -> Known:
+        return self._moved("expand", n, x)
+
+    def slice(self, n: At, x: Known) -> Known:
+        return self._moved("slice", n, x)
+
+    def gather(self, n: At, x: Known, index: Known) -> Known:
+        return self._moved("gather", n, x, index)
+
+    def pad(self, n: At, x: Known) -> Known:
+        zero = replace(n, attrs={**n.attrs, "value": 0.0})
+        return Known(self.real.pad(n, x.value), None if x.error is None else self.real.pad(zero, x.error))
+
+    def scatter(self, n: At, base: Known, index: Known, updates: Known) -> Known:
+        value = self.real.scatter(n, base.value, index.value, updates.value)
+        if n.dtype.kind != "float":
+            return Known(value)
+        known, new = _error(base), _error(updates)
+        if n.attrs["mode"] != "add":
+            return Known(value, self.real.scatter(n, known, index.value, new))
+        lost = unit_roundoff(n.dtype) ** 2                                      # each partial sum is rounded
+        squares = self.real.scatter(n, known ** 2 + lost * base.value ** 2, index.value, new ** 2 + lost * updates.value ** 2)
+        return self.done(n, value, np.sqrt(squares))
+
+
+def _top(x: Array, axes: Sequence[int]) -> Array:
+    """The largest finite size along the axes, which stay; 1 where all is 0."""
+    top = np.max(np.abs(x), axis=tuple(axes), keepdims=True, initial=0.0, where=np.isfinite(x))
+    return np.where(top > 0, top, 1.0)
+
+
+_smooth: weakref.WeakKeyDictionary[Definition, bool] = weakref.WeakKeyDictionary()
+
+
+def _is_smooth(node: Node) -> bool:
+    """Whether this composite computes each number of a float output from those at the same place, and can do so directly."""
+    op = node.op
+    if not isinstance(op, CompositeOp) or op.direct is None or op.opaque or not all(t.dtype.is_float for t in node.types):
+        return False
+    definition = op.define([i.type for i in node.inputs], node.attrs)
+    if definition not in _smooth:
+        _smooth[definition] = len(definition.outputs) == 1 and _elementwise(expand_all(definition.outputs))
+    return _smooth[definition]
+
+
+def _elementwise(roots: Sequence[Node]) -> bool:
+    """Whether nothing that depends on an argument is moved or reduced."""
+    depends: dict[Node, bool] = {}
+    for node in walk(roots):
+        depends[node] = node.op is leaves.ARGUMENT or any(depends[i] for i in node.inputs)
+        if depends[node] and isinstance(node.op, AtomicOp) and node.op.group not in ("unary", "binary", "ternary"):
+            return False
+    return True
+
+
+def _evaluate(roots: Sequence[Node], given: Mapping[Node, Array], dims: Mapping[str, int]) -> list[Known]:
+    """The values of nodes that are made of atomic ops and inputs. Raises _Unknown, TensorGraphsError."""
+    algebra = Errors()
+    values: dict[Node, Known | Product] = {}
+    order = walk(roots)
+    last = {x: i for i, node in enumerate(order) for x in node.inputs}
+    dropped: list[list[Node]] = [[] for _ in order]
+    for x, i in last.items():
+        if x not in roots:
+            dropped[i].append(x)
+    for position, node in enumerate(order):
+        values[node] = _one(algebra, node, values, given, dims)
+        for old in dropped[position]:
+            del values[old]
+    return [algebra.stored(values[root]) for root in roots]
+
+
+def _one(algebra: Errors, node: Node, values: Mapping[Node, Known | Product], given: Mapping[Node, Array],
+         dims: Mapping[str, int]) -> Known | Product:
+    if node in given:
+        return Known(wide(given[node], node.dtype))
+    if node.op is leaves.COPY_TO:
+        return values[node.inputs[0]]
+    n = At(node, resolve_attributes(node.attrs, dims), tuple(t.at(dims) for t in node.types),
+           tuple(i.type.at(dims) for i in node.inputs))
+    if node.op is leaves.CONSTANT:
+        value = n.attrs["value"]
+        return algebra.constant(n, value.array() if isinstance(value, ArrayValue) else value)
+    if isinstance(node.op, CompositeOp) and not node.op.opaque:
+        algebra.count(3 * math.prod(n.shape))
+        return algebra.composite(n, node.op, [algebra.stored(values[i]) for i in node.inputs])
+    if not isinstance(node.op, AtomicOp):
+        raise _Unknown(f"{node.op.name} has no definition")
+    if node.op.group != "move" and node.op.name != "mul":
+        algebra.count(math.prod(n.shape))
+    operands = [values[i] if node.op.name == "sum" else algebra.stored(values[i]) for i in node.inputs]
+    found: Known | Product = node.op.meaning(algebra, n, *operands)
+    return found
