@@ -10,6 +10,7 @@ rather than in a worker of its own, as all of these kernels are known to be hone
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -31,7 +32,8 @@ from tensor_graphs.language.dtypes import parse_dtype
 from tensor_graphs.language.node import Node
 from tensor_graphs.profiling.bench import Bench
 from tensor_graphs.profiling.inputs import Point
-from tensor_graphs.profiling.judge import Judge, _told
+from tensor_graphs.profiling.judge import Judge
+from tensor_graphs.profiling.replies import Told
 from tensor_graphs.records.database import open_database
 
 Arrays = Sequence[np.ndarray]
@@ -169,14 +171,16 @@ def anew(points: Sequence[Point], seed: int) -> list[Point]:
 def verdict(judge: Judge, bench: Bench, signature: Signature, points: Sequence[Point]) -> tuple[str, float, str]:
     """(status, error, log) of the kernel of a bench, run in this process."""
     bench.replies.clear()
-    bench.file.seek(0)
+    os.ftruncate(bench.file, 0)
+    os.lseek(bench.file, 0, os.SEEK_SET)
     worst = [0.0] * 4
     with np.errstate(all="ignore"):
         for point in points:
             bench.show(point)
-    bench.file.flush()
-    with Path(bench.file.name).open("rb") as file:
-        for point, found in zip(points, _told({"points": bench.replies}, len(points)), strict=True):
+    os.lseek(bench.file, 0, os.SEEK_SET)
+    with os.fdopen(os.dup(bench.file), "rb") as file:
+        for point, reply in zip(points, bench.replies, strict=True):
+            found = Told(reply["shapes"], tuple(reply["outside"]), reply["mutated"])
             wrong = judge._compare(signature, point, found, file, worst)
             if wrong is not None:
                 return wrong.status, wrong.error or 0.0, wrong.log
@@ -187,7 +191,7 @@ def compared(judge: Judge, node: Node, kernels: Sequence[Kernel], seeds: Sequenc
     """Kernel name -> its verdicts over the seeds."""
     signature = signature_of(node)
     asked = {kernel.name: judge.points(kernel, signature, TYPICAL) for kernel in kernels}
-    benches = {kernel.name: Bench(signature.graph, kernel, Path(judge.worker.folder.name), i) for i, kernel in enumerate(kernels)}
+    benches = {kernel.name: Bench(signature.graph, kernel, os.memfd_create(kernel.name)) for kernel in kernels}
     counts = {kernel.name: Count() for kernel in kernels}
     for seed in seeds:
         judge._expected.clear()                                     # answers of one draw serve all kernels, and no other draw
@@ -201,8 +205,7 @@ def compared(judge: Judge, node: Node, kernels: Sequence[Kernel], seeds: Sequenc
             if log and len(count.logs) < 3:
                 count.logs.append(f"seed {seed}: {log}")
     for bench in benches.values():
-        bench.file.close()
-        Path(bench.file.name).unlink()
+        os.close(bench.file)
     return counts
 
 
