@@ -33,12 +33,25 @@ from tensor_graphs.language.text import print_graph
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling import process_tree
-from tensor_graphs.profiling.adversarial import adversarial_points, settled
+from tensor_graphs.profiling.adversarial import adds_floats, adversarial_points, hangs_on_special, rows_of, settled_rows
 from tensor_graphs.profiling.bench import PATIENCE, Timing, output_file
 from tensor_graphs.profiling.blocks import LEAST_SECONDS, Block, implausible
 from tensor_graphs.profiling.clock import TIMER
+from tensor_graphs.profiling.cover import covered, layout_points, size_points, special_points
 from tensor_graphs.profiling.descriptors import Given, InputError
-from tensor_graphs.profiling.inputs import Point, Stir, changeable, largest_sizes, point_inputs, stirred, work_points
+from tensor_graphs.profiling.inputs import (
+    SAME_VALUES,
+    Point,
+    Stir,
+    changeable,
+    few_rows,
+    largest_sizes,
+    point_inputs,
+    row_numbers,
+    stirred,
+    take_rows,
+    work_points,
+)
 from tensor_graphs.profiling.memory_guards import digest
 from tensor_graphs.profiling.protocol import SaidError
 from tensor_graphs.profiling.reference_stream import Kind
@@ -53,7 +66,7 @@ from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, Source
 
 log = logging.getLogger(__name__)
 
-VERIFIER = "4"
+VERIFIER = "5"
 """version of the comparison; another version asks every question again"""
 
 SAME_MATH = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}
@@ -129,8 +142,9 @@ BIG_TRAFFIC = 2.5e8
 """bytes: likewise"""
 
 
-ABOUT_RIGHT = ("language", "meaning", "kernels.signature", "profiling.adversarial", "profiling.descriptors", "profiling.extremes",
-               "profiling.inputs", "profiling.judge", "profiling.protocol", "profiling.single", "profiling.worker_process")
+ABOUT_RIGHT = ("language", "meaning", "kernels.signature", "profiling.adversarial", "profiling.cover", "profiling.descriptors",
+               "profiling.extremes", "profiling.inputs", "profiling.judge", "profiling.protocol", "profiling.single",
+               "profiling.worker_process")
 """modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
 replace what is in them; a judge that finds that it did gives no verdict"""
 
@@ -176,7 +190,8 @@ def timed_workload(signature: Signature, binding: Mapping[str, int], given: Give
 @dataclass(frozen=True)
 class Verdict:
     """What the judge found for one kernel on one signature. samples: cold times [s]; plain: those of the plain path in the same
-    run; timing: what else is known of the times, as it is stored; seed: of the values that no kernel could know."""
+    run; timing: what else is known of the times, as it is stored; seed: of the values that no kernel could know; covered: what
+    `cover.covered` says."""
 
     status: Status
     error: float | None
@@ -188,6 +203,7 @@ class Verdict:
     plain: tuple[float, ...] = ()
     timing: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
+    covered: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -252,6 +268,11 @@ class Judge:
             self._expected.clear()
             self._took.clear()
             self._expected_for = signature.key
+        if point.rows is not None:
+            few = self.expected(signature, few_rows(point))
+            numbers = row_numbers(point)
+            return few and {name: take_rows(few[name], node, point.rows[0], numbers)
+                            for name, node in signature.graph.outputs.items()}
         key = point.values
         if key not in self._expected:
             begun = time.perf_counter()
@@ -265,6 +286,11 @@ class Judge:
                 self._expected[key] = None
             self._took[key] = time.perf_counter() - begun
         return self._expected[key]
+
+    def expected_in_full(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
+        """The oracle's outputs for all rows of a point whose rows are copies of few."""
+        graph = signature.graph
+        return dict(interpret(graph, point_inputs(graph, point), dims=point.binding).outputs)
 
     def limit(self, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> float | None:
         """Seconds that a worker may be silent over these points before it counts as hanging; None: as long as the job may take.
@@ -303,13 +329,12 @@ class Judge:
         kept = prepared_names(signature.graph, kernel)
         ways = [stirred(signature.graph, base.sizes, other.seed, number, kept) for number in (0, 2)]
         found[again:again] = [other, *(replace(other, stirred=way) for way in ways)]
+        secret = self.secret(signature)
+        found += adversarial_points(signature, secret)
         if not _big(signature, base.binding):
-            if kernel.in_place:
-                found.append(Point(base.sizes, base.seed, form="in_place"))
-            found.append(Point(base.sizes, base.seed, form="views"))
-            if any(t.dtype.kind == "float" for t in signature.spec.inputs):
-                found.append(Point(base.sizes, 2500, special=True))
-        found += adversarial_points(signature)
+            found += layout_points(kernel, signature, base.binding, secret)
+            found += special_points(signature, base.binding, secret)
+            found += size_points(signature, secret)
         return [p for p in found if self.expected(signature, p) is not None]
 
     def examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], *,
@@ -407,7 +432,7 @@ class Judge:
     def _ask(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> Verdict | _Hearing:
         """What a worker says, whose outputs are right; or why the kernel does not pass."""
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
-               "modules": [module_of(kernel)], "time": timing, "threads": self.threads}
+               "modules": [module_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv)}
         looked_at = 1 if timing is not None and timing.ways else LOOKED_AT
         hearing = _Hearing(self, signature, shown, compare_at_once=timing is None, looked_at_anew=looked_at)
         self.worker.imports = imports_of(kernel.backend)
@@ -471,7 +496,9 @@ class Judge:
 
     def _right(self, signature: Signature, hearings: Sequence[_Hearing]) -> Verdict:
         """The verdict on a kernel whose outputs are right, without its times."""
-        return Verdict("PASSED", *_worst(hearings), "", seed=self.secret(signature))
+        shown = max((hearing.points for hearing in hearings), key=len)
+        return Verdict("PASSED", *_worst(hearings), "", seed=self.secret(signature),
+                       covered=covered(shown, signature) if shown else {})
 
     def _weigh(self, asked: Asked, hearings: Sequence[_Hearing]) -> Verdict:
         """The verdict on a kernel that is right: PASSED, or IMPLAUSIBLE where the device cannot be so fast."""
@@ -541,11 +568,23 @@ class Judge:
             if data.nbytes != int(np.prod(shape)) * t.dtype.itemsize:
                 return _without_numbers("INCORRECT_DTYPE", f"output {name}: {data.nbytes} bytes, {t} expected")
             outputs[name] = data
-            report = measure(data.view(t.dtype.numpy).reshape(shape), expected[name], t.dtype)
-            errors = (report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)
+            found_values = data.view(t.dtype.numpy).reshape(shape)
+            report = measure(found_values, expected[name], t.dtype)
             limit = SAME_MATH.get(t.dtype.name, 0.0)
-            if point.extreme is not None and not report.within(limit) and not settled(signature, point, expected, SAME_MATH):
-                continue                                            # the answer hangs on rounding: no kernel is held to it
+            if point.rows is not None and not report.within(limit):     # are its rows independent after all?
+                expected = self.expected_in_full(signature, point)
+                report = measure(found_values, expected[name], t.dtype)
+            if (point.extreme is not None or point.form in SAME_VALUES) and not report.within(limit):
+                rows = settled_rows(signature, point, expected, SAME_MATH)[name]
+                if not rows.any():
+                    continue                                        # the answer hangs on rounding: no kernel is held to it
+                report = measure(rows_of(found_values)[rows], rows_of(expected[name])[rows], t.dtype)
+            if point.special and not report.within(limit):
+                asked = hangs_on_special(signature, point)[name]
+                if adds_floats(signature.graph):                    # tiles are padded with zeros, and 0 · ∞ is NaN
+                    asked &= ~(np.isinf(expected[name]) & np.isnan(found_values.astype(np.float64)))
+                report = measure(np.where(asked, found_values, expected[name].astype(found_values.dtype)), expected[name], t.dtype)
+            errors = (report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)
             for i, value in enumerate(errors):
                 worst[i] = value if not value <= worst[i] else worst[i]
             if report.mismatch is not None or not report.max_relative_error <= limit:
@@ -572,7 +611,8 @@ class Judge:
             max_absolute_error=verdict.absolute, tolerance=same_math_limit(signature), seed=verdict.seed,
             timer=TIMER if timed and verdict.samples else "", verifier=VERIFIER, log=verdict.log,
             baseline="" if plain is None else PLAIN, baseline_ms=plain,
-            conditions={"threads": self.threads or 0, **(verdict.timing if timed else {})})
+            conditions={"threads": self.threads or 0, **(verdict.timing if timed else {}),
+                        **({"covered": dict(verdict.covered)} if verdict.covered and not timed else {})})
         self.database.add_trace(trace)
         log.info("%s on %s: %s error %s", kernel.name, signature.title(), verdict.status, verdict.error)
         return trace

@@ -65,9 +65,9 @@ def preload(names: Sequence[str] = ()) -> None:
     """Import what every job needs and no candidate brings, and libraries that take long to import."""
     from tensor_graphs.kernels import registry
     from tensor_graphs.language import text
-    from tensor_graphs.profiling import bench, tampering
+    from tensor_graphs.profiling import bench, process_state, tampering
 
-    assert all((registry, text, bench, tampering))
+    assert all((registry, text, bench, process_state, tampering))
     for name in names:
         with suppress(Exception):                                   # the kernel that imports it will say what is wrong
             importlib.import_module(name)
@@ -81,9 +81,11 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.profiling.bench import Bench
+    from tensor_graphs.profiling.process_state import StateGuard, deployed, floating_point
     from tensor_graphs.profiling.single import plain_plan
     from tensor_graphs.runtime.compiled_graph import bind
 
+    before = floating_point()
     for name, file in job["modules"]:
         load_module(name, file)
     if job.get("threads"):
@@ -100,8 +102,12 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
         return {"status": "OTHER", "log": f"{kernel.name} is another kernel in the worker: its source is not the same there"}
     channel.send({"mark": "loaded"})                                # what comes now is the kernel's work; imports may take longer
     bench = Bench(graph, kernel, Path(job["folder"]), job["id"])
-    for point in job["points"]:
-        bench.show(point)
+    guard = StateGuard(before)
+    with deployed(job["argv"]):
+        for point in job["points"]:
+            with guard.unchanged(point):
+                bench.show(point)
+    bench.look_at_large()
     shown = len(bench.replies)
     bench.file.flush()
     channel.send({"mark": "shown", "points": bench.replies})
@@ -112,8 +118,9 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
         plan = plain_plan(graph) if timing.baseline else None
         if plan is not None and plan.memory(**timing.point.binding).arena > 1 << 30:
             plan = None
-        bench.time(timing, bind(plan) if plan is not None else None, channel.send, lambda: channel.receive() or {},
-                   replaced)
+        with deployed(job["argv"]), guard.unchanged("one of the timed runs", seeds=False):
+            bench.time(timing, bind(plan) if plan is not None else None, channel.send, lambda: channel.receive() or {},
+                       replaced)
     return {"status": "RAN", "points": bench.replies[shown:]}
 
 
@@ -121,6 +128,7 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str
     """`run_job`, whatever the candidate raises; spoiled: nothing else should run in this process."""
     from tensor_graphs.profiling.bench import LateError, ReplacedError
     from tensor_graphs.profiling.descriptors import InputError
+    from tensor_graphs.profiling.process_state import StateError
 
     watch.extend()
     replaced = watch.replaced
@@ -128,14 +136,15 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch) -> dict[str
         reply = run_job(job, channel, replaced)
     except InputError as e:                                         # the file has changed since the judge looked; no kernel's fault
         reply = {"status": "INPUT", "log": str(e)}
-    except (LateError, ReplacedError) as e:
+    except (LateError, ReplacedError, StateError) as e:
         reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
     except BaseException as e:                                      # SystemExit and KeyboardInterrupt of a candidate too
         reply = {"status": "RUNTIME_ERROR", "log": "".join(traceback.format_exception(e))[-8000:]}
         if type(e).__name__ == "ToolchainError":
             reply["status"] = "COMPILE_ERROR"
     signal.setitimer(signal.ITIMER_REAL, 0)
-    names = replaced()
+    watch.extend()                                                  # libraries that the kernel has imported
+    names = [*replaced(), *watch.strange()]
     return {"status": "RUNTIME_ERROR", "log": str(ReplacedError(names)), "spoiled": True} if names else reply
 
 
