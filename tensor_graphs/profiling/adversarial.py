@@ -38,9 +38,6 @@ SEED = 3000
 ONE_BY_ONE: tuple[Extreme, ...] = ("huge", "structured")
 """kinds of values that say something in one operand beside ordinary values in the others"""
 
-ONE_BY_ONE: tuple[Extreme, ...] = ("huge", "structured")
-"""kinds of values that say something in one operand beside ordinary values in the others"""
-
 SETTLED = 0.3
 """share of the error allowed by which the two answers may differ"""
 
@@ -85,9 +82,10 @@ def _in_turn(signature: Signature, point: Point, floats: Sequence[str]) -> list[
     """A kind of values in all operands, and in one beside ordinary ones; a structure in each row, or in one row after another."""
     rows = STRUCTURES
     if point.extreme in ("structured", "columns"):
-        shapes = [signature.graph.inputs[name].type.at(point.binding).shape for name in floats]
-        rows = min(STRUCTURES, *(max(1, math.prod(shape) // max(1, shape[0 if point.extreme == "columns" else -1]))
-                                 for shape in shapes if shape and math.prod(shape)), STRUCTURES)
+        shapes = [tuple(map(int, signature.graph.inputs[name].type.at(point.binding).shape)) for name in floats]
+        rows = min((math.prod(shape) // shape[0 if point.extreme == "columns" else -1] for shape in shapes if math.prod(shape)
+                    and shape), default=STRUCTURES)
+        rows = min(STRUCTURES, rows)
     found = [replace(point, axis=first, seed=point.seed + first) for first in range(0, STRUCTURES, rows)]
     if len(floats) > 1 and point.extreme in ONE_BY_ONE:
         found += [replace(point, only=name, seed=point.seed + 10 * (i + 1)) for i, name in enumerate(floats)]

@@ -194,7 +194,7 @@ def covered(points: Sequence[Point], signature: Signature) -> dict[str, Any]:
         found = sorted({p.binding[name] for p in points})
         low, high = d.bounds(dim)
         sizes[name] = f"{len(found)} sizes {found[0]}–{found[-1]}" + ("" if found[-1] == high else f" of {low}–{high}")
-    kinds = {p.extreme for p in points if p.extreme is not None}
+    kinds: set[str] = {p.extreme for p in points if p.extreme is not None}
     kinds |= {"NaN and ±inf"} if any(p.special for p in points) else set()
     kinds |= {"integers of full range"} if any(p.integers for p in points) else set()
     return {"points": len(points), "sizes": sizes, "values": sorted(kinds), "layouts": sorted({p.form for p in points} - {"apart"})}

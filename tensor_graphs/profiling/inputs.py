@@ -367,8 +367,11 @@ def _make_extreme(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> 
     for name, node in graph.inputs.items():
         if node.dtype.kind == "float" and point.only in (None, name):
             rng = generator(point.seed, f"{kind} {name}")
-            _replace(graph, point, arrays, name, lambda shape, rng=rng, node=node: extreme_values(
-                rng, kind, shape, node.dtype, positive=node in positive, first=point.axis))
+
+            def make(shape: Shape, rng: np.random.Generator = rng, node: Node = node) -> np.ndarray:
+                return extreme_values(rng, kind, shape, node.dtype, positive=node in positive, first=point.axis)
+
+            _replace(graph, point, arrays, name, make)
 
 
 def _make_integers(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:

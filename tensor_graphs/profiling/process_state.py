@@ -123,7 +123,7 @@ def snapshot() -> dict[str, Any]:
 
 def _view() -> dict[bytes, bytes]:
     """The environment as Python code sees it; its own dict, as to decode all of it at each point takes long."""
-    return os.environ._data                                         # type: ignore[attr-defined, no-any-return]
+    return os.environ._data                                         # type: ignore[attr-defined]
 
 
 def _show(value: Any) -> str:
