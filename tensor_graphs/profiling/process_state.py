@@ -94,8 +94,14 @@ def _torch() -> dict[str, Any]:
     for name in ("get_num_threads", "get_default_dtype", "is_grad_enabled", "get_float32_matmul_precision",
                  "are_deterministic_algorithms_enabled", "is_inference_mode_enabled"):
         with suppress(Exception):
-            found[f"torch.{name}()"] = getattr(torch, name)()
+            found[f"torch.{name}()"] = str(getattr(torch, name)())
     return found
+
+
+AS_IMPORTED = {"torch.get_default_dtype()": "torch.float32", "torch.is_grad_enabled()": "True",
+               "torch.get_float32_matmul_precision()": "highest", "torch.are_deterministic_algorithms_enabled()": "False",
+               "torch.is_inference_mode_enabled()": "False"}
+"""what a library is set to when it was imported: a kernel may do that in its first call (how many threads it then has is not known)"""
 
 
 def snapshot() -> dict[str, Any]:
@@ -134,7 +140,8 @@ def _show(value: Any) -> str:
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """What is another than before, for people; not what is there for the first time (of a new library)."""
     out = []
-    for name, was in before.items():
+    new = {name: was for name, was in AS_IMPORTED.items() if name in after and name not in before}
+    for name, was in {**before, **new}.items():
         now = after.get(name)
         if was == now:
             continue
