@@ -101,7 +101,7 @@ def _torch() -> dict[str, Any]:
 AS_IMPORTED = {"torch.get_default_dtype()": "torch.float32", "torch.is_grad_enabled()": "True",
                "torch.get_float32_matmul_precision()": "highest", "torch.are_deterministic_algorithms_enabled()": "False",
                "torch.is_inference_mode_enabled()": "False"}
-"""what a library is set to when it was imported: a kernel may do that in its first call (how many threads it then has is not known)"""
+"""what a library is set to when it was imported: a kernel may do that in its first call (its threads are not known then)"""
 
 
 def snapshot() -> dict[str, Any]:
