@@ -34,7 +34,9 @@ from tensor_graphs.paths.memory import Interval, place
 from tensor_graphs.paths.path import Alternative, NoPathError, Paths, expanded_roots
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, midpoint
+from tensor_graphs.profiling.cover import in_words
 from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.queries import KnownTime
 from tensor_graphs.records.rows import ProfileRequest
@@ -49,6 +51,7 @@ class Choice(Evidence):
     """Why one signature is computed the way it is, and the rows that say so: of its time, and of its comparison with the oracle.
 
     times, agreeing: rows with such a time, and those of them that agree with the one that counts. doubt: why it may be too slow.
+    covered: what the comparison covered, in a line.
     """
 
     trace: int | None = None
@@ -57,6 +60,7 @@ class Choice(Evidence):
     times: int = 0
     agreeing: int = 0
     doubt: str = ""
+    covered: str = ""
 
 
 def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Sequence[str] | None = None,
@@ -393,6 +397,9 @@ class _Chooser:
                 rows[key] = timed[0]
         doubts = Doubts(self.book, self.table, [self._signature(paths, key) for key in chosen], self.points)
         doubts.look_at(rows.values())
+        verdicts = {key: self.book.verdict(a.kernel, self._signature(paths, key)) for key, a in chosen.items()
+                    if a.kernel is not None}
+        compared = queries.conditions_of(self.book.database, *(v.trace_id for v in verdicts.values() if v is not None))
         for key, a in chosen.items():
             signature = self._signature(paths, key)
             seconds, measured = cost(a, signature), a.price.measured and a.kernel is not None
@@ -400,14 +407,16 @@ class _Chooser:
                              if o.name != a.name and cost(o, signature) < math.inf), key=lambda o: o[1])
             refused = tuple((k.name, why) for k in matching(signature.spec, self.table)
                             if (why := self.book.why_not(k, signature, binding)) not in (None, "unverified"))
-            verdict = None if a.kernel is None else self.book.verdict(a.kernel, signature)
+            verdict = verdicts.get(key)
+            found = {} if verdict is None else compared.get(verdict.trace_id, {}).get("covered", {})
             row = rows.get(key)
             doubt = None if a.kernel is None or row is None else doubts.of(a.kernel, signature, binding)
             evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
                                    a.price.note if a.kernel is not None else "runs its definition", tuple(others), refused,
                                    None if row is None else row.trace_id, None if row is None else doubts.when(row),
                                    None if verdict is None else verdict.trace_id, 0 if row is None else row.times,
-                                   0 if row is None else row.agreeing, "" if doubt is None else doubt.why))
+                                   0 if row is None else row.agreeing, "" if doubt is None else doubt.why,
+                                   in_words(found) if found else ""))
             calls = path.calls.get(key, 1)
             if a.kernel is not None and not measured:
                 self._ask(self.misses, a.kernel, signature, binding, seconds * calls * uncertainty(a.kernel.backend),

@@ -39,10 +39,11 @@ def _rows(e: Evidence) -> dict[str, Any]:
     """The rows a choice rests on: of its time (with its age now), and of its comparison with the oracle."""
     if not isinstance(e, Choice):
         return {"trace": None, "measured_at": None, "age_seconds": None, "verdict_trace": None, "rows": 0, "rows_agreeing": 0,
-                "suspect": ""}
+                "suspect": "", "covered": ""}
     return {"trace": e.trace, "measured_at": None if e.measured_at is None else e.measured_at.isoformat(),
             "age_seconds": None if e.measured_at is None else (datetime.now(UTC) - e.measured_at).total_seconds(),
-            "verdict_trace": e.verdict_trace, "rows": e.times, "rows_agreeing": e.agreeing, "suspect": e.doubt}
+            "verdict_trace": e.verdict_trace, "rows": e.times, "rows_agreeing": e.agreeing, "suspect": e.doubt,
+            "covered": e.covered}
 
 
 def age(seconds: float) -> str:
@@ -85,6 +86,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14) -
                        f"  {e.title[:58]}{other}")
             if rows_used["suspect"]:
                 out.append(f"{'':17}suspect: {rows_used['suspect']}; tg profile measures it again")
+            out += [f"{'':17}compared at {rows_used['covered']}"] if rows_used["covered"] else []
             out += [f"{'':17}refused: {name}: {why}" for name, why in e.refused]
         for e in v.evidence:
             if e.chosen == EXPAND and e.refused:

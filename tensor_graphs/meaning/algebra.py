@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensor_graphs.language.atomic import python_slice
-from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.dtypes import DType, f32, f64
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.meaning.errors import InterpreterError, MeaningError
 
@@ -306,7 +306,8 @@ class AsWritten(Real):
 class Jittered(AsWritten):
     """As written, with every term of a sum moved by up to JITTER units in its last place: as if it had been added in another order.
 
-    What that does to a result no kernel can be asked to avoid. Narrow floats count as f32, in which kernels add them.
+    What that does to a result no kernel can be asked to avoid. Narrow floats count as f32, in which kernels add them; a sum that
+    would overflow on the way, if its terms were added one by one in some order, is NaN.
     """
 
     JITTER = 16
@@ -318,4 +319,8 @@ class Jittered(AsWritten):
         if n.dtype.kind == "float":
             step = self.JITTER * (2.0 ** -52 if n.dtype.itemsize == 8 else 2.0 ** -23)
             x = x * (1.0 + step * self.rng.uniform(-1.0, 1.0, x.shape))
+            total = super().sum(n, x)
+            finite = np.where(np.isfinite(x), np.abs(x), 0.0)
+            most = f64.max if n.dtype.itemsize == 8 else f32.max
+            return np.where(super().sum(n, finite) > most, np.nan, total)
         return super().sum(n, x)

@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import urandom
 from typing import Any, ClassVar
@@ -21,8 +21,20 @@ import numpy as np
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.profiling.blocks import WARM_UP
 from tensor_graphs.profiling.clock import Watched, busy_seconds, now, others_running, sleep, switches
-from tensor_graphs.profiling.inputs import Point, Stir, make_inputs, point_inputs, stir, stirred, unstir
-from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded
+from tensor_graphs.profiling.inputs import (
+    STORED,
+    Form,
+    Point,
+    Stir,
+    is_big,
+    make_inputs,
+    pair_of_operands,
+    point_inputs,
+    stir,
+    stirred,
+    unstir,
+)
+from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded, overlapping
 from tensor_graphs.profiling.reference_stream import FEW_QUIET, QUIET, Kind, ReferenceStream, level_of, reference_stream
 from tensor_graphs.profiling.replies import MOST_RUNS, Name
 from tensor_graphs.profiling.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
@@ -134,28 +146,33 @@ class Bench:
         self.graph, self.kernel, self.file = graph, kernel, file
         self.parameters = prepared_names(graph, kernel)
         self.plan = single_kernel_plan(with_parameters(graph, self.parameters), kernel)
-        self._make_views = lambda: single_kernel_plan(with_parameters(views_graph(graph), self.parameters), kernel)
-        self._bound: dict[str, Watched] = {}
+        self._bound: dict[tuple[Form, int], Watched] = {}
+        self._sizes: Mapping[str, int] = {}
+        self._large: dict[str, tuple[np.ndarray, str]] = {}
+        """operands that are too large to be read at each point, and their digests as they were at first"""
         self.replies: list[dict[str, Any]] = []
         self.last: tuple[Point, dict[str, np.ndarray], dict[str, Guarded]] | None = None
         self._shown: list[_Shown] = []
         self._returned = 0.0
         self._threads = threads_alive()
 
-    def bound(self, inputs: Mapping[str, np.ndarray], form: str = "apart") -> Watched:
-        """The plan, given what the kernel prepares from as parameters; a kernel that prepares nothing is bound once."""
-        found = self._bound.get(form)
+    def bound(self, inputs: Mapping[str, np.ndarray], form: Form = "apart", axis: int = 0, left: Collection[str] = ()) -> Watched:
+        """The plan, given what the kernel prepares from as parameters; a kernel that prepares nothing is bound once for each way in
+        which operands lie."""
+        key = (form, axis) if form in STORED else ("apart", 0)
+        found = self._bound.get(key)
         if found is None:
-            plan = self._make_views() if form == "views" else self.plan
+            graph = views_graph(self.graph, form, axis, left) if form in STORED else self.graph
+            plan = single_kernel_plan(with_parameters(graph, self.parameters), self.kernel) if form in STORED else self.plan
             found = Watched(bind(plan, {n: inputs[n] for n in self.parameters}))
             if not self.parameters:
-                self._bound[form] = found
+                self._bound[key] = found
         return found
 
-    def outputs(self, binding: Mapping[str, int]) -> dict[str, Guarded]:
+    def outputs(self, binding: Mapping[str, int], aligned: bool = True) -> dict[str, Guarded]:
         made = {}
         for name, node in self.graph.outputs.items():
-            made[name] = Guarded(tuple(int(s) for s in node.type.at(binding).shape), node.dtype.numpy)
+            made[name] = Guarded(tuple(int(s) for s in node.type.at(binding).shape), node.dtype.numpy, aligned)
             made[name].poison()
         return made
 
@@ -164,8 +181,13 @@ class Bench:
     def show(self, point: Point) -> None:
         """Run the kernel at a point and keep its outputs."""
         inputs, binding = point_inputs(self.graph, point), point.binding
-        if point.form == "views":
-            inputs = as_stored(self.graph, inputs)
+        self._sizes = binding
+        left = {n for n, node in self.graph.inputs.items() if is_big(node.type.at(binding))}
+        if not point.special and point.extreme is None:             # as they are at each such point
+            for name in left - self._large.keys():
+                self._large[name] = inputs[name], digest({"": inputs[name]})
+        if point.form in STORED:
+            inputs = as_stored(self.graph, inputs, point.form, point.axis, left)
         if point.like is not None and self.last is not None and self.last[0].sizes == point.sizes:
             _, memory, guards = self.last                          # the same addresses, other values
             for name, array in memory.items():
@@ -175,25 +197,48 @@ class Bench:
                     memory[name] = inputs[name]
             inputs = memory
         else:
-            inputs, guards = guarded(inputs)
+            inputs, guards = guarded(inputs, point.form != "unaligned")
+            self._in_one_memory(point, inputs, guards)
         self.last = (point, inputs, guards) if point.form == "apart" else None
-        out = self.outputs(binding)
-        shared = self.share(inputs, guards, out) if point.form == "in_place" else set()
-        before = digest({n: a for n, a in inputs.items() if n not in shared})
-        plan = self.bound(inputs, "views" if point.form == "views" else "apart")
+        out = self.outputs(binding, point.form != "unaligned")
+        shared = self.share(inputs, guards, out, point.axis) if point.form == "in_place" else set()
+        before = digest({n: a for n, a in inputs.items() if n not in shared | left})
+        plan = self.bound(inputs, point.form, point.axis, left)
         plan.run(inputs, {n: g.array for n, g in out.items()}, binding)
         self._keep(out, {n: g.bytes for n, g in out.items()})
         outside = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
         outside += [f"operand {n}, {where}" for n, g in guards.items() if (where := g.overrun())]
-        self.replies[-1] |= {"outside": outside, "mutated": digest({n: a for n, a in inputs.items() if n not in shared}) != before}
+        after = digest({n: a for n, a in inputs.items() if n not in shared | left})
+        self.replies[-1] |= {"outside": outside, "mutated": after != before}
         if point.form == "apart" and sum(g.nbytes for g in out.values()) <= BIG_BYTES:
             self._shown += [_Shown(f"output {n} at {point}", g, digest({n: g.bytes}), g.overrun()) for n, g in out.items()]
         self._returned = now()
 
-    def share(self, inputs: dict[str, np.ndarray], guards: Mapping[str, Guarded], out: dict[str, Guarded]) -> set[str]:
-        """Put an output into the memory of the operand that the kernel says it may share with."""
+    def look_at_large(self) -> None:
+        """Operands that were too large to be read at each point: the last one says whether they were changed meanwhile."""
+        if self.replies and self._large:
+            make_inputs(self.graph, self._sizes, 0, self._large)         # puts back the rows that points have altered
+            self.replies[-1]["mutated"] |= any(digest({"": array}) != was for array, was in self._large.values())
+
+    def _in_one_memory(self, point: Point, inputs: dict[str, np.ndarray], guards: dict[str, Guarded]) -> None:
+        """Put two operands into the same memory, or into memory that overlaps."""
+        pair = pair_of_operands(self.graph, inputs, point.seed) if point.form in ("same", "overlapping") else None
+        if pair is None or not inputs[pair[0]].ndim:
+            return
+        x, y = pair
+        if point.form == "same":
+            inputs[y] = inputs[x]
+            guards.pop(y, None)
+        else:
+            memory, inputs[x], inputs[y] = overlapping(inputs[x], inputs[y])
+            guards.pop(y, None)
+            guards[x] = memory
+
+    def share(self, inputs: dict[str, np.ndarray], guards: Mapping[str, Guarded], out: dict[str, Guarded],
+              pair: int = 0) -> set[str]:
+        """Put an output into the memory of an operand that the kernel says it may share with. pair: which of those it names."""
         names, outputs = list(inputs), list(out)
-        for o, i in self.kernel.in_place:
+        for o, i in self.kernel.in_place[pair:]:
             if i < len(names) and names[i] in guards:
                 x, y = inputs[names[i]], out[outputs[o]].array
                 if x.shape == y.shape and x.dtype == y.dtype:

@@ -11,16 +11,19 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 
-Extreme = Literal["large", "equal", "wide", "sweep"]
+Extreme = Literal["large", "equal", "wide", "sweep", "huge", "structured", "columns"]
 """large: ±1e4, ±88 (the last whole number whose exp an f32 holds), ±1. equal: rows of one number, and rows of four, so that the
 maximum is there more than once. wide: rows of magnitudes spread evenly over four tenths of the dtype's exponents (so that sums of
 many products are finite), of both signs, and rows below its smallest normal number. sweep: every row is a narrow band, and the
 bands of all rows leave no gap: in every other row from -100 to 100, in the rest over magnitudes. A band, as an error is measured
-beside what is large in its row: of an exp that is wrong between 20 and 30 only, nothing shows in a row that holds 80. Four kinds
-and not six: a comparison costs the oracle 5 ms, and rows do not meet in most ops."""
+beside what is large in its row: of an exp that is wrong between 20 and 30 only, nothing shows in a row that holds 80. huge: bands
+of magnitudes without a gap from the smallest normal number to the largest, and every fourth row of the ends: the largest number,
+the smallest, powers of two. structured: rows of zeros, of one number, sorted both ways, with a single number in them, of
+alternating signs, with blocks of zeros, of −0. columns: the same along the first axis."""
 
 SIZES: Mapping[Extreme, tuple[int, ...]] = {"large": (33, 65, 1), "equal": (65, 1, 31), "wide": (31, 33, 65),
-                                                  "sweep": (257, 65, 33)}
+                                                  "sweep": (257, 65, 33), "huge": (129, 33, 5), "structured": (37, 17, 5),
+                                                  "columns": (17, 37, 5)}
 """of the dims, by name, in turn"""
 
 SWEEP = 100.0
@@ -44,9 +47,12 @@ def extreme_sizes(dims: Mapping[str, Dim], kind: Extreme, small: bool = False) -
 
 
 def extreme_values(rng: np.random.Generator, kind: Extreme, shape: tuple[int, ...], dtype: DType, *,
-                   positive: bool = False) -> np.ndarray:
+                   positive: bool = False, first: int = 0) -> np.ndarray:
     """An array of such values; rows run along the last axis, and in a single row it is elements that take turns. positive: none is
-    below zero."""
+    below zero. first: of the structures, that of the first row (a single row has only this one)."""
+    if kind == "columns":
+        turned = extreme_values(rng, "structured", (*shape[1:], *shape[:1]), dtype, positive=positive, first=first)
+        return np.ascontiguousarray(np.moveaxis(turned, -1, 0)) if shape else turned
     size = shape[-1] if len(shape) > 1 else 1
     rows = int(np.prod(shape)) // size if size else 0
     values = np.empty((rows, size))
@@ -65,7 +71,63 @@ def extreme_values(rng: np.random.Generator, kind: Extreme, shape: tuple[int, ..
             reach = min(MAGNITUDES, float(np.log2(dtype.max)) * 0.4)
             even[...] = SWEEP * _bands(rng, even.shape)
             odd[...] = np.exp2(reach * _bands(rng, odd.shape)) * rng.choice([-1.0, 1.0], odd.shape)
+        case "huge":
+            share = OF_WIDEST if dtype.itemsize == 8 else 1.0
+            low, high = share * float(np.log2(dtype.smallest_normal)), share * float(np.log2(dtype.max))
+            values[...] = np.exp2(low + (high - low) * (1 + _bands(rng, values.shape)) / 2) * rng.choice([-1.0, 1.0], values.shape)
+            most = float(dtype.max) ** share
+            ends = np.array([most, most / 2, 2.0 ** np.floor(high / 2), dtype.smallest_normal, dtype.smallest_normal / 4])
+            values[::4] = rng.choice(ends, values[::4].shape) * rng.choice([-1.0, 1.0], values[::4].shape)
+        case "structured":
+            if len(shape) == 1:
+                values = values.reshape(1, -1)
+            _structure(rng, values, first)
     return (np.abs(values) if positive else values).astype(dtype.numpy).reshape(shape)
+
+
+STRUCTURES = 8
+
+OF_WIDEST = 0.45
+"""of the exponents of f64, as the oracle has no wider numbers to hold a product in"""
+
+
+def _structure(rng: np.random.Generator, values: np.ndarray, first: int) -> None:
+    """Fill rows with values that are in some order, the next row in the next one."""
+    size = values.shape[1]
+    values[...] = rng.standard_normal(values.shape)
+    for i, row in enumerate(values):
+        match (first + i) % STRUCTURES:
+            case 0:
+                row[:] = 0.0
+            case 1:
+                row[:] = row[:1]
+            case 2:
+                row.sort()
+            case 3:
+                row[:] = -np.sort(-row)
+            case 4:
+                row[:] = 0.0
+                row[rng.integers(0, size, 1 if size else 0)] = 1.5
+            case 5:
+                row[:] = np.abs(row) * np.where(np.arange(size) % 2, -1.0, 1.0)
+            case 6:
+                row[size // 2:] = 0.0
+            case 7:
+                row[:] = -0.0
+
+
+def integer_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    """Integers of every length in bits that the dtype has, of both signs: any such number, one next to a power of two, an end."""
+    low, high = int(dtype.min), int(dtype.max)
+    count, bits = int(np.prod(shape)), high.bit_length()
+    length = rng.integers(0, bits, count)
+    power = np.left_shift(np.uint64(1), length.astype(np.uint64))           # the highest bit of each
+    inside = power + (rng.integers(0, 1 << 63, count, dtype=np.uint64, endpoint=False) % power)
+    near = power + rng.integers(0, 3, count).astype(np.uint64) - np.uint64(1)
+    size = np.minimum(np.where(rng.random(count) < 0.3, near, inside), np.uint64(high)).astype(object)
+    signed = np.where((rng.random(count) < 0.5) & (low < 0), -size, size)
+    ends = np.array([low, high, 0, low + 1, high - 1], dtype=object)
+    return np.where(rng.random(count) < 0.1, rng.choice(ends, count), signed).astype(dtype.numpy).reshape(shape)
 
 
 def _bands(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:

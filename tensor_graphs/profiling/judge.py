@@ -30,16 +30,29 @@ from tensor_graphs.kernels.registry import BACKENDS, backend_module, imports_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text import print_graph
-from tensor_graphs.meaning.error_measure import measure, neighbours_error, unit_roundoff
+from tensor_graphs.meaning.error_measure import ErrorReport, measure, neighbours_error, unit_roundoff
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.running_error import running_error
 from tensor_graphs.profiling import process_tree
-from tensor_graphs.profiling.adversarial import adversarial_points, settled
+from tensor_graphs.profiling.adversarial import adds_floats, adversarial_points, hangs_on_special, rows_of, settled_rows
 from tensor_graphs.profiling.bench import PATIENCE, Timing, most_kept
 from tensor_graphs.profiling.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
 from tensor_graphs.profiling.clock import TIMER
+from tensor_graphs.profiling.cover import covered, layout_points, size_points, special_points
 from tensor_graphs.profiling.descriptors import Given, InputError
-from tensor_graphs.profiling.inputs import Point, Stir, changeable, largest_sizes, point_inputs, stirred, work_points
+from tensor_graphs.profiling.inputs import (
+    SAME_VALUES,
+    Point,
+    Stir,
+    changeable,
+    few_rows,
+    largest_sizes,
+    point_inputs,
+    row_numbers,
+    stirred,
+    take_rows,
+    work_points,
+)
 from tensor_graphs.profiling.memory_guards import digest
 from tensor_graphs.profiling.reference_stream import Kind
 from tensor_graphs.profiling.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told
@@ -134,9 +147,9 @@ BIG_TRAFFIC = 2.5e8
 """bytes: likewise"""
 
 
-ABOUT_RIGHT = ("language", "meaning", "kernels.signature", "profiling.adversarial", "profiling.descriptors", "profiling.extremes",
-               "profiling.inputs", "profiling.judge", "profiling.protocol", "profiling.replies", "profiling.single",
-               "profiling.worker_process")
+ABOUT_RIGHT = ("language", "meaning", "kernels.signature", "profiling.adversarial", "profiling.cover", "profiling.descriptors",
+               "profiling.extremes", "profiling.inputs", "profiling.judge", "profiling.protocol", "profiling.replies",
+               "profiling.single", "profiling.worker_process")
 """modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
 replace what is in them; a judge that finds that it did gives no verdict"""
 
@@ -182,7 +195,8 @@ def timed_workload(signature: Signature, binding: Mapping[str, int], given: Give
 @dataclass(frozen=True)
 class Verdict:
     """What the judge found for one kernel on one signature. samples: cold times [s]; plain: those of the plain path in the same
-    run; timing: what else is known of the times, as it is stored; seed: of the values that no kernel could know."""
+    run; timing: what else is known of the times, as it is stored; seed: of the values that no kernel could know; covered: what
+    `cover.covered` says."""
 
     status: Status
     error: float | None
@@ -194,6 +208,7 @@ class Verdict:
     plain: tuple[float, ...] = ()
     timing: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
+    covered: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -272,6 +287,11 @@ class Judge:
             self._rounding.clear()
             self._took.clear()
             self._expected_for = signature.key
+        if point.rows is not None:
+            few = self.expected(signature, few_rows(point))
+            numbers = row_numbers(point)
+            return few and {name: take_rows(few[name], node, point.rows[0], numbers)
+                            for name, node in signature.graph.outputs.items()}
         key = point.values
         if key not in self._expected:
             begun = time.perf_counter()
@@ -286,16 +306,36 @@ class Judge:
             self._took[key] = time.perf_counter() - begun
         return self._expected[key]
 
-    def rounding(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
-        """How far rounding may move each value of the float outputs: their running errors, or what stands for those."""
-        expected, key = self.expected(signature, point), point.values
-        assert expected is not None
+    def expected_in_full(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
+        """The oracle's outputs for all rows of a point whose rows are copies of few."""
+        graph = signature.graph
+        return dict(interpret(graph, point_inputs(graph, point), dims=point.binding).outputs)
+
+    def rounding(self, signature: Signature, point: Point, in_full: bool = False) -> dict[str, np.ndarray]:
+        """How far rounding may move each value of the float outputs: their running errors, or what stands for those. in_full: for
+        all rows of a point whose rows are copies of few."""
+        graph = signature.graph
+        if point.rows is not None and not in_full:
+            few, numbers = self.rounding(signature, few_rows(point)), row_numbers(point)
+            return {name: take_rows(error, graph.outputs[name], point.rows[0], numbers) for name, error in few.items()}
+        key = point.values
         if key not in self._rounding:
-            graph = signature.graph
+            expected = self.expected_in_full(signature, point) if in_full else self.expected(signature, point)
+            assert expected is not None
             found = running_error(graph, point_inputs(graph, point), point.binding)
             self._rounding[key] = {name: neighbours_error(expected[name], graph.outputs[name].dtype) if error is None else error
                                    for name, error in found.items()}
         return self._rounding[key]
+
+    def _error(self, signature: Signature, point: Point, name: str, out: np.ndarray, ref: np.ndarray, *, in_full: bool,
+               rows: np.ndarray | None = None) -> ErrorReport:
+        """The error of an output, beside what rounding explains. rows: it consists of these rows of the output."""
+        dtype = signature.graph.outputs[name].dtype
+        report = measure(out, ref, dtype)
+        if dtype.is_float and report.mismatch is None and not report.within(NOTICED[dtype.name] * unit_roundoff(dtype)):
+            moves = self.rounding(signature, point, in_full)[name]
+            report = measure(out, ref, dtype, rounding=moves if rows is None else rows_of(moves)[rows])
+        return report
 
     def limit(self, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> float | None:
         """Seconds that a worker may be silent over these points before it counts as hanging; None: as long as the job may take.
@@ -334,13 +374,12 @@ class Judge:
         kept = self.prepared(kernel, signature)
         ways = [stirred(signature.graph, base.sizes, other.seed, number, kept) for number in (0, 2)]
         found[again:again] = [other, *(replace(other, stirred=way) for way in ways)]
+        secret = self.secret(signature)
+        found += adversarial_points(signature, secret)
         if not _big(signature, base.binding):
-            if kernel.in_place:
-                found.append(Point(base.sizes, base.seed, form="in_place"))
-            found.append(Point(base.sizes, base.seed, form="views"))
-            if any(t.dtype.kind == "float" for t in signature.spec.inputs):
-                found.append(Point(base.sizes, 2500, special=True))
-        found += adversarial_points(signature)
+            found += layout_points(kernel, signature, base.binding, secret)
+            found += special_points(signature, base.binding, secret)
+            found += size_points(signature, secret)
         return [p for p in found if self.expected(signature, p) is not None]
 
     def examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], *,
@@ -449,7 +488,7 @@ class Judge:
 
     def _heard(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> Verdict | _Hearing:
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
-               "modules": [module_of(kernel)], "time": timing, "threads": self.threads}
+               "modules": [module_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv)}
         hearing = _Hearing(self, signature, shown, timing)
         self.worker.imports = imports_of(kernel.backend)
         try:
@@ -544,7 +583,9 @@ class Judge:
 
     def _right(self, signature: Signature, hearings: Sequence[_Hearing]) -> Verdict:
         """The verdict on a kernel whose outputs are right, without its times."""
-        return Verdict("PASSED", *_worst(hearings), "", seed=self.secret(signature))
+        shown = max((hearing.points for hearing in hearings), key=len)
+        return Verdict("PASSED", *_worst(hearings), "", seed=self.secret(signature),
+                       covered=covered(shown, signature) if shown else {})
 
     def _weigh(self, asked: Asked, hearings: Sequence[_Hearing]) -> Verdict:
         """The verdict on a kernel that is right: PASSED, or IMPLAUSIBLE where the device cannot be so fast."""
@@ -598,6 +639,7 @@ class Judge:
         expected = self.expected(signature, point)
         assert expected is not None
         outputs: dict[str, np.ndarray] = {}
+        in_full = False
         for name, node in signature.graph.outputs.items():
             t = node.type.at(point.binding)
             shape = found.shapes.get(name)
@@ -609,15 +651,24 @@ class Judge:
             if data.nbytes != int(np.prod(shape)) * t.dtype.itemsize:
                 return _without_numbers("INCORRECT_DTYPE", f"output {name}: {data.nbytes} bytes, {t} expected")
             outputs[name] = data
-            found_here = data.view(t.dtype.numpy).reshape(shape)
-            report = measure(found_here, expected[name], t.dtype)
-            if t.dtype.is_float and report.mismatch is None and not report.within(NOTICED[t.dtype.name] * unit_roundoff(t.dtype)):
-                report = measure(found_here, expected[name], t.dtype, rounding=self.rounding(signature, point)[name])
+            values, limit = data.view(t.dtype.numpy).reshape(shape), SAME_MATH.get(t.dtype.name, 0.0)
+            report = self._error(signature, point, name, values, expected[name], in_full=in_full)
+            if point.rows is not None and not in_full and not report.within(limit):     # are its rows independent after all?
+                expected, in_full = self.expected_in_full(signature, point), True
+                report = self._error(signature, point, name, values, expected[name], in_full=in_full)
+            if (point.extreme is not None or point.form in SAME_VALUES) and not report.within(limit):
+                rows = settled_rows(signature, point, expected, SAME_MATH, self.rounding(signature, point, in_full))[name]
+                if not rows.any():
+                    continue                                        # the answer hangs on rounding: no kernel is held to it
+                report = self._error(signature, point, name, rows_of(values)[rows], rows_of(expected[name])[rows], in_full=in_full,
+                                     rows=rows)
+            if point.special and not report.within(limit):
+                asked = hangs_on_special(signature, point)[name]
+                if adds_floats(signature.graph):                    # tiles are padded with zeros, and 0 · ∞ is NaN
+                    asked &= ~(np.isinf(expected[name]) & np.isnan(values.astype(np.float64)))
+                out = np.where(asked, values, expected[name].astype(values.dtype))
+                report = self._error(signature, point, name, out, expected[name], in_full=in_full)
             errors = (report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)
-            limit = SAME_MATH.get(t.dtype.name, 0.0)
-            if point.extreme is not None and not report.within(limit) and not settled(
-                    signature, point, expected, SAME_MATH, self.rounding(signature, point)):
-                continue                                            # the answer hangs on rounding: no kernel is held to it
             for i, value in enumerate(errors):
                 worst[i] = value if not value <= worst[i] else worst[i]
             if report.mismatch is not None or not report.max_relative_error <= limit:
@@ -644,7 +695,8 @@ class Judge:
             max_absolute_error=verdict.absolute, tolerance=same_math_limit(signature), seed=verdict.seed,
             timer=TIMER if timed and verdict.samples else "", verifier=VERIFIER, log=verdict.log,
             baseline="" if plain is None else PLAIN, baseline_ms=plain,
-            conditions={"threads": self.threads or 0, **(verdict.timing if timed else {})})
+            conditions={"threads": self.threads or 0, **(verdict.timing if timed else {}),
+                        **({"covered": dict(verdict.covered)} if verdict.covered and not timed else {})})
         self.database.add_trace(trace)
         log.info("%s on %s: %s error %s", kernel.name, signature.title(), verdict.status, verdict.error)
         return trace

@@ -39,12 +39,12 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 class Guarded:
-    """An array between two zones of known bytes."""
+    """An array between two zones of known bytes. aligned: it begins where a cache line does; else one element behind that."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], aligned: bool = True) -> None:
         self.nbytes = int(np.prod(shape)) * dtype.itemsize
-        raw = np.empty(self.nbytes + 2 * GUARD_BYTES + 64, dtype=np.uint8)
-        start = GUARD_BYTES + -(raw.ctypes.data + GUARD_BYTES) % 64
+        raw = np.empty(self.nbytes + 2 * GUARD_BYTES + 128, dtype=np.uint8)
+        start = GUARD_BYTES + -(raw.ctypes.data + GUARD_BYTES) % 64 + (0 if aligned else dtype.itemsize)
         self.before, self.after = raw[start - GUARD_BYTES:start], raw[start + self.nbytes:start + self.nbytes + GUARD_BYTES]
         self.before.fill(GUARD)
         self.after.fill(GUARD)
@@ -62,9 +62,16 @@ class Guarded:
         return "behind its last element" if (self.after != GUARD).any() else ""
 
 
-def guarded(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Guarded]]:
+def overlapping(x: np.ndarray, y: np.ndarray) -> tuple[Guarded, np.ndarray, np.ndarray]:
+    """Memory in which y begins a row before x (its rows but for the first are the first of x), and both arrays in it."""
+    memory = Guarded((x.shape[0] + 1, *x.shape[1:]), x.dtype)
+    memory.array[0], memory.array[1:] = y[0], x
+    return memory, memory.array[1:], memory.array[:-1]
+
+
+def guarded(arrays: Mapping[str, np.ndarray], aligned: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Guarded]]:
     """Copies between guards (large arrays as they are), and the guards."""
-    guards = {n: Guarded(a.shape, a.dtype) for n, a in arrays.items() if a.nbytes <= BIG_BYTES}
+    guards = {n: Guarded(a.shape, a.dtype, aligned) for n, a in arrays.items() if a.nbytes <= BIG_BYTES}
     for name, g in guards.items():
         g.array[...] = arrays[name]
     return {n: guards[n].array if n in guards else a for n, a in arrays.items()}, guards

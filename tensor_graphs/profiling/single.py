@@ -5,7 +5,7 @@ What is verified and timed here goes through the same lowering and the same exec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -14,8 +14,10 @@ from tensor_graphs.kernels.registry import NUMPY_COPY, by_op, copy_kernel, load_
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.atomic import permute
+from tensor_graphs.language.atomic import expand, permute, reshape
+from tensor_graphs.language.atomic import slice as cut
 from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply, rebuild
@@ -23,6 +25,7 @@ from tensor_graphs.paths.lower import arena_buffers, lower
 from tensor_graphs.paths.memory import Interval, place
 from tensor_graphs.paths.path import Path, needs_choice
 from tensor_graphs.paths.plan import Plan, Variant
+from tensor_graphs.profiling.inputs import Form
 
 
 def signature_of_graph(graph: Graph) -> Signature:
@@ -54,28 +57,70 @@ def single_kernel_plan(graph: Graph, kernel: Kernel) -> Plan:
     return plan_along(graph, graph.roots, lambda node: kernel, copy_kernel((kernel.backend,)), (kernel.backend,))
 
 
-def views_graph(graph: Graph) -> Graph:
-    """The same op on operands that are windows of its inputs: axes in the other order, a single axis backwards.
+def views_graph(graph: Graph, form: Form = "views", axis: int = 0, left: Collection[str] = ()) -> Graph:
+    """The same op on operands that are windows of its inputs, as a plan hands them over; `left` are operands as they are.
 
-    Inputs keep their names; `as_stored` makes the arrays for it.
+    views: axes in the other order, a single axis backwards. windows: of arrays with more on each side. strided: every other
+    element. backwards: along an axis. repeated: with stride 0 along an axis. Inputs keep their names; `as_stored` makes arrays.
     """
     (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
-    xs = []
-    for name, i in graph.inputs.items():
-        stored = leaves.input(name, tuple(reversed(i.shape)), i.dtype)
-        if len(i.shape) > 1:
-            xs.append(permute(stored, tuple(reversed(range(len(i.shape))))))
-        else:
-            xs.append(stored[::-1] if i.shape and d.dim_ge(i.shape[0], 1) is True else stored)
-    by_input = dict(zip(graph.inputs.values(), xs, strict=True))
+    by_input = {i: i if name in left else _window(name, i, form, axis) for name, i in graph.inputs.items()}
     again = apply(node.op, [by_input[i] for i in node.inputs], node.attrs)
     return make_graph({name: leaves.item(again, k) for k, name in enumerate(graph.outputs)})
 
 
-def as_stored(graph: Graph, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays whose windows in `views_graph(graph)` hold these values."""
-    return {n: np.ascontiguousarray(a.T if a.ndim > 1 else a[::-1] if a.ndim == 1 and a.shape[0] and
-                                    d.dim_ge(graph.inputs[n].shape[0], 1) is True else a) for n, a in arrays.items()}
+def _window(name: str, x: Node, form: Form, axis: int) -> Node:
+    shape, rank = x.shape, len(x.shape)
+
+    def stored(*sizes: Dim) -> Node:
+        return leaves.input(name, sizes, x.dtype)
+
+    if form == "views" and rank > 1:
+        return permute(stored(*reversed(shape)), tuple(reversed(range(rank))))
+    if form == "windows" and rank:
+        return cut(stored(*(s + before + 2 for s, before in zip(shape, _before(rank), strict=True))),
+                   [(before, before + s, 1) for s, before in zip(shape, _before(rank), strict=True)])
+    if form == "strided" and rank:
+        return reshape(cut(stored(*shape, 2), [*((0, s, 1) for s in shape), (0, 1, 1)]), shape)
+    if form in ("backwards", "views") and rank > axis and _some(x, axis):
+        return stored(*shape)[(*[slice(None)] * axis, slice(None, None, -1))]
+    if form == "repeated" and rank > axis:
+        return expand(stored(*shape[:axis], 1, *shape[axis + 1:]), shape)
+    return stored(*shape)
+
+
+def _before(rank: int) -> tuple[int, ...]:
+    """Elements before a window: one along the last axis, so that it begins where no vector does."""
+    return (*[2] * (rank - 1), 1)
+
+
+def _some(x: Node, axis: int) -> bool:
+    return d.dim_ge(x.shape[axis], 1) is True
+
+
+def as_stored(graph: Graph, arrays: Mapping[str, np.ndarray], form: Form = "views", axis: int = 0,
+              left: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """The arrays whose windows in `views_graph(graph, …)` hold these values; what lies around them is NaN, or all ones."""
+    return {n: a if n in left else np.ascontiguousarray(_stored(graph.inputs[n], a, form, axis)) for n, a in arrays.items()}
+
+
+def _stored(x: Node, a: np.ndarray, form: Form, axis: int) -> np.ndarray:
+    rank = a.ndim
+    if form == "views" and rank > 1:
+        return a.T
+    if form in ("windows", "strided") and rank:
+        wide = (*a.shape, 2)
+        if form == "windows":
+            wide = tuple(s + before + 2 for s, before in zip(a.shape, _before(rank), strict=True))
+        around = np.full(int(np.prod(wide)) * a.itemsize, 1 if a.dtype.kind == "b" else 0xFF, np.uint8).view(a.dtype).reshape(wide)
+        place = tuple(slice(before, before + s) for s, before in zip(a.shape, _before(rank), strict=True))
+        around[place if form == "windows" else (..., 0)] = a
+        return around
+    if form in ("backwards", "views") and rank > axis and _some(x, axis):
+        return np.flip(a, axis)
+    if form == "repeated" and rank > axis:
+        return a.take([0], axis=axis) if a.shape[axis] else np.zeros((*a.shape[:axis], 1, *a.shape[axis + 1:]), a.dtype)
+    return a
 
 
 def plain_plan(graph: Graph) -> Plan | None:

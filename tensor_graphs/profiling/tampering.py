@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import builtins
 import functools
+import math
 import os
+import random
 import sys
 import threading
 import time
@@ -25,15 +27,19 @@ import numpy as np
 
 PACKAGE = "tensor_graphs"
 
-OTHERS: tuple[ModuleType, ...] = (builtins, np, np.testing, os, sys, threading, time)
-"""modules beside the package's own whose functions must stay what they are"""
+OTHERS: tuple[ModuleType, ...] = (builtins, math, np, np.linalg, np.random, np.testing, os, random, sys, threading, time)
+"""modules beside the package's own whose functions must stay what they are …"""
+
+LIBRARIES = frozenset({"torch", "torch.linalg", "torch.nn.functional", "torch.special", "scipy.linalg", "scipy.special"})
+"""… and those that kernels are made of: one that puts its own function into them changes what the others compute"""
 
 KINDS = (FunctionType, BuiltinFunctionType, type, staticmethod, classmethod, property, np.ufunc,
          type(np.sum), functools._lru_cache_wrapper)
 
 STREAMS = ("stdin", "stdout", "stderr")
 
-HOME = frozenset({PACKAGE, "numpy", *sys.stdlib_module_names}) - {"__main__"}
+HOME = frozenset({PACKAGE, "numpy", "typing_extensions", *(name.partition(".")[0] for name in LIBRARIES),
+                  *sys.stdlib_module_names}) - {"__main__"}
 """packages in which a function that lies in a watched module may have been written"""
 
 
@@ -46,11 +52,13 @@ class Names:
     """What lay under the names of some modules when this was made, or last extended.
 
     own: which modules, by name, are watched with their methods and constants. others: modules of which functions are watched.
-    spared: names that may be replaced, with their module's.
+    spared: names that may be replaced, with their module's. libraries: names of modules that are watched as others are, once they
+    are there.
     """
 
-    def __init__(self, own: Callable[[str], bool], others: Sequence[ModuleType], spared: Collection[str] = ()) -> None:
-        self._own, self._others, self._spared = own, others, frozenset(spared)
+    def __init__(self, own: Callable[[str], bool], others: Sequence[ModuleType], spared: Collection[str] = (),
+                 libraries: Collection[str] = ()) -> None:
+        self._own, self._others, self._spared, self._libraries = own, others, frozenset(spared), libraries
         self._entries: list[tuple[Mapping[Any, Any], Any, Any, str]] = []
         self._functions: dict[FunctionType, tuple[object, object, str]] = {}
         self._modules: dict[str, ModuleType] = {}
@@ -61,7 +69,7 @@ class Names:
         for name, module in list(sys.modules.items()):
             if name not in self._modules and isinstance(module, ModuleType):
                 own = self._own(name)
-                if own or module in self._others:
+                if own or module in self._others or name in self._libraries:
                     self._modules[name] = module
                     self._add(vars(module), name, own)
 
@@ -100,7 +108,7 @@ class Watch(Names):
     """The whole package, and what else a worker's process has that a candidate may replace."""
 
     def __init__(self) -> None:
-        super().__init__(of_package, OTHERS)
+        super().__init__(of_package, OTHERS, libraries=LIBRARIES)
         self._streams = tuple(getattr(sys, name) for name in STREAMS)
         self._tracing = (sys.gettrace(), sys.getprofile())
 

@@ -67,9 +67,9 @@ def preload(names: Sequence[str] = ()) -> None:
     """Import what every job needs and no candidate brings, and libraries that take long to import."""
     from tensor_graphs.kernels import registry
     from tensor_graphs.language import text
-    from tensor_graphs.profiling import bench, tampering
+    from tensor_graphs.profiling import bench, process_state, tampering
 
-    assert all((registry, text, bench, tampering))
+    assert all((registry, text, bench, process_state, tampering))
     for name in names:
         with suppress(Exception):                                   # the kernel that imports it will say what is wrong
             importlib.import_module(name)
@@ -83,9 +83,11 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.profiling.bench import Bench
+    from tensor_graphs.profiling.process_state import StateGuard, deployed, floating_point
     from tensor_graphs.profiling.single import plain_plan, prepared_names
     from tensor_graphs.runtime.compiled_graph import bind
 
+    before = floating_point()
     for name, file in job["modules"]:
         load_module(name, file)
     if job.get("threads"):
@@ -104,8 +106,12 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     if job.get("kind") == "declared":
         return {"status": "RAN", "names": list(prepared_names(graph, kernel))}
     bench = Bench(graph, kernel, outputs)
-    for point in job["points"]:
-        bench.show(point)
+    guard = StateGuard(before)
+    with deployed(job["argv"]):
+        for point in job["points"]:
+            with guard.unchanged(point):
+                bench.show(point)
+    bench.look_at_large()
     shown = len(bench.replies)
     channel.send({"mark": "shown", "points": bench.replies})
     timing = job["time"]
@@ -115,8 +121,9 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
         plan = plain_plan(graph) if timing.baseline else None
         if plan is not None and plan.memory(**timing.point.binding).arena > 1 << 30:
             plan = None
-        bench.time(timing, bind(plan) if plan is not None else None, channel.send, lambda: channel.receive() or {},
-                   replaced)
+        with deployed(job["argv"]), guard.unchanged("one of the timed runs", seeds=False):
+            bench.time(timing, bind(plan) if plan is not None else None, channel.send, lambda: channel.receive() or {},
+                       replaced)
     return {"status": "RAN", "points": bench.replies[shown:]}
 
 
@@ -125,6 +132,8 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
     from tensor_graphs.devices.toolchain import ToolchainError
     from tensor_graphs.profiling.bench import LateError, ReplacedError
     from tensor_graphs.profiling.descriptors import InputError
+    from tensor_graphs.profiling.process_state import StateError
+    from tensor_graphs.profiling.tampering import LIBRARIES
 
     watch.extend()
     replaced, file = watch.replaced, _file(outputs)
@@ -132,7 +141,7 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
         reply = run_job(job, channel, replaced, outputs)
     except InputError as e:                                         # the file has changed since the judge looked; no kernel's fault
         reply = {"status": "INPUT", "log": str(e)}
-    except (LateError, ReplacedError) as e:
+    except (LateError, ReplacedError, StateError) as e:
         reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
     except BaseException as e:                                      # SystemExit and KeyboardInterrupt of a candidate too
         compiling = isinstance(e, ToolchainError)
@@ -140,7 +149,8 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
     signal.setitimer(signal.ITIMER_REAL, 0)
     if _file(outputs) != file:
         return {"status": "RUNTIME_ERROR", "log": "the kernel closed or replaced the file of its outputs", "spoiled": True}
-    names = replaced()
+    watch.extend()                                                  # libraries that the kernel has imported
+    names = [*replaced(), *(name for name in watch.strange() if name.rpartition(".")[0] in LIBRARIES)]
     return {"status": "RUNTIME_ERROR", "log": str(ReplacedError(names)), "spoiled": True} if names else reply
 
 

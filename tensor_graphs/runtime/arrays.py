@@ -13,7 +13,7 @@ from tensor_graphs.runtime.errors import RunError
 
 
 def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.ndarray:
-    """value as a C-contiguous array of dtype t.dtype and rank t.rank; a copy only where layout asks for one.
+    """value as a C-contiguous array of dtype t.dtype and rank t.rank, its elements aligned; a copy only where layout asks for one.
 
     Lists and Python numbers that fit are converted; arrays must have the dtype already (nothing is promoted). bf16 tensors of
     libraries that speak DLPack are read by their bits. Raises RunError.
@@ -33,7 +33,9 @@ def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.nd
         raise RunError(f"{what} {name!r} is {t}, the array holds {known}\n  fix: array.astype({t.dtype.numpy.name!r})")
     if array.ndim != t.rank:
         raise RunError(f"{what} {name!r} is {t}, the array has shape {array.shape}: {array.ndim} axes instead of {t.rank}")
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    if array.flags.c_contiguous and array.flags.aligned:               # kernels may rely on whole elements, and on nothing more
+        return array
+    return np.array(array, order="C")
 
 
 def as_output(name: str, value: Any, t: TensorType) -> np.ndarray:
@@ -44,8 +46,8 @@ def as_output(name: str, value: Any, t: TensorType) -> np.ndarray:
     array = value if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__") else _from_dlpack(name, value, "out")
     if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != t.dtype.numpy:
         raise RunError(f"out[{name!r}] must be {t}")
-    if not array.flags.c_contiguous or not array.flags.writeable:
-        raise RunError(f"out[{name!r}] must be writeable and C-contiguous")
+    if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
+        raise RunError(f"out[{name!r}] must be writeable and C-contiguous, its elements aligned")
     return array
 
 

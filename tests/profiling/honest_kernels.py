@@ -194,8 +194,33 @@ _seen: list[Any] = []
 
 @honest("relu")
 def counts_its_calls(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    os.environ["TRIAL_CALLS"] = str(int(os.environ.get("TRIAL_CALLS", "0")) + 1)
+    _counted[0] += 1
     right(outs, ins, attrs)
+
+
+_counted = [0]
+
+
+@honest("relu")
+def sets_something_and_puts_it_back(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    before, folder = sys.getrecursionlimit(), os.getcwd()
+    sys.setrecursionlimit(before + 1000)
+    os.environ["TRIAL_FLAG"] = "1"
+    try:
+        os.chdir(tempfile.gettempdir())
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            right(outs, ins, attrs)
+    finally:
+        sys.setrecursionlimit(before)
+        os.chdir(folder)
+        del os.environ["TRIAL_FLAG"]
+
+
+@honest("relu")
+def draws_from_the_global_generators(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    right(outs, ins, attrs)
+    outs[0][...] += np.float32(random.random() * 0 + np.random.random() * 0)
 
 
 @honest("softmax")

@@ -63,7 +63,8 @@ def test_a_point_of_each_kind_is_asked_where_floats_are_read() -> None:
 
 def test_ops_whose_definition_is_stable_have_one_answer_at_each_of_them() -> None:
     for node in ROWS.values():
-        assert all(is_settled(node, kind) for kind in KINDS), node
+        assert all(is_settled(node, kind) for kind in KINDS if kind != "huge"), node
+    assert is_settled(ROWS["relu"], "huge") and not is_settled(ROWS["rms_norm"], "huge")     # squares beyond the largest number
 
 
 def test_an_answer_that_hangs_on_rounding_is_no_answer() -> None:
@@ -87,4 +88,4 @@ def test_fixed_sizes_that_take_the_oracle_long_are_left_out_and_dims_are_made_sm
     assert points(tg.linear(tg.input("x", (N, 2048), tg.f32), tg.input("w", (2048, 2048), tg.f32))) == []
     y, z = tg.input("y", (M, 256, 16), tg.f32), tg.input("z", (M, 256, 16), tg.f32)
     assert {p.binding["m"] for p in points(tg.add(y, z))} == {3}
-    assert {p.binding["n"] for p in points(tg.relu(tg.input("x", (N, 64), tg.f32)))} == {31, 33, 65, 257}
+    assert {p.binding["n"] for p in points(tg.relu(tg.input("x", (N, 64), tg.f32)))} == {17, 31, 33, 37, 65, 129, 257}

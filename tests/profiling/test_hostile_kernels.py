@@ -54,8 +54,8 @@ def _agrees(*arguments: object, **more: object) -> ErrorReport:
     return ErrorReport(0.0, 0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize("name", ["judge.measure", "judge.Judge._compare", "judge.SAME_MATH", "judge.settled", "judge.VERIFIER",
-                                  "judge.Judge.examine_in_turns", "inputs.generator", "extremes.SIZES"])
+@pytest.mark.parametrize("name", ["judge.measure", "judge.Judge._compare", "judge.SAME_MATH", "judge.settled_rows",
+                                  "judge.VERIFIER", "judge.Judge.examine_in_turns", "inputs.generator", "extremes.SIZES"])
 def test_a_judge_in_whose_process_a_kernels_module_replaced_something_gives_no_verdict(judge: Judge, name: str) -> None:
     """A module may do it when it is imported."""
     signature, candidate = signature_of(NODES["relu"]), BY_NAME["trial.all_zeros"].kernel

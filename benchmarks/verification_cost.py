@@ -1,0 +1,84 @@
+"""What does it cost to compare a decoder's kernels with the oracle? Processor seconds, points and rows of each comparison.
+
+    python benchmarks/verification_cost.py --json verification.json
+
+On an empty database a built-in shape's decode graph is compiled with the kernels of the given backends; every comparison that this
+asks for is listed, dearest first: processor seconds of the judge (mostly the oracle) and of its worker, and at how many points.
+Processor time, as a neighbour on the machine makes wall time longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.arguments import at_least, new_file
+from tensor_graphs.compiler import compile as compiling
+from tensor_graphs.frontends.huggingface import gemma3_spec
+from tensor_graphs.frontends.huggingface_folder import GEMMA3_270M
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.models.gemma3 import gemma3_graph
+from tensor_graphs.profiling import process_tree
+from tensor_graphs.profiling.inputs import Point
+from tensor_graphs.profiling.judge import Judge, Verdict
+
+LISTED = 25
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--backends", default="numpy,c")
+    parser.add_argument("--positions", type=at_least(1), default=4096)
+    parser.add_argument("--json", type=new_file, default=None)
+    args = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+
+    class Counting(Judge):
+        """A judge that notes what each comparison took."""
+
+        def points(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int]) -> list[Point]:
+            found = super().points(kernel, signature, typical)
+            self.count = len(found)
+            return found
+
+        def examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], **more: Any) -> Verdict:
+            self.ready()
+            before = process_tree.worked(self.worker.pid or 0)
+            pid, begun, start = self.worker.pid, time.process_time(), time.time()
+            verdict = super().examine(kernel, signature, typical, **more)
+            worked = process_tree.worked(self.worker.pid or 0) - (before if self.worker.pid == pid else 0.0)
+            rows.append({"kernel": kernel.name, "signature": signature.title(), "status": verdict.status, "points": self.count,
+                         "judge": time.process_time() - begun, "worker": worked, "wall": time.time() - start, "log": verdict.log})
+            print(f"{len(rows):4d} {rows[-1]['judge']:7.2f} {worked:7.2f} s  {kernel.name:30s}", end="\r", file=sys.stderr)
+            return verdict
+
+    compiling.Judge = Counting                                      # type: ignore[misc]
+    graph = gemma3_graph(gemma3_spec(GEMMA3_270M), max_positions=args.positions)
+    with tempfile.TemporaryDirectory() as folder:
+        compiling.compile_graph(graph, backends=tuple(args.backends.split(",")), database=str(Path(folder) / "bench.db"))
+    rows.sort(key=lambda row: -(row["judge"] + row["worker"]))
+    for row in rows[:LISTED]:
+        print(f"{row['judge']:8.2f} {row['worker']:8.2f} s  {row['points']:3d} points  {row['status']:20s} {row['kernel']:28s} "
+              f"{row['signature'][:70]}")
+    total = {key: sum(row[key] for row in rows) for key in ("judge", "worker", "wall", "points")}
+    print(f"{len(rows)} comparisons at {total['points']:.0f} points: processor time of the judge {total['judge']:.1f} s, of its "
+          f"workers {total['worker']:.1f} s; wall {total['wall']:.1f} s")
+    for row in rows:
+        if row["status"] != "PASSED":
+            print(f"not passed: {row['kernel']}: {row['status']} {row['log'][:200]}")
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    sys.exit(0 if all(row["status"] == "PASSED" for row in rows) else 1)
+
+
+if __name__ == "__main__":
+    main()
