@@ -17,18 +17,26 @@ import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.composite import CompositeOp, expand_all
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.leaves import NAMED_LEAVES
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.meaning.algebra import Array, At, Real
+from tensor_graphs.meaning.algebra import Array, At, Real, narrow
 from tensor_graphs.meaning.interpreter import _Walk
 
 NOISE = 2.0**-44
 SAFETY = 256.0
 """A difference counts when it is so many times what the disturbances moved."""
 
-RUNS = 3
+RUNS = 24
+"""Disturbed runs: at an edge of floor or < each of them falls on either side."""
+
+FEWEST_RUNS, FEW_SAFETY = 4, 2.0**20
+"""Where runs cost much there are fewer of them, and only a larger difference counts."""
+
+_RUNS_WORK = 60_000_000
+"""Elements that all disturbed runs of one attempt may compute, beyond the fewest."""
+
 _SMALLEST = 1e-290
 _CLIPPED = -1990.0                          # exp turns −∞ into 2^-2000 on its way to 0
 
@@ -95,8 +103,10 @@ ROUNDING = frozenset({"reciprocal", "sqrt", "exp2", "log2", "sin", "add", "mul",
 
 
 class _DisturbedWalk(_Walk):
-    def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], use_direct: bool, seed: int) -> None:
-        super().__init__(leaf_values, binding, "real", use_direct)
+    """Composites by their definitions: what cancels inside of them is disturbed, too."""
+
+    def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], seed: int) -> None:
+        super().__init__(leaf_values, binding, "real", False)
         self.algebra = self.disturbed = Disturbed(seed)
 
     def direct(self, op: Any, node: Node, values: list[Array]) -> tuple[Array, ...]:
@@ -191,7 +201,7 @@ def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int]) -> Arra
         normal = rng.standard_normal(shape)
         made = (normal, rng.uniform(0.25, 2.0, shape), normal * 10.0 ** rng.uniform(-4, 2, shape),
                 rng.integers(-2, 3, shape) * 0.5, normal * 6.0)[kind]
-        return np.asarray(made, dtype=np.float64)
+        return narrow(np.asarray(made, dtype=np.float64), dtype).astype(np.float64)
     return _integers(dtype, shape, kind, rng)
 
 
@@ -219,8 +229,7 @@ class Trial:
     disturbed: int = 0
 
 
-def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mapping[str, int], kind: int, seed: int,
-            use_direct: bool) -> Trial | None:
+def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mapping[str, int], kind: int, seed: int) -> Trial | None:
     """Run two graphs, outputs by name, at random leaves; None where one of them has no meaning for the values drawn."""
     roots = [*left.values(), *right.values()]
     given = {leaf: draw(leaf, tuple(int(s) for s in leaf.type.at(binding).shape), kind,
@@ -230,8 +239,10 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
     try:
         with np.errstate(all="ignore"):
             exact = _Walk(given, binding, "real", True).run(roots)
-            runs = RUNS if _differ(exact, len(left)) else 0
-            walks = [_DisturbedWalk(given, binding, use_direct, seed * 10 + k) for k in range(runs)]
+            runs = 0
+            if _differ(exact, len(left)):
+                runs = max(FEWEST_RUNS, min(RUNS, _RUNS_WORK // (DISTURBED * (work(expand_all(roots), binding) + 1))))
+            walks = [_DisturbedWalk(given, binding, seed * 100 + k) for k in range(runs)]
             noisy = [w.run(roots) for w in walks]
     except TensorGraphsError:
         return None
@@ -255,7 +266,7 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
                     moved = np.maximum(moved, np.abs(run[at].astype(np.float64) - was))
             scale = np.maximum(np.abs(a), np.abs(b))
             finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(moved)
-            counts = finite & (len(noisy) > 0) & (gap > SAFETY * moved + 1e-12 * scale) & (gap > 1e-200)
+            counts = finite & (len(noisy) > 0) & (gap > (SAFETY if runs == RUNS else FEW_SAFETY) * moved + 1e-12 * scale) & (gap > 1e-200)
             relative = np.where(finite & (gap > 0), gap / np.where(scale > 0, scale, 1.0), 0.0)
         compared += int(finite.sum())
         if relative.size:

@@ -7,6 +7,7 @@ says at one choice of sizes whether two lists of outputs agree, and how likely d
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
@@ -103,7 +104,7 @@ class Points:
                 values[node] = field.atom(n, *(values[i] for i in node.inputs))
             elif isinstance(node.op, AtomicOp):
                 operands = [values[i] for i in node.inputs]
-                if node in self.given.views:
+                if node in self.given.views:                # of the operands that are bits of a sum, or a number made of bits
                     operands = [field.seen(x) if seen else x for x, seen in zip(operands, self.given.views[node], strict=True)]
                 values[node] = field.finish(n, node.op.meaning(field, n, *operands))
             elif node.op is leaves.CONSTANT:
@@ -122,6 +123,10 @@ class Points:
         return [[field.seen(values[r]) if both and self.given.kinds[r].name == "bits" else values[r]
                  for r, both in zip(graph, mixed, strict=True)] for graph in self.roots]
 
+    def key(self) -> str:
+        """What the graphs are: the primes by which they are judged are drawn from it, so that no number in a program is chosen for them."""
+        return "|".join(r.digest for graph in self.roots for r in graph)
+
     def name(self, node: Node) -> str:
         """Of what is drawn: the leaf's own, or the place of what was cut."""
         return leaf_name(node) if node.op in leaves.NAMED_LEAVES else f"cut {self._places[node]}"
@@ -137,7 +142,7 @@ class Points:
         """The most choices (in bits) on which an element of an output hangs, with its counterparts in all graphs."""
         if not field.selections and not field.roots and not domains:
             return 0.0
-        algebra = Selections(field.selections, indices, field.roots)
+        algebra = Selections(field.selections, indices, field.roots, field.ties)
         found: dict[Node, Any] = {}
         for n in nodes:
             node = n.node
@@ -169,7 +174,8 @@ class Agreement:
     """What was found at one choice of sizes.
 
     equal: all outputs agreed at all points (else where: output, and the place in it); probability: at most so likely
-    would different graphs have agreed; points: at which the element seen least was defined; work: elements computed.
+    would different graphs have agreed; points: at which the element seen least was defined; work: elements computed;
+    both_ways: whether values are compared in both directions, so that a tie is something of its own.
     """
 
     equal: bool
@@ -177,6 +183,8 @@ class Agreement:
     points: int
     work: int
     where: str = ""
+    both_ways: bool = False
+    tied: bool = False
 
 
 def one_sided(x: Value, y: Value) -> bool:
@@ -189,7 +197,48 @@ def one_sided(x: Value, y: Value) -> bool:
     return False
 
 
+def both_ways(sides: Sequence[tuple[Array, Array, int]]) -> bool:
+    """Whether the values that are compared by < lead in a circle: a < b and b < a, or a < b, b < c and c < a.
+
+    Where they do not, a tie comes out as some strict order does in which every a of a < b that is tied is after b, so that agreement
+    in all strict orders is agreement at ties. (a < b is −b < −a, too.)
+    """
+    for prime in {m for _, _, m in sides}:
+        before = np.concatenate([a for a, _, m in sides if m == prime])
+        after = np.concatenate([b for _, b, m in sides if m == prime])
+        m = np.uint64(prime)
+        edges = np.unique(np.stack([np.concatenate([before, (m - after) % m]), np.concatenate([after, (m - before) % m])]), axis=1)
+        edges = edges[:, edges[0] != edges[1]]
+        while edges.size:                                   # take away the values before which there is none
+            first = ~np.isin(edges[0], edges[1])
+            if not first.any():
+                return True
+            edges = edges[:, ~first]
+    return False
+
+
 def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, seed: int = 0) -> Agreement:
+    """Whether the two lists of outputs of p agree at these sizes: in all strict orders, and where values are compared both ways,
+    in those with ties. `tied` of the result says that ties were not seen to agree.
+
+    Raises as `_compare` does.
+    """
+    strict = _compare(p, binding, work_left, seed)
+    if strict.equal and not strict.both_ways:
+        return strict
+    if not strict.both_ways and not any(n.op.name == "not_equal" and n.inputs[0].dtype.kind == "float" for n in p.order):
+        return strict
+    try:
+        tied = _compare(p, binding, work_left - strict.work, seed, ties=True)
+    except OutsideFragmentError:
+        return dataclasses.replace(strict, tied=strict.equal)
+    work = strict.work + tied.work
+    if tied.equal:
+        return dataclasses.replace(tied, work=work, both_ways=True)
+    return dataclasses.replace(strict, work=work, tied=strict.equal)
+
+
+def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, ties: bool = False) -> Agreement:
     """Whether the two lists of outputs of p agree at these sizes.
 
     Raises OutsideFragmentError when too little can be seen: an element that is defined nowhere, too many choices, too
@@ -213,14 +262,16 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
     if not roots and total > _LARGE:
         points = FEWEST_POINTS
     outcomes: dict[Node, tuple[bool, bool]] = {}
+    circle = False
+    start = seed_of("primes", seed, p.key())[0]
     while True:
         points = max(1, min(points, _BATCH_ELEMENTS // largest, 512))
         work += total * points
         if work > work_left:
             raise OutsideFragmentError(f"more than {MOST_WORK:.0e} elements to compute",
                                        fix="make large sizes dims, so that small ones can stand for them")
-        chain = residues.CHAINS[(lost if p.has_logarithm else batch) % len(residues.CHAINS)]       # tables of logarithms are dear
-        field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits)
+        chain = residues.chain(start + (lost if p.has_logarithm else batch), p.has_logarithm)
+        field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits, ties)
         indices: dict[Node, Array] = {}
         with np.errstate(all="ignore"):
             found = p.evaluate(nodes, field, domains, indices if batch == 0 else None)
@@ -244,11 +295,12 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
             if not same.all():
                 place = np.argwhere(~same)[0][:-1].tolist()
                 return Agreement(False, 1.0, int(min((c.min() for c in counts if c.size), default=0)), work,
-                                 f"output {number} at {place}")
+                                 f"output {number} at {place}", both_ways=circle or both_ways(field.sides))
             counts[number] += good.sum(axis=-1) * (points if same.shape[-1] == 1 else 1)
         for node, (true, false) in field.outcomes.items():
             t, f = outcomes.get(node, (False, False))
             outcomes[node] = (t or true, f or false)
+        circle = circle or both_ways(field.sides)
         if batch == 0:
             hidden = p.choices(nodes, field, domains, indices)
         chance = degree / prime + (1.0 - 2.0**-hidden)
@@ -270,7 +322,7 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
     for node, (true, false) in outcomes.items():
         if not (true and false):
             raise OutsideFragmentError("a comparison of integers never came out both ways", node.location)
-    return Agreement(True, chance**least if chance > 0 else 0.0, least, work)
+    return Agreement(True, chance**least if chance > 0 else 0.0, least, work, both_ways=circle)
 
 
 def fingerprint(graph: Graph, dims: Mapping[str, int] | None = None, points: int = 8, seed: int = 0, bits: bool = False) -> str:

@@ -15,8 +15,8 @@ node that hangs on given integers is of a kind that says for how much a random v
   operands, as sin is among floats. Graphs that agree whatever that function is agree for the real one. So is the bits of
   a sum, and the number that bits are: what carries do is left open, and no rare carry can hide a difference.
 
-What wraps in 8 bits wraps for one value in 256 at least, which is one of 256 slots; in 32 and more bits `overflow` says that
-the proof takes it for granted that nothing wraps before it becomes a float, an index or something to compare.
+What wraps in 8 or 16 bits may do so for any value, and each of them is a slot. In 32 and more bits the values at which a
+plain integer with a number added wraps are thresholds, and a sum or product that becomes a float is a random function of itself.
 
 An index that is none of these has no distribution that one could trust. Where both graphs have it in common it is cut:
 replaced by integers of its own, as what holds for any of these holds for it. Else nothing is claimed.
@@ -44,6 +44,8 @@ MOST_THRESHOLDS = 2048
 
 MOST_OFFSETS = 256
 
+MOST_DEGREE = 64
+
 NARROW = 2
 """bytes of integers that wrap in practice"""
 
@@ -59,12 +61,13 @@ Name = Literal["known", "plain", "ring", "bits", "test"]
 @dataclass(frozen=True)
 class Kind:
     """name; leaves: the given integers it is made of; added: known nodes whose elements may have been added to them; sign: −1
-    where they were negated."""
+    where they were negated; degree: as a polynomial of its leaves (of their bits, where it is bits)."""
 
     name: Name
     leaves: frozenset[Node] = frozenset()
     added: tuple[Node, ...] = ()
     sign: int = 1
+    degree: int = 1
 
 
 KNOWN, TEST = Kind("known"), Kind("test")
@@ -73,14 +76,16 @@ KNOWN, TEST = Kind("known"), Kind("test")
 @dataclass
 class Leaf:
     """What is asked of one given integer: compared with these known nodes (less those added), or used as an index of such an
-    axis, in one of the graphs or in all of them (common); beside: leaves that it is compared with; arithmetic: whether its value
-    counts as a number too; wraps: whether it does so modulo 2^8 or 2^16."""
+    axis, in one of the graphs or in all of them (common); beside: leaves that it is compared with; arithmetic: bits of
+    choice for what is computed of it, 0 for nothing; wraps: whether it does so modulo 2^8 or 2^16;
+    ends: what is added to it before it counts as a number, so that the values matter at which that wraps."""
 
     thresholds: list[tuple[Node, tuple[Node, ...], int]] = field(default_factory=list)
     axes: list[tuple[Node, tuple[Node, ...], int]] = field(default_factory=list)
     common_axes: list[tuple[Node, tuple[Node, ...], int]] = field(default_factory=list)
+    ends: list[tuple[tuple[Node, ...], int]] = field(default_factory=list)
     beside: set[Node] = field(default_factory=set)
-    arithmetic: bool = False
+    arithmetic: int = 0
     wraps: bool = False
 
 
@@ -99,8 +104,7 @@ class Given:
     """The kinds of all nodes of some graphs. shared: nodes that all of the graphs have.
 
     atoms: nodes that are random functions of their operands; views: nodes whose operands (where True) are seen through one;
-    cut: those that are replaced by integers of their own; leaves: given integers and booleans, cut ones too; overflow:
-    whether it matters that integers of 32 or 64 bits do not wrap. Raises OutsideFragmentError, with the place, for an index
+    cut: those that are replaced by integers of their own; leaves: given integers and booleans, cut ones too. Raises OutsideFragmentError, with the place, for an index
     of which nothing is known.
     """
 
@@ -117,7 +121,6 @@ class Given:
             self.kinds: dict[Node, Kind] = {}
             self.leaves: dict[Node, Leaf] = {}
             self._hanging: set[Node] = set()
-            self.overflow = False
             wanted: set[Node] = set()
             for node in order:
                 self._visit(node, wanted)
@@ -146,16 +149,23 @@ class Given:
         if node.op.name in ("gather", "scatter"):
             self._index(node, wanted)
         elif node.op.name in ("cast", "bitcast") and node.inputs[0] in self.kinds:
-            self._counts(self.kinds[node.inputs[0]])
-            self._must_not_wrap(self.kinds[node.inputs[0]])
+            kind = self.kinds[node.inputs[0]]
+            self._counts(kind)
+            self._must_not_wrap(kind)
+            if kind.name in ("ring", "bits") and node.inputs[0].dtype.itemsize > NARROW:
+                self.views[node] = (True,)                  # that it wraps is rare: it is a number of its own
 
     def _counts(self, kind: Kind, wraps_in: DType | None = None) -> None:
         for leaf in kind.leaves:
-            self.leaves[leaf].arithmetic = True
+            bits = min(8 * leaf.dtype.itemsize, kind.degree if kind.name == "bits" else kind.degree.bit_length())
+            self.leaves[leaf].arithmetic = max(self.leaves[leaf].arithmetic, bits)
             self.leaves[leaf].wraps |= wraps_in is not None and wraps_in.itemsize <= NARROW
 
     def _must_not_wrap(self, kind: Kind) -> None:
-        self.overflow |= kind.name == "ring" or bool(kind.added) or kind.sign < 0
+        """Draw the values at which an added number leads out of the dtype."""
+        if kind.added or kind.sign < 0:
+            for leaf in kind.leaves:
+                self.leaves[leaf].ends.append((kind.added, kind.sign))
 
     def _index(self, node: Node, wanted: set[Node]) -> None:
         index = node.inputs[1]
@@ -225,9 +235,12 @@ class Given:
         views = tuple(k in which and seen(o) for k, o in enumerate(operands))
         if any(views):
             self.views[node] = views
-        for k in which:
-            self._counts(operands[k], node.dtype)
-        return Kind(name, frozenset().union(*(operands[k].leaves for k in which)))
+        degrees = [1 if views[k] else operands[k].degree for k in which if operands[k].leaves]
+        multiplies = node.op.name in ("mul", "and") and not (name == "bits" and node.op.name == "mul")
+        made = Kind(name, frozenset().union(*(operands[k].leaves for k in which)),
+                    degree=min(MOST_DEGREE, sum(degrees) if multiplies else max(degrees, default=1)))
+        self._counts(made, node.dtype)
+        return made
 
     def _atom(self, node: Node, operands: Sequence[Kind]) -> Kind:
         if node.op.name in ("reduce_max", "bitcast", "iota") or any(i.dtype.kind == "float" for i in node.inputs):
@@ -337,6 +350,10 @@ class Given:
             for against, added, sign in asked.thresholds:
                 numbers = [0] if against.op.name == "cast" and against.dtype.kind == "bool" else [int(v) for v in values(against)]
                 tested[leaf] |= {sign * (c - o) for c in numbers for o in offsets(added)}
+            low, high = int(leaf.dtype.min), int(leaf.dtype.max)
+            for added, sign in asked.ends:
+                for o in offsets(added):
+                    tested[leaf] |= {sign * (end - o) + k for end in (low, high) for k in (-1, 0, 1)} | {low, high}
             for axes, into in ((asked.axes, tested), (asked.common_axes, indexed)):
                 for user, added, sign in axes:
                     size = int(at[user].input_types[0].shape[user.attrs["axis"]])
@@ -346,6 +363,8 @@ class Given:
                     into[leaf] |= {sign * (p - o) for p in places for o in offsets(added)}
         for group in _groups({leaf: asked.beside for leaf, asked in self.leaves.items()}):
             together = set().union(*(tested[leaf] for leaf in group)) | ({0, 1, 2} if len(group) > 1 else set())
+            if len(group) > 1:                              # ties between any two thresholds
+                together = {t + k for t in together for k in (-1, 0, 1, 2)}
             for leaf in group:
                 if together and (len(group) > 1 or self.leaves[leaf].beside):
                     tested[leaf] = set(together)
@@ -364,8 +383,8 @@ class Given:
         places = sorted(t for t in indexed if low <= t <= high)
         shares = (0.5, 0.45) if inside and places else (0.8, 0.0) if inside else (0.0, 0.95) if places else (0.0, 0.0)
         bits = math.log2((2 * len(inside) + 1) / shares[0]) if inside else 0.1 if places else 1.0
-        if self.leaves[leaf].arithmetic:
-            bits += 1.0
+        if self.leaves[leaf].arithmetic:                    # within a slot of few values each of them, else as many as a polynomial takes
+            bits += self.leaves[leaf].arithmetic + (1.0 if inside else 0.0)
         return Domain(np.asarray(inside, dtype=object), np.asarray(places, dtype=object), bits, shares)
 
 
