@@ -200,12 +200,14 @@ def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[st
     flat = in_atoms([*left, *right])
     if bits:
         flat = rounding_aloud(flat)
+    flat = _same_numbers(flat)
     flat = _cut(flat, len(left), lambda node: node.op.name in ("cast", "bitcast") and node.dtype.kind != "float" and
                 node.inputs[0].dtype.kind == "float" and _hangs(node))
     points = Points([flat[:len(left)], flat[len(left):]], bits)
     sizes = choose(points.order, symbols)
     findings = fragment.weak(points.order, points.roots, points.given, sizes.bindings[0])
-    apart = {n for n in (*findings.weak, *findings.meets) if n in points.shared and n.op not in leaves.NAMED_LEAVES}
+    wrapping = ranges.find(points.order, sizes.bindings, symbols, points.shared, bits)
+    apart = {n for n in (*findings.weak, *findings.meets, *findings.calls, *wrapping.nodes) if n in points.shared and n.op not in leaves.NAMED_LEAVES}
     cut = _cut(flat, len(left), lambda node: node in apart) if apart else flat
     if cut == flat:
         return _over_sizes(points, sizes, findings, symbols, bits, seed)
@@ -218,6 +220,20 @@ def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[st
     except TensorGraphsError as e:
         log.debug("over fresh leaves: %s", e)
     return _over_sizes(points, sizes, findings, symbols, bits, seed)
+
+
+def _same_numbers(flat: list[Node]) -> list[Node]:
+    """Constants that are equal at all sizes as one node."""
+    kept: list[Node] = []
+    same: dict[Node, Node] = {}
+    for node in walk(flat):
+        if node.op is leaves.CONSTANT and isinstance(node.attrs["value"], d.Expr):
+            one = next((k for k in kept if k.type == node.type and d.proved_equal(k.attrs["value"], node.attrs["value"])), None)
+            if one is None:
+                kept.append(node)
+            else:
+                same[node] = one
+    return rebuild(flat, lambda node, inputs: same.get(node)) if same else flat
 
 
 def _hangs(node: Node) -> bool:
@@ -240,7 +256,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
     every = _all_sizes(symbols)
     if every is not None:
         sizes = sizes.with_more([b for b in every if b not in sizes.bindings], {})
-    drawn = [] if every is not None else _random_sizes(findings.degree, symbols, seed)
+    drawn = [] if every is not None else _lattice(findings.degree, findings.reach, symbols)
     reason, probability, done, tied, budget = "", 0.0, [], False, MOST_WORK
     for binding in sizes.bindings:
         try:
@@ -274,7 +290,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
         reason = f"{hidden.op.name} of sizes comes out otherwise at large sizes than at those compared"
     weak = "values are compared both ways, and what happens at ties was not seen" if tied else ""
     if not reason and (every is None or not all(b in done for b in every)):
-        weak = weak or _weak(findings, sizes, bool(wrapping.added), drawn is not None and all_drawn, done, symbols)
+        weak = weak or _weak(findings, bool(wrapping.added), drawn is not None and all_drawn, done, symbols)
     return _Found(points, sizes, tuple(done), probability, reason, weak)
 
 
@@ -289,28 +305,25 @@ def _all_sizes(symbols: Mapping[str, tuple[int, int]]) -> list[dict[str, int]] |
     return [dict(zip(names, at, strict=True)) for at in itertools.product(*(range(low, high + 1) for low, high in symbols.values()))]
 
 
-_SPAN = 28
-"""Random sizes are drawn from so many."""
-
-_MOST_DRAWN = 24
+_MOST_LATTICE = 40
 
 
-def _random_sizes(degree: int, symbols: Mapping[str, tuple[int, int]], seed: int) -> list[dict[str, int]] | None:
-    """Sizes at which a polynomial of the sizes is 0 with probability 2^-24 at most, where it is not 0 at all; None where there are too
-    few of them."""
+def _lattice(degree: int, reach: int, symbols: Mapping[str, tuple[int, int]]) -> list[dict[str, int]] | None:
+    """Sizes at which a polynomial of the sizes of this degree is 0 only where it is 0 everywhere: the principal lattice of a simplex
+    (Chung and Yao 1977). None where they would be too many, or larger than the sizes are."""
+    free = [name for name, (low, high) in symbols.items() if high > low]
     if not degree:
         return []
-    span = min((high - low + 1 for low, high in symbols.values()), default=1)
-    if span < _SPAN:
-        span = max(span, 1)
-    count = fragment.random_sizes_needed(degree, min(span, _SPAN))
-    if count > _MOST_DRAWN:
+    if math.comb(degree + len(free), len(free)) > _MOST_LATTICE:
         return None
-    rng = np.random.default_rng([seed, degree])
-    return [{name: low + int(rng.integers(0, min(_SPAN, high - low + 1))) for name, (low, high) in symbols.items()} for _ in range(count)]
+    first = {name: max(low, min(reach, high - degree)) for name, (low, high) in symbols.items()}
+    if any(first[name] + degree > symbols[name][1] for name in free):
+        return None
+    steps = (at for at in itertools.product(range(degree + 1), repeat=len(free)) if sum(at) <= degree)
+    return [{**first, **{name: first[name] + k for name, k in zip(free, at, strict=True)}} for at in steps]
 
 
-def _weak(findings: fragment.Findings, sizes: Sizes, wraps: bool, drawn: bool, done: Sequence[Mapping[str, int]],
+def _weak(findings: fragment.Findings, wraps: bool, drawn: bool, done: Sequence[Mapping[str, int]],
           symbols: Mapping[str, tuple[int, int]]) -> str:
     """Why agreement at these sizes is no proof for all of them, or nothing."""
     if findings.weak:
@@ -319,17 +332,14 @@ def _weak(findings: fragment.Findings, sizes: Sizes, wraps: bool, drawn: bool, d
     if findings.meets:
         node = next(iter(findings.meets))
         return f"a number of the program meets a size in {node.op.name}, and other sizes were not looked at{_written(node)}"
-    if sizes.met:
-        return "numbers of the program meet sizes: " + "; ".join(
-            f"{k} meets {', '.join(map(str, v))}" for k, v in sizes.met.items())
     if findings.calls:
         return "min, max or // of sizes may come out otherwise at sizes that were not looked at"
     if wraps:
         return "integers leave their dtype at some sizes, and not all of these were looked at"
     if findings.degree and not drawn:
         return f"it is a polynomial of degree {findings.degree} in the sizes, more than sizes were looked at"
-    largest = min((max(b[name] for b in done) for name in symbols if symbols[name][1] > _SPAN), default=1 << 30)
-    if findings.reach > largest:
+    largest = [max(b[name] for b in done) for name, (_, high) in symbols.items()]
+    if any(findings.reach > most < high for most, (_, high) in zip(largest, symbols.values(), strict=True)):
         return f"a term takes up {findings.reach} places of an axis, more than it had at the sizes looked at"
     return ""
 

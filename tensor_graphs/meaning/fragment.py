@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -76,6 +76,7 @@ TABLE: tuple[Row, ...] = (
     Row(("reduce_max",), ("computed",), "unknown", "nothing is known of its order"),
     Row(_ORDER, ("real",), "proved", "a random order; where comparisons go both ways, one with ties as well"),
     Row(("not_equal", "and", "xor"), ("bool",), "proved", "every combination is drawn"),
+    Row(("less", "reduce_max"), ("bool",), "proved", "whether there is a place of some kind: numbers of such places against 0"),
     Row(("and", "xor"), ("constant",), "proved", "exact"),
     Row(("and", "xor"), ("position", "size"), "tested", "bits of sizes that were not looked at"),
     Row(("and", "xor"), ("given", "computed"), "proved",
@@ -170,23 +171,28 @@ class Form:
 @dataclass(frozen=True)
 class Fact:
     """hangs: on a leaf; sized: its values follow from sizes; form: where they are positions; degree: as a polynomial of sizes
-    and positions; reach: how many indices of axes without a fixed size a term of it takes up."""
+    and positions; flat: axes along which a term may be constant (or a polynomial of the position), so that a sum over them counts;
+    null: axes along which some elements are 0 for sure; counts: how many places of some kind there are; reach: how many indices of axes without a fixed size a term of it takes up."""
 
     hangs: bool
     sized: bool = False
     form: Form | None = None
     degree: int = 0
     reach: int = 0
+    flat: frozenset[int] = frozenset()
+    null: frozenset[int] = frozenset()
+    counts: bool = False
 
 
 @dataclass
 class Findings:
-    """What keeps agreement from being a proof: weak, by node; meets: literals above 1 that meet a size; degree and reach: of the
+    """What keeps agreement from being a proof: weak, by node; meets: literals above 1 that meet a size; calls: nodes in
+    whose sizes or attributes min, max or // occur; degree and reach: of the
     outputs; sized: whether values follow from sizes at all."""
 
     weak: dict[Node, Row] = field(default_factory=dict)
     meets: dict[Node, int] = field(default_factory=dict)
-    calls: bool = False
+    calls: dict[Node, None] = field(default_factory=dict)
     degree: int = 0
     reach: int = 0
 
@@ -198,7 +204,8 @@ def weak(order: Sequence[Node], roots: Sequence[Sequence[Node]], given: Given, b
     values = _values(order, binding)
     for node in order:
         fact = facts[node] = _fact(node, [facts[i] for i in node.inputs], values)
-        found.calls |= any(_has_call(x) for x in (*node.types[0].shape, *_flat(tuple(node.attrs.values()))))
+        if any(_has_call(x) for x in (*node.types[0].shape, *_flat(tuple(node.attrs.values())))):
+            found.calls[node] = None
         literal = _shape_literal(node)
         if literal > 1:
             found.meets[node] = literal
@@ -230,9 +237,15 @@ def operand_of(node: Node, facts: Mapping[Node, Fact], given: Given) -> Operand:
     """The kind of the operands of a node: of several the one of which least is known."""
     name = node.op.name
     inputs = [node.inputs[1]] if name in ("gather", "scatter") else list(node.inputs)
+    if name in ("and", "xor", "not_equal") and inputs[0].dtype.kind == "bool":
+        return "bool"
     if name == "where":
         inputs = list(node.inputs[1:])
     kinds: set[Operand] = {_kind(i, facts, given) for i in inputs}
+    if kinds <= {"constant", "position", "size"} and any(facts[i].counts for i in inputs) and all(
+            facts[i].counts or facts[i].form == Form() for i in inputs) and (
+            name == "reduce_max" or (name in ("less", "not_equal") and sum(facts[i].counts for i in inputs) == 1)):
+        return "bool"                                       # whether there is such a place
     if name in ("less", "not_equal") and kinds <= {"constant", "position", "size"} and kinds != {"constant"}:
         forms = [facts[i].form for i in inputs]
         if forms[0] is None or forms[1] is None:
@@ -323,8 +336,6 @@ def _shape_literal(node: Node) -> int:
         for pair, size in zip(node.attrs["padding"], node.inputs[0].shape, strict=True):
             if any(symbols(x) for x in (*pair, size)):
                 most = max(most, *(_offset(x) for x in pair))
-    elif node.op.name == "gather":
-        pass
     return most
 
 
@@ -356,6 +367,80 @@ def _compared_gap(node: Node, facts: Mapping[Node, Fact]) -> int:
 
 
 def _fact(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> Fact:
+    flat, null = _constant_along(node, xs, values)
+    counted = 0
+    if node.op.name == "sum":
+        counted = sum(bool(symbols(node.inputs[0].shape[a])) for a in node.attrs["axes"] if a in xs[0].flat)
+    elif node.op.name == "dot" and symbols(node.inputs[0].shape[-1]):
+        second = 0 if node.inputs[1].rank == 1 else node.inputs[1].rank - 2
+        counted = int(node.inputs[0].rank - 1 in xs[0].flat and second in xs[1].flat)
+    counts = node.op.name == "cast" and node.inputs[0].dtype.kind == "bool" or (
+        node.op.name in ("sum", "reduce_max", "reshape", "expand", "permute", "cast") and node.dtype.kind != "bool" and xs[0].counts)
+    return replace(_without_axes(node, xs, values, counted), flat=flat, null=null, counts=counts)
+
+
+def _constant_along(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> tuple[frozenset[int], frozenset[int]]:
+    """Axes along which a term of the node may be constant, and those along which elements are 0 (of which a function may be not)."""
+    name, rank = node.op.name, node.types[0].rank
+    every = frozenset(i for i, size in enumerate(node.types[0].shape) if symbols(size))
+    if node.op in leaves.NAMED_LEAVES or not xs:
+        return (frozenset(), frozenset()) if node.op in leaves.NAMED_LEAVES else (every, frozenset())
+    flat, null = frozenset().union(*(x.flat for x in xs)), frozenset().union(*(x.null for x in xs))
+    if name == "expand":
+        new = frozenset(i for i, (old, now) in enumerate(zip(node.inputs[0].shape, node.shape, strict=True)) if old != now) & every
+        value = values.get(node.inputs[0])
+        if value is not None and value.size and ((value == 0) | (value == -np.inf)).all():
+            return frozenset(), every if (value == 0).any() else frozenset()
+        return flat | new, null
+    if name in ("add", "max", "cast"):
+        return flat, null
+    if name == "mul":
+        return xs[0].flat & xs[1].flat, null
+    if name == "where":
+        null = xs[1].null | xs[2].null
+        axis = _joins(node)
+        return xs[1].flat | xs[2].flat, null if axis is None or null != {axis} else frozenset()
+    if name == "permute":
+        axes = node.attrs["axes"]
+        return frozenset(axes.index(a) for a in flat), frozenset(axes.index(a) for a in null)
+    if name in ("sum", "reduce_max"):
+        kept = [i for i in range(node.inputs[0].rank) if i not in node.attrs["axes"]]
+        return frozenset(kept.index(a) for a in flat if a in kept), frozenset(kept.index(a) for a in null if a in kept)
+    if name == "slice":
+        return flat, null
+    if name == "pad":
+        padded = frozenset(i for i, pair in enumerate(node.attrs["padding"]) if pair != (0, 0))
+        if node.attrs["value"] in (0, -math.inf):
+            return flat, null | (padded if node.attrs["value"] == 0 else frozenset())
+        return flat | padded, null
+    if name == "dot" and min(i.rank for i in node.inputs) >= 2:
+        rows, columns = rank - 2, rank - 1
+        lead = frozenset(range(rank - 2)) if any(a < x.rank - 2 for x, f in zip(node.inputs, xs, strict=True)
+                                                 for a in f.flat) else frozenset()
+        found = set(lead)
+        empty = set(lead)
+        if node.inputs[0].rank - 2 in xs[0].null:
+            empty.add(rows)
+        if node.inputs[1].rank - 1 in xs[1].null:
+            empty.add(columns)
+        if node.inputs[0].rank - 2 in xs[0].flat:
+            found.add(rows)
+        if node.inputs[1].rank - 1 in xs[1].flat:
+            found.add(columns)
+        return frozenset(found), frozenset(empty)
+    if name in ("reciprocal", "sqrt", "exp2", "log2", "sin", "erf", "floor"):
+        return flat | null, frozenset()
+    if name == "reshape" and not flat and not null:
+        return frozenset(), frozenset()
+    if name == "reshape":                                   # axes of size 1 come and go; else nothing is known of the axes
+        old, now = ([i for i, s in enumerate(x.shape) if s != 1] for x in (node.inputs[0], node))
+        if [node.inputs[0].shape[i] for i in old] == [node.shape[i] for i in now]:
+            at = dict(zip(old, now, strict=True))
+            return frozenset(at[a] for a in flat if a in at), frozenset(at[a] for a in null if a in at)
+    return every if flat or null else frozenset(), frozenset()
+
+
+def _without_axes(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array], counted: int) -> Fact:
     name, shape = node.op.name, node.types[0].shape
     if node.op in leaves.NAMED_LEAVES:
         return Fact(True)
@@ -381,7 +466,7 @@ def _fact(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> Fact:
         more = sum(bool(symbols(a)) for a in axes)
         if more and not hangs:
             sized = True
-        degree, reach = degree + (more if name != "reduce_max" else 0), reach + more
+        degree, reach = degree + (counted if name != "reduce_max" else 0), reach + more
     elif name == "scatter":
         reach += bool(symbols(node.inputs[1].type.size()))
     elif name in ("pad", "slice", "gather") and not hangs and not sized:
@@ -409,6 +494,24 @@ def _fact(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> Fact:
     return Fact(hangs, sized, form, degree, reach)
 
 
+def _joins(node: Node, start: Any = 0) -> int | None:
+    """The axis along which a where puts padded tensors one after the other from `start` on (as concat does), None for others."""
+    condition, first, rest = node.inputs
+    if condition.op.name != "less" or condition.inputs[0].op.name != "iota" or first.op.name != "pad":
+        return None
+    axis: int = condition.inputs[0].attrs["axis"]
+    end = condition.inputs[1]
+    while end.op.name in ("expand", "reshape"):
+        end = end.inputs[0]
+    if end.op is not leaves.CONSTANT or first.attrs["padding"][axis][0] != start:
+        return None
+    if start + first.inputs[0].shape[axis] != end.attrs["value"]:
+        return None
+    if rest.op.name == "where":
+        return axis if _joins(rest, end.attrs["value"]) == axis else None
+    return axis if rest.op.name == "pad" and rest.attrs["padding"][axis] == (end.attrs["value"], 0) else None
+
+
 def _uniform(node: Node) -> bool:
     """Whether a move of constants leaves them the same at every place: a slice or a look-up in what is constant throughout."""
     x = node.inputs[0]
@@ -424,12 +527,3 @@ def _sign(value: Array | None) -> int | None:
     if value.dtype.kind == "u" and value.reshape(-1)[0] == np.iinfo(value.dtype).max:
         return -1
     return int(value.reshape(-1)[0]) if abs(float(value.reshape(-1)[0])) == 1 else None
-
-
-def random_sizes_needed(degree: int, span: int) -> int:
-    """How many random sizes out of `span` for each dim show a polynomial of this degree to be 0, but for a chance of 2^-24."""
-    if degree == 0:
-        return 0
-    if 2 * degree >= span:
-        return 1 << 30
-    return math.ceil(24.0 / math.log2(span / degree))

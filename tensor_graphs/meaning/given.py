@@ -61,13 +61,15 @@ Name = Literal["known", "plain", "ring", "bits", "test"]
 @dataclass(frozen=True)
 class Kind:
     """name; leaves: the given integers it is made of; added: known nodes whose elements may have been added to them; sign: −1
-    where they were negated; degree: as a polynomial of its leaves (of their bits, where it is bits)."""
+    where they were negated; degree: as a polynomial of its leaves (of their bits, where it is bits);
+    ones: which bits may be set, −1 where that is not known."""
 
     name: Name
     leaves: frozenset[Node] = frozenset()
     added: tuple[Node, ...] = ()
     sign: int = 1
     degree: int = 1
+    ones: int = -1
 
 
 KNOWN, TEST = Kind("known"), Kind("test")
@@ -237,10 +239,31 @@ class Given:
             self.views[node] = views
         degrees = [1 if views[k] else operands[k].degree for k in which if operands[k].leaves]
         multiplies = node.op.name in ("mul", "and") and not (name == "bits" and node.op.name == "mul")
+        ones = self._ones(node, operands) if name == "bits" else -1
+        if ones == 0:                                       # the same bits of nothing: a rotation put together by or
+            return Kind("bits", ones=0)
         made = Kind(name, frozenset().union(*(operands[k].leaves for k in which)),
-                    degree=min(MOST_DEGREE, sum(degrees) if multiplies else max(degrees, default=1)))
+                    degree=min(MOST_DEGREE, sum(degrees) if multiplies else max(degrees, default=1)), ones=ones)
         self._counts(made, node.dtype)
         return made
+
+    def _ones(self, node: Node, operands: Sequence[Kind]) -> int:
+        """The bits that may be set in what and, xor and shifts make of unsigned integers."""
+        if node.dtype.kind != "uint" or any(i.dtype.kind != "uint" for i in node.inputs):
+            return -1
+        every = (1 << (8 * node.dtype.itemsize)) - 1
+        masks = []
+        for i, kind in zip(node.inputs, operands, strict=True):
+            number = _constant(i)
+            masks.append(number if number is not None else every if kind.ones < 0 or self.views.get(node) else kind.ones)
+        if node.op.name == "and":
+            return masks[0] & masks[1]
+        if node.op.name == "xor":
+            return masks[0] | masks[1]
+        by = _constant(node.inputs[1])
+        if node.op.name in _SHIFTS and by:
+            return (masks[0] * by) & every if node.op.name == "mul" else masks[0] // by
+        return -1
 
     def _atom(self, node: Node, operands: Sequence[Kind]) -> Kind:
         if node.op.name in ("reduce_max", "bitcast", "iota") or any(i.dtype.kind == "float" for i in node.inputs):
