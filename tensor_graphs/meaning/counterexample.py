@@ -193,7 +193,7 @@ def _cost(node: Node, binding: Mapping[str, int], each: int, spared: bool) -> in
 
 
 def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int]) -> Array:
-    """Values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 with zeros, repeats and signs, 4 large."""
+    """Values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 with zeros, repeats and signs, 4 large, integers at the ends of their dtype."""
     dtype, rng = leaf.dtype, np.random.default_rng(seed)
     if dtype.kind == "bool":
         return np.asarray(rng.random(shape) < (0.5, 0.7, 0.3, 0.1, 0.95)[kind])
@@ -213,7 +213,11 @@ def _integers(dtype: DType, shape: tuple[int, ...], kind: int, rng: np.random.Ge
         return np.asarray(made % min(high + 1, 2**31)).astype(dtype.numpy)
     if kind == 3:
         return rng.integers(max(low, -3), min(high, 12), shape).astype(dtype.numpy)
-    return rng.integers(low, high, shape, dtype=dtype.numpy, endpoint=True)
+    made = rng.integers(low, high, shape, dtype=dtype.numpy, endpoint=True)
+    if kind == 4:
+        ends = np.asarray([low, low + 1, high - 1, high], dtype=object).astype(dtype.numpy)
+        made = np.where(rng.random(shape) < 0.5, ends[rng.integers(0, 4, shape)], made)
+    return np.asarray(made)
 
 
 @dataclass(frozen=True)

@@ -249,7 +249,7 @@ class Given:
 
     def _ones(self, node: Node, operands: Sequence[Kind]) -> int:
         """The bits that may be set in what and, xor and shifts make of unsigned integers."""
-        if node.dtype.kind != "uint" or any(i.dtype.kind != "uint" for i in node.inputs):
+        if len(node.inputs) != 2 or node.op.name not in _BITS | _SHIFTS or node.dtype.kind != "uint" or any(i.dtype.kind != "uint" for i in node.inputs):
             return -1
         every = (1 << (8 * node.dtype.itemsize)) - 1
         masks = []
