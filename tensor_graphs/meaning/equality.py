@@ -21,7 +21,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -257,7 +257,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
     if every is not None:
         sizes = sizes.with_more([b for b in every if b not in sizes.bindings], {})
     drawn = [] if every is not None else _lattice(findings.degree, findings.reach, symbols)
-    reason, probability, done, tied, budget = "", 0.0, [], False, MOST_WORK
+    reason, probability, done, tied, exact, budget = "", 0.0, [], False, True, MOST_WORK
     for binding in sizes.bindings:
         try:
             found = compare(points, binding, budget, seed)
@@ -267,6 +267,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
             reason = f"the fingerprints differ: {found.where}"
             break
         tied |= found.tied
+        exact &= found.exact
         budget -= found.work
         probability = max(probability, found.probability)
         done.append(binding)
@@ -278,6 +279,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
                 reason = f"the fingerprints differ: {found.where}"
                 break
             tied |= found.tied
+            exact &= found.exact
             done.append(binding)
         except (OutsideFragmentError, d.DimError):
             log.debug("not compared at %s: too much", binding)
@@ -290,6 +292,8 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
         reason = f"{hidden.op.name} of sizes comes out otherwise at large sizes than at those compared"
     weak = "values are compared both ways, and what happens at ties was not seen" if tied else ""
     if not reason and (every is None or not all(b in done for b in every)):
+        if exact:                                           # whatever the table says of integers, all their values were tried
+            findings = replace(findings, weak={n: row for n, row in findings.weak.items() if set(row.operands) <= {"position", "size"}})
         weak = weak or _weak(findings, bool(wrapping.added), drawn is not None and all_drawn, done, symbols)
     return _Found(points, sizes, tuple(done), probability, reason, weak)
 

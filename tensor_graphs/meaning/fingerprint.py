@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.language.dims import bounds
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
+from tensor_graphs.meaning import exhaustive
 from tensor_graphs.meaning import lanes as lane_room
 from tensor_graphs.meaning import residues
 from tensor_graphs.meaning.algebra import Array, At
@@ -32,6 +34,8 @@ from tensor_graphs.meaning.finite_field import POLE, Field, Value
 from tensor_graphs.meaning.given import Domain, Given, draw
 from tensor_graphs.meaning.selections import Selections
 from tensor_graphs.meaning.sizes import choose
+
+log = logging.getLogger(__name__)
 
 TARGET = 2.0**-24
 """A proof is wrong with at most this probability."""
@@ -92,12 +96,17 @@ class Points:
         return made
 
     def evaluate(self, nodes: Sequence[At], field: Field, domains: Mapping[Node, Domain],
-                 indices: dict[Node, Array] | None = None) -> list[list[Value]]:
-        """The outputs' values, by graph; the integers of gather and scatter go to `indices`. domains: of given integers."""
+                 indices: dict[Node, Array] | None = None, every: Mapping[Node, Array] | None = None) -> list[list[Value]]:
+        """The outputs' values, by graph; the integers of gather and scatter go to `indices`. domains: of given integers; every: or
+        the values of leaves at all combinations (exhaustive.py), at which all ops are exact."""
         values: dict[Node, Value] = {}
         for position, n in enumerate(nodes):
             node = n.node
-            if node in domains:
+            if every is not None and node in every:
+                values[node] = Value(exact=exhaustive.assigned(n, every))
+            elif every is not None and isinstance(node.op, AtomicOp):
+                values[node] = field.finish(n, node.op.meaning(field, n, *(values[i] for i in node.inputs)))
+            elif node in domains:
                 values[node] = Value(exact=draw(n.dtype, tuple(n.shape), field.points, domains[node],
                                                 seed_of(field.seed, self.name(node))))
             elif node in self.given.atoms:
@@ -119,6 +128,8 @@ class Points:
             for i in node.inputs:
                 if self._last[i] == position and i not in self._kept:
                     values.pop(i, None)
+        if every is not None:
+            return [[values[r] for r in graph] for graph in self.roots]
         mixed = [self.given.mixed(same) for same in zip(*self.roots, strict=True)]
         return [[field.seen(values[r]) if both and self.given.kinds[r].name == "bits" else values[r]
                  for r, both in zip(graph, mixed, strict=True)] for graph in self.roots]
@@ -175,7 +186,8 @@ class Agreement:
 
     equal: all outputs agreed at all points (else where: output, and the place in it); probability: at most so likely
     would different graphs have agreed; points: at which the element seen least was defined; work: elements computed;
-    both_ways: whether values are compared in both directions, so that a tie is something of its own.
+    both_ways: whether values are compared in both directions, so that a tie is something of its own;
+    tied: ties were not seen to agree; exact: all values were tried.
     """
 
     equal: bool
@@ -185,6 +197,7 @@ class Agreement:
     where: str = ""
     both_ways: bool = False
     tied: bool = False
+    exact: bool = False
 
 
 def one_sided(x: Value, y: Value) -> bool:
@@ -223,6 +236,9 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
 
     Raises as `_compare` does.
     """
+    all_values = _compare_all_values(p, binding, seed)
+    if all_values is not None:
+        return all_values
     strict = _compare(p, binding, work_left, seed)
     if strict.equal and not strict.both_ways:
         return strict
@@ -236,6 +252,39 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
     if tied.equal:
         return dataclasses.replace(tied, work=work, both_ways=True)
     return dataclasses.replace(strict, work=work, tied=strict.equal)
+
+
+def _compare_all_values(p: Points, binding: Mapping[str, int], seed: int) -> Agreement | None:
+    """Agreement at all values of integers that have few; None where they have many, or something is not exact."""
+    nodes = p.at(binding)
+    every = exhaustive.values(p.order, nodes)
+    if every is None:
+        return None
+    count = next(iter(every.values())).size
+    work = sum(math.prod(n.shape) for n in nodes) * count
+    if work > MOST_WORK * 4:
+        return None
+    shapes = [[r.type.at(binding).shape for r in graph] for graph in p.roots]
+    if shapes[0] != shapes[1]:
+        return Agreement(False, 1.0, 0, 0, "the shapes differ")
+    start = seed_of("primes", seed, p.key())[0]
+    floats = any(n.dtype.kind == "float" for n in nodes)
+    for batch in range(2 if floats else 1):
+        field = Field(residues.chain(start + batch, p.has_logarithm), count, seed * 1000 + batch, p.lanes, p.bits)
+        try:
+            with np.errstate(all="ignore"):
+                found = p.evaluate(nodes, field, {}, every=every)
+        except OutsideFragmentError as e:
+            log.debug("not at all values: %s", e)
+            return None
+        for number, (x, y) in enumerate(zip(*found, strict=True)):
+            bad = [v.bad for v in (x, y) if v.bad is not None and v.bad.any()]
+            if bad or any(v.minus is not None and v.minus.any() for v in (x, y)):
+                return None
+            same = x.exact == y.integers if x.exact is not None else x.lanes[p.compared_in[number]] == y.lanes[p.compared_in[number]]
+            if not np.all(same):
+                return Agreement(False, 1.0, 0, work // 8, f"output {number} at {np.argwhere(~np.asarray(same))[0][:-1].tolist()}")
+    return Agreement(True, 2.0**-40 if floats else 0.0, count, work // 8, exact=True)
 
 
 def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, ties: bool = False) -> Agreement:

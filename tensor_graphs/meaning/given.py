@@ -106,12 +106,13 @@ class Given:
     """The kinds of all nodes of some graphs. shared: nodes that all of the graphs have.
 
     atoms: nodes that are random functions of their operands; views: nodes whose operands (where True) are seen through one;
-    cut: those that are replaced by integers of their own; leaves: given integers and booleans, cut ones too. Raises OutsideFragmentError, with the place, for an index
-    of which nothing is known.
+    cut: those that are replaced by integers of their own; leaves: given integers and booleans, cut ones too; problem: an op
+    of which nothing is known (`domains` raises it: where all values can be tried, it does not matter).
     """
 
     def __init__(self, order: Sequence[Node], shared: set[Node]) -> None:
         self.order, self.shared = order, shared
+        self.problem: OutsideFragmentError | None = None
         self.cut: frozenset[Node] = frozenset()
         self._users: dict[Node, list[Node]] = {}
         for node in order:
@@ -179,7 +180,9 @@ class Given:
                 (asked.common_axes if node in self.shared else asked.axes).append((node, kind.added, kind.sign))
         elif kind.name != "known":
             if index not in self.shared:
-                raise OutsideFragmentError("an index that is computed from given integers in one of the graphs only", node.location)
+                self.problem = self.problem or OutsideFragmentError(
+                    "an index that is computed from given integers in one of the graphs only", node.location)
+                return
             wanted.add(index)
 
     def _kind(self, node: Node, wanted: set[Node]) -> Kind:
@@ -267,7 +270,9 @@ class Given:
 
     def _atom(self, node: Node, operands: Sequence[Kind]) -> Kind:
         if node.op.name in ("reduce_max", "bitcast", "iota") or any(i.dtype.kind == "float" for i in node.inputs):
-            raise OutsideFragmentError(f"{node.op.name} of integers that are computed from given ones", node.location)
+            self.problem = self.problem or OutsideFragmentError(
+                f"{node.op.name} of integers that are computed from given ones", node.location)
+            return TEST if node.dtype.kind == "bool" else Kind("ring", frozenset().union(*(o.leaves for o in operands)))
         self.atoms.add(node)
         if node.dtype.kind == "bool":
             return TEST
@@ -349,6 +354,8 @@ class Given:
 
     def domains(self, nodes: Sequence[At], binding: Mapping[str, int]) -> dict[Node, Domain]:
         """What each leaf is drawn from at these sizes. Raises OutsideFragmentError where no number of points would do."""
+        if self.problem is not None:
+            raise self.problem
         at = {n.node: n for n in nodes}
         known: dict[Node, Array] = {}
 

@@ -444,12 +444,24 @@ class Selections:
         return self._join(made, index.each(lambda a: np.broadcast_to(a.reshape(shape), n.shape)), self._union)
 
     def scatter(self, n: At, base: Choices | None, index: Choices | None, updates: Choices | None) -> Choices | None:
-        together = 0
-        for one in (index, updates):
-            for bits in () if one is None else one.every.reshape(-1):
+        """Any of the updates may come to any place. Where they are added, a place is a sum of which each term hangs on one index."""
+        together, hardest = 0, 0
+        axis = n.attrs["axis"]
+        before, after = len(n.shape[:axis]), len(n.shape[axis + 1:])
+        parts: list[Array] = []
+        if index is not None:
+            places = len(index.every.shape)
+            parts.append(index.every.reshape([1] * before + list(index.every.shape) + [1] * after))
+            assert places == len(n.input_types[1].shape)
+        if updates is not None:
+            parts.append(updates.every)
+        terms = parts[0] if len(parts) == 1 else np.bitwise_or(*parts) if parts else None
+        if terms is not None:
+            for bits in np.asarray(terms, dtype=object).reshape(-1):
                 together |= bits
+                hardest = bits if self.weight(bits) > self.weight(hardest) else hardest
         rest = None
         if together:
-            every = np.full(n.shape, together, dtype=object)
-            rest = Choices(every, every)
-        return self._join(base, rest, self._union)
+            adds = n.attrs["mode"] == "add"
+            rest = Choices(np.full(n.shape, together, dtype=object), np.full(n.shape, hardest if adds else together, dtype=object))
+        return self._join(base, rest, self._larger_of if n.attrs["mode"] == "add" else self._union)
