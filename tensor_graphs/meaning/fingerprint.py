@@ -30,7 +30,7 @@ from tensor_graphs.meaning.algebra import Array, At
 from tensor_graphs.meaning.atoms import in_atoms, rounding_aloud
 from tensor_graphs.meaning.degree import degrees
 from tensor_graphs.meaning.errors import OutsideFragmentError
-from tensor_graphs.meaning.finite_field import POLE, Field, Value
+from tensor_graphs.meaning.finite_field import POLE, BySign, Field, Value
 from tensor_graphs.meaning.given import Domain, Given, draw
 from tensor_graphs.meaning.selections import Selections
 from tensor_graphs.meaning.sizes import choose
@@ -210,6 +210,12 @@ def one_sided(x: Value, y: Value) -> bool:
     return False
 
 
+MOST_BY_SQUARES = 3.0
+"""Choices that may depend on whether a constant is a square: (1 − 2^-3)^125 is 2^-24, and there are more chains."""
+
+ORDERED = frozenset({"less", "not_equal", "max", "reduce_max"})
+
+
 def both_ways(sides: Sequence[tuple[Array, Array, int]]) -> bool:
     """Whether the values that are compared by < lead in a circle: a < b and b < a, or a < b, b < c and c < a.
 
@@ -242,6 +248,15 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
     strict = _compare(p, binding, work_left, seed)
     if strict.equal and not strict.both_ways:
         return strict
+    order = [n for n in p.order if n.op.name in ORDERED and n.inputs[0].dtype.kind == "float"]
+    if not strict.equal and any(n.op.name in ("less", "max") for n in order):
+        for how in ("keyed", "squares"):
+            try:
+                signs = _compare(p, binding, work_left - strict.work, seed, by_sign=how)
+                if signs.equal and not signs.both_ways:
+                    return dataclasses.replace(signs, work=strict.work + signs.work)
+            except OutsideFragmentError as e:
+                log.debug("not by signs: %s", e)
     if not strict.both_ways and not any(n.op.name == "not_equal" and n.inputs[0].dtype.kind == "float" for n in p.order):
         return strict
     try:
@@ -287,7 +302,7 @@ def _compare_all_values(p: Points, binding: Mapping[str, int], seed: int) -> Agr
     return Agreement(True, 2.0**-40 if floats else 0.0, count, work // 8, exact=True)
 
 
-def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, ties: bool = False) -> Agreement:
+def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, ties: bool = False, by_sign: BySign = "") -> Agreement:
     """Whether the two lists of outputs of p agree at these sizes.
 
     Raises OutsideFragmentError when too little can be seen: an element that is defined nowhere, too many choices, too
@@ -320,7 +335,7 @@ def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, t
             raise OutsideFragmentError(f"more than {MOST_WORK:.0e} elements to compute",
                                        fix="make large sizes dims, so that small ones can stand for them")
         chain = residues.chain(start + (lost if p.has_logarithm else batch), p.has_logarithm)
-        field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits, ties)
+        field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits, ties, by_sign)
         indices: dict[Node, Array] = {}
         with np.errstate(all="ignore"):
             found = p.evaluate(nodes, field, domains, indices if batch == 0 else None)
@@ -360,6 +375,12 @@ def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, t
             raise OutsideFragmentError(f"{hidden:.1f} choices on which an element hangs: {needed} points would be needed")
         least = int(min((c.min() for c in counts if c.size), default=needed))
         batch += 1
+        if by_sign == "squares":                            # whether a constant is a square depends on the prime alone
+            if p.has_logarithm or hidden > MOST_BY_SQUARES:
+                raise OutsideFragmentError(f"{hidden:.1f} choices by signs that multiply")
+            if batch < min(len(residues.CHAINS), math.ceil(-24.0 / math.log2(1.0 - 2.0 ** -max(hidden, 1.0)))):
+                points = 8
+                continue
         if least >= needed:
             break
         lost += least == 0

@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,7 +35,6 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.meaning import literals, residues
 from tensor_graphs.meaning.algebra import Array, At, Real, narrow
 from tensor_graphs.meaning.errors import OutsideFragmentError
-from tensor_graphs.meaning.literals import Literal
 from tensor_graphs.meaning.selections import Compared
 
 CANCELLED = 2.0**-20
@@ -51,6 +50,8 @@ POLE = 2
 
 COMMUTATIVE = frozenset({"and", "xor", "max", "not_equal"})
 """Atoms of integers whose operands may change places."""
+
+BySign = Literal["", "keyed", "squares"]
 
 _LEAST = np.int64(np.iinfo(np.int64).min)
 
@@ -106,8 +107,9 @@ class Field:
     """
 
     def __init__(self, chain: tuple[int, int, int], points: int, seed: int, lanes: Lanes, bits: bool = False,
-                 ties: bool = False) -> None:
+                 ties: bool = False, by_sign: BySign = "") -> None:
         self.chain, self.points, self.seed, self.lanes, self.bits, self.ties = chain, points, seed, lanes, bits, ties
+        self.by_sign = by_sign
         self.key = np.random.default_rng([seed, 1]).integers(0, 2**63, points, dtype=np.uint64)
         self._named: dict[tuple[str, int], Array] = {}
         self.selections: dict[Node, Compared] = {}
@@ -138,7 +140,7 @@ class Field:
         """(residues [points or 1], bad) of a finite float."""
         return self.number(literals.read(value), lane)
 
-    def number(self, number: Literal, lane: int) -> tuple[Array, Array | None]:
+    def number(self, number: literals.Literal, lane: int) -> tuple[Array, Array | None]:
         """(residues [points or 1], bad) of a known number. A root is defined where the primes of its square are squares, as only
         then the roots of several numbers have the signs of real ones together."""
         m = self.chain[lane]
@@ -221,6 +223,23 @@ class Field:
             out.append(found if x.minus is None else np.where(x.minus, _LEAST, found))
         return out
 
+    def signs(self, n: At, x: Value, y: Value) -> tuple[Array, Array]:
+        """Ranks of two operands by the sign of their difference alone, so that x < y is x + z < y + z.
+
+        keyed: a random odd function of it. squares: whether it is a square, which is odd as −1 is none, and multiplies as signs do: the
+        sign of a product, of x² and 2^x, and of a root are those of real numbers (decision 0014).
+        """
+        if (x.real is not None and y.real is not None) or x.minus is not None or y.minus is not None:
+            a, b = self.ranks(n, x, y)
+            return a, b
+        lane = self.lanes.compared_in[n.node]
+        m = np.uint64(self.chain[lane])
+        gap = np.asarray((x.lanes[lane] + m - y.lanes[lane]) % m)
+        if self.by_sign == "keyed":
+            return np.sign(residues.rank(gap, self.keyed("sign"), self.chain[lane])), np.zeros(1, dtype=np.int64)
+        square = residues.power(gap, (self.chain[lane] - 1) // 2, self.chain[lane])
+        return np.where(gap == 0, 0, np.where(square == 1, 1, -1)), np.zeros(1, dtype=np.int64)
+
     def exact_order(self, n: At, *xs: Value) -> list[Array]:
         """Known numbers, equal where their residues are, and else as far apart as float64 is sure of."""
         reals = [np.asarray(x.real) for x in xs]
@@ -241,6 +260,9 @@ class Field:
         if any(x.real is None for x in xs):
             found = np.broadcast_arrays(*self.looked_at(n, *xs))
             prime = self.chain[self.lanes.compared_in[n.node]]
+            if self.by_sign and len(found) == 2:            # a choice of the difference alone
+                gap = np.asarray((found[0] + np.uint64(prime) - found[1]) % np.uint64(prime))
+                found = [gap, np.zeros_like(gap)]
             self.selections[n.node] = Compared(np.stack(found), axes, prime)
             if n.node.op.name == "less":
                 self.sides.append((found[0][..., 0].reshape(-1), found[1][..., 0].reshape(-1), prime))
@@ -314,7 +336,7 @@ class Field:
         """The positive roots of known fractions. Raises OutsideFragmentError for the root of any other known number, as a residue
         has no sign."""
         assert x.real is not None
-        made: dict[float, Literal] = {}
+        made: dict[float, literals.Literal] = {}
         for value in np.unique(x.real[np.isfinite(x.real) & (x.real >= 0)]).tolist():
             made[value] = literals.root_of(literals.read(value))
         if np.isnan(x.real).any() or (x.real < 0).any():
@@ -484,7 +506,7 @@ class Field:
         if x.exact is not None:
             return Value(exact=np.maximum(x.exact, y.integers), bad=_either(x.bad, y.bad))
         self.chance(n, x, y)
-        a, b = self.ranks(n, x, y)
+        a, b = self.signs(n, x, y) if self.by_sign else self.ranks(n, x, y)
         return dataclasses.replace(self._choose(n, np.asarray(a >= b), x, y), bad=_either(x.bad, y.bad))
 
     def idiv(self, n: At, x: Value, y: Value) -> Value:
@@ -508,7 +530,7 @@ class Field:
             self._outcome(n, made)
             return Value(exact=made, bad=_either(x.bad, y.bad))
         self.chance(n, x, y)
-        a, b = self.ranks(n, x, y, ties=self.ties)
+        a, b = self.signs(n, x, y) if self.by_sign else self.ranks(n, x, y, ties=self.ties)
         made = np.asarray(a < b)
         if x.real is not None and y.real is not None:
             self._outcome(n, made)
@@ -531,6 +553,8 @@ class Field:
         if self.ties:
             p, q = self.ranks(n, x, y, ties=True)
             return Value(exact=np.where(one | two, one ^ two, p != q), bad=bad)
+        if self.by_sign:
+            raise OutsideFragmentError("≠ by signs of differences", n.node.location)
         a, b = self.looked_at(n, x, y)
         m, key = np.uint64(self.chain[self.lanes.compared_in[n.node]]), self.keyed("equals")
         difference = np.where(a >= b, a - b, a + m - b)
@@ -563,6 +587,8 @@ class Field:
             return Value(exact=np.asarray(np.max(x.exact, axis=axes, initial=int(n.dtype.min))), bad=bad)
         if math.prod(n.input_types[0].shape[a] for a in axes) == 0:
             return dataclasses.replace(self.of_reals(n, np.full((*n.shape, 1), -np.inf)), bad=None)
+        if self.by_sign and x.real is None:
+            return self._tournament(n, x, axes)
         self.chance(n, x, axes=axes)
         if x.real is None:
             (order,) = self.ranks(n, x)
@@ -585,6 +611,9 @@ class Field:
 
         return Value({i: pick(x.lanes[i]) for i in self.needed(n)}, bad=bad, real=None if x.real is None else pick(order),
                      minus=None if x.minus is None else pick(x.minus))
+
+    def _tournament(self, n: At, x: Value, axes: tuple[int, ...]) -> Value:
+        raise OutsideFragmentError("a maximum over an axis by signs of differences", n.node.location)
 
     # ---- movement ----------------------------------------------------------------------------------------------------
 
