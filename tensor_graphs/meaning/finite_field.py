@@ -91,6 +91,12 @@ def _either(*masks: Array | None) -> Array | None:
     return found
 
 
+def _everywhere(same: Any, known: Array) -> Array:
+    """Where residues are the same, for each known number: at all points, if it is one for all of them."""
+    found = np.asarray(same)
+    return np.asarray(np.all(found, axis=-1, keepdims=True)) if known.shape[-1] == 1 else found
+
+
 @dataclass(frozen=True)
 class Lanes:
     """Which lanes each node of a graph is needed in, and which ops are random functions (lanes.py finds both)."""
@@ -196,10 +202,10 @@ class Field:
         if not unsure.any() or not lanes:
             return known
         lane, found = next(iter(lanes.items()))
-        zero = np.all(np.asarray(found == 0), axis=-1, keepdims=True)
+        zero = _everywhere(found == 0, known)
         whole = (known == np.floor(known)) & (np.abs(known) < 2.0**53)
         exact = np.where(whole, known, 0.0).astype(np.int64)
-        right = whole & np.all(np.asarray(residues.whole(exact, self.chain[lane]) == found), axis=-1, keepdims=True)
+        right = whole & _everywhere(residues.whole(exact, self.chain[lane]) == found, known)
         return np.where(zero, 0.0, np.where(unsure & ~right, np.nan, known))
 
     def looked_at(self, n: At, *xs: Value) -> list[Array]:
@@ -247,8 +253,7 @@ class Field:
             return reals
         a, b = np.broadcast_arrays(*reals)
         one, other = self.looked_at(n, *xs)
-        same = np.broadcast_to(np.asarray(np.all(np.asarray(one == other), axis=-1, keepdims=True)), np.broadcast_shapes(
-            a.shape, np.broadcast_shapes(one.shape, other.shape)[:-1] + (1,)))
+        same = np.broadcast_to(_everywhere(one == other, a), a.shape)
         infinite = np.isinf(a) | np.isinf(b)
         near = np.abs(a - b) <= NEAR * np.maximum(np.abs(a), np.abs(b))
         if np.any((np.isnan(a) | np.isnan(b) | (near & ~same)) & ~infinite):
@@ -421,7 +426,7 @@ class Field:
             return x.real
         lane = self.lanes.compared_in[n.node]
         exact = np.where(close & (np.abs(near) < 2.0**62), near, 0.0).astype(np.int64)
-        same = np.all(np.asarray(residues.whole(exact, self.chain[lane]) == x.lanes[lane]), axis=-1, keepdims=True)
+        same = _everywhere(residues.whole(exact, self.chain[lane]) == x.lanes[lane], x.real)
         if (close & ~same).any():
             raise OutsideFragmentError(f"{n.node.op.name} of a known number too near to a whole one", n.node.location)
         return np.where(close, near, x.real)

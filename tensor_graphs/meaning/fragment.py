@@ -214,8 +214,8 @@ def weak(order: Sequence[Node], roots: Sequence[Sequence[Node]], given: Given, b
         row = row_of(node, operand_of(node, facts, given))
         if row is not None and row.answer != "proved":
             found.weak[node] = row
-        elif row is None and not fact.hangs and fact.sized:
-            found.weak[node] = Row((node.op.name,), ("size",), "tested", "it follows from sizes")
+        elif row is None:
+            found.weak[node] = Row((node.op.name,), ("size" if not fact.hangs else "real",), "tested", "the table has no row of it")
         gap = _compared_gap(node, facts)
         if gap > 1:
             found.meets[node] = gap

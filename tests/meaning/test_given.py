@@ -104,7 +104,7 @@ def test_what_holds_for_all_integers_is_proved(name: str) -> None:
 
 def test_that_an_integer_wraps_at_one_value_is_seen() -> None:
     wraps = verdict((as_float(N + 1), as_float(N) + 1.0))
-    assert not wraps.proved and verdict((tg.where(tg.less(N + 1, 5), F, G), tg.where(tg.less(N, 4), F, G))).status in ("unknown", "refuted")
+    assert not wraps.proved and not verdict((tg.where(tg.less(N + 1, 5), F, G), tg.where(tg.less(N, 4), F, G))).proved
     assert verdict((as_float(N) + as_float(N), as_float(N) * 2.0)).proved and verdict((as_float(N + 1), as_float(1 + N))).proved
 
 
