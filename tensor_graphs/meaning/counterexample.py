@@ -193,7 +193,7 @@ def _cost(node: Node, binding: Mapping[str, int], each: int, spared: bool) -> in
 
 
 def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int]) -> Array:
-    """Values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 with zeros, repeats and signs, 4 large, integers at the ends of their dtype."""
+    """Values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 zeros, repeats and signs, 4 large or at the ends."""
     dtype, rng = leaf.dtype, np.random.default_rng(seed)
     if dtype.kind == "bool":
         return np.asarray(rng.random(shape) < (0.5, 0.7, 0.3, 0.1, 0.95)[kind])
@@ -270,7 +270,8 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
                     moved = np.maximum(moved, np.abs(run[at].astype(np.float64) - was))
             scale = np.maximum(np.abs(a), np.abs(b))
             finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(moved)
-            counts = finite & (len(noisy) > 0) & (gap > (SAFETY if runs == RUNS else FEW_SAFETY) * moved + 1e-12 * scale) & (gap > 1e-200)
+            safety = SAFETY if runs == RUNS else FEW_SAFETY
+            counts = finite & (len(noisy) > 0) & (gap > safety * moved + 1e-12 * scale) & (gap > 1e-200)
             relative = np.where(finite & (gap > 0), gap / np.where(scale > 0, scale, 1.0), 0.0)
         compared += int(finite.sum())
         if relative.size:

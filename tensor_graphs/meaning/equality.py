@@ -11,8 +11,8 @@ that of real numbers even then, so that graphs equal by fingerprint are reassoci
 same narrow widths at the same places, and otherwise in f32 and f64. Only structural means bitwise.
 
 A proof by fingerprint needs agreement at every size and point (fingerprint.py), every node inside of the fragment in which that
-is a proof (fragment.py), and no run in float64 that contradicts it; what agrees and has a node outside is "tested". A refutation needs inputs at which float64 results differ by more than rounding can explain (counterexample.py).
-Everything else is unknown, with the reason.
+is a proof (fragment.py), and no run in float64 that contradicts it; what agrees and has a node outside is "tested". A
+refutation needs inputs at which float64 results differ by more than rounding can explain (counterexample.py). Everything else is unknown, with the reason.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
-
-import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import atomic, leaves
@@ -65,7 +63,8 @@ class Verdict:
     tested_at: the numbers written in the program that meet a dim, by dim: the proof then says "tested at these sizes"
     for it, not "at all". assuming: what was taken for granted, first the sizes that the graphs have in common, where their
     dims differ. counterexample: inputs (refuted only). reason: why
-    unknown, or no more than tested. difference: the largest relative difference that float64 runs showed, None where there were none.
+    unknown, or no more than tested. difference: the largest relative difference that float64 runs showed, None where there
+    were none.
     """
 
     status: Status
@@ -207,7 +206,8 @@ def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[st
     sizes = choose(points.order, symbols)
     findings = fragment.weak(points.order, points.roots, points.given, sizes.bindings[0])
     wrapping = ranges.find(points.order, sizes.bindings, symbols, points.shared, bits)
-    apart = {n for n in (*findings.weak, *findings.meets, *findings.calls, *wrapping.nodes) if n in points.shared and n.op not in leaves.NAMED_LEAVES}
+    unproved = (*findings.weak, *findings.meets, *findings.calls, *wrapping.nodes)
+    apart = {n for n in unproved if n in points.shared and n.op not in leaves.NAMED_LEAVES}
     cut = _cut(flat, len(left), lambda node: node in apart) if apart else flat
     if cut == flat:
         return _over_sizes(points, sizes, findings, symbols, bits, seed)
@@ -243,7 +243,8 @@ def _hangs(node: Node) -> bool:
 def _cut(flat: list[Node], count: int, wanted: Callable[[Node], bool]) -> list[Node]:
     """The graphs with leaves of their own in place of nodes that both have: what holds for any values holds for those."""
     shared = set(walk(flat[:count])) & set(walk(flat[count:]))
-    fresh = {node: leaves.input(f"cut_of_both_{k}", node.shape, node.dtype) for k, node in enumerate(walk(flat)) if node in shared and wanted(node)}
+    fresh = {node: leaves.input(f"cut_of_both_{k}", node.shape, node.dtype)
+             for k, node in enumerate(walk(flat)) if node in shared and wanted(node)}
     return rebuild(flat, lambda node, inputs: fresh.get(node)) if fresh else flat
 
 
@@ -293,7 +294,8 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
     weak = "values are compared both ways, and what happens at ties was not seen" if tied else ""
     if not reason and (every is None or not all(b in done for b in every)):
         if exact:                                           # whatever the table says of integers, all their values were tried
-            findings = replace(findings, weak={n: row for n, row in findings.weak.items() if set(row.operands) <= {"position", "size"}})
+            of_sizes = {n: row for n, row in findings.weak.items() if set(row.operands) <= {"position", "size"}}
+            findings = replace(findings, weak=of_sizes)
         weak = weak or _weak(findings, bool(wrapping.added), drawn is not None and all_drawn, done, symbols)
     return _Found(points, sizes, tuple(done), probability, reason, weak)
 
@@ -306,15 +308,16 @@ def _all_sizes(symbols: Mapping[str, tuple[int, int]]) -> list[dict[str, int]] |
     if math.prod(high - low + 1 for low, high in symbols.values()) > _MOST_SIZES:
         return None
     names = list(symbols)
-    return [dict(zip(names, at, strict=True)) for at in itertools.product(*(range(low, high + 1) for low, high in symbols.values()))]
+    ranges_ = (range(low, high + 1) for low, high in symbols.values())
+    return [dict(zip(names, at, strict=True)) for at in itertools.product(*ranges_)]
 
 
 _MOST_LATTICE = 40
 
 
 def _lattice(degree: int, reach: int, symbols: Mapping[str, tuple[int, int]]) -> list[dict[str, int]] | None:
-    """Sizes at which a polynomial of the sizes of this degree is 0 only where it is 0 everywhere: the principal lattice of a simplex
-    (Chung and Yao 1977). None where they would be too many, or larger than the sizes are."""
+    """Sizes at which a polynomial of the sizes of this degree is 0 only where it is 0 everywhere: the principal lattice of a
+    simplex (Chung and Yao 1977). None where they would be too many, or larger than the sizes are."""
     free = [name for name, (low, high) in symbols.items() if high > low]
     if not degree:
         return []

@@ -19,8 +19,8 @@ from tensor_graphs.meaning.algebra import Array, At
 
 MOST_VALUES = 1 << 16
 
-_ELEMENTWISE = frozenset({"add", "mul", "max", "idiv", "and", "xor", "less", "not_equal", "where", "cast", "reciprocal", "sqrt", "floor",
-                          "exp2", "log2", "sin", "erf"})
+_ELEMENTWISE = frozenset({"add", "mul", "max", "idiv", "and", "xor", "less", "not_equal", "where", "cast", "reciprocal", "sqrt",
+                          "floor", "exp2", "log2", "sin", "erf"})
 _MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "sum", "reduce_max", "gather"})
 
 
@@ -106,7 +106,8 @@ def _moved(n: At, operands: Sequence[Array | None], none: int) -> Array | None:
     if name == "bitcast":
         return x if x.shape == n.shape else None
     axes = n.attrs["axes"]                                  # sum and reduce_max: of elements that all depend on the same one
-    high, low = x.max(axis=axes, initial=none), np.where(x == none, np.iinfo(np.int64).max, x).min(axis=axes, initial=np.iinfo(np.int64).max)
+    most = np.iinfo(np.int64).max
+    high, low = x.max(axis=axes, initial=none), np.where(x == none, most, x).min(axis=axes, initial=most)
     return None if np.any((high != none) & (high != low)) else np.asarray(high)
 
 

@@ -23,9 +23,8 @@ from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.language.dims import bounds
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
-from tensor_graphs.meaning import exhaustive
+from tensor_graphs.meaning import exhaustive, residues
 from tensor_graphs.meaning import lanes as lane_room
-from tensor_graphs.meaning import residues
 from tensor_graphs.meaning.algebra import Array, At
 from tensor_graphs.meaning.atoms import in_atoms, rounding_aloud
 from tensor_graphs.meaning.degree import degrees
@@ -135,7 +134,7 @@ class Points:
                  for r, both in zip(graph, mixed, strict=True)] for graph in self.roots]
 
     def key(self) -> str:
-        """What the graphs are: the primes by which they are judged are drawn from it, so that no number in a program is chosen for them."""
+        """What the graphs are: the primes by which they are judged are drawn from it, so that no program has numbers for them."""
         return "|".join(r.digest for graph in self.roots for r in graph)
 
     def name(self, node: Node) -> str:
@@ -219,8 +218,8 @@ ORDERED = frozenset({"less", "not_equal", "max", "reduce_max"})
 def both_ways(sides: Sequence[tuple[Array, Array, int]]) -> bool:
     """Whether the values that are compared by < lead in a circle: a < b and b < a, or a < b, b < c and c < a.
 
-    Where they do not, a tie comes out as some strict order does in which every a of a < b that is tied is after b, so that agreement
-    in all strict orders is agreement at ties. (a < b is −b < −a, too.)
+    Where they do not, a tie comes out as some strict order does in which every a of a < b that is tied is after b, so that
+    agreement in all strict orders is agreement at ties. (a < b is −b < −a, too.)
     """
     for prime in {m for _, _, m in sides}:
         before = np.concatenate([a for a, _, m in sides if m == prime])
@@ -250,7 +249,8 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
         return strict
     order = [n for n in p.order if n.op.name in ORDERED and n.inputs[0].dtype.kind == "float"]
     if not strict.equal and any(n.op.name in ("less", "max") for n in order):
-        for how in ("keyed", "squares"):
+        hows: tuple[BySign, ...] = ("keyed", "squares")
+        for how in hows:
             try:
                 signs = _compare(p, binding, work_left - strict.work, seed, by_sign=how)
                 if signs.equal and not signs.both_ways:
@@ -296,13 +296,15 @@ def _compare_all_values(p: Points, binding: Mapping[str, int], seed: int) -> Agr
             bad = [v.bad for v in (x, y) if v.bad is not None and v.bad.any()]
             if bad or any(v.minus is not None and v.minus.any() for v in (x, y)):
                 return None
-            same = x.exact == y.integers if x.exact is not None else x.lanes[p.compared_in[number]] == y.lanes[p.compared_in[number]]
+            lane = p.compared_in[number]
+            same = x.exact == y.integers if x.exact is not None else x.lanes[lane] == y.lanes[lane]
             if not np.all(same):
                 return Agreement(False, 1.0, 0, work // 8, f"output {number} at {np.argwhere(~np.asarray(same))[0][:-1].tolist()}")
     return Agreement(True, 2.0**-40 if floats else 0.0, count, work // 8, exact=True)
 
 
-def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, ties: bool = False, by_sign: BySign = "") -> Agreement:
+def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, ties: bool = False,
+             by_sign: BySign = "") -> Agreement:
     """Whether the two lists of outputs of p agree at these sizes.
 
     Raises OutsideFragmentError when too little can be seen: an element that is defined nowhere, too many choices, too
@@ -335,7 +337,7 @@ def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, t
             raise OutsideFragmentError(f"more than {MOST_WORK:.0e} elements to compute",
                                        fix="make large sizes dims, so that small ones can stand for them")
         chain = residues.chain(start + (lost if p.has_logarithm else batch), p.has_logarithm)
-        field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits, ties, by_sign)
+        field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits, ties, by_sign, p.given.hanging)
         indices: dict[Node, Array] = {}
         with np.errstate(all="ignore"):
             found = p.evaluate(nodes, field, domains, indices if batch == 0 else None)
@@ -406,7 +408,7 @@ def fingerprint(graph: Graph, dims: Mapping[str, int] | None = None, points: int
     first = choose(p.roots[0], {name: bounds(x) for name, x in graph.dims.items()}).bindings[0]
     binding = {**first, **(dims or {})}
     nodes = p.at(binding)
-    field = Field(residues.CHAINS[0], points, seed, p.lanes, bits)
+    field = Field(residues.CHAINS[0], points, seed, p.lanes, bits, hanging=p.given.hanging)
     with np.errstate(all="ignore"):
         (found,) = p.evaluate(nodes, field, p.given.domains(nodes, binding))
     h = hashlib.sha256(f"{points} {seed} {bits}".encode())

@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -113,9 +113,10 @@ class Field:
     """
 
     def __init__(self, chain: tuple[int, int, int], points: int, seed: int, lanes: Lanes, bits: bool = False,
-                 ties: bool = False, by_sign: BySign = "") -> None:
+                 ties: bool = False, by_sign: BySign = "",
+                 hanging: Collection[Node] = ()) -> None:
         self.chain, self.points, self.seed, self.lanes, self.bits, self.ties = chain, points, seed, lanes, bits, ties
-        self.by_sign = by_sign
+        self.by_sign, self.hanging = by_sign, hanging
         self.key = np.random.default_rng([seed, 1]).integers(0, 2**63, points, dtype=np.uint64)
         self._named: dict[tuple[str, int], Array] = {}
         self.selections: dict[Node, Compared] = {}
@@ -232,8 +233,8 @@ class Field:
     def signs(self, n: At, x: Value, y: Value) -> tuple[Array, Array]:
         """Ranks of two operands by the sign of their difference alone, so that x < y is x + z < y + z.
 
-        keyed: a random odd function of it. squares: whether it is a square, which is odd as −1 is none, and multiplies as signs do: the
-        sign of a product, of x² and 2^x, and of a root are those of real numbers (decision 0014).
+        keyed: a random odd function of it. squares: whether it is a square, which is odd as −1 is none, and multiplies as signs
+        do: the sign of a product, of x² and 2^x, and of a root are those of real numbers (decision 0014).
         """
         if (x.real is not None and y.real is not None) or x.minus is not None or y.minus is not None:
             a, b = self.ranks(n, x, y)
@@ -450,9 +451,11 @@ class Field:
             real = x.integers.astype(np.float64)
             if self.bits:
                 real = narrow(real, new).astype(np.float64)
-                return dataclasses.replace(self.of_reals(n, real), bad=x.bad)
+                made = dataclasses.replace(self.of_reals(n, real), bad=x.bad)
+                return dataclasses.replace(made, real=None) if n.node.inputs[0] in self.hanging and old.kind != "bool" else made
+            drawn = old.kind != "bool" and n.node.inputs[0] in self.hanging     # some of its values were drawn: no number is known
             return Value({i: residues.whole(x.integers, self.chain[i]) for i in self.needed(n)}, bad=x.bad,
-                         real=real)
+                         real=None if drawn else real)
         return Value(exact=self.exactly.cast(n, x.integers), bad=x.bad)
 
     def _round(self, n: At, x: Value, old: DType, new: DType) -> Value:
@@ -467,7 +470,7 @@ class Field:
     def bitcast(self, n: At, x: Value) -> Value:
         old, new = n.input_types[0].dtype, n.dtype
         given = x.exact if old.kind != "float" else x.real
-        if given is None:
+        if given is None or (new.kind == "float" and n.node.inputs[0] in self.hanging):
             raise OutsideFragmentError("the bytes of a float that depends on inputs", n.node.location)
         made = np.stack([self.exactly.bitcast(n, given[..., k]) for k in range(given.shape[-1])], axis=-1)
         bad = x.bad
@@ -702,6 +705,8 @@ class Field:
 
         lanes = {i: x.lanes[i] for i in self.needed(n)} if x.exact is None else {}
         made = dataclasses.replace(x, lanes=lanes).each(take)
+        if n.node.inputs[1] in self.hanging:                # not all places were drawn: no number is known
+            made = dataclasses.replace(made, real=None)
         if index.bad is None:
             return made
         wrong = np.broadcast_to(index.bad.reshape(1, count, 1, -1),

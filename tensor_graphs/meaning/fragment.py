@@ -56,7 +56,7 @@ TABLE: tuple[Row, ...] = (
     Row(("where",), OPERANDS, "proved", "one of two operands, and every condition is drawn both ways"),
     Row((*_FIELD, "exp2", "log2", "sqrt"), ("constant",), "proved",
         "exact: fractions and roots of fractions with their signs; ln 2 and π are unknowns"),
-    Row(_FIELD, ("position", "size"), "proved", "polynomials of sizes and positions, seen at more random sizes than they have roots"),
+    Row(_FIELD, ("position", "size"), "proved", "polynomials of sizes and positions, seen on a lattice on which only 0 vanishes"),
     Row(("add", "mul", "sum"), ("given", "computed"), "proved",
         "polynomials modulo 2^k: of degree d in an integer, at least 2^-(1 + log2 d) of all values show a difference"),
     Row(_FIELD, ("real",), "proved", "rational functions: random residues are roots of none (Schwartz and Zippel)"),
@@ -172,7 +172,8 @@ class Form:
 class Fact:
     """hangs: on a leaf; sized: its values follow from sizes; form: where they are positions; degree: as a polynomial of sizes
     and positions; flat: axes along which a term may be constant (or a polynomial of the position), so that a sum over them counts;
-    null: axes along which some elements are 0 for sure; counts: how many places of some kind there are; reach: how many indices of axes without a fixed size a term of it takes up."""
+    null: axes along which some elements are 0 for sure; counts: how many places of some kind there are; reach: how
+    many indices of axes without a fixed size a term of it takes up."""
 
     hangs: bool
     sized: bool = False
@@ -374,13 +375,14 @@ def _fact(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> Fact:
     elif node.op.name == "dot" and symbols(node.inputs[0].shape[-1]):
         second = 0 if node.inputs[1].rank == 1 else node.inputs[1].rank - 2
         counted = int(node.inputs[0].rank - 1 in xs[0].flat and second in xs[1].flat)
-    counts = node.op.name == "cast" and node.inputs[0].dtype.kind == "bool" or (
-        node.op.name in ("sum", "reduce_max", "reshape", "expand", "permute", "cast") and node.dtype.kind != "bool" and xs[0].counts)
+    counts = node.op.name == "cast" and node.inputs[0].dtype.kind == "bool"
+    if node.op.name in ("sum", "reduce_max", "reshape", "expand", "permute", "cast") and node.dtype.kind != "bool":
+        counts = counts or xs[0].counts
     return replace(_without_axes(node, xs, values, counted), flat=flat, null=null, counts=counts)
 
 
 def _constant_along(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> tuple[frozenset[int], frozenset[int]]:
-    """Axes along which a term of the node may be constant, and those along which elements are 0 (of which a function may be not)."""
+    """Axes along which a term of the node may be constant, and those along which elements are 0 (functions of them may be not)."""
     name, rank = node.op.name, node.types[0].rank
     every = frozenset(i for i, size in enumerate(node.types[0].shape) if symbols(size))
     if node.op in leaves.NAMED_LEAVES or not xs:
@@ -451,7 +453,7 @@ def _without_axes(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array], 
         value = node.attrs["value"]
         if isinstance(value, Expr):
             return Fact(False, True, _linear(value), max(len(monomial) for monomial, _ in value.terms))
-        if isinstance(value, ArrayValue) or isinstance(value, (bool, float, int)):
+        if isinstance(value, (ArrayValue, bool, float, int)):
             literal = _literal(values.get(node))
             return Fact(False, form=None if literal is None else Form(gap=literal))
         return Fact(False)

@@ -106,6 +106,7 @@ class Given:
     """The kinds of all nodes of some graphs. shared: nodes that all of the graphs have.
 
     atoms: nodes that are random functions of their operands; views: nodes whose operands (where True) are seen through one;
+    hanging: on leaves;
     cut: those that are replaced by integers of their own; leaves: given integers and booleans, cut ones too; problem: an op
     of which nothing is known (`domains` raises it: where all values can be tried, it does not matter).
     """
@@ -123,7 +124,7 @@ class Given:
             self.views: dict[Node, tuple[bool, ...]] = {}
             self.kinds: dict[Node, Kind] = {}
             self.leaves: dict[Node, Leaf] = {}
-            self._hanging: set[Node] = set()
+            self.hanging: set[Node] = set()
             wanted: set[Node] = set()
             for node in order:
                 self._visit(node, wanted)
@@ -132,13 +133,13 @@ class Given:
             self.cut |= wanted
 
     def _visit(self, node: Node, wanted: set[Node]) -> None:
-        hangs = node.op in leaves.NAMED_LEAVES or any(i in self._hanging for i in node.inputs)
+        hangs = node.op in leaves.NAMED_LEAVES or any(i in self.hanging for i in node.inputs)
         if hangs:
-            self._hanging.add(node)
+            self.hanging.add(node)
         if node.dtype.kind == "float":
             self._into_floats(node, wanted)
         elif node in self.cut or node.op in leaves.NAMED_LEAVES:
-            self._hanging.add(node)
+            self.hanging.add(node)
             self.leaves[node] = Leaf()
             self.kinds[node] = TEST if node.dtype.kind == "bool" else Kind("plain", frozenset({node}))
         elif not hangs:
@@ -177,7 +178,8 @@ class Given:
             self._must_not_wrap(kind)
             for leaf in kind.leaves:
                 asked = self.leaves[leaf]
-                (asked.common_axes if node in self.shared else asked.axes).append((node, kind.added, kind.sign))
+                any_row = node in self.shared and node.inputs[0] in self.hanging    # rows of a known table may be special
+                (asked.common_axes if any_row else asked.axes).append((node, kind.added, kind.sign))
         elif kind.name != "known":
             if index not in self.shared:
                 self.problem = self.problem or OutsideFragmentError(
@@ -186,7 +188,7 @@ class Given:
             wanted.add(index)
 
     def _kind(self, node: Node, wanted: set[Node]) -> Kind:
-        name, operands = node.op.name, [self.kinds.get(i, KNOWN if i not in self._hanging else TEST) for i in node.inputs]
+        name, operands = node.op.name, [self.kinds.get(i, KNOWN if i not in self.hanging else TEST) for i in node.inputs]
         if name in ("gather", "scatter"):
             self._index(node, wanted)
             return TEST if node.dtype.kind == "bool" else self._joined(node, operands, (0,) if name == "gather" else (0, 2))
@@ -252,7 +254,7 @@ class Given:
 
     def _ones(self, node: Node, operands: Sequence[Kind]) -> int:
         """The bits that may be set in what and, xor and shifts make of unsigned integers."""
-        if len(node.inputs) != 2 or node.op.name not in _BITS | _SHIFTS or node.dtype.kind != "uint" or any(i.dtype.kind != "uint" for i in node.inputs):
+        if node.op.name not in _BITS | _SHIFTS or any(x.dtype.kind != "uint" for x in (node, *node.inputs)):
             return -1
         every = (1 << (8 * node.dtype.itemsize)) - 1
         masks = []
@@ -413,7 +415,7 @@ class Given:
         places = sorted(t for t in indexed if low <= t <= high)
         shares = (0.5, 0.45) if inside and places else (0.8, 0.0) if inside else (0.0, 0.95) if places else (0.0, 0.0)
         bits = math.log2((2 * len(inside) + 1) / shares[0]) if inside else 0.1 if places else 1.0
-        if self.leaves[leaf].arithmetic:                    # within a slot of few values each of them, else as many as a polynomial takes
+        if self.leaves[leaf].arithmetic:
             bits += self.leaves[leaf].arithmetic + (1.0 if inside else 0.0)
         return Domain(np.asarray(inside, dtype=object), np.asarray(places, dtype=object), bits, shares)
 

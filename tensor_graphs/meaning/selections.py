@@ -444,7 +444,7 @@ class Selections:
         return self._join(made, index.each(lambda a: np.broadcast_to(a.reshape(shape), n.shape)), self._union)
 
     def scatter(self, n: At, base: Choices | None, index: Choices | None, updates: Choices | None) -> Choices | None:
-        """Any of the updates may come to any place. Where they are added, a place is a sum of which each term hangs on one index."""
+        """Any of the updates may come to any place. Where they are added, each term of a place hangs on one index."""
         together, hardest = 0, 0
         axis = n.attrs["axis"]
         before, after = len(n.shape[:axis]), len(n.shape[axis + 1:])

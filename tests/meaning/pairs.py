@@ -13,7 +13,7 @@ Build = Callable[[], tuple[Side, Side]]
 
 @dataclass(frozen=True)
 class Pair:
-    """name: a sentence. tested_at: dims that meet a number of the program, so that it is tested at the sizes listed, and not proved."""
+    """name: a sentence. tested_at: dims that meet a number of the program, so that it is tested at some sizes, and not proved."""
 
     name: str
     build: Build
