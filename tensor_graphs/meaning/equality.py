@@ -11,8 +11,9 @@ that of real numbers even then, so that graphs equal by fingerprint are reassoci
 same narrow widths at the same places, and otherwise in f32 and f64. Only structural means bitwise.
 
 A proof by fingerprint needs agreement at every size and point (fingerprint.py), every node inside of the fragment in which that
-is a proof (fragment.py), and no run in float64 that contradicts it; what agrees and has a node outside is "tested". A
-refutation needs inputs at which float64 results differ by more than rounding can explain (counterexample.py). Everything else is unknown, with the reason.
+is a proof (fragment.py), and no run in float64 that contradicts it; what agrees and has a node outside is "tested". A refutation
+needs inputs at which float64 results differ by more than rounding can explain (counterexample.py). Everything else is unknown,
+with the reason.
 """
 
 from __future__ import annotations
