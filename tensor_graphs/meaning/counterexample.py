@@ -34,6 +34,9 @@ RUNS = 24
 FEWEST_RUNS, FEW_SAFETY = 4, 2.0**20
 """Where runs cost much there are fewer of them, and only a larger difference counts."""
 
+DIRECT_PART = 1e-4
+"""Of the results a difference has to be, where what cancels inside of composites is not seen."""
+
 _RUNS_WORK = 60_000_000
 """Elements that all disturbed runs of one attempt may compute, beyond the fewest."""
 
@@ -103,10 +106,10 @@ ROUNDING = frozenset({"reciprocal", "sqrt", "exp2", "log2", "sin", "add", "mul",
 
 
 class _DisturbedWalk(_Walk):
-    """Composites by their definitions: what cancels inside of them is disturbed, too."""
+    """Composites by their definitions, so that what cancels inside of them is disturbed, too; but where use_direct."""
 
-    def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], seed: int) -> None:
-        super().__init__(leaf_values, binding, "real", False)
+    def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], use_direct: bool, seed: int) -> None:
+        super().__init__(leaf_values, binding, "real", use_direct)
         self.algebra = self.disturbed = Disturbed(seed)
 
     def direct(self, op: Any, node: Node, values: list[Array]) -> tuple[Array, ...]:
@@ -233,8 +236,12 @@ class Trial:
     disturbed: int = 0
 
 
-def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mapping[str, int], kind: int, seed: int) -> Trial | None:
-    """Run two graphs, outputs by name, at random leaves; None where one of them has no meaning for the values drawn."""
+def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mapping[str, int], kind: int, seed: int,
+            use_direct: bool = False) -> Trial | None:
+    """Run two graphs, outputs by name, at random leaves; None where one of them has no meaning for the values drawn.
+
+    use_direct: composites are not written out in disturbed runs, and only a difference counts that no cancellation explains.
+    """
     roots = [*left.values(), *right.values()]
     given = {leaf: draw(leaf, tuple(int(s) for s in leaf.type.at(binding).shape), kind,
                         [seed, kind, *leaf.attrs["name"].encode()])
@@ -245,8 +252,9 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
             exact = _Walk(given, binding, "real", True).run(roots)
             runs = 0
             if _differ(exact, len(left)):
-                runs = max(FEWEST_RUNS, min(RUNS, _RUNS_WORK // (DISTURBED * (work(expand_all(roots), binding) + 1))))
-            walks = [_DisturbedWalk(given, binding, seed * 100 + k) for k in range(runs)]
+                elements = DISTURBED * (work(expand_all(roots), binding) + 1)
+                runs = FEWEST_RUNS if use_direct else max(FEWEST_RUNS, min(RUNS, _RUNS_WORK // elements))
+            walks = [_DisturbedWalk(given, binding, use_direct, seed * 100 + k) for k in range(runs)]
             noisy = [w.run(roots) for w in walks]
     except TensorGraphsError:
         return None
@@ -271,7 +279,8 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
             scale = np.maximum(np.abs(a), np.abs(b))
             finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(moved)
             safety = SAFETY if runs == RUNS else FEW_SAFETY
-            counts = finite & (len(noisy) > 0) & (gap > safety * moved + 1e-12 * scale) & (gap > 1e-200)
+            part = DIRECT_PART if use_direct else 1e-12
+            counts = finite & (len(noisy) > 0) & (gap > safety * moved + part * scale) & (gap > 1e-200)
             relative = np.where(finite & (gap > 0), gap / np.where(scale > 0, scale, 1.0), 0.0)
         compared += int(finite.sum())
         if relative.size:

@@ -151,9 +151,12 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
         try:
             size = counterexample.cost(roots, run_at)
             again = counterexample.DISTURBED * counterexample.work(expanded, run_at)
+            use_direct = counterexample.FEWEST_RUNS * again > _RUNS_WORK
+            if use_direct:
+                again = counterexample.cost(roots, run_at, True)
             if size > LARGEST_RUN or size + counterexample.FEWEST_RUNS * again > allowed:
                 continue
-            trial = counterexample.attempt(left, right, run_at, kind, seed + trial_seed)
+            trial = counterexample.attempt(left, right, run_at, kind, seed + trial_seed, use_direct)
         except TensorGraphsError:
             continue
         allowed -= size + (0 if trial is None else again * trial.disturbed)

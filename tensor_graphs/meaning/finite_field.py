@@ -268,7 +268,7 @@ class Field:
             prime = self.chain[self.lanes.compared_in[n.node]]
             if self.by_sign and len(found) == 2:            # a choice of the difference alone
                 gap = np.asarray((found[0] + np.uint64(prime) - found[1]) % np.uint64(prime))
-                found = [gap, np.zeros_like(gap)]
+                found = (gap, np.zeros_like(gap))
             self.selections[n.node] = Compared(np.stack(found), axes, prime)
             if n.node.op.name == "less":
                 self.sides.append((found[0][..., 0].reshape(-1), found[1][..., 0].reshape(-1), prime))

@@ -256,7 +256,7 @@ def operand_of(node: Node, facts: Mapping[Node, Fact], given: Given) -> Operand:
         return "size"
     for kind in ("real", "computed", "given", "bool", "size", "position"):
         if kind in kinds:
-            return kind  # type: ignore[return-value]
+            return kind
     return "constant"
 
 
@@ -363,7 +363,7 @@ def _compared_gap(node: Node, facts: Mapping[Node, Fact]) -> int:
         gap = index.form.gap if index.form is not None else 0
         if symbols(axis):
             return gap + _offset(axis)
-        return max(gap, int(axis)) if index.sized else 0    # type: ignore[arg-type]
+        return max(gap, int(axis)) if index.sized else 0
     return 0
 
 
@@ -448,7 +448,7 @@ def _without_axes(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array], 
         return Fact(True)
     if name == "iota":
         along = shape[node.attrs["axis"]]
-        return Fact(False, True, Form(plus=1), 1) if symbols(along) else Fact(False, form=Form(gap=int(along)))  # type: ignore[arg-type]
+        return Fact(False, True, Form(plus=1), 1) if symbols(along) else Fact(False, form=Form(gap=int(along)))
     if node.op is leaves.CONSTANT:
         value = node.attrs["value"]
         if isinstance(value, Expr):
