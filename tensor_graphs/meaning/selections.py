@@ -30,6 +30,8 @@ from tensor_graphs.meaning.errors import OutsideFragmentError
 MOST_ELEMENTS = 300_000
 """of all nodes that hang on a choice; beyond, following each would take seconds."""
 
+MOST_ORDERS = 24
+
 MOST_TIED = 3
 """Values in a random order with ties, of which there are enough levels for every pattern of ties (finite_field.py)."""
 
@@ -86,6 +88,7 @@ class Selections:
         roots: operands of roots, and where they are squares; ties: whether the order had ties."""
         self.compared, self.indices, self.roots, self.ties = compared, indices, roots, ties
         self.orders: dict[int, _Order] = {}                 # choice -> what was put in order
+        self._grounds: dict[bytes, tuple[int, tuple[frozenset[bytes], bool]]] = {}
         self._inner: dict[bytes, int] = {}                  # operand of an order -> the choices that it hangs on
         self._seen: dict[bytes, int] = {}                   # operand of a root -> its choice, 0 for none
         self._basis: dict[int, int] = {}                    # highest bit -> pattern of squares
@@ -114,7 +117,10 @@ class Selections:
                 else:
                     found += self.weights[number]
                 left ^= low
-            found += sum(self._together(group) for group in self._groups(orders))
+            if len(orders) > MOST_ORDERS:
+                found += len(orders)                        # more than any number of points shows
+            else:
+                found += sum(self._together(group) for group in self._groups(orders))
             self._weighed[choices] = found
         return found
 
@@ -122,6 +128,14 @@ class Selections:
         """The values among which an operand was chosen by other orders, and whether it is one of them at every point (as what a
         maximum is); the operand itself where it was not chosen."""
         inner = self._inner.get(operand, 0)
+        known = self._grounds.get(operand)
+        if known is not None and known[0] == inner:
+            return known[1]
+        made = self._grounds_of(operand, prime, inner)
+        self._grounds[operand] = (inner, made)
+        return made
+
+    def _grounds_of(self, operand: bytes, prime: int, inner: int) -> tuple[frozenset[bytes], bool]:
         found: set[bytes] = set()
         while inner:
             low = inner & -inner
