@@ -17,18 +17,29 @@ import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.composite import CompositeOp, expand_all
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.leaves import NAMED_LEAVES
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.meaning.algebra import Array, At, Real
+from tensor_graphs.meaning.algebra import Array, At, Real, narrow
 from tensor_graphs.meaning.interpreter import _Walk
 
 NOISE = 2.0**-44
 SAFETY = 256.0
 """A difference counts when it is so many times what the disturbances moved."""
 
-RUNS = 3
+RUNS = 24
+"""Disturbed runs: at an edge of floor or < each of them falls on either side."""
+
+FEWEST_RUNS, FEW_SAFETY = 4, 2.0**20
+"""Where runs cost much there are fewer of them, and only a larger difference counts."""
+
+DIRECT_PART = 1e-4
+"""Of the results a difference has to be, where what cancels inside of composites is not seen."""
+
+_RUNS_WORK = 60_000_000
+"""Elements that all disturbed runs of one attempt may compute, beyond the fewest."""
+
 _SMALLEST = 1e-290
 _CLIPPED = -1990.0                          # exp turns −∞ into 2^-2000 on its way to 0
 
@@ -95,6 +106,8 @@ ROUNDING = frozenset({"reciprocal", "sqrt", "exp2", "log2", "sin", "add", "mul",
 
 
 class _DisturbedWalk(_Walk):
+    """Composites by their definitions, so that what cancels inside of them is disturbed, too; but where use_direct."""
+
     def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], use_direct: bool, seed: int) -> None:
         super().__init__(leaf_values, binding, "real", use_direct)
         self.algebra = self.disturbed = Disturbed(seed)
@@ -183,7 +196,7 @@ def _cost(node: Node, binding: Mapping[str, int], each: int, spared: bool) -> in
 
 
 def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int]) -> Array:
-    """Values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 with zeros, repeats and signs, 4 large."""
+    """Values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 zeros, repeats and signs, 4 large or at the ends."""
     dtype, rng = leaf.dtype, np.random.default_rng(seed)
     if dtype.kind == "bool":
         return np.asarray(rng.random(shape) < (0.5, 0.7, 0.3, 0.1, 0.95)[kind])
@@ -191,7 +204,7 @@ def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int]) -> Arra
         normal = rng.standard_normal(shape)
         made = (normal, rng.uniform(0.25, 2.0, shape), normal * 10.0 ** rng.uniform(-4, 2, shape),
                 rng.integers(-2, 3, shape) * 0.5, normal * 6.0)[kind]
-        return np.asarray(made, dtype=np.float64)
+        return narrow(np.asarray(made, dtype=np.float64), dtype).astype(np.float64)
     return _integers(dtype, shape, kind, rng)
 
 
@@ -203,7 +216,11 @@ def _integers(dtype: DType, shape: tuple[int, ...], kind: int, rng: np.random.Ge
         return np.asarray(made % min(high + 1, 2**31)).astype(dtype.numpy)
     if kind == 3:
         return rng.integers(max(low, -3), min(high, 12), shape).astype(dtype.numpy)
-    return rng.integers(low, high, shape, dtype=dtype.numpy, endpoint=True)
+    made = rng.integers(low, high, shape, dtype=dtype.numpy, endpoint=True)
+    if kind == 4:
+        ends = np.asarray([low, low + 1, high - 1, high], dtype=object).astype(dtype.numpy)
+        made = np.where(rng.random(shape) < 0.5, ends[rng.integers(0, 4, shape)], made)
+    return np.asarray(made)
 
 
 @dataclass(frozen=True)
@@ -220,8 +237,11 @@ class Trial:
 
 
 def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mapping[str, int], kind: int, seed: int,
-            use_direct: bool) -> Trial | None:
-    """Run two graphs, outputs by name, at random leaves; None where one of them has no meaning for the values drawn."""
+            use_direct: bool = False) -> Trial | None:
+    """Run two graphs, outputs by name, at random leaves; None where one of them has no meaning for the values drawn.
+
+    use_direct: composites are not written out in disturbed runs, and only a difference counts that no cancellation explains.
+    """
     roots = [*left.values(), *right.values()]
     given = {leaf: draw(leaf, tuple(int(s) for s in leaf.type.at(binding).shape), kind,
                         [seed, kind, *leaf.attrs["name"].encode()])
@@ -230,8 +250,11 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
     try:
         with np.errstate(all="ignore"):
             exact = _Walk(given, binding, "real", True).run(roots)
-            runs = RUNS if _differ(exact, len(left)) else 0
-            walks = [_DisturbedWalk(given, binding, use_direct, seed * 10 + k) for k in range(runs)]
+            runs = 0
+            if _differ(exact, len(left)):
+                elements = DISTURBED * (work(expand_all(roots), binding) + 1)
+                runs = FEWEST_RUNS if use_direct else max(FEWEST_RUNS, min(RUNS, _RUNS_WORK // elements))
+            walks = [_DisturbedWalk(given, binding, use_direct, seed * 100 + k) for k in range(runs)]
             noisy = [w.run(roots) for w in walks]
     except TensorGraphsError:
         return None
@@ -255,7 +278,9 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
                     moved = np.maximum(moved, np.abs(run[at].astype(np.float64) - was))
             scale = np.maximum(np.abs(a), np.abs(b))
             finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(moved)
-            counts = finite & (len(noisy) > 0) & (gap > SAFETY * moved + 1e-12 * scale) & (gap > 1e-200)
+            safety = SAFETY if runs == RUNS else FEW_SAFETY
+            part = DIRECT_PART if use_direct else 1e-12
+            counts = finite & (len(noisy) > 0) & (gap > safety * moved + part * scale) & (gap > 1e-200)
             relative = np.where(finite & (gap > 0), gap / np.where(scale > 0, scale, 1.0), 0.0)
         compared += int(finite.sum())
         if relative.size:

@@ -1,7 +1,7 @@
 """equality: whether two graphs are the same function: proved, refuted, or not known.
 
     verdict = equal(a, b)
-    verdict.status      "structural" | "fingerprint" | "refuted" | "unknown"
+    verdict.status      "structural" | "fingerprint" | "tested" | "refuted" | "unknown"
     verdict.proved      True for the first two
 
 Leaves are the same when they have the same name and kind, outputs too (or the same place, where names differ); float
@@ -10,17 +10,19 @@ narrowing cast, and the rounding of every op on floats below 32 bits, is a funct
 that of real numbers even then, so that graphs equal by fingerprint are reassociating: the same real number, rounded to the
 same narrow widths at the same places, and otherwise in f32 and f64. Only structural means bitwise.
 
-A proof by fingerprint needs agreement at every size and point (fingerprint.py), and no run in float64 that contradicts
-it; a refutation needs inputs at which float64 results differ by more than rounding can explain (counterexample.py).
-Everything else is unknown, with the reason.
+A proof by fingerprint needs agreement at every size and point (fingerprint.py), every node inside of the fragment in which that
+is a proof (fragment.py), and no run in float64 that contradicts it; what agrees and has a node outside is "tested". A refutation
+needs inputs at which float64 results differ by more than rounding can explain (counterexample.py). Everything else is unknown,
+with the reason.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tensor_graphs.errors import TensorGraphsError
@@ -30,7 +32,8 @@ from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, replace_dims
 from tensor_graphs.language.node import Node, rebuild, walk
-from tensor_graphs.meaning import counterexample, ranges, sides
+from tensor_graphs.meaning import counterexample, fragment, ranges, sides
+from tensor_graphs.meaning.atoms import in_atoms, rounding_aloud
 from tensor_graphs.meaning.counterexample import Counterexample
 from tensor_graphs.meaning.errors import OutsideFragmentError
 from tensor_graphs.meaning.fingerprint import MOST_WORK, Points, compare
@@ -38,15 +41,13 @@ from tensor_graphs.meaning.sizes import Sizes, choose, unseen
 
 log = logging.getLogger(__name__)
 
-Status = Literal["structural", "fingerprint", "refuted", "unknown"]
+Status = Literal["structural", "fingerprint", "tested", "refuted", "unknown"]
 
 LARGEST_RUN = 40_000_000
 """What one run in float64 may cost (counterexample.cost): a seventh of a second."""
 
 _RUNS_WORK = 150_000_000
 """What all runs of one comparison may cost: half a second."""
-
-_DIRECT_ABOVE = 2_000_000
 
 ASSUMED = {
     "reciprocal": "no division by 0", "log2": "logarithms of numbers > 0", "sqrt": "roots of numbers ≥ 0",
@@ -63,7 +64,8 @@ class Verdict:
     tested_at: the numbers written in the program that meet a dim, by dim: the proof then says "tested at these sizes"
     for it, not "at all". assuming: what was taken for granted, first the sizes that the graphs have in common, where their
     dims differ. counterexample: inputs (refuted only). reason: why
-    unknown. difference: the largest relative difference that float64 runs showed, None where there were none.
+    unknown, or no more than tested. difference: the largest relative difference that float64 runs showed, None where there
+    were none.
     """
 
     status: Status
@@ -81,7 +83,7 @@ class Verdict:
         return self.status in ("structural", "fingerprint")
 
     def __bool__(self) -> bool:
-        raise TypeError("a verdict has four values, not two; ask verdict.proved, or compare verdict.status")
+        raise TypeError("a verdict has five values, not two; ask verdict.proved, or compare verdict.status")
 
     def show(self) -> str:
         """A few lines for a person."""
@@ -94,6 +96,11 @@ class Verdict:
         if self.status == "unknown":
             shown = "" if self.difference is None else f"\n  largest relative difference in float64: {self.difference:.1e}"
             return f"not known: {self.reason}{shown}"
+        if self.status == "tested":
+            at = "; ".join(", ".join(f"{k} = {v}" for k, v in s.items()) for s in self.sizes if s)
+            shown = "" if self.difference is None else f"\n  largest relative difference in float64: {self.difference:.1e}"
+            return "\n".join([f"not proved: the same wherever it was looked at{f', which is at {at}' if at else ''}",
+                              f"  not seen: {self.reason}{shown}", *assuming])
         lines = [f"equal: the same values at random points of finite fields (wrong with probability ≤ {self.probability:.1e})"]
         if any(self.sizes):
             at = "; ".join(", ".join(f"{k} = {v}" for k, v in s.items()) for s in self.sizes)
@@ -130,71 +137,226 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
     except TensorGraphsError as e:
         return Verdict("unknown", reason=_first_line(e), bits=bits)
     symbols = _symbols(roots)
-    sizes = Sizes(({name: low for name, (low, _) in symbols.items()},), {}, {})
-    reason, probability, done, points = "", 0.0, [], None
+    found: _Found | None = None
     try:
-        points = Points([list(left.values()), list(right.values())], bits)
-        sizes = choose(points.order, symbols)
-        needed = sides.find(points.order, sizes.bindings, symbols)
-        sizes = sizes.with_more(needed.added, needed.met)
-        wrapping = ranges.find(points.order, sizes.bindings, symbols, points.shared, bits)
-        sizes = sizes.with_more(wrapping.added, {})
-        budget = MOST_WORK
-        for binding in sizes.bindings:
-            try:
-                found = compare(points, binding, budget, seed)
-            except d.DimError:
-                continue                                    # sizes that do not go together
-            if not found.equal:
-                reason = f"the fingerprints differ: {found.where}"
-                break
-            budget -= found.work
-            probability = max(probability, found.probability)
-            done.append(binding)
-        if not reason and sizes.further not in done:
-            try:
-                if not (found := compare(points, sizes.further, min(budget, MOST_WORK // 8), seed)).equal:
-                    reason = f"the fingerprints differ: {found.where}"
-                else:
-                    done.append(sizes.further)
-            except (OutsideFragmentError, d.DimError):
-                log.debug("not compared at %s: too much", sizes.further)
-        if not done and not reason:
-            reason = "no choice of sizes at which both graphs have a meaning"
-        if not reason:
-            reason = needed.missing or wrapping.missing or _left_out((*needed.added, *wrapping.added), done)
-        if not reason and (hidden := unseen(points.order, done, symbols)) is not None:
-            reason = f"{hidden.op.name} of sizes comes out otherwise at large sizes than at those compared"
+        found = _compared_at_points(list(left.values()), list(right.values()), symbols, bits, seed)
+        reason, weak, sizes, done = found.reason, found.weak, found.sizes, list(found.done)
     except TensorGraphsError as e:
-        reason = _first_line(e)
+        reason, weak, done = _first_line(e), "", []
+        sizes = _sizes(roots, symbols)
     difference: float | None = None
     allowed = _RUNS_WORK
-    for run_at, kind, trial_seed in itertools.islice(counterexample.trials(_runnable(sizes, done, roots)), None if reason else 2):
+    for run_at, kind, trial_seed in itertools.islice(
+            counterexample.trials(_runnable(sizes, done, roots)), None if reason or weak else 2):
         try:
-            use_direct = counterexample.work(expanded, run_at) > _DIRECT_ABOVE
             size = counterexample.cost(roots, run_at)
-            again = (counterexample.cost(roots, run_at, True) if use_direct else
-                     counterexample.DISTURBED * counterexample.work(expanded, run_at))
-            if size > LARGEST_RUN or size + counterexample.RUNS * again > allowed:
+            again = counterexample.DISTURBED * counterexample.work(expanded, run_at)
+            use_direct = counterexample.FEWEST_RUNS * again > _RUNS_WORK
+            if use_direct:
+                again = counterexample.cost(roots, run_at, True)
+            if size > LARGEST_RUN or size + counterexample.FEWEST_RUNS * again > allowed:
                 continue
             trial = counterexample.attempt(left, right, run_at, kind, seed + trial_seed, use_direct)
         except TensorGraphsError:
             continue
-        allowed -= size + again * (counterexample.RUNS if trial is None else trial.disturbed)
+        allowed -= size + (0 if trial is None else again * trial.disturbed)
         if trial is None:
             continue
         difference = max(difference or 0.0, trial.difference)
         if trial.found is not None:
-            if not reason:
+            if not reason and not weak:
                 log.warning("a fingerprint says equal, float64 differs: %s", trial.found.show())
                 return Verdict("unknown", reason="the fingerprints agree, but float64 runs differ by more than their rounding",
                                difference=difference, sizes=tuple(done), bits=bits)
             return Verdict("refuted", counterexample=trial.found, difference=difference, bits=bits)
-    if reason:
+    if found is None or reason:
         return Verdict("unknown", reason=reason, difference=difference, sizes=tuple(done), bits=bits)
-    assert points is not None
-    assuming = (*common, *_assuming(points))
-    return Verdict("fingerprint", probability, tuple(done), sizes.met, assuming, difference=difference, bits=bits)
+    assuming = (*common, *_assuming(found.points))
+    return Verdict("tested" if weak else "fingerprint", found.probability, tuple(done), sizes.met, assuming, reason=weak,
+                   difference=difference, bits=bits)
+
+
+def _sizes(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Sizes:
+    """Sizes for runs where no others are known."""
+    try:
+        return choose(in_atoms(roots), symbols)
+    except TensorGraphsError:
+        return Sizes(({name: low for name, (low, _) in symbols.items()},), {}, {})
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the comparison at points says. reason: why nothing is known, or nothing; weak: why agreement is no proof, or nothing."""
+
+    points: Points
+    sizes: Sizes
+    done: tuple[Mapping[str, int], ...]
+    probability: float
+    reason: str
+    weak: str
+
+
+def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[str, tuple[int, int]], bits: bool,
+                        seed: int) -> _Found:
+    """Both graphs over fresh leaves in place of what they have in common and the fragment does not prove; where that differs, as
+    they are. Raises OutsideFragmentError."""
+    flat = in_atoms([*left, *right])
+    if bits:
+        flat = rounding_aloud(flat)
+    flat = _same_numbers(flat)
+    flat = _cut(flat, len(left), lambda node: node.op.name in ("cast", "bitcast") and node.dtype.kind != "float" and
+                node.inputs[0].dtype.kind == "float" and _hangs(node))
+    points = Points([flat[:len(left)], flat[len(left):]], bits)
+    sizes = choose(points.order, symbols)
+    findings = fragment.weak(points.order, points.roots, points.given, sizes.bindings[0])
+    wrapping = ranges.find(points.order, sizes.bindings, symbols, points.shared, bits)
+    unproved = (*findings.weak, *findings.meets, *findings.calls, *wrapping.nodes)
+    apart = {n for n in unproved if n in points.shared and n.op not in leaves.NAMED_LEAVES}
+    cut = _cut(flat, len(left), lambda node: node in apart) if apart else flat
+    if cut == flat:
+        return _over_sizes(points, sizes, findings, symbols, bits, seed)
+    over = Points([cut[:len(left)], cut[len(left):]], bits)
+    try:
+        fewer = choose(over.order, symbols)
+        found = _over_sizes(over, fewer, fragment.weak(over.order, over.roots, over.given, fewer.bindings[0]), symbols, bits, seed)
+        if not found.reason and not found.weak:
+            return found
+    except TensorGraphsError as e:
+        log.debug("over fresh leaves: %s", e)
+    return _over_sizes(points, sizes, findings, symbols, bits, seed)
+
+
+def _same_numbers(flat: list[Node]) -> list[Node]:
+    """Constants that are equal at all sizes as one node."""
+    kept: list[Node] = []
+    same: dict[Node, Node] = {}
+    for node in walk(flat):
+        if node.op is leaves.CONSTANT and isinstance(node.attrs["value"], d.Expr):
+            one = next((k for k in kept if k.type == node.type and d.proved_equal(k.attrs["value"], node.attrs["value"])), None)
+            if one is None:
+                kept.append(node)
+            else:
+                same[node] = one
+    return rebuild(flat, lambda node, inputs: same.get(node)) if same else flat
+
+
+def _hangs(node: Node) -> bool:
+    return any(n.op in leaves.NAMED_LEAVES for n in walk([node]))
+
+
+def _cut(flat: list[Node], count: int, wanted: Callable[[Node], bool]) -> list[Node]:
+    """The graphs with leaves of their own in place of nodes that both have: what holds for any values holds for those."""
+    shared = set(walk(flat[:count])) & set(walk(flat[count:]))
+    fresh = {node: leaves.input(f"cut_of_both_{k}", node.shape, node.dtype)
+             for k, node in enumerate(walk(flat)) if node in shared and wanted(node)}
+    return rebuild(flat, lambda node, inputs: fresh.get(node)) if fresh else flat
+
+
+def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbols: Mapping[str, tuple[int, int]], bits: bool,
+                seed: int) -> _Found:
+    needed = sides.find(points.order, sizes.bindings, symbols)
+    sizes = sizes.with_more(needed.added, needed.met)
+    wrapping = ranges.find(points.order, sizes.bindings, symbols, points.shared, bits)
+    sizes = sizes.with_more(wrapping.added, {})
+    every = _all_sizes(symbols)
+    if every is not None:
+        sizes = sizes.with_more([b for b in every if b not in sizes.bindings], {})
+    drawn = [] if every is not None else _lattice(findings.degree, findings.reach, symbols)
+    reason, probability, done, tied, exact, budget = "", 0.0, [], False, True, MOST_WORK
+    for binding in sizes.bindings:
+        try:
+            found = compare(points, binding, budget, seed)
+        except d.DimError:
+            continue                                        # sizes that do not go together
+        if not found.equal:
+            reason = f"the fingerprints differ: {found.where}"
+            break
+        tied |= found.tied
+        exact &= found.exact
+        budget -= found.work
+        probability = max(probability, found.probability)
+        done.append(binding)
+    beyond, all_drawn = [sizes.further] * (sizes.further not in done and every is None), True
+    for binding in () if reason else (*beyond, *(drawn or ())):
+        try:
+            found = compare(points, binding, min(budget, MOST_WORK // 8), seed)
+            if not found.equal:
+                reason = f"the fingerprints differ: {found.where}"
+                break
+            tied |= found.tied
+            exact &= found.exact
+            done.append(binding)
+        except (OutsideFragmentError, d.DimError):
+            log.debug("not compared at %s: too much", binding)
+            all_drawn = False
+    if not done and not reason:
+        reason = "no choice of sizes at which both graphs have a meaning"
+    if not reason:
+        reason = needed.missing or wrapping.missing or _left_out((*needed.added, *wrapping.added), done)
+    if not reason and (hidden := unseen(points.order, done, symbols)) is not None:
+        reason = f"{hidden.op.name} of sizes comes out otherwise at large sizes than at those compared"
+    weak = "values are compared both ways, and what happens at ties was not seen" if tied else ""
+    if not reason and (every is None or not all(b in done for b in every)):
+        if exact:                                           # whatever the table says of integers, all their values were tried
+            of_sizes = {n: row for n, row in findings.weak.items() if set(row.operands) <= {"position", "size"}}
+            findings = replace(findings, weak=of_sizes)
+        weak = weak or _weak(findings, bool(wrapping.added), drawn is not None and all_drawn, done, symbols)
+    return _Found(points, sizes, tuple(done), probability, reason, weak)
+
+
+_MOST_SIZES = 12
+
+
+def _all_sizes(symbols: Mapping[str, tuple[int, int]]) -> list[dict[str, int]] | None:
+    """All choices of sizes, where they are few."""
+    if math.prod(high - low + 1 for low, high in symbols.values()) > _MOST_SIZES:
+        return None
+    names = list(symbols)
+    ranges_ = (range(low, high + 1) for low, high in symbols.values())
+    return [dict(zip(names, at, strict=True)) for at in itertools.product(*ranges_)]
+
+
+_MOST_LATTICE = 40
+
+
+def _lattice(degree: int, reach: int, symbols: Mapping[str, tuple[int, int]]) -> list[dict[str, int]] | None:
+    """Sizes at which a polynomial of the sizes of this degree is 0 only where it is 0 everywhere: the principal lattice of a
+    simplex (Chung and Yao 1977). None where they would be too many, or larger than the sizes are."""
+    free = [name for name, (low, high) in symbols.items() if high > low]
+    if not degree:
+        return []
+    if math.comb(degree + len(free), len(free)) > _MOST_LATTICE:
+        return None
+    first = {name: max(low, min(reach, high - degree)) for name, (low, high) in symbols.items()}
+    if any(first[name] + degree > symbols[name][1] for name in free):
+        return None
+    steps = (at for at in itertools.product(range(degree + 1), repeat=len(free)) if sum(at) <= degree)
+    return [{**first, **{name: first[name] + k for name, k in zip(free, at, strict=True)}} for at in steps]
+
+
+def _weak(findings: fragment.Findings, wraps: bool, drawn: bool, done: Sequence[Mapping[str, int]],
+          symbols: Mapping[str, tuple[int, int]]) -> str:
+    """Why agreement at these sizes is no proof for all of them, or nothing."""
+    if findings.weak:
+        node, row = next(iter(findings.weak.items()))
+        return f"{fragment.op_name(node)} of what follows from sizes ({row.reason}){_written(node)}"
+    if findings.meets:
+        node = next(iter(findings.meets))
+        return f"a number of the program meets a size in {node.op.name}, and other sizes were not looked at{_written(node)}"
+    if findings.calls:
+        return "min, max or // of sizes may come out otherwise at sizes that were not looked at"
+    if wraps:
+        return "integers leave their dtype at some sizes, and not all of these were looked at"
+    if findings.degree and not drawn:
+        return f"it is a polynomial of degree {findings.degree} in the sizes, more than sizes were looked at"
+    largest = [max(b[name] for b in done) for name, (_, high) in symbols.items()]
+    if any(findings.reach > most < high for most, (_, high) in zip(largest, symbols.values(), strict=True)):
+        return f"a term takes up {findings.reach} places of an axis, more than it had at the sizes looked at"
+    return ""
+
+
+def _written(node: Node) -> str:
+    return f", written at {node.location}" if node.location else ""
 
 
 def _left_out(needed: Sequence[Mapping[str, int]], done: Sequence[Mapping[str, int]]) -> str:
@@ -213,8 +375,6 @@ def _assuming(points: Points) -> tuple[str, ...]:
     found = dict.fromkeys(ASSUMED[n.op.name] for n in points.order if n.op.name in ASSUMED and n.inputs[0].dtype.kind == "float")
     if any(n.dtype.kind == "float" for n in points.order):
         found["finite inputs"] = found["no overflow"] = None
-    if points.given.overflow:
-        found["no overflow of integers"] = None
     return tuple(found)
 
 
@@ -353,6 +513,9 @@ def _output_names(a: tuple[dict[str, Node], dict[str, Node]],
     """Outputs and updates of both by the names of the first; by place where the names of outputs differ."""
     (outputs_a, updates_a), (outputs_b, updates_b) = a, b
     if set(outputs_a) != set(outputs_b):
+        if common := sorted(set(outputs_a) & set(outputs_b)):
+            raise OutsideFragmentError(f"both graphs have an output {common[0]!r}, and others whose names differ: "
+                                       f"{', '.join(sorted(set(outputs_a) ^ set(outputs_b)))}")
         if len(outputs_a) != len(outputs_b):
             raise OutsideFragmentError(f"one graph has {len(outputs_a)} outputs, the other {len(outputs_b)}")
         outputs_b = dict(zip(outputs_a, outputs_b.values(), strict=True))

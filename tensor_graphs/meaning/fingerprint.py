@@ -7,7 +7,9 @@ says at one choice of sizes whether two lists of outputs agree, and how likely d
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,16 +23,18 @@ from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.language.dims import bounds
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
+from tensor_graphs.meaning import exhaustive, residues
 from tensor_graphs.meaning import lanes as lane_room
-from tensor_graphs.meaning import residues
 from tensor_graphs.meaning.algebra import Array, At
 from tensor_graphs.meaning.atoms import in_atoms, rounding_aloud
 from tensor_graphs.meaning.degree import degrees
 from tensor_graphs.meaning.errors import OutsideFragmentError
-from tensor_graphs.meaning.finite_field import POLE, Field, Value
+from tensor_graphs.meaning.finite_field import POLE, BySign, Field, Value
 from tensor_graphs.meaning.given import Domain, Given, draw
 from tensor_graphs.meaning.selections import Selections
 from tensor_graphs.meaning.sizes import choose
+
+log = logging.getLogger(__name__)
 
 TARGET = 2.0**-24
 """A proof is wrong with at most this probability."""
@@ -91,19 +95,24 @@ class Points:
         return made
 
     def evaluate(self, nodes: Sequence[At], field: Field, domains: Mapping[Node, Domain],
-                 indices: dict[Node, Array] | None = None) -> list[list[Value]]:
-        """The outputs' values, by graph; the integers of gather and scatter go to `indices`. domains: of given integers."""
+                 indices: dict[Node, Array] | None = None, every: Mapping[Node, Array] | None = None) -> list[list[Value]]:
+        """The outputs' values, by graph; the integers of gather and scatter go to `indices`. domains: of given integers; every: or
+        the values of leaves at all combinations (exhaustive.py), at which all ops are exact."""
         values: dict[Node, Value] = {}
         for position, n in enumerate(nodes):
             node = n.node
-            if node in domains:
+            if every is not None and node in every:
+                values[node] = Value(exact=exhaustive.assigned(n, every))
+            elif every is not None and isinstance(node.op, AtomicOp):
+                values[node] = field.finish(n, node.op.meaning(field, n, *(values[i] for i in node.inputs)))
+            elif node in domains:
                 values[node] = Value(exact=draw(n.dtype, tuple(n.shape), field.points, domains[node],
                                                 seed_of(field.seed, self.name(node))))
             elif node in self.given.atoms:
                 values[node] = field.atom(n, *(values[i] for i in node.inputs))
             elif isinstance(node.op, AtomicOp):
                 operands = [values[i] for i in node.inputs]
-                if node in self.given.views:
+                if node in self.given.views:                # of the operands that are bits of a sum, or a number made of bits
                     operands = [field.seen(x) if seen else x for x, seen in zip(operands, self.given.views[node], strict=True)]
                 values[node] = field.finish(n, node.op.meaning(field, n, *operands))
             elif node.op is leaves.CONSTANT:
@@ -118,9 +127,15 @@ class Points:
             for i in node.inputs:
                 if self._last[i] == position and i not in self._kept:
                     values.pop(i, None)
+        if every is not None:
+            return [[values[r] for r in graph] for graph in self.roots]
         mixed = [self.given.mixed(same) for same in zip(*self.roots, strict=True)]
         return [[field.seen(values[r]) if both and self.given.kinds[r].name == "bits" else values[r]
                  for r, both in zip(graph, mixed, strict=True)] for graph in self.roots]
+
+    def key(self) -> str:
+        """What the graphs are: the primes by which they are judged are drawn from it, so that no program has numbers for them."""
+        return "|".join(r.digest for graph in self.roots for r in graph)
 
     def name(self, node: Node) -> str:
         """Of what is drawn: the leaf's own, or the place of what was cut."""
@@ -137,7 +152,7 @@ class Points:
         """The most choices (in bits) on which an element of an output hangs, with its counterparts in all graphs."""
         if not field.selections and not field.roots and not domains:
             return 0.0
-        algebra = Selections(field.selections, indices, field.roots)
+        algebra = Selections(field.selections, indices, field.roots, field.ties)
         found: dict[Node, Any] = {}
         for n in nodes:
             node = n.node
@@ -169,7 +184,9 @@ class Agreement:
     """What was found at one choice of sizes.
 
     equal: all outputs agreed at all points (else where: output, and the place in it); probability: at most so likely
-    would different graphs have agreed; points: at which the element seen least was defined; work: elements computed.
+    would different graphs have agreed; points: at which the element seen least was defined; work: elements computed;
+    both_ways: whether values are compared in both directions, so that a tie is something of its own;
+    tied: ties were not seen to agree; exact: all values were tried.
     """
 
     equal: bool
@@ -177,6 +194,9 @@ class Agreement:
     points: int
     work: int
     where: str = ""
+    both_ways: bool = False
+    tied: bool = False
+    exact: bool = False
 
 
 def one_sided(x: Value, y: Value) -> bool:
@@ -189,7 +209,102 @@ def one_sided(x: Value, y: Value) -> bool:
     return False
 
 
+MOST_BY_SQUARES = 3.0
+"""Choices that may depend on whether a constant is a square: (1 − 2^-3)^125 is 2^-24, and there are more chains."""
+
+ORDERED = frozenset({"less", "not_equal", "max", "reduce_max"})
+
+
+def both_ways(sides: Sequence[tuple[Array, Array, int]]) -> bool:
+    """Whether the values that are compared by < lead in a circle: a < b and b < a, or a < b, b < c and c < a.
+
+    Where they do not, a tie comes out as some strict order does in which every a of a < b that is tied is after b, so that
+    agreement in all strict orders is agreement at ties. (a < b is −b < −a, too.)
+    """
+    for prime in {m for _, _, m in sides}:
+        before = np.concatenate([a for a, _, m in sides if m == prime])
+        after = np.concatenate([b for _, b, m in sides if m == prime])
+        m = np.uint64(prime)
+        edges = np.unique(np.stack([np.concatenate([before, (m - after) % m]), np.concatenate([after, (m - before) % m])]), axis=1)
+        edges = edges[:, edges[0] != edges[1]]
+        while edges.size:                                   # take away the values before which there is none
+            first = ~np.isin(edges[0], edges[1])
+            if not first.any():
+                return True
+            edges = edges[:, ~first]
+    return False
+
+
 def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, seed: int = 0) -> Agreement:
+    """Whether the two lists of outputs of p agree at these sizes: in all strict orders, and where values are compared both ways,
+    in those with ties. `tied` of the result says that ties were not seen to agree.
+
+    Raises as `_compare` does.
+    """
+    all_values = _compare_all_values(p, binding, seed)
+    if all_values is not None:
+        return all_values
+    strict = _compare(p, binding, work_left, seed)
+    if strict.equal and not strict.both_ways:
+        return strict
+    order = [n for n in p.order if n.op.name in ORDERED and n.inputs[0].dtype.kind == "float"]
+    if not strict.equal and any(n.op.name in ("less", "max") for n in order):
+        hows: tuple[BySign, ...] = ("keyed", "squares")
+        for how in hows:
+            try:
+                signs = _compare(p, binding, work_left - strict.work, seed, by_sign=how)
+                if signs.equal and not signs.both_ways:
+                    return dataclasses.replace(signs, work=strict.work + signs.work)
+            except OutsideFragmentError as e:
+                log.debug("not by signs: %s", e)
+    if not strict.both_ways and not any(n.op.name == "not_equal" and n.inputs[0].dtype.kind == "float" for n in p.order):
+        return strict
+    try:
+        tied = _compare(p, binding, work_left - strict.work, seed, ties=True)
+    except OutsideFragmentError:
+        return dataclasses.replace(strict, tied=strict.equal)
+    work = strict.work + tied.work
+    if tied.equal:
+        return dataclasses.replace(tied, work=work, both_ways=True)
+    return dataclasses.replace(strict, work=work, tied=strict.equal)
+
+
+def _compare_all_values(p: Points, binding: Mapping[str, int], seed: int) -> Agreement | None:
+    """Agreement at all values of integers that have few; None where they have many, or something is not exact."""
+    nodes = p.at(binding)
+    every = exhaustive.values(p.order, nodes)
+    if every is None:
+        return None
+    count = next(iter(every.values())).size
+    work = sum(math.prod(n.shape) for n in nodes) * count
+    if work > MOST_WORK * 4:
+        return None
+    shapes = [[r.type.at(binding).shape for r in graph] for graph in p.roots]
+    if shapes[0] != shapes[1]:
+        return Agreement(False, 1.0, 0, 0, "the shapes differ")
+    start = seed_of("primes", seed, p.key())[0]
+    floats = any(n.dtype.kind == "float" for n in nodes)
+    for batch in range(2 if floats else 1):
+        field = Field(residues.chain(start + batch, p.has_logarithm), count, seed * 1000 + batch, p.lanes, p.bits)
+        try:
+            with np.errstate(all="ignore"):
+                found = p.evaluate(nodes, field, {}, every=every)
+        except OutsideFragmentError as e:
+            log.debug("not at all values: %s", e)
+            return None
+        for number, (x, y) in enumerate(zip(*found, strict=True)):
+            bad = [v.bad for v in (x, y) if v.bad is not None and v.bad.any()]
+            if bad or any(v.minus is not None and v.minus.any() for v in (x, y)):
+                return None
+            lane = p.compared_in[number]
+            same = x.exact == y.integers if x.exact is not None else x.lanes[lane] == y.lanes[lane]
+            if not np.all(same):
+                return Agreement(False, 1.0, 0, work // 8, f"output {number} at {np.argwhere(~np.asarray(same))[0][:-1].tolist()}")
+    return Agreement(True, 2.0**-40 if floats else 0.0, count, work // 8, exact=True)
+
+
+def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, ties: bool = False,
+             by_sign: BySign = "") -> Agreement:
     """Whether the two lists of outputs of p agree at these sizes.
 
     Raises OutsideFragmentError when too little can be seen: an element that is defined nowhere, too many choices, too
@@ -213,14 +328,16 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
     if not roots and total > _LARGE:
         points = FEWEST_POINTS
     outcomes: dict[Node, tuple[bool, bool]] = {}
+    circle = False
+    start = seed_of("primes", seed, p.key())[0]
     while True:
         points = max(1, min(points, _BATCH_ELEMENTS // largest, 512))
         work += total * points
         if work > work_left:
             raise OutsideFragmentError(f"more than {MOST_WORK:.0e} elements to compute",
                                        fix="make large sizes dims, so that small ones can stand for them")
-        chain = residues.CHAINS[(lost if p.has_logarithm else batch) % len(residues.CHAINS)]       # tables of logarithms are dear
-        field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits)
+        chain = residues.chain(start + (lost if p.has_logarithm else batch), p.has_logarithm)
+        field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits, ties, by_sign, p.given.hanging)
         indices: dict[Node, Array] = {}
         with np.errstate(all="ignore"):
             found = p.evaluate(nodes, field, domains, indices if batch == 0 else None)
@@ -244,11 +361,12 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
             if not same.all():
                 place = np.argwhere(~same)[0][:-1].tolist()
                 return Agreement(False, 1.0, int(min((c.min() for c in counts if c.size), default=0)), work,
-                                 f"output {number} at {place}")
+                                 f"output {number} at {place}", both_ways=circle or both_ways(field.sides))
             counts[number] += good.sum(axis=-1) * (points if same.shape[-1] == 1 else 1)
         for node, (true, false) in field.outcomes.items():
             t, f = outcomes.get(node, (False, False))
             outcomes[node] = (t or true, f or false)
+        circle = circle or both_ways(field.sides)
         if batch == 0:
             hidden = p.choices(nodes, field, domains, indices)
         chance = degree / prime + (1.0 - 2.0**-hidden)
@@ -259,6 +377,12 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
             raise OutsideFragmentError(f"{hidden:.1f} choices on which an element hangs: {needed} points would be needed")
         least = int(min((c.min() for c in counts if c.size), default=needed))
         batch += 1
+        if by_sign == "squares":                            # whether a constant is a square depends on the prime alone
+            if p.has_logarithm or hidden > MOST_BY_SQUARES:
+                raise OutsideFragmentError(f"{hidden:.1f} choices by signs that multiply")
+            if batch < min(len(residues.CHAINS), math.ceil(-24.0 / math.log2(1.0 - 2.0 ** -max(hidden, 1.0)))):
+                points = 8
+                continue
         if least >= needed:
             break
         lost += least == 0
@@ -270,7 +394,7 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
     for node, (true, false) in outcomes.items():
         if not (true and false):
             raise OutsideFragmentError("a comparison of integers never came out both ways", node.location)
-    return Agreement(True, chance**least if chance > 0 else 0.0, least, work)
+    return Agreement(True, chance**least if chance > 0 else 0.0, least, work, both_ways=circle)
 
 
 def fingerprint(graph: Graph, dims: Mapping[str, int] | None = None, points: int = 8, seed: int = 0, bits: bool = False) -> str:
@@ -284,7 +408,7 @@ def fingerprint(graph: Graph, dims: Mapping[str, int] | None = None, points: int
     first = choose(p.roots[0], {name: bounds(x) for name, x in graph.dims.items()}).bindings[0]
     binding = {**first, **(dims or {})}
     nodes = p.at(binding)
-    field = Field(residues.CHAINS[0], points, seed, p.lanes, bits)
+    field = Field(residues.CHAINS[0], points, seed, p.lanes, bits, hanging=p.given.hanging)
     with np.errstate(all="ignore"):
         (found,) = p.evaluate(nodes, field, p.given.domains(nodes, binding))
     h = hashlib.sha256(f"{points} {seed} {bits}".encode())

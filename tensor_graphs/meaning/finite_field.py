@@ -22,10 +22,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,6 +35,13 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.meaning import literals, residues
 from tensor_graphs.meaning.algebra import Array, At, Real, narrow
 from tensor_graphs.meaning.errors import OutsideFragmentError
+from tensor_graphs.meaning.selections import Compared
+
+CANCELLED = 2.0**-20
+"""A sum of known numbers smaller than this part of what was added is looked at again."""
+
+NEAR = 1e-9
+"""Known numbers that are so near to each other, or to a whole number, are not told apart by float64."""
 
 MOST_LITERALS = 20_000
 """Different float constants in one node; beyond, their residues would take seconds."""
@@ -43,6 +50,8 @@ POLE = 2
 
 COMMUTATIVE = frozenset({"and", "xor", "max", "not_equal"})
 """Atoms of integers whose operands may change places."""
+
+BySign = Literal["", "keyed", "squares"]
 
 _LEAST = np.int64(np.iinfo(np.int64).min)
 
@@ -82,6 +91,12 @@ def _either(*masks: Array | None) -> Array | None:
     return found
 
 
+def _everywhere(same: Any, known: Array) -> Array:
+    """Where residues are the same, for each known number: at all points, if it is one for all of them."""
+    found = np.asarray(same)
+    return np.asarray(np.all(found, axis=-1, keepdims=True)) if known.shape[-1] == 1 else found
+
+
 @dataclass(frozen=True)
 class Lanes:
     """Which lanes each node of a graph is needed in, and which ops are random functions (lanes.py finds both)."""
@@ -97,11 +112,15 @@ class Field:
     chain: three primes; points: how many; seed: of everything random, the same for all graphs to be compared.
     """
 
-    def __init__(self, chain: tuple[int, int, int], points: int, seed: int, lanes: Lanes, bits: bool = False) -> None:
-        self.chain, self.points, self.seed, self.lanes, self.bits = chain, points, seed, lanes, bits
+    def __init__(self, chain: tuple[int, int, int], points: int, seed: int, lanes: Lanes, bits: bool = False,
+                 ties: bool = False, by_sign: BySign = "",
+                 hanging: Collection[Node] = ()) -> None:
+        self.chain, self.points, self.seed, self.lanes, self.bits, self.ties = chain, points, seed, lanes, bits, ties
+        self.by_sign, self.hanging = by_sign, hanging
         self.key = np.random.default_rng([seed, 1]).integers(0, 2**63, points, dtype=np.uint64)
         self._named: dict[tuple[str, int], Array] = {}
-        self.selections: dict[Node, tuple[Array, tuple[int, ...]]] = {}
+        self.selections: dict[Node, Compared] = {}
+        self.sides: list[tuple[Array, Array, int]] = []     # what less compares, at the first point, with the prime
         self.roots: dict[Node, tuple[Array, Array]] = {}
         self.outcomes: dict[Node, tuple[bool, bool]] = {}
         self.exactly = Real()
@@ -126,13 +145,19 @@ class Field:
 
     def literal(self, value: float, lane: int) -> tuple[Array, Array | None]:
         """(residues [points or 1], bad) of a finite float."""
-        m, number = self.chain[lane], literals.read(value)
+        return self.number(literals.read(value), lane)
+
+    def number(self, number: literals.Literal, lane: int) -> tuple[Array, Array | None]:
+        """(residues [points or 1], bad) of a known number. A root is defined where the primes of its square are squares, as only
+        then the roots of several numbers have the signs of real ones together."""
+        m = self.chain[lane]
         ratio = number.factor.numerator * pow(number.factor.denominator, -1, m) % m
         out, bad = np.full(1, ratio, dtype=np.uint64), None
         if number.root != 1:
             square = np.full(1, number.root.numerator * pow(number.root.denominator, -1, m) % m, dtype=np.uint64)
-            found, ok = residues.root(square, m)
-            out, bad = out * found % np.uint64(m), None if ok.all() else ~ok
+            found, _ = residues.root(square, m)
+            ok = all(pow(p, (m - 1) // 2, m) == 1 for p in literals.primes(number.root.numerator * number.root.denominator))
+            out, bad = out * found % np.uint64(m), None if ok else np.ones(1, dtype=np.bool_)
         for word, exponent in (("ln2", number.ln2), ("root pi", number.root_pi)):
             if exponent:
                 out = out * residues.power(self.named(word, lane), exponent % (m - 1), m) % np.uint64(m)
@@ -165,30 +190,88 @@ class Field:
     def _binary(self, n: At, x: Value, y: Value, f: Callable[[Array, Array, int], Array],
                 real: Callable[[Array, Array], Array]) -> Value:
         lanes = {i: f(x.lanes[i], y.lanes[i], self.chain[i]) for i in self.needed(n)}
-        known = np.asarray(real(x.real, y.real)) if x.real is not None and y.real is not None else None
+        known = None
+        if x.real is not None and y.real is not None:
+            known = np.asarray(real(x.real, y.real))
+            if n.node.op.name == "add":
+                known = self.sure(known, np.maximum(np.abs(x.real), np.abs(y.real)), lanes)
         return Value(lanes, real=known, bad=_either(x.bad, y.bad))
+
+    def sure(self, known: Array, added: Array, lanes: Mapping[int, Array]) -> Array:
+        """Sums of known numbers, NaN where they cancel so far that float64 says little of them; 0 where residues are."""
+        unsure = np.abs(known) < CANCELLED * added
+        if not unsure.any() or not lanes:
+            return known
+        lane, found = next(iter(lanes.items()))
+        zero = _everywhere(found == 0, known)
+        whole = (known == np.floor(known)) & (np.abs(known) < 2.0**53)
+        exact = np.where(whole, known, 0.0).astype(np.int64)
+        right = whole & _everywhere(residues.whole(exact, self.chain[lane]) == found, known)
+        return np.where(zero, 0.0, np.where(unsure & ~right, np.nan, known))
 
     def looked_at(self, n: At, *xs: Value) -> list[Array]:
         """The residues in the lane in which the node compares its operands."""
         lane = self.lanes.compared_in[n.node]
         return [x.lanes[lane] for x in xs]
 
-    def ranks(self, n: At, *xs: Value) -> list[Array]:
-        """Where operands stand in the keyed order (or in the real one, where all are known); −∞ is before all."""
+    def ranks(self, n: At, *xs: Value, ties: bool = False) -> list[Array]:
+        """Where operands stand in the keyed order (or in the real one, where all are known); −∞ is before all.
+
+        ties: different residues may stand at the same place, and those of the place of 0 at 0: a coarser order of 7 levels.
+        """
         if all(x.real is not None for x in xs):
-            return [np.asarray(x.real) for x in xs]
+            return self.exact_order(n, *xs)
         lane = self.lanes.compared_in[n.node]
         key, out = self.keyed("order"), []
         for x in xs:
             found = residues.rank(x.lanes[lane], key, self.chain[lane])
+            if ties:
+                found = np.sign(found) * (np.abs(found) >> np.int64(60))
             out.append(found if x.minus is None else np.where(x.minus, _LEAST, found))
         return out
+
+    def signs(self, n: At, x: Value, y: Value) -> tuple[Array, Array]:
+        """Ranks of two operands by the sign of their difference alone, so that x < y is x + z < y + z.
+
+        keyed: a random odd function of it. squares: whether it is a square, which is odd as −1 is none, and multiplies as signs
+        do: the sign of a product, of x² and 2^x, and of a root are those of real numbers (decision 0014).
+        """
+        if (x.real is not None and y.real is not None) or x.minus is not None or y.minus is not None:
+            a, b = self.ranks(n, x, y)
+            return a, b
+        lane = self.lanes.compared_in[n.node]
+        m = np.uint64(self.chain[lane])
+        gap = np.asarray((x.lanes[lane] + m - y.lanes[lane]) % m)
+        if self.by_sign == "keyed":
+            return np.sign(residues.rank(gap, self.keyed("sign"), self.chain[lane])), np.zeros(1, dtype=np.int64)
+        square = residues.power(gap, (self.chain[lane] - 1) // 2, self.chain[lane])
+        return np.where(gap == 0, 0, np.where(square == 1, 1, -1)), np.zeros(1, dtype=np.int64)
+
+    def exact_order(self, n: At, *xs: Value) -> list[Array]:
+        """Known numbers, equal where their residues are, and else as far apart as float64 is sure of."""
+        reals = [np.asarray(x.real) for x in xs]
+        if len(xs) == 1:
+            return reals
+        a, b = np.broadcast_arrays(*reals)
+        one, other = self.looked_at(n, *xs)
+        same = np.broadcast_to(_everywhere(one == other, a), a.shape)
+        infinite = np.isinf(a) | np.isinf(b)
+        near = np.abs(a - b) <= NEAR * np.maximum(np.abs(a), np.abs(b))
+        if np.any((np.isnan(a) | np.isnan(b) | (near & ~same)) & ~infinite):
+            raise OutsideFragmentError("two known numbers are too near to each other to be compared", n.node.location)
+        return [np.asarray(a), np.where(same & ~infinite, a, b)]
 
     def chance(self, n: At, *xs: Value, axes: tuple[int, ...] = ()) -> None:
         """Remember that the result of a node hangs on the order of these operands (for selections.py)."""
         if any(x.real is None for x in xs):
             found = np.broadcast_arrays(*self.looked_at(n, *xs))
-            self.selections[n.node] = (np.stack(found), axes)
+            prime = self.chain[self.lanes.compared_in[n.node]]
+            if self.by_sign and len(found) == 2:            # a choice of the difference alone
+                gap = np.asarray((found[0] + np.uint64(prime) - found[1]) % np.uint64(prime))
+                found = (gap, np.zeros_like(gap))
+            self.selections[n.node] = Compared(np.stack(found), axes, prime)
+            if n.node.op.name == "less":
+                self.sides.append((found[0][..., 0].reshape(-1), found[1][..., 0].reshape(-1), prime))
 
     def random_function(self, n: At, x: Value, word: str, odd: bool) -> Value:
         m = self.chain[self.lanes.compared_in[n.node]]
@@ -200,9 +283,9 @@ class Field:
         """Integers or booleans as a keyed random function of integers (given.py). Commutative ops stay so; x < x and x ≠ x are
         False."""
         given = np.broadcast_arrays(*(x.integers for x in operands))
-        self.selections[n.node] = (np.stack([g.astype(np.int64, copy=False) if g.dtype != np.uint64 else g.view(np.int64)
-                                             for g in given]), ())
-        words = list(self.selections[n.node][0])
+        self.selections[n.node] = Compared(np.stack([g.astype(np.int64, copy=False) if g.dtype != np.uint64 else g.view(np.int64)
+                                                     for g in given]))
+        words = list(self.selections[n.node].values)
         if n.node.op.name in COMMUTATIVE:
             words = [np.minimum(*words), np.maximum(*words)]
         made = self.keyed(f"{n.node.op.name} {n.dtype.name}")
@@ -247,12 +330,37 @@ class Field:
 
     def sqrt(self, n: At, x: Value) -> Value:
         lanes, bad = {}, _either(x.bad, x.minus)
+        if x.real is not None:
+            return self.known_root(n, x, bad)
         for i in self.needed(n):
             lanes[i], ok = residues.root(x.lanes[i], self.chain[i])
             bad = _either(bad, ~ok)
-            if x.real is None:
-                self.roots[n.node] = (x.lanes[i], ok)
-        return Value(lanes, real=None if x.real is None else np.sqrt(x.real), bad=bad)
+            self.roots[n.node] = (x.lanes[i], ok)
+        return Value(lanes, bad=bad)
+
+    def known_root(self, n: At, x: Value, bad: Array | None) -> Value:
+        """The positive roots of known fractions. Raises OutsideFragmentError for the root of any other known number, as a residue
+        has no sign."""
+        assert x.real is not None
+        made: dict[float, literals.Literal] = {}
+        for value in np.unique(x.real[np.isfinite(x.real) & (x.real >= 0)]).tolist():
+            made[value] = literals.root_of(literals.read(value))
+        if np.isnan(x.real).any() or (x.real < 0).any():
+            raise OutsideFragmentError("the root of a known number below 0", n.node.location)
+        squares = self.of_reals(n, x.real)
+        lanes: dict[int, Array] = {}
+        for i in self.needed(n):
+            if np.any(squares.lanes[i] != x.lanes[i]):
+                raise OutsideFragmentError("the root of a known number that is no fraction", n.node.location)
+            each = {v: self.number(number, i) for v, number in made.items()}
+            width = max((r.size for r, _ in each.values()), default=1)
+            lanes[i] = np.zeros((*x.real.shape[:-1], max(width, x.real.shape[-1])), dtype=np.uint64)
+            wrong = np.zeros(lanes[i].shape, dtype=np.bool_)
+            for v, (found, undefined) in each.items():
+                lanes[i] = np.where(x.real == v, found, lanes[i])
+                wrong |= (x.real == v) & (undefined is not None)
+            bad = _either(bad, wrong if wrong.any() else None)
+        return Value(lanes, real=np.sqrt(x.real), bad=bad)
 
     def exp2(self, n: At, x: Value) -> Value:
         if n.node in self.lanes.random:
@@ -308,9 +416,25 @@ class Field:
         real = product(x.real, y.real, np.matmul) if x.real is not None and y.real is not None else None
         return Value(lanes, real=real, bad=bad)
 
+    def whole_numbers(self, n: At, x: Value) -> Array:
+        """Known numbers with those next to a whole number put on it. Raises where float64 does not tell on which side they are."""
+        assert x.real is not None
+        near = np.round(x.real)
+        close = np.isfinite(x.real) & (np.abs(x.real - near) <= NEAR * np.maximum(np.abs(near), 1.0))
+        if np.isnan(x.real).any() and x.bad is None:
+            raise OutsideFragmentError(f"{n.node.op.name} of a known number that float64 does not show", n.node.location)
+        if not close.any():
+            return x.real
+        lane = self.lanes.compared_in[n.node]
+        exact = np.where(close & (np.abs(near) < 2.0**62), near, 0.0).astype(np.int64)
+        same = _everywhere(residues.whole(exact, self.chain[lane]) == x.lanes[lane], x.real)
+        if (close & ~same).any():
+            raise OutsideFragmentError(f"{n.node.op.name} of a known number too near to a whole one", n.node.location)
+        return np.where(close, near, x.real)
+
     def floor(self, n: At, x: Value) -> Value:
         if x.real is not None:
-            return self.of_reals(n, np.floor(x.real))
+            return self.of_reals(n, np.floor(self.whole_numbers(n, x)))
         return self.random_function(n, x, "floor", odd=False)
 
     def cast(self, n: At, x: Value) -> Value:
@@ -319,7 +443,7 @@ class Field:
             if new.kind == "float":
                 return self._round(n, x, old, new)
             if x.real is not None:
-                return Value(exact=self.exactly.cast(n, x.real), bad=x.bad)
+                return Value(exact=self.exactly.cast(n, self.whole_numbers(n, x)), bad=x.bad)
             if new.kind == "bool":
                 raise OutsideFragmentError("a bool made of a float that depends on inputs", n.node.location)
             raise OutsideFragmentError("an integer made of a float that depends on inputs", n.node.location)
@@ -327,9 +451,11 @@ class Field:
             real = x.integers.astype(np.float64)
             if self.bits:
                 real = narrow(real, new).astype(np.float64)
-                return dataclasses.replace(self.of_reals(n, real), bad=x.bad)
+                made = dataclasses.replace(self.of_reals(n, real), bad=x.bad)
+                return dataclasses.replace(made, real=None) if n.node.inputs[0] in self.hanging and old.kind != "bool" else made
+            drawn = old.kind != "bool" and n.node.inputs[0] in self.hanging     # some of its values were drawn: no number is known
             return Value({i: residues.whole(x.integers, self.chain[i]) for i in self.needed(n)}, bad=x.bad,
-                         real=real)
+                         real=None if drawn else real)
         return Value(exact=self.exactly.cast(n, x.integers), bad=x.bad)
 
     def _round(self, n: At, x: Value, old: DType, new: DType) -> Value:
@@ -344,7 +470,7 @@ class Field:
     def bitcast(self, n: At, x: Value) -> Value:
         old, new = n.input_types[0].dtype, n.dtype
         given = x.exact if old.kind != "float" else x.real
-        if given is None:
+        if given is None or (new.kind == "float" and n.node.inputs[0] in self.hanging):
             raise OutsideFragmentError("the bytes of a float that depends on inputs", n.node.location)
         made = np.stack([self.exactly.bitcast(n, given[..., k]) for k in range(given.shape[-1])], axis=-1)
         bad = x.bad
@@ -388,7 +514,7 @@ class Field:
         if x.exact is not None:
             return Value(exact=np.maximum(x.exact, y.integers), bad=_either(x.bad, y.bad))
         self.chance(n, x, y)
-        a, b = self.ranks(n, x, y)
+        a, b = self.signs(n, x, y) if self.by_sign else self.ranks(n, x, y)
         return dataclasses.replace(self._choose(n, np.asarray(a >= b), x, y), bad=_either(x.bad, y.bad))
 
     def idiv(self, n: At, x: Value, y: Value) -> Value:
@@ -412,7 +538,7 @@ class Field:
             self._outcome(n, made)
             return Value(exact=made, bad=_either(x.bad, y.bad))
         self.chance(n, x, y)
-        a, b = self.ranks(n, x, y)
+        a, b = self.signs(n, x, y) if self.by_sign else self.ranks(n, x, y, ties=self.ties)
         made = np.asarray(a < b)
         if x.real is not None and y.real is not None:
             self._outcome(n, made)
@@ -426,16 +552,22 @@ class Field:
                 self._outcome(n, made)
             return Value(exact=made, bad=bad)
         if x.real is not None and y.real is not None:
-            made = np.asarray(x.real != y.real)
+            one_, other_ = self.exact_order(n, x, y)
+            made = np.asarray(one_ != other_)
             self._outcome(n, made)
             return Value(exact=made, bad=bad)
         self.chance(n, x, y)
+        one, two = (np.zeros(1, dtype=np.bool_) if v.minus is None else v.minus for v in (x, y))
+        if self.ties:
+            p, q = self.ranks(n, x, y, ties=True)
+            return Value(exact=np.where(one | two, one ^ two, p != q), bad=bad)
+        if self.by_sign:
+            raise OutsideFragmentError("≠ by signs of differences", n.node.location)
         a, b = self.looked_at(n, x, y)
         m, key = np.uint64(self.chain[self.lanes.compared_in[n.node]]), self.keyed("equals")
         difference = np.where(a >= b, a - b, a + m - b)
         both = residues.mix(np.minimum(a, b), residues.mix(np.maximum(a, b), key))
         differ = (difference != 0) & ((both >> np.uint64(7)) & np.uint64(1)).astype(np.bool_)
-        one, two = (np.zeros(1, dtype=np.bool_) if v.minus is None else v.minus for v in (x, y))
         return Value(exact=np.where(one | two, one ^ two, differ), bad=bad)
 
     def where(self, n: At, condition: Value, x: Value, y: Value) -> Value:
@@ -451,7 +583,10 @@ class Field:
             return Value(exact=np.asarray(np.sum(x.exact, axis=axes, dtype=x.exact.dtype)), bad=bad)
         lanes = {i: np.asarray(np.sum(x.lanes[i], axis=axes) % np.uint64(self.chain[i])) for i in self.needed(n)}
         minus = None if x.minus is None else np.any(x.minus, axis=axes)
-        return Value(lanes, real=None if x.real is None else np.sum(x.real, axis=axes), minus=minus, bad=bad)
+        real = None
+        if x.real is not None:
+            real = self.sure(np.asarray(np.sum(x.real, axis=axes)), np.asarray(np.sum(np.abs(x.real), axis=axes)), lanes)
+        return Value(lanes, real=real, minus=minus, bad=bad)
 
     def reduce_max(self, n: At, x: Value) -> Value:
         axes = n.attrs["axes"]
@@ -460,10 +595,17 @@ class Field:
             return Value(exact=np.asarray(np.max(x.exact, axis=axes, initial=int(n.dtype.min))), bad=bad)
         if math.prod(n.input_types[0].shape[a] for a in axes) == 0:
             return dataclasses.replace(self.of_reals(n, np.full((*n.shape, 1), -np.inf)), bad=None)
+        if self.by_sign and x.real is None:
+            return self._tournament(n, x, axes)
         self.chance(n, x, axes=axes)
-        if x.real is not None:
-            return dataclasses.replace(self.of_reals(n, np.asarray(np.max(x.real, axis=axes))), bad=bad)
-        (order,) = self.ranks(n, x)
+        if x.real is None:
+            (order,) = self.ranks(n, x)
+        else:
+            order = np.asarray(x.real)
+            best_real = np.max(order, axis=axes, keepdims=True)
+            near = np.isfinite(order) & (order != best_real) & (best_real - order <= NEAR * np.abs(best_real))
+            if np.isnan(order).any() or near.any():
+                raise OutsideFragmentError("two known numbers are too near to each other to be compared", n.node.location)
         kept = [i for i in range(order.ndim - 1) if i not in axes]
 
         def rows(a: Array) -> Array:
@@ -472,11 +614,14 @@ class Field:
         best = rows(order).argmax(axis=-2)[..., None, :]
 
         def pick(a: Array) -> Array:
-            wide = np.broadcast_to(a, order.shape)
-            return np.take_along_axis(rows(wide), best, axis=-2)[..., 0, :]
+            wide = np.broadcast_to(a, (*order.shape[:-1], max(a.shape[-1], order.shape[-1])))
+            return np.take_along_axis(rows(wide), np.broadcast_to(best, (*best.shape[:-1], wide.shape[-1])), axis=-2)[..., 0, :]
 
-        return Value({i: pick(x.lanes[i]) for i in self.needed(n)}, bad=bad,
+        return Value({i: pick(x.lanes[i]) for i in self.needed(n)}, bad=bad, real=None if x.real is None else pick(order),
                      minus=None if x.minus is None else pick(x.minus))
+
+    def _tournament(self, n: At, x: Value, axes: tuple[int, ...]) -> Value:
+        raise OutsideFragmentError("a maximum over an axis by signs of differences", n.node.location)
 
     # ---- movement ----------------------------------------------------------------------------------------------------
 
@@ -560,6 +705,8 @@ class Field:
 
         lanes = {i: x.lanes[i] for i in self.needed(n)} if x.exact is None else {}
         made = dataclasses.replace(x, lanes=lanes).each(take)
+        if n.node.inputs[1] in self.hanging:                # not all places were drawn: no number is known
+            made = dataclasses.replace(made, real=None)
         if index.bad is None:
             return made
         wrong = np.broadcast_to(index.bad.reshape(1, count, 1, -1),

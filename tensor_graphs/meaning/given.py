@@ -15,8 +15,8 @@ node that hangs on given integers is of a kind that says for how much a random v
   operands, as sin is among floats. Graphs that agree whatever that function is agree for the real one. So is the bits of
   a sum, and the number that bits are: what carries do is left open, and no rare carry can hide a difference.
 
-What wraps in 8 bits wraps for one value in 256 at least, which is one of 256 slots; in 32 and more bits `overflow` says that
-the proof takes it for granted that nothing wraps before it becomes a float, an index or something to compare.
+What wraps in 8 or 16 bits may do so for any value, and each of them is a slot. In 32 and more bits the values at which a
+plain integer with a number added wraps are thresholds, and a sum or product that becomes a float is a random function of itself.
 
 An index that is none of these has no distribution that one could trust. Where both graphs have it in common it is cut:
 replaced by integers of its own, as what holds for any of these holds for it. Else nothing is claimed.
@@ -44,6 +44,8 @@ MOST_THRESHOLDS = 2048
 
 MOST_OFFSETS = 256
 
+MOST_DEGREE = 64
+
 NARROW = 2
 """bytes of integers that wrap in practice"""
 
@@ -59,12 +61,15 @@ Name = Literal["known", "plain", "ring", "bits", "test"]
 @dataclass(frozen=True)
 class Kind:
     """name; leaves: the given integers it is made of; added: known nodes whose elements may have been added to them; sign: −1
-    where they were negated."""
+    where they were negated; degree: as a polynomial of its leaves (of their bits, where it is bits);
+    ones: which bits may be set, −1 where that is not known."""
 
     name: Name
     leaves: frozenset[Node] = frozenset()
     added: tuple[Node, ...] = ()
     sign: int = 1
+    degree: int = 1
+    ones: int = -1
 
 
 KNOWN, TEST = Kind("known"), Kind("test")
@@ -73,14 +78,16 @@ KNOWN, TEST = Kind("known"), Kind("test")
 @dataclass
 class Leaf:
     """What is asked of one given integer: compared with these known nodes (less those added), or used as an index of such an
-    axis, in one of the graphs or in all of them (common); beside: leaves that it is compared with; arithmetic: whether its value
-    counts as a number too; wraps: whether it does so modulo 2^8 or 2^16."""
+    axis, in one of the graphs or in all of them (common); beside: leaves that it is compared with; arithmetic: bits of
+    choice for what is computed of it, 0 for nothing; wraps: whether it does so modulo 2^8 or 2^16;
+    ends: what is added to it before it counts as a number, so that the values matter at which that wraps."""
 
     thresholds: list[tuple[Node, tuple[Node, ...], int]] = field(default_factory=list)
     axes: list[tuple[Node, tuple[Node, ...], int]] = field(default_factory=list)
     common_axes: list[tuple[Node, tuple[Node, ...], int]] = field(default_factory=list)
+    ends: list[tuple[tuple[Node, ...], int]] = field(default_factory=list)
     beside: set[Node] = field(default_factory=set)
-    arithmetic: bool = False
+    arithmetic: int = 0
     wraps: bool = False
 
 
@@ -99,13 +106,14 @@ class Given:
     """The kinds of all nodes of some graphs. shared: nodes that all of the graphs have.
 
     atoms: nodes that are random functions of their operands; views: nodes whose operands (where True) are seen through one;
-    cut: those that are replaced by integers of their own; leaves: given integers and booleans, cut ones too; overflow:
-    whether it matters that integers of 32 or 64 bits do not wrap. Raises OutsideFragmentError, with the place, for an index
-    of which nothing is known.
+    hanging: on leaves;
+    cut: those that are replaced by integers of their own; leaves: given integers and booleans, cut ones too; problem: an op
+    of which nothing is known (`domains` raises it: where all values can be tried, it does not matter).
     """
 
     def __init__(self, order: Sequence[Node], shared: set[Node]) -> None:
         self.order, self.shared = order, shared
+        self.problem: OutsideFragmentError | None = None
         self.cut: frozenset[Node] = frozenset()
         self._users: dict[Node, list[Node]] = {}
         for node in order:
@@ -116,8 +124,7 @@ class Given:
             self.views: dict[Node, tuple[bool, ...]] = {}
             self.kinds: dict[Node, Kind] = {}
             self.leaves: dict[Node, Leaf] = {}
-            self._hanging: set[Node] = set()
-            self.overflow = False
+            self.hanging: set[Node] = set()
             wanted: set[Node] = set()
             for node in order:
                 self._visit(node, wanted)
@@ -126,13 +133,13 @@ class Given:
             self.cut |= wanted
 
     def _visit(self, node: Node, wanted: set[Node]) -> None:
-        hangs = node.op in leaves.NAMED_LEAVES or any(i in self._hanging for i in node.inputs)
+        hangs = node.op in leaves.NAMED_LEAVES or any(i in self.hanging for i in node.inputs)
         if hangs:
-            self._hanging.add(node)
+            self.hanging.add(node)
         if node.dtype.kind == "float":
             self._into_floats(node, wanted)
         elif node in self.cut or node.op in leaves.NAMED_LEAVES:
-            self._hanging.add(node)
+            self.hanging.add(node)
             self.leaves[node] = Leaf()
             self.kinds[node] = TEST if node.dtype.kind == "bool" else Kind("plain", frozenset({node}))
         elif not hangs:
@@ -146,16 +153,23 @@ class Given:
         if node.op.name in ("gather", "scatter"):
             self._index(node, wanted)
         elif node.op.name in ("cast", "bitcast") and node.inputs[0] in self.kinds:
-            self._counts(self.kinds[node.inputs[0]])
-            self._must_not_wrap(self.kinds[node.inputs[0]])
+            kind = self.kinds[node.inputs[0]]
+            self._counts(kind)
+            self._must_not_wrap(kind)
+            if kind.name in ("ring", "bits") and node.inputs[0].dtype.itemsize > NARROW:
+                self.views[node] = (True,)                  # that it wraps is rare: it is a number of its own
 
     def _counts(self, kind: Kind, wraps_in: DType | None = None) -> None:
         for leaf in kind.leaves:
-            self.leaves[leaf].arithmetic = True
+            bits = min(8 * leaf.dtype.itemsize, kind.degree if kind.name == "bits" else kind.degree.bit_length())
+            self.leaves[leaf].arithmetic = max(self.leaves[leaf].arithmetic, bits)
             self.leaves[leaf].wraps |= wraps_in is not None and wraps_in.itemsize <= NARROW
 
     def _must_not_wrap(self, kind: Kind) -> None:
-        self.overflow |= kind.name == "ring" or bool(kind.added) or kind.sign < 0
+        """Draw the values at which an added number leads out of the dtype."""
+        if kind.added or kind.sign < 0:
+            for leaf in kind.leaves:
+                self.leaves[leaf].ends.append((kind.added, kind.sign))
 
     def _index(self, node: Node, wanted: set[Node]) -> None:
         index = node.inputs[1]
@@ -164,14 +178,17 @@ class Given:
             self._must_not_wrap(kind)
             for leaf in kind.leaves:
                 asked = self.leaves[leaf]
-                (asked.common_axes if node in self.shared else asked.axes).append((node, kind.added, kind.sign))
+                any_row = node in self.shared and node.inputs[0] in self.hanging    # rows of a known table may be special
+                (asked.common_axes if any_row else asked.axes).append((node, kind.added, kind.sign))
         elif kind.name != "known":
             if index not in self.shared:
-                raise OutsideFragmentError("an index that is computed from given integers in one of the graphs only", node.location)
+                self.problem = self.problem or OutsideFragmentError(
+                    "an index that is computed from given integers in one of the graphs only", node.location)
+                return
             wanted.add(index)
 
     def _kind(self, node: Node, wanted: set[Node]) -> Kind:
-        name, operands = node.op.name, [self.kinds.get(i, KNOWN if i not in self._hanging else TEST) for i in node.inputs]
+        name, operands = node.op.name, [self.kinds.get(i, KNOWN if i not in self.hanging else TEST) for i in node.inputs]
         if name in ("gather", "scatter"):
             self._index(node, wanted)
             return TEST if node.dtype.kind == "bool" else self._joined(node, operands, (0,) if name == "gather" else (0, 2))
@@ -225,13 +242,39 @@ class Given:
         views = tuple(k in which and seen(o) for k, o in enumerate(operands))
         if any(views):
             self.views[node] = views
-        for k in which:
-            self._counts(operands[k], node.dtype)
-        return Kind(name, frozenset().union(*(operands[k].leaves for k in which)))
+        degrees = [1 if views[k] else operands[k].degree for k in which if operands[k].leaves]
+        multiplies = node.op.name in ("mul", "and") and not (name == "bits" and node.op.name == "mul")
+        ones = self._ones(node, operands) if name == "bits" else -1
+        if ones == 0:                                       # the same bits of nothing: a rotation put together by or
+            return Kind("bits", ones=0)
+        made = Kind(name, frozenset().union(*(operands[k].leaves for k in which)),
+                    degree=min(MOST_DEGREE, sum(degrees) if multiplies else max(degrees, default=1)), ones=ones)
+        self._counts(made, node.dtype)
+        return made
+
+    def _ones(self, node: Node, operands: Sequence[Kind]) -> int:
+        """The bits that may be set in what and, xor and shifts make of unsigned integers."""
+        if node.op.name not in _BITS | _SHIFTS or any(x.dtype.kind != "uint" for x in (node, *node.inputs)):
+            return -1
+        every = (1 << (8 * node.dtype.itemsize)) - 1
+        masks = []
+        for i, kind in zip(node.inputs, operands, strict=True):
+            number = _constant(i)
+            masks.append(number if number is not None else every if kind.ones < 0 or self.views.get(node) else kind.ones)
+        if node.op.name == "and":
+            return masks[0] & masks[1]
+        if node.op.name == "xor":
+            return masks[0] | masks[1]
+        by = _constant(node.inputs[1])
+        if node.op.name in _SHIFTS and by:
+            return (masks[0] * by) & every if node.op.name == "mul" else masks[0] // by
+        return -1
 
     def _atom(self, node: Node, operands: Sequence[Kind]) -> Kind:
         if node.op.name in ("reduce_max", "bitcast", "iota") or any(i.dtype.kind == "float" for i in node.inputs):
-            raise OutsideFragmentError(f"{node.op.name} of integers that are computed from given ones", node.location)
+            self.problem = self.problem or OutsideFragmentError(
+                f"{node.op.name} of integers that are computed from given ones", node.location)
+            return TEST if node.dtype.kind == "bool" else Kind("ring", frozenset().union(*(o.leaves for o in operands)))
         self.atoms.add(node)
         if node.dtype.kind == "bool":
             return TEST
@@ -313,6 +356,8 @@ class Given:
 
     def domains(self, nodes: Sequence[At], binding: Mapping[str, int]) -> dict[Node, Domain]:
         """What each leaf is drawn from at these sizes. Raises OutsideFragmentError where no number of points would do."""
+        if self.problem is not None:
+            raise self.problem
         at = {n.node: n for n in nodes}
         known: dict[Node, Array] = {}
 
@@ -337,6 +382,10 @@ class Given:
             for against, added, sign in asked.thresholds:
                 numbers = [0] if against.op.name == "cast" and against.dtype.kind == "bool" else [int(v) for v in values(against)]
                 tested[leaf] |= {sign * (c - o) for c in numbers for o in offsets(added)}
+            low, high = int(leaf.dtype.min), int(leaf.dtype.max)
+            for added, sign in asked.ends:
+                for o in offsets(added):
+                    tested[leaf] |= {sign * (end - o) + k for end in (low, high) for k in (-1, 0, 1)} | {low, high}
             for axes, into in ((asked.axes, tested), (asked.common_axes, indexed)):
                 for user, added, sign in axes:
                     size = int(at[user].input_types[0].shape[user.attrs["axis"]])
@@ -346,6 +395,8 @@ class Given:
                     into[leaf] |= {sign * (p - o) for p in places for o in offsets(added)}
         for group in _groups({leaf: asked.beside for leaf, asked in self.leaves.items()}):
             together = set().union(*(tested[leaf] for leaf in group)) | ({0, 1, 2} if len(group) > 1 else set())
+            if len(group) > 1:                              # ties between any two thresholds
+                together = {t + k for t in together for k in (-1, 0, 1, 2)}
             for leaf in group:
                 if together and (len(group) > 1 or self.leaves[leaf].beside):
                     tested[leaf] = set(together)
@@ -365,7 +416,7 @@ class Given:
         shares = (0.5, 0.45) if inside and places else (0.8, 0.0) if inside else (0.0, 0.95) if places else (0.0, 0.0)
         bits = math.log2((2 * len(inside) + 1) / shares[0]) if inside else 0.1 if places else 1.0
         if self.leaves[leaf].arithmetic:
-            bits += 1.0
+            bits += self.leaves[leaf].arithmetic + (1.0 if inside else 0.0)
         return Domain(np.asarray(inside, dtype=object), np.asarray(places, dtype=object), bits, shares)
 
 

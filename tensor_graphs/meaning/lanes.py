@@ -86,7 +86,8 @@ def plan(outputs: Sequence[Sequence[Node]], bits: bool = False) -> tuple[Lanes, 
         if not floats:
             continue
         shared = ALL.intersection(*(known[i] for i in floats))
-        if name in COMPARING or node in random:
+        to_whole = name == "cast" and node.dtype.kind != "float"
+        if name in COMPARING or node in random or to_whole:
             if not shared:
                 raise OutsideFragmentError(f"{name} of the result of exp2 and the result of log2", node.location)
             looks[node] = common(shared)
@@ -99,6 +100,6 @@ def plan(outputs: Sequence[Sequence[Node]], bits: bool = False) -> tuple[Lanes, 
                 needed[i] |= {lane + 1 for lane in needed[node]}
             else:
                 needed[i] |= needed[node] if node.dtype.kind == "float" else set()
-                if name in COMPARING:
+                if name in COMPARING or to_whole:
                     needed[i].add(looks[node])
     return Lanes({n: frozenset(s) for n, s in needed.items()}, random, looks), tuple(compared)

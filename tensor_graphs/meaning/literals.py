@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from tensor_graphs.meaning.errors import OutsideFragmentError
+
 _SHORT_BITS = 24
 _WRITTEN_DIGITS = 12                                     # a person writes no more by hand
 _SHORT_DIGITS = 15
@@ -86,3 +88,41 @@ def read(value: float) -> Literal:
 def _bits(exact: Fraction) -> int:
     numerator = abs(exact.numerator)
     return (numerator // (numerator & -numerator)).bit_length() if numerator else 0
+
+
+# ---- roots -----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def primes(n: int) -> tuple[int, ...]:
+    """The primes of a whole number > 0. Raises OutsideFragmentError where finding them would take long."""
+    return tuple(dict.fromkeys(_factors(n)))
+
+
+def _factors(n: int) -> list[int]:
+    found, p = [], 2
+    while p * p <= n:
+        if p > _LARGEST_ROOT:
+            raise OutsideFragmentError(f"the root of {n}, whose factors are large")
+        if n % p:
+            p += 1 if p == 2 else 2
+        else:
+            found.append(p)
+            n //= p
+    return found + [n] * (n > 1)
+
+
+@lru_cache(maxsize=4096)
+def root_of(x: Literal) -> Literal:
+    """√x ≥ 0: what is square in it comes out of the root. Raises OutsideFragmentError for what has no such form."""
+    if x.root != 1 or x.ln2 % 2 or x.root_pi % 2:
+        raise OutsideFragmentError("the root of a known number that is no fraction")
+    if x.factor == 0:
+        return x
+    outside, inside = Fraction(1), Fraction(1)
+    for n, power in ((x.factor.numerator, 1), (x.factor.denominator, -1)):
+        left = _factors(n)
+        for p in dict.fromkeys(left):
+            outside *= Fraction(p) ** (power * (left.count(p) // 2))
+            inside *= Fraction(p) ** (power * (left.count(p) % 2))
+    return Literal(outside, x.ln2 // 2, x.root_pi // 2, inside)

@@ -46,10 +46,12 @@ _BEYOND = (0, 1, 4)
 
 @dataclass(frozen=True)
 class Ranges:
-    """added: sizes to be compared beside those known; missing: why others that would be needed are not known, or nothing."""
+    """added: sizes to be compared beside those known; missing: why others that would be needed are not known, or nothing;
+    nodes: those that leave their ranges at sizes that were added."""
 
     added: tuple[dict[str, int], ...]
     missing: str = ""
+    nodes: frozenset[Node] = frozenset()
 
 
 def find(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Mapping[str, tuple[int, int]],
@@ -83,7 +85,7 @@ def find(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Ma
             return Ranges(tuple(added), "integers leave their ranges at too many sizes to compare all of them")
         added += [b for b in border if b not in added and b not in tested]
         shown.update(*map(search.seen, border))
-    return Ranges(tuple(added))
+    return Ranges(tuple(added), nodes=frozenset(node for (node, _), _ in borders))
 
 
 class _Search:

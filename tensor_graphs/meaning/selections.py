@@ -30,6 +30,11 @@ from tensor_graphs.meaning.errors import OutsideFragmentError
 MOST_ELEMENTS = 300_000
 """of all nodes that hang on a choice; beyond, following each would take seconds."""
 
+MOST_ORDERS = 24
+
+MOST_TIED = 3
+"""Values in a random order with ties, of which there are enough levels for every pattern of ties (finite_field.py)."""
+
 LINEAR = frozenset({"add", "sum", "xor", "cast"})
 """Where two integers differ their sums with others do: the harder term counts."""
 
@@ -46,14 +51,45 @@ class Choices:
         return Choices(np.asarray(f(self.every), dtype=object), np.asarray(f(self.hardest), dtype=object))
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Operands of an ordering op as the field saw them, stacked; axes: of a reduction; prime: 0 where they are integers."""
+
+    values: Array
+    axes: tuple[int, ...] = ()
+    prime: int = 0
+
+
+@dataclass(frozen=True)
+class _Order:
+    """One choice among different operands: their residues at all points, and the prime."""
+
+    operands: tuple[bytes, ...]
+    prime: int
+
+
+def _unsigned(value: bytes, prime: int) -> bytes | None:
+    """The same for a value and its opposite, None for 0."""
+    array = np.frombuffer(value, dtype=np.uint64)
+    if not array.any():
+        return None
+    first = int(array[np.flatnonzero(array)[0]])
+    if not prime or 2 * first < prime:
+        return value
+    return np.where(array == 0, array, np.uint64(prime) - array).tobytes()
+
+
 class Selections:
     """The algebra. A value is None where nothing is chosen. Start with one for all graphs to be compared."""
 
-    def __init__(self, compared: Mapping[Node, tuple[Array, tuple[int, ...]]], indices: Mapping[Node, Array],
-                 roots: Mapping[Node, tuple[Array, Array]]) -> None:
+    def __init__(self, compared: Mapping[Node, Compared], indices: Mapping[Node, Array],
+                 roots: Mapping[Node, tuple[Array, Array]], ties: bool = False) -> None:
         """compared: operands of ordering ops as the field saw them; indices: the integers of gather and scatter;
-        roots: operands of roots, and where they are squares."""
-        self.compared, self.indices, self.roots = compared, indices, roots
+        roots: operands of roots, and where they are squares; ties: whether the order had ties."""
+        self.compared, self.indices, self.roots, self.ties = compared, indices, roots, ties
+        self.orders: dict[int, _Order] = {}                 # choice -> what was put in order
+        self._grounds: dict[bytes, tuple[int, tuple[frozenset[bytes], bool]]] = {}
+        self._inner: dict[bytes, int] = {}                  # operand of an order -> the choices that it hangs on
         self._seen: dict[bytes, int] = {}                   # operand of a root -> its choice, 0 for none
         self._basis: dict[int, int] = {}                    # highest bit -> pattern of squares
         self.weights: list[float] = []
@@ -72,13 +108,103 @@ class Selections:
         """In bits."""
         found = self._weighed.get(choices)
         if found is None:
-            left, found = choices, 0.0
+            left, found, orders = choices, 0.0, []
             while left:
                 low = left & -left
-                found += self.weights[low.bit_length() - 1]
+                number = low.bit_length() - 1
+                if number in self.orders:
+                    orders.append(number)
+                else:
+                    found += self.weights[number]
                 left ^= low
+            if len(orders) > MOST_ORDERS:
+                found += len(orders)                        # more than any number of points shows
+            else:
+                found += sum(self._together(group) for group in self._groups(orders))
             self._weighed[choices] = found
         return found
+
+    def _ground(self, operand: bytes, prime: int) -> tuple[frozenset[bytes], bool]:
+        """The values among which an operand was chosen by other orders, and whether it is one of them at every point (as what a
+        maximum is); the operand itself where it was not chosen."""
+        inner = self._inner.get(operand, 0)
+        known = self._grounds.get(operand)
+        if known is not None and known[0] == inner:
+            return known[1]
+        made = self._grounds_of(operand, prime, inner)
+        self._grounds[operand] = (inner, made)
+        return made
+
+    def _grounds_of(self, operand: bytes, prime: int, inner: int) -> tuple[frozenset[bytes], bool]:
+        found: set[bytes] = set()
+        while inner:
+            low = inner & -inner
+            inner ^= low
+            order = self.orders.get(low.bit_length() - 1)
+            if order is not None:
+                for each in order.operands:
+                    found |= {each} if each == operand else self._ground(each, prime)[0]
+        if not found:
+            return frozenset({operand}), True
+        mine = np.frombuffer(operand, dtype=np.uint64)
+        one_of = np.zeros(mine.shape, dtype=np.bool_)
+        for each in found:
+            one_of |= np.frombuffer(each, dtype=np.uint64) == mine
+        return frozenset(found), bool(one_of.all())
+
+    def _groups(self, orders: list[int]) -> list[list[int]]:
+        """Orders that have a value in common, up to its sign, or are chosen among by each other."""
+        of: dict[bytes, int] = {}
+        parent = list(range(len(orders)))
+
+        def root(i: int) -> int:
+            while parent[i] != i:
+                i = parent[i]
+            return i
+
+        for i, number in enumerate(orders):
+            order = self.orders[number]
+            for operand in order.operands:
+                for value in {operand, *self._ground(operand, order.prime)[0]}:
+                    key = _unsigned(value, order.prime)
+                    if key is not None:
+                        parent[root(of.setdefault(key, i))] = root(i)
+        groups: dict[int, list[int]] = {}
+        for i, number in enumerate(orders):
+            groups.setdefault(root(i), []).append(number)
+        return list(groups.values())
+
+    def _together(self, group: list[int]) -> float:
+        """−log2 of the least probability of an outcome of all these orders.
+
+        A random order of m values up to their signs has each pattern of signs with probability 2^-m, and within one each outcome of
+        maxima of sets, of which any two are disjoint or one in the other, with at least Π 1/(elements of the set); of t any
+        sets with at least m^-t (Knuth, vol. 3, 5.1.4, exercise 20: m!/Π(sizes of the sets below each) orders).
+        """
+        sets, signed, values, simple = [], False, set(), 0.0
+        for number in group:
+            order = self.orders[number]
+            ground: set[bytes] = set()
+            for operand in order.operands:
+                below, one_of = self._ground(operand, order.prime)
+                ground |= below
+                signed |= not one_of
+            keys = {_unsigned(v, order.prime) for v in ground}
+            signed |= None in keys or len(keys) < len(ground)
+            keys.discard(None)
+            if len({_unsigned(v, order.prime) for v in order.operands} - {None}) > 1:
+                sets.append(frozenset(keys))
+                simple += math.log2(len(order.operands))
+            values |= ground
+        unsigned = {_unsigned(v, self.orders[group[0]].prime) for v in values} - {None}
+        signed |= len(unsigned) < len(values)
+        m = max(1, len(unsigned))
+        if self.ties:
+            if m > MOST_TIED:
+                raise OutsideFragmentError(f"ties of {m} values that are compared with each other")
+            return 3.0 * m
+        nested = all(not (a & b) or a <= b or b <= a for k, a in enumerate(sets) for b in sets[:k])
+        return (m if signed else 0.0) + (simple if nested else len(sets) * math.log2(m))
 
     def given(self, n: At, name: str, bits: float) -> Choices:
         """Integers or booleans that are given, each of which counts for so many bits (given.py)."""
@@ -116,23 +242,35 @@ class Selections:
     def _all(self, x: Choices | None) -> Choices | None:
         return None if x is None else Choices(x.every, x.every)
 
-    def _event(self, n: At) -> Choices | None:
+    def _event(self, n: At, *operands: Choices | None) -> Choices | None:
         """The node's own choices: one for each set of different operands, the same for the same operands elsewhere."""
         found = self.compared.get(n.node)
         if found is None:
             return None
-        values, axes = found
-        shape = n.shape
+        values, axes, shape = found.values, found.axes, n.shape
         if axes:
             moved = np.moveaxis(values[0], axes, range(-len(axes) - 1, -1))
             values = np.moveaxis(moved.reshape(*shape, -1, values.shape[-1]), -2, 0)
         count, size = values.shape[0], math.prod(shape)
         self._count(size * count)
         rows = np.ascontiguousarray(values.reshape(count, size, -1))
+        below = [None if o is None else o.every for o in operands]
+        if axes and below[0] is not None:
+            moved = np.moveaxis(below[0], axes, range(-len(axes), 0)).reshape(size, -1)
+            below = [moved[:, k] for k in range(count)]
         made = np.empty(size, dtype=object)
         for i in range(size):
-            operands = frozenset(rows[k, i].tobytes() for k in range(count))
-            made[i] = self.choice(operands, math.log2(len(operands))) if len(operands) > 1 else 0
+            texts = [rows[k, i].tobytes() for k in range(count)]
+            for k, text in enumerate(texts):
+                inner = below[k] if k < len(below) else None
+                if inner is not None and (choices := inner.reshape(-1)[i]):
+                    self._inner[text] = self._inner.get(text, 0) | choices
+            distinct = frozenset(texts)
+            if len(distinct) < 2:
+                made[i] = 0
+                continue
+            made[i] = self.choice((distinct, found.prime), math.log2(len(distinct)))
+            self.orders.setdefault(made[i].bit_length() - 1, _Order(tuple(sorted(distinct)), found.prime))
         made = made.reshape(shape)
         return Choices(made, made)
 
@@ -141,7 +279,7 @@ class Selections:
         joined: Choices | None = None
         for each in operands:
             joined = self._join(joined, each, self._union)
-        values, _ = self.compared[n.node]
+        values = self.compared[n.node].values
         size = math.prod(n.shape)
         self._count(size)
         rows = np.ascontiguousarray(values.reshape(len(values), size, values.shape[-1]))
@@ -207,10 +345,10 @@ class Selections:
     bit_xor = add
 
     def max(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
-        return self._join(self._join(x, y, self._larger_of), self._event(n), self._union)
+        return self._join(self._join(x, y, self._larger_of), self._event(n, x, y), self._union)
 
     def less(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
-        return self._all(self._join(self._join(x, y, self._union), self._event(n), self._union))
+        return self._all(self._join(self._join(x, y, self._union), self._event(n, x, y), self._union))
 
     not_equal = less
 
@@ -272,7 +410,7 @@ class Selections:
         return None if x is None else self._reduce(n, x)
 
     def reduce_max(self, n: At, x: Choices | None) -> Choices | None:
-        return self._join(None if x is None else self._reduce(n, x), self._event(n), self._union)
+        return self._join(None if x is None else self._reduce(n, x), self._event(n, x), self._union)
 
     def reshape(self, n: At, x: Choices | None) -> Choices | None:
         return None if x is None else x.each(lambda a: a.reshape(n.shape))
@@ -320,12 +458,24 @@ class Selections:
         return self._join(made, index.each(lambda a: np.broadcast_to(a.reshape(shape), n.shape)), self._union)
 
     def scatter(self, n: At, base: Choices | None, index: Choices | None, updates: Choices | None) -> Choices | None:
-        together = 0
-        for one in (index, updates):
-            for bits in () if one is None else one.every.reshape(-1):
+        """Any of the updates may come to any place. Where they are added, each term of a place hangs on one index."""
+        together, hardest = 0, 0
+        axis = n.attrs["axis"]
+        before, after = len(n.shape[:axis]), len(n.shape[axis + 1:])
+        parts: list[Array] = []
+        if index is not None:
+            places = len(index.every.shape)
+            parts.append(index.every.reshape([1] * before + list(index.every.shape) + [1] * after))
+            assert places == len(n.input_types[1].shape)
+        if updates is not None:
+            parts.append(updates.every)
+        terms = parts[0] if len(parts) == 1 else np.bitwise_or(*parts) if parts else None
+        if terms is not None:
+            for bits in np.asarray(terms, dtype=object).reshape(-1):
                 together |= bits
+                hardest = bits if self.weight(bits) > self.weight(hardest) else hardest
         rest = None
         if together:
-            every = np.full(n.shape, together, dtype=object)
-            rest = Choices(every, every)
-        return self._join(base, rest, self._union)
+            adds = n.attrs["mode"] == "add"
+            rest = Choices(np.full(n.shape, together, dtype=object), np.full(n.shape, hardest if adds else together, dtype=object))
+        return self._join(base, rest, self._larger_of if n.attrs["mode"] == "add" else self._union)

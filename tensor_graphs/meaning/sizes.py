@@ -138,8 +138,8 @@ def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[i
                     meet(names, [k for x in pair for k in _in_expression(x)])
         elif name in ("gather", "scatter"):
             size = node.inputs[0].shape[node.attrs["axis"]]
-            names = _symbols(node.inputs[1].shape, size)
-            meet(names, _in_expression(size))
+            if node.inputs[1] not in hangs:                 # what is given is drawn at every place (given.py)
+                meet(_symbols(node.inputs[1].shape, size), _in_expression(size))
         elif name in ("less", "not_equal", "max", "add", "mul", "idiv", "and", "xor") and node.inputs[0].dtype.kind != "bool" and (
                 node not in hangs):
             values = [_behind(i) for i in node.inputs]
@@ -202,7 +202,7 @@ def choose(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Siz
         for w in numbers:
             wanted += [w - 1, w, w + 1, 2 * w + 1]
         for b in divisors:
-            wanted += [2 * b, 2 * b + 1, 3 * b - 1]
+            wanted += [2 * b, 2 * b + 1, 3 * b - 1] if 3 * b - 1 <= high else [b - 1, b, b + 1, high]
         if numbers or divisors:
             used[name] = tuple(sorted({*numbers, *divisors}))
         for size in wanted:

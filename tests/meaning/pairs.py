@@ -13,7 +13,7 @@ Build = Callable[[], tuple[Side, Side]]
 
 @dataclass(frozen=True)
 class Pair:
-    """name: a sentence. tested_at: dims that meet a number of the program, so that the proof is of the sizes it lists."""
+    """name: a sentence. tested_at: dims that meet a number of the program, so that it is tested at some sizes, and not proved."""
 
     name: str
     build: Build

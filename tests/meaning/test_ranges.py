@@ -39,5 +39,6 @@ def test_sizes_that_cannot_be_looked_at_make_a_verdict_unknown() -> None:
 
 def test_a_verdict_lists_the_sizes_at_which_integers_wrap() -> None:
     x, count = tg.input("x", (N,)), tg.iota((N,), 0, tg.u8)
-    verdict = equal(tg.graph(x * tg.cast(count + count, tg.f32)), tg.graph(x * tg.cast(count * 2, tg.f32)))
-    assert verdict.proved and {"n": 257} in verdict.sizes
+    other = tg.cast(tg.iota((N,)), tg.u8)
+    verdict = equal(tg.graph(x * tg.cast(count, tg.f32)), tg.graph(x * tg.cast(other, tg.f32)))
+    assert verdict.status == "tested" and {"n": 257} in verdict.sizes

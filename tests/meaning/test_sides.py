@@ -48,7 +48,7 @@ def test_a_side_out_of_reach_is_said() -> None:
 def test_a_verdict_lists_the_sizes_that_were_looked_for_and_the_numbers_they_are_near() -> None:
     x, y = tg.input("x", (N,)), tg.input("y", (M,))
     product = N * M
-    left = {"x": x * tg.constant(dim_min(product, 5000) + dim_max(product, 5000), tg.f32), "y": y}
+    left = {"x": x * tg.constant(dim_min(product, 5000), tg.f32) + x * tg.constant(dim_max(product, 5000), tg.f32), "y": y}
     verdict = equal(tg.graph(left), tg.graph({"x": x * tg.constant(product + 5000, tg.f32), "y": y}))
-    assert verdict.proved and verdict.tested_at == {"n": (5000,), "m": (5000,)}
+    assert verdict.status == "tested" and verdict.tested_at == {"n": (5000,), "m": (5000,)}
     assert any(s["n"] * s["m"] == 5000 for s in verdict.sizes) and any(s["n"] * s["m"] > 5000 for s in verdict.sizes)

@@ -1,0 +1,116 @@
+"""exhaustive: integers of few values tried at all of them: a proof without a word on any op.
+
+Where each element of an output depends on at most one element of each leaf, and these leaves have 2^16 values together at most
+(two of a byte each, one of 16 bits, some booleans), both graphs are run with every combination, one to each place along a new axis.
+Everything is exact: integers are those of the machine, and the floats that are made of them are fractions, of which the field
+knows the residue and float64 the size (finite_field.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tensor_graphs.language import leaves
+from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.algebra import Array, At
+
+MOST_VALUES = 1 << 16
+
+_ELEMENTWISE = frozenset({"add", "mul", "max", "idiv", "and", "xor", "less", "not_equal", "where", "cast", "reciprocal", "sqrt",
+                          "floor", "exp2", "log2", "sin", "erf"})
+_MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "sum", "reduce_max", "gather"})
+
+
+def values(order: Sequence[Node], nodes: Sequence[At]) -> dict[Node, Array] | None:
+    """For each leaf its value at all combinations, [combinations] (the same for all elements); None where these are too many, or an
+    element depends on two elements of one leaf, or on a float."""
+    given = [node for node in order if node.op in leaves.NAMED_LEAVES]
+    count = 1
+    for leaf in given:
+        if leaf.dtype.kind == "float":
+            return None
+        count *= 2 if leaf.dtype.kind == "bool" else 1 << (8 * leaf.dtype.itemsize)
+        if count > MOST_VALUES:
+            return None
+    if not given or not _one_of_each(nodes, given):
+        return None
+    made: dict[Node, Array] = {}
+    inner = 1
+    for leaf in given:
+        if leaf.dtype.kind == "bool":
+            all_values: Array = np.asarray([False, True])
+        else:
+            all_values = np.arange(int(leaf.dtype.min), int(leaf.dtype.max) + 1).astype(leaf.dtype.numpy)
+        made[leaf] = all_values[np.arange(count) // inner % all_values.size]
+        inner *= all_values.size
+    return made
+
+
+def _one_of_each(nodes: Sequence[At], given: Sequence[Node]) -> bool:
+    """Whether every element of every node depends on one element of each leaf at most: followed as the number of that element."""
+    none = -1
+    found: dict[tuple[Node, Node], Array | None] = {}
+    for n in nodes:
+        node, name = n.node, n.node.op.name
+        if math.prod(n.shape) > 1 << 14:
+            return False
+        for leaf in given:
+            if node is leaf:
+                found[node, leaf] = np.arange(math.prod(n.shape)).reshape(n.shape)
+                continue
+            operands = [found[i, leaf] for i in node.inputs]
+            if all(o is None for o in operands):
+                found[node, leaf] = None
+                continue
+            if name in _ELEMENTWISE:
+                joined: Array = np.full(n.shape, none)
+                for o in operands:
+                    if o is not None:
+                        if np.any((joined != none) & (o != none) & (joined != o)):
+                            return False
+                        joined = np.where(o == none, joined, o)
+                found[node, leaf] = joined
+                continue
+            moved = _moved(n, operands, none) if name in _MOVES or name == "bitcast" else None
+            if moved is None:
+                return False
+            found[node, leaf] = moved
+    return True
+
+
+def _moved(n: At, operands: Sequence[Array | None], none: int) -> Array | None:
+    name, x = n.node.op.name, operands[0]
+    if name == "gather":                                    # a table without leaves, looked up at an index
+        index = operands[1]
+        if x is not None or index is None:
+            return None
+        axis = n.attrs["axis"]
+        shape = [1] * axis + list(index.shape) + [1] * (len(n.shape) - axis - index.ndim)
+        return np.broadcast_to(index.reshape(shape), n.shape)
+    assert x is not None
+    if name == "reshape":
+        return x.reshape(n.shape)
+    if name == "permute":
+        return x.transpose(n.attrs["axes"])
+    if name == "expand":
+        return np.broadcast_to(x, n.shape)
+    if name == "slice":
+        return x[tuple(slice(start, None if stop < 0 else stop, step) for start, stop, step in n.attrs["bounds"])]
+    if name == "pad":
+        out = np.full(n.shape, none)
+        out[tuple(slice(before, before + size) for (before, _), size in zip(n.attrs["padding"], x.shape, strict=True))] = x
+        return out
+    if name == "bitcast":
+        return x if x.shape == n.shape else None
+    axes = n.attrs["axes"]                                  # sum and reduce_max: of elements that all depend on the same one
+    most = np.iinfo(np.int64).max
+    high, low = x.max(axis=axes, initial=none), np.where(x == none, most, x).min(axis=axes, initial=most)
+    return None if np.any((high != none) & (high != low)) else np.asarray(high)
+
+
+def assigned(n: At, every: Mapping[Node, Array]) -> Array:
+    """A leaf's elements at all combinations, [*shape, combinations]."""
+    return np.broadcast_to(every[n.node], (*n.shape, every[n.node].size))
