@@ -112,7 +112,7 @@ def main() -> int:
     parser.add_argument("--store", type=new_file, help="what is done, one JSON line per graph; goes on from there")
     given = parser.parse_args()
     wanted = given.twins or (10_000 if given.mode == "different" else 5_000)
-    each = math.ceil(wanted / given.graphs * 1.15)          # some graphs have few edges
+    each = math.ceil(wanted / given.graphs * 1.25)          # some graphs have few edges
     done: dict[int, dict[str, Any]] = {}
     if given.store and given.store.exists():
         done = {row["number"]: row for row in map(json.loads, given.store.read_text().splitlines())}

@@ -500,6 +500,15 @@ def written_out(graph: tg.Graph) -> tg.Graph:
     return tg.Graph(dict(zip(graph.outputs, new[:count], strict=True)), dict(zip(graph.updates, new[count:], strict=True)))
 
 
+def _of_what_changes(left: tg.Graph, right: tg.Graph, more: tg.Graph | None) -> tuple[tg.Graph, tg.Graph, tg.Graph | None]:
+    """The outputs and states that the mutation reaches: the rest is one graph on both sides."""
+    outputs = [name for name, x in left.outputs.items() if right.outputs[name] is not x]
+    updates = [name for name, x in left.updates.items() if right.updates[name] is not x]
+    cut = [g and tg.Graph({k: g.outputs[k] for k in outputs}, {k: g.updates[k] for k in updates}) for g in (left, right, more)]
+    assert cut[0] is not None and cut[1] is not None
+    return cut[0], cut[1], cut[2]
+
+
 def twins(graph: tg.Graph, seed: int, count: int) -> Iterator[Twin]:
     """Up to `count` twins of a graph, each with its witness; deterministic."""
     r = random.Random(f"twins {seed}")
@@ -528,6 +537,7 @@ def twins(graph: tg.Graph, seed: int, count: int) -> Iterator[Twin]:
                 continue
             if left is None or right is None or left == right:
                 continue
+            left, right, more = _of_what_changes(left, right, more)
             seen = witness(left, right, edge, more, r.randrange(2**32))
             if seen is not None:
                 made += 1
