@@ -2,10 +2,12 @@
 
     python benchmarks/twins.py different [--twins 10000] [--graphs 500] [--seed 0] [--processes 2] [--store FILE]
     python benchmarks/twins.py equal [--twins 5000] …
+    python benchmarks/twins.py examples
 
 *different*: boundary mutants of random graphs and of small models (tests/meaning/boundary_mutants.py), each with inputs at which the
 float64 interpreter shows the difference; none may be proved. *equal*: the same graphs with a node written otherwise, rules applied,
-composites written out; none may be refuted. Prints verdicts by kind, and each wrong one as two .tg texts; the exit code is 1 when
+composites written out; none may be refuted. *examples*: the pairs of examples/equality; none may be refuted, at least 60 %
+are to be proved, each in less than 2 s. Prints verdicts by kind, and each wrong one as two .tg texts; the exit code is 1 when
 there is one. --store keeps what is done, one line per graph, and the same command goes on from there.
 """
 
@@ -30,6 +32,7 @@ from tensor_graphs.language.text import print_graph
 from tensor_graphs.meaning.equality import Verdict, equal
 from tests.meaning.boundary_mutants import twins
 from tests.meaning.equal_twins import EqualTwin, equal_twins, pair_twin, rule_twin
+from tests.meaning.example_pairs import names, pair
 from tests.meaning.twin_graphs import models, random_graph
 
 MODEL_SHARE = 12
@@ -101,9 +104,32 @@ def job(given: tuple[str, int, int, int]) -> dict[str, Any]:
     return {"number": number, "rows": rows, "wrong": wrong}
 
 
+PROVED, SECONDS = 0.6, 2.0
+"""What is asked of the examples: the share that is proved, and the time of each."""
+
+
+def examples(limit: int) -> int:
+    counts: Counter[str] = Counter()
+    late: list[str] = []
+    for name in names():
+        left, right = pair(name)
+        start = time.perf_counter()
+        verdict = limited(left, right, limit)
+        seconds = time.perf_counter() - start
+        status = "out of time" if verdict is None else "proved" if verdict.proved else verdict.status
+        counts[status] += 1
+        late += [name] if seconds > SECONDS else []
+        reason = "" if verdict is None or verdict.proved else verdict.show() if status == "refuted" else verdict.reason
+        print(f"{status:12} {seconds:6.2f} s  {name:36} {reason}", flush=True)
+    total = sum(counts.values())
+    print(f"{total} pairs: " + ", ".join(f"{v} {k}" for k, v in counts.most_common()) + f"; {counts['proved'] / total:.0%} proved; "
+          f"above {SECONDS:g} s: {', '.join(late) or 'none'}")
+    return 1 if counts["refuted"] or counts["proved"] < PROVED * total or late else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mode", choices=("different", "equal"))
+    parser.add_argument("mode", choices=("different", "equal", "examples"))
     parser.add_argument("--twins", type=at_least(1), default=None, help="how many are judged (default: 10000, equal: 5000)")
     parser.add_argument("--graphs", type=at_least(1), default=500, help="of how many graphs (default: %(default)s)")
     parser.add_argument("--seed", type=at_least(0), default=0, help="of the first graph; each has the next one")
@@ -111,6 +137,8 @@ def main() -> int:
     parser.add_argument("--processes", type=at_least(1), default=1)
     parser.add_argument("--store", type=new_file, help="what is done, one JSON line per graph; goes on from there")
     given = parser.parse_args()
+    if given.mode == "examples":
+        return examples(given.limit)
     wanted = given.twins or (10_000 if given.mode == "different" else 5_000)
     each = math.ceil(wanted / given.graphs * 1.25)          # some graphs have few edges
     done: dict[int, dict[str, Any]] = {}
