@@ -214,13 +214,11 @@ def _parts() -> dict[str, tg.Graph]:
     n = tg.dim("n", 1, 1024)
     positions = atomic.iota((n,), 0, tg.i32)
     cos, sin = tg.rope_table(positions, head_dim=4, theta=10000.0)
-    x, q, k = tg.input("x", (n, 2, 4)), tg.input("q", (n, 2, 4)), tg.input("k", (n, 1, 4))
-    row, column = (atomic.iota((n, n), axis, tg.i32) for axis in (0, 1))
+    x, q = tg.input("x", (n, 2, 4)), tg.input("q", (n, 2, 4))
     small = tg.dim("n", 1, 40)
     scores = tg.input("scores", (small, small))
     r, c = (atomic.iota((small, small), axis, tg.i32) for axis in (0, 1))
     seen = tg.bit_and(tg.less_equal(c, r), tg.less(r - c, 9))
-    del column, row, k
     return {
         "rope": tg.graph(tg.rope(x, cos, sin)), "rope table": tg.graph({"cos": cos, "sin": sin}),
         "window": tg.graph(tg.softmax(tg.where(seen, scores, -1e30))),
