@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import multiprocessing
 import signal
@@ -35,6 +36,8 @@ from tests.meaning.equal_twins import EqualTwin, equal_twins, pair_twin, rule_tw
 from tests.meaning.example_pairs import names, pair
 from tests.meaning.twin_graphs import models, random_graph
 
+log = logging.getLogger(__name__)
+
 MODEL_SHARE = 12
 """One graph in so many is a model."""
 
@@ -47,14 +50,18 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise OutOfTime
 
 
-def limited(left: Any, right: Any, seconds: int) -> Verdict | None:
-    """The verdict, or None where it takes longer."""
+def limited(left: Any, right: Any, seconds: int) -> tuple[str, Verdict | None]:
+    """The verdict's status and the verdict; none where it takes longer, or raises, which it never may."""
     signal.signal(signal.SIGALRM, _stop)
     signal.alarm(seconds)
     try:
-        return equal(left, right)
+        verdict = equal(left, right)
+        return ("proved" if verdict.proved else verdict.status), verdict
     except OutOfTime:
-        return None
+        return "out of time", None
+    except Exception as error:
+        log.exception("equal raised")
+        return f"raised {type(error).__name__}", None
     finally:
         signal.alarm(0)
 
@@ -87,12 +94,9 @@ def job(given: tuple[str, int, int, int]) -> dict[str, Any]:
     wrong: list[dict[str, Any]] = []
     for kind, left, right, witness in pairs(mode, number, count):
         start = time.perf_counter()
-        verdict = limited(left, right, limit)
-        status = "out of time" if verdict is None else verdict.status
-        if verdict is not None and verdict.proved:
-            status = "proved"
+        status, verdict = limited(left, right, limit)
         seconds = time.perf_counter() - start
-        bad = status == ("proved" if mode == "different" else "refuted")
+        bad = status.startswith("raised") or status == ("proved" if mode == "different" else "refuted")
         if bad and witness is not None and witness.overflow and verdict is not None and "no overflow of integers" in verdict.assuming:
             status, bad = "proved, but for overflow", False  # what the verdict says is not so, and so is what it takes for granted
         rows.append((kind, status, seconds))
@@ -100,7 +104,7 @@ def job(given: tuple[str, int, int, int]) -> dict[str, Any]:
             said = "" if witness is None else (f"{witness.output}: {witness.left!r} and {witness.right!r} at {dict(witness.binding)}, " + ", ".join(
                 f"{k} = {v.ravel()[:12].tolist()}" for k, v in witness.values.items()))
             wrong.append({"number": number, "kind": kind, "left": print_graph(left), "right": print_graph(right), "witness": said,
-                          "verdict": "" if verdict is None else verdict.show()})
+                          "verdict": status if verdict is None else verdict.show()})
     return {"number": number, "rows": rows, "wrong": wrong}
 
 
@@ -114,9 +118,8 @@ def examples(limit: int) -> int:
     for name in names():
         left, right = pair(name)
         start = time.perf_counter()
-        verdict = limited(left, right, limit)
+        status, verdict = limited(left, right, limit)
         seconds = time.perf_counter() - start
-        status = "out of time" if verdict is None else "proved" if verdict.proved else verdict.status
         counts[status] += 1
         late += [name] if seconds > SECONDS else []
         reason = "" if verdict is None or verdict.proved else verdict.show() if status == "refuted" else verdict.reason
@@ -124,7 +127,8 @@ def examples(limit: int) -> int:
     total = sum(counts.values())
     print(f"{total} pairs: " + ", ".join(f"{v} {k}" for k, v in counts.most_common()) + f"; {counts['proved'] / total:.0%} proved; "
           f"above {SECONDS:g} s: {', '.join(late) or 'none'}")
-    return 1 if counts["refuted"] or counts["proved"] < PROVED * total or late else 0
+    raised = sum(v for k, v in counts.items() if k.startswith("raised"))
+    return 1 if raised or counts["refuted"] or counts["proved"] < PROVED * total or late else 0
 
 
 def main() -> int:
