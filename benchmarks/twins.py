@@ -4,11 +4,11 @@
     python benchmarks/twins.py equal [--twins 5000] …
     python benchmarks/twins.py examples
 
-*different*: boundary mutants of random graphs and of small models (tests/meaning/boundary_mutants.py), each with inputs at which the
-float64 interpreter shows the difference; none may be proved. *equal*: the same graphs with a node written otherwise, rules applied,
-composites written out; none may be refuted. *examples*: the pairs of examples/equality; none may be refuted, at least 60 %
-are to be proved, each in less than 2 s. Prints verdicts by kind, and each wrong one as two .tg texts; the exit code is 1 when
-there is one. --store keeps what is done, one line per graph, and the same command goes on from there.
+*different*: boundary mutants of random graphs and of small models (tests/meaning/boundary_mutants.py), each with inputs at which
+the float64 interpreter shows the difference; none may be proved. *equal*: the same graphs with a node written otherwise, rules
+applied, composites written out; none may be refuted. *examples*: the pairs of examples/equality; none may be refuted, at least
+60 % are to be proved, each in less than 2 s. Prints verdicts by kind, and each wrong one as two .tg texts; the exit code is 1
+when there is one. --store keeps what is done, one line per graph, and the same command goes on from there.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from benchmarks.arguments import at_least, new_file
+from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.meaning.equality import Verdict, equal
 from tests.meaning.boundary_mutants import twins
@@ -66,16 +67,16 @@ def limited(left: Any, right: Any, seconds: int) -> tuple[str, Verdict | None]:
         signal.alarm(0)
 
 
-def graph_of(number: int) -> tuple[str, Any]:
+def graph_of(number: int) -> Graph:
     if number % MODEL_SHARE == MODEL_SHARE - 1:
-        found = list(models().items())
+        found = list(models().values())
         return found[number // MODEL_SHARE % len(found)]
-    return f"random graph {number}", random_graph(number)
+    return random_graph(number)
 
 
 def pairs(mode: str, number: int, count: int) -> Iterator[tuple[str, Any, Any, Any]]:
     """kind, both graphs, and the witness of a mutant."""
-    name, graph = graph_of(number)
+    graph = graph_of(number)
     if mode == "different":
         for twin in twins(graph, number, count):
             yield twin.kind, twin.left, twin.right, twin.witness
@@ -97,14 +98,37 @@ def job(given: tuple[str, int, int, int]) -> dict[str, Any]:
         status, verdict = limited(left, right, limit)
         seconds = time.perf_counter() - start
         bad = status.startswith("raised") or status == ("proved" if mode == "different" else "refuted")
-        if bad and witness is not None and witness.overflow and verdict is not None and "no overflow of integers" in verdict.assuming:
-            status, bad = "proved, but for overflow", False  # what the verdict says is not so, and so is what it takes for granted
+        if (
+            bad
+            and witness is not None
+            and witness.overflow
+            and verdict is not None
+            and "no overflow of integers" in verdict.assuming
+        ):
+            status, bad = (
+                "proved, but for overflow",
+                False,
+            )  # what the verdict says is not so, and so is what it takes for granted
         rows.append((kind, status, seconds))
         if bad:
-            said = "" if witness is None else (f"{witness.output}: {witness.left!r} and {witness.right!r} at {dict(witness.binding)}, " + ", ".join(
-                f"{k} = {v.ravel()[:12].tolist()}" for k, v in witness.values.items()))
-            wrong.append({"number": number, "kind": kind, "left": print_graph(left), "right": print_graph(right), "witness": said,
-                          "verdict": status if verdict is None else verdict.show()})
+            said = (
+                ""
+                if witness is None
+                else (
+                    f"{witness.output}: {witness.left!r} and {witness.right!r} at {dict(witness.binding)}, "
+                    + ", ".join(f"{k} = {v.ravel()[:12].tolist()}" for k, v in witness.values.items())
+                )
+            )
+            wrong.append(
+                {
+                    "number": number,
+                    "kind": kind,
+                    "left": print_graph(left),
+                    "right": print_graph(right),
+                    "witness": said,
+                    "verdict": status if verdict is None else verdict.show(),
+                }
+            )
     return {"number": number, "rows": rows, "wrong": wrong}
 
 
@@ -125,8 +149,12 @@ def examples(limit: int) -> int:
         reason = "" if verdict is None or verdict.proved else verdict.show() if status == "refuted" else verdict.reason
         print(f"{status:12} {seconds:6.2f} s  {name:36} {reason}", flush=True)
     total = sum(counts.values())
-    print(f"{total} pairs: " + ", ".join(f"{v} {k}" for k, v in counts.most_common()) + f"; {counts['proved'] / total:.0%} proved; "
-          f"above {SECONDS:g} s: {', '.join(late) or 'none'}")
+    print(
+        f"{total} pairs: "
+        + ", ".join(f"{v} {k}" for k, v in counts.most_common())
+        + f"; {counts['proved'] / total:.0%} proved; "
+        f"above {SECONDS:g} s: {', '.join(late) or 'none'}"
+    )
     raised = sum(v for k, v in counts.items() if k.startswith("raised"))
     return 1 if raised or counts["refuted"] or counts["proved"] < PROVED * total or late else 0
 
@@ -144,7 +172,7 @@ def main() -> int:
     if given.mode == "examples":
         return examples(given.limit)
     wanted = given.twins or (10_000 if given.mode == "different" else 5_000)
-    each = math.ceil(wanted / given.graphs * 1.25)          # some graphs have few edges
+    each = math.ceil(wanted / given.graphs * 1.25)  # some graphs have few edges
     done: dict[int, dict[str, Any]] = {}
     if given.store and given.store.exists():
         done = {row["number"]: row for row in map(json.loads, given.store.read_text().splitlines())}
@@ -157,13 +185,21 @@ def main() -> int:
                 with given.store.open("a") as file:
                     file.write(json.dumps(row) + "\n")
             for wrong in row["wrong"]:
-                print(f"WRONG, graph {wrong['number']}, {wrong['kind']}\n{wrong['left']}--- and\n{wrong['right']}--- {wrong['witness']}\n"
-                      f"{wrong['verdict']}\n", flush=True)
+                print(
+                    f"WRONG, graph {wrong['number']}, {wrong['kind']}\n{wrong['left']}--- and\n{wrong['right']}"
+                    f"--- {wrong['witness']}\n"
+                    f"{wrong['verdict']}\n",
+                    flush=True,
+                )
             if sys.stderr.isatty() or len(done) % 25 == 0:
                 count = sum(len(r["rows"]) for r in done.values())
                 bad = sum(len(r["wrong"]) for r in done.values())
-                print(f"\r{len(done)} of {given.graphs} graphs, {count} twins, {bad} wrong, {time.perf_counter() - begin:.0f} s",
-                      end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
+                print(
+                    f"\r{len(done)} of {given.graphs} graphs, {count} twins, {bad} wrong, {time.perf_counter() - begin:.0f} s",
+                    end="" if sys.stderr.isatty() else "\n",
+                    file=sys.stderr,
+                    flush=True,
+                )
     return report(list(done.values()), wanted)
 
 
@@ -183,8 +219,11 @@ def report(rows: list[dict[str, Any]], wanted: int) -> int:
     print(f"{'all':52}" + "".join(f"{total[s]:>14}" for s in statuses))
     wrong = sum(len(r["wrong"]) for r in rows)
     seconds.sort()
-    print(f"{len(seconds)} twins of {len(rows)} graphs, {wrong} wrong; seconds for a verdict: median {seconds[len(seconds) // 2]:.3f}, "
-          f"99 % {seconds[int(len(seconds) * 0.99)]:.2f}, most {seconds[-1]:.1f}")
+    print(
+        f"{len(seconds)} twins of {len(rows)} graphs, {wrong} wrong; seconds for a verdict: "
+        f"median {seconds[len(seconds) // 2]:.3f}, "
+        f"99 % {seconds[int(len(seconds) * 0.99)]:.2f}, most {seconds[-1]:.1f}"
+    )
     if len(seconds) < wanted:
         print(f"fewer than the {wanted} that were asked for")
     return 1 if wrong or len(seconds) < wanted else 0

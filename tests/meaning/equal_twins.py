@@ -74,14 +74,28 @@ def of_numbers(r: random.Random, n: Node) -> Iterator[Edge]:
     axis = r.randrange(n.rank)
     size = n.shape[axis]
     whole = [(0, s, 1) for s in n.shape]
-    yield Edge("moves: padded and sliced", n, atomic.slice(atomic.pad(n, [(2, 1) if k == axis else (0, 0) for k in range(n.rank)], 5.0),
-                                                           [(2, s + 2, 1) if k == axis else (0, s, 1) for k, s in enumerate(n.shape)]))
+    yield Edge(
+        "moves: padded and sliced",
+        n,
+        atomic.slice(
+            atomic.pad(n, [(2, 1) if k == axis else (0, 0) for k in range(n.rank)], 5.0),
+            [(2, s + 2, 1) if k == axis else (0, s, 1) for k, s in enumerate(n.shape)],
+        ),
+    )
     yield Edge("moves: gathered in order", n, tg.gather(n, atomic.iota((size,), 0, tg.i32), axis=axis))
     yield Edge("sums: flipped", n.sum(axis), tg.flip(n, axes=axis).sum(axis))
     yield Edge("sums: scaled", (n * 3.0).sum(axis), n.sum(axis) * 3.0)
-    yield Edge("sums: padded with zeros", n.sum(axis), atomic.pad(n, [(1, 2) if k == axis else (0, 0) for k in range(n.rank)], 0.0).sum(axis))
-    yield Edge("sums: even and odd places", n.sum(axis), tg.where(tg.equals(tg.bit_and(atomic.iota(n.shape, axis), 1), 0), n, 0.0).sum(
-        axis) + tg.where(tg.equals(tg.bit_and(atomic.iota(n.shape, axis), 1), 0), 0.0, n).sum(axis))
+    yield Edge(
+        "sums: padded with zeros",
+        n.sum(axis),
+        atomic.pad(n, [(1, 2) if k == axis else (0, 0) for k in range(n.rank)], 0.0).sum(axis),
+    )
+    yield Edge(
+        "sums: even and odd places",
+        n.sum(axis),
+        tg.where(tg.equals(tg.bit_and(atomic.iota(n.shape, axis), 1), 0), n, 0.0).sum(axis)
+        + tg.where(tg.equals(tg.bit_and(atomic.iota(n.shape, axis), 1), 0), 0.0, n).sum(axis),
+    )
     yield Edge("max: moved", n.max(axis), (n + 2.0).max(axis) - 2.0)
     yield Edge("max: mirrored", n.max(axis), -tg.reduce_min(-n, axis))
     yield Edge("softmax: moved", tg.softmax(n), tg.softmax(n - 3.0))
@@ -96,7 +110,9 @@ def of_numbers(r: random.Random, n: Node) -> Iterator[Edge]:
         m = n.max(axis)
         total = tg.exp(n - tg.reshape(m, a.shape)).sum(axis)
         am, bm = a.max(axis), b.max(axis)
-        merged = tg.exp(a - tg.reshape(am, a.shape)).sum(axis) * tg.exp(am - m) + tg.exp(b - tg.reshape(bm, a.shape)).sum(axis) * tg.exp(bm - m)
+        merged = tg.exp(a - tg.reshape(am, a.shape)).sum(axis) * tg.exp(am - m) + tg.exp(b - tg.reshape(bm, a.shape)).sum(
+            axis
+        ) * tg.exp(bm - m)
         yield Edge("softmax: merged sums of exponentials", total, merged)
     yield Edge("norm: written out", tg.rms_norm(n), n / tg.sqrt(tg.mean(n * n, axes=n.rank - 1, keepdims=True) + 1e-6))
 
@@ -123,7 +139,9 @@ def of_integers(r: random.Random, n: Node) -> Iterator[Edge]:
     yield Edge("division: quotient and remainder", n, (n // k) * k + tg.mod(n, k))
     yield Edge("division: in two steps", n // 12, (n // 3) // 4)
     yield Edge("comparison: the next threshold", tg.less(n, k), tg.less_equal(n, k - 1))
-    yield Edge("comparison: neither less nor more", tg.equals(n, _fill(k, n)), tg.bit_and(tg.less_equal(n, k), tg.less_equal(k, n)))
+    yield Edge(
+        "comparison: neither less nor more", tg.equals(n, _fill(k, n)), tg.bit_and(tg.less_equal(n, k), tg.less_equal(k, n))
+    )
     yield Edge("order: max by selection", tg.maximum(n, other), tg.where(tg.less(n, other), other, n))
     yield Edge("order: max and min", tg.maximum(n, other) + tg.minimum(n, other), n + other)
     yield Edge("polynomial modulo 2^k", n * n, n * n + n * (n + 1) * _fill(1 << (bits - 1) if low == 0 else low, n))
@@ -131,8 +149,11 @@ def of_integers(r: random.Random, n: Node) -> Iterator[Edge]:
         x = tg.cast(n, tg.f32)
         yield Edge("cast: there and back", n, tg.cast(x, n.dtype))
         yield Edge("cast: a threshold behind a float", tg.less(n, k), tg.less(x, k - 0.5))
-        yield Edge("cast: a half, floored", tg.cast(n // 2, tg.i32) if bits < 32 else n // 2, tg.cast(
-            tg.floor(x * 0.5), tg.i32 if bits < 32 else n.dtype))
+        yield Edge(
+            "cast: a half, floored",
+            tg.cast(n // 2, tg.i32) if bits < 32 else n // 2,
+            tg.cast(tg.floor(x * 0.5), tg.i32 if bits < 32 else n.dtype),
+        )
     if bits < 32:
         wide = tg.cast(n, tg.i32)
         yield Edge("cast: wider and back", n, tg.cast(wide, n.dtype))
@@ -146,8 +167,11 @@ def of_integers(r: random.Random, n: Node) -> Iterator[Edge]:
         yield Edge("bits: cast is bitcast", tg.cast(n, other_sign), tg.bitcast(n, other_sign))
         yield Edge("bits: bitcast and back", n, tg.bitcast(tg.bitcast(n, other_sign), n.dtype))
     if n.rank and bits == 32:
-        yield Edge("bits: through floats", n, tg.bitcast(tg.bitcast(n, tg.f32), n.dtype)) if False else Edge(
-            "bits: through bytes", n, tg.bitcast(tg.bitcast(n, tg.u8), n.dtype))
+        yield (
+            Edge("bits: through floats", n, tg.bitcast(tg.bitcast(n, tg.f32), n.dtype))
+            if False
+            else Edge("bits: through bytes", n, tg.bitcast(tg.bitcast(n, tg.u8), n.dtype))
+        )
 
 
 def of_truths(r: random.Random, n: Node) -> Iterator[Edge]:
@@ -177,9 +201,18 @@ def of_structure(r: random.Random, n: Node) -> Iterator[Edge]:
     if n.op.name == "gather" and n.inputs[0].rank == 1 and n.dtype.kind == "float":
         table, index = n.inputs
         hot = tg.one_hot(tg.cast(index, tg.i32), size=table.shape[0])
-        yield Edge("lookup: by one-hot rows", n, atomic.sum(hot * table, index.rank)) if index.dtype.itemsize < 4 or index.dtype == tg.i32 else Edge(
-            "lookup: doubled", n, tg.gather(table * 2.0, index, axis=0) * 0.5)
-    if n.op.name == "scatter" and n.attrs["mode"] == "add" and n.inputs[0].rank == 1 and n.inputs[1].rank == 1 and n.inputs[1].dtype == tg.i32:
+        yield (
+            Edge("lookup: by one-hot rows", n, atomic.sum(hot * table, index.rank))
+            if index.dtype.itemsize < 4 or index.dtype == tg.i32
+            else Edge("lookup: doubled", n, tg.gather(table * 2.0, index, axis=0) * 0.5)
+        )
+    if (
+        n.op.name == "scatter"
+        and n.attrs["mode"] == "add"
+        and n.inputs[0].rank == 1
+        and n.inputs[1].rank == 1
+        and n.inputs[1].dtype == tg.i32
+    ):
         base, index, updates = n.inputs
         size = base.shape[0]
         places = tg.expand(tg.reshape(atomic.iota((size,), 0, tg.i32), (size, 1)), (size, index.shape[0]))
@@ -244,7 +277,7 @@ def rule_twin(number: int, seed: int) -> EqualTwin | None:
             drawn = draw_instance(rule, rng)
         except TensorGraphsError:
             continue
-        except Exception as error:                          # admission's private "this draw does not fit"
+        except Exception as error:  # admission's private "this draw does not fit"
             if type(error).__name__ != "_NoInstance":
                 raise
             continue
@@ -267,7 +300,9 @@ def rule_twin(number: int, seed: int) -> EqualTwin | None:
 
 def _made_of(r: random.Random, leaf: Node) -> Node:
     if leaf.dtype.kind == "float":
-        return r.choice([lambda: leaf, lambda: leaf + 1.0, lambda: leaf * leaf, lambda: tg.tanh(leaf), lambda: -leaf, lambda: tg.relu(leaf)])()
+        return r.choice(
+            [lambda: leaf, lambda: leaf + 1.0, lambda: leaf * leaf, lambda: tg.tanh(leaf), lambda: -leaf, lambda: tg.relu(leaf)]
+        )()
     if leaf.dtype.is_integer:
         return r.choice([lambda: leaf, lambda: leaf + 1, lambda: tg.bit_xor(leaf, 3)])()
     return r.choice([lambda: leaf, lambda: tg.logical_not(leaf)])()

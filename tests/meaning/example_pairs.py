@@ -1,4 +1,4 @@
-"""example_pairs: the pairs of examples/equality, and how their sides are held to agree: ties, ends of dtypes, all values of a byte."""
+"""example_pairs: the pairs of examples/equality, and how their sides are compared: ties, ends of dtypes, all bytes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,16 @@ def pair(name: str) -> tuple[tg.Graph, tg.Graph]:
 
 def _floats(rng: np.random.Generator, shape: tuple[int, ...], style: str) -> np.ndarray:
     size = int(np.prod(shape))
-    made = {"normal": lambda: rng.standard_normal(size), "ties": lambda: rng.integers(-6, 7, size) * 0.5,
-            "whole": lambda: rng.integers(-9, 10, size).astype(float), "constant": lambda: np.full(size, float(rng.integers(-3, 4))),
-            "large": lambda: rng.choice([-3e9, -4096.0, -256.5, -128.5, -128.0, 0.5, 127.0, 127.5, 255.5, 256.0, 4096.0, 3e9], size),
-            "zero": lambda: np.zeros(size)}[style]()
+    made = {
+        "normal": lambda: rng.standard_normal(size),
+        "ties": lambda: rng.integers(-6, 7, size) * 0.5,
+        "whole": lambda: rng.integers(-9, 10, size).astype(float),
+        "constant": lambda: np.full(size, float(rng.integers(-3, 4))),
+        "large": lambda: rng.choice(
+            [-3e9, -4096.0, -256.5, -128.5, -128.0, 0.5, 127.0, 127.5, 255.5, 256.0, 4096.0, 3e9], size
+        ),
+        "zero": lambda: np.zeros(size),
+    }[style]()
     return made.astype(np.float32).astype(np.float64).reshape(shape)
 
 
@@ -43,7 +49,9 @@ def _integers(rng: np.random.Generator, node: Node, shape: tuple[int, ...], styl
         return rng.integers(low, high, shape, endpoint=True, dtype=node.dtype.numpy)
     if style == "large":
         ends = [low, low + 1, high, high - 1, 0, 1, high // 2, high // 2 + 1]
-        return np.array([ends[int(k)] for k in rng.integers(0, len(ends), int(np.prod(shape)))], dtype=node.dtype.numpy).reshape(shape)
+        return np.array(
+            [ends[int(k)] for k in rng.integers(0, len(ends), int(np.prod(shape)))], dtype=node.dtype.numpy
+        ).reshape(shape)
     return rng.integers(max(low, -4), min(high, 12), shape, endpoint=True, dtype=node.dtype.numpy)
 
 
@@ -61,22 +69,32 @@ def disagreement(left: tg.Graph, right: tg.Graph, seed: int = 0, rounds: int = 2
         rng = np.random.default_rng([seed, number])
         high = max((r[1] for r in ranges.values()), default=0)
         every = len(bytes_) == len(leaves) and high >= 65536 and number < 2
-        at = {name: 65536 if every else min(max(low, (7, 1, 64, 2, 5, 33)[number % 6]), top) for name, (low, top) in ranges.items()}
+        at = {
+            name: 65536 if every else min(max(low, (7, 1, 64, 2, 5, 33)[number % 6]), top)
+            for name, (low, top) in ranges.items()
+        }
         shapes = {name: tuple(int(s) for s in node.type.at(at).shape) for name, node in leaves.items()}
         values: dict[Node, np.ndarray] = {}
         for name, node in leaves.items():
             shape = shapes[name]
-            if every:                                       # all pairs of bytes
+            if every:  # all pairs of bytes
                 grid = np.arange(65536)
-                values[node] = ((grid // 256 if node is bytes_[-1] and len(bytes_) > 1 else grid % 256).astype(np.uint8)).view(node.dtype.numpy)
+                values[node] = ((grid // 256 if node is bytes_[-1] and len(bytes_) > 1 else grid % 256).astype(np.uint8)).view(
+                    node.dtype.numpy
+                )
             else:
-                values[node] = (rng.integers(0, 2, shape).astype(np.bool_) if node.dtype.kind == "bool" else
-                                _integers(rng, node, shape, style) if node.dtype.is_integer else _floats(rng, shape, style))
+                values[node] = (
+                    rng.integers(0, 2, shape).astype(np.bool_)
+                    if node.dtype.kind == "bool"
+                    else _integers(rng, node, shape, style)
+                    if node.dtype.is_integer
+                    else _floats(rng, shape, style)
+                )
                 if node.dtype == tg.bf16:
                     values[node] = np.round(values[node])
                     values[node][np.abs(values[node]) > 128] = 128.0
         results = evaluate(roots, values, at)
-        for x, y in zip(results[:len(left.roots)], results[len(left.roots):], strict=True):
+        for x, y in zip(results[: len(left.roots)], results[len(left.roots) :], strict=True):
             if x.shape != y.shape or x.dtype != y.dtype:
                 return f"{x.dtype}{x.shape} and {y.dtype}{y.shape}"
             with np.errstate(all="ignore"):

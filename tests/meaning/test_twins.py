@@ -21,17 +21,17 @@ from tests.meaning.twin_graphs import models, random_graph
 X = tg.input("x", (tg.dim("n", 1, 64),))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_boundary_mutant_of_a_random_graph_is_proved(seed: int) -> None:
     judged = 0
-    for twin in twins(random_graph(seed), seed, 8):
+    for twin in twins(random_graph(seed), seed, 5):
         verdict = equal(twin.left, twin.right)
         assert not verdict.proved, (twin.kind, twin.witness, verdict.show())
         judged += 1
-    assert judged >= 4
+    assert judged >= 3
 
 
-@pytest.mark.parametrize("name", ["window", "alibi", "rope table", "decode mask"])
+@pytest.mark.parametrize("name", ["window", "alibi", "decode mask"])
 def test_no_boundary_mutant_of_a_model_is_proved(name: str) -> None:
     found = list(twins(models()[name], 1, 3))
     assert found
@@ -44,15 +44,23 @@ def test_a_witness_is_what_the_interpreter_gives() -> None:
     twin = next(islice(twins(random_graph(2), 2, 1), 1))
     seen = twin.witness
     given = {name: seen.values[name] for name in {**twin.left.inputs, **twin.right.inputs}}
-    results = [interpret(g, {k: v for k, v in given.items() if k in g.inputs},
-                         dims={k: v for k, v in seen.binding.items() if k in g.dims}) for g in (twin.left, twin.right)]
+    results = [
+        interpret(
+            g, {k: v for k, v in given.items() if k in g.inputs}, dims={k: v for k, v in seen.binding.items() if k in g.dims}
+        )
+        for g in (twin.left, twin.right)
+    ]
     name = seen.output.partition("[")[0]
     left, right = ({**r.outputs, **r.updates}[name] for r in results)
     assert (left != right).any()
 
 
 def test_there_is_no_witness_for_what_is_the_same() -> None:
-    for left, right in ((X + X, X * 2.0), (tg.exp(X), tg.exp(X - 1.0) * float(np.e)), (tg.floor(X * 3.0 * (1 / 3)), tg.floor(X * (1 / 3) * 3.0))):
+    for left, right in (
+        (X + X, X * 2.0),
+        (tg.exp(X), tg.exp(X - 1.0) * float(np.e)),
+        (tg.floor(X * 3.0 * (1 / 3)), tg.floor(X * (1 / 3) * 3.0)),
+    ):
         assert witness(tg.graph(left), tg.graph(right), Edge("none", left, right), None, 0) is None
 
 
@@ -66,7 +74,7 @@ def test_there_is_a_witness_for_a_tie_and_for_one_integer() -> None:
     assert one is not None and (one.values["i"] == 123456).any()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_equal_twin_is_refuted(seed: int) -> None:
     found = [*equal_twins(random_graph(seed), seed, 6), *(rule_twin(k, seed) for k in range(40 * seed, 40 * seed + 6))]
     for twin in found:
@@ -99,6 +107,6 @@ def test_an_example_is_listed_with_the_reason_why_it_is_equal() -> None:
 
 
 def test_no_example_of_a_sample_is_refuted() -> None:
-    for name in names()[::16]:
+    for name in names()[::24]:
         verdict = equal(*pair(name))
         assert verdict.status != "refuted", (name, verdict.show())
