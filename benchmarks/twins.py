@@ -165,7 +165,7 @@ def main() -> int:
     parser.add_argument("--twins", type=at_least(1), default=None, help="how many are judged (default: 10000, equal: 5000)")
     parser.add_argument("--graphs", type=at_least(1), default=500, help="of how many graphs (default: %(default)s)")
     parser.add_argument("--seed", type=at_least(0), default=0, help="of the first graph; each has the next one")
-    parser.add_argument("--limit", type=at_least(1), default=20, help="seconds of processor time for one verdict (default: %(default)s)")
+    parser.add_argument("--limit", type=at_least(1), default=20, help="processor seconds for one verdict (default: %(default)s)")
     parser.add_argument("--processes", type=at_least(1), default=1)
     parser.add_argument("--store", type=new_file, help="what is done, one JSON line per graph; goes on from there")
     given = parser.parse_args()
