@@ -7,10 +7,13 @@ was computed on the way does to it, to first order, as if roundings were indepen
 adds u · |result| in the dtype as it is written; a sum adds what its partial sums lose in f32 or wider:
 
     x · y     √((x·δy)² + (y·δx)² + (δx·δy)²)          x + y    √(δx² + δy²)
-    Σ xᵢ      √(Σ δxᵢ² + u² · (n − 1)/2 · Σ xᵢ²)       f(x)     |f′(x)| · δx; exact where values are only chosen and moved
+    Σ xᵢ      √(Σ δxᵢ² + u² · ((n − 1)/2 · Σ xᵢ² + n/3 · (Σ xᵢ)²))
+    f(x)      |f′(x)| · δx; exact where values are only chosen and moved
 
-The sum's second term is the mean of the squares of its partial sums, in any order, for terms of random signs. It is what tells
-cancellation from a mistake: where terms of size 1 leave 1e-4, an error of 1e-7 is a relative 1e-3, and a rounding or two.
+The sum's second term is the mean of the squares of its partial sums, in any order: those of terms of random signs, and of what they
+have in common (terms of one sign, added in turn, lose n/3 times as much). It is what tells cancellation from a mistake: where terms
+of size 1 leave 1e-4, an error of 1e-7 is a relative 1e-3, and a rounding or two. Products of two errors in a sum are added as they
+are: the squares of x − mean(x) all have the error of one mean.
 
 Source: running error analysis, Higham, Accuracy and Stability of Numerical Algorithms, SIAM 2002, section 3.3, with the square
 roots of Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, in the place of worst cases: those grow like n, and would explain
@@ -139,10 +142,11 @@ def _scales_exactly(x: Known) -> bool:
     return distinct.size == 1 and abs(float(np.frexp(distinct.flat[0])[0])) == 0.5
 
 
-def _lost(n: At) -> float:
-    """How much of the sum of the squares of its terms a sum adds to the square of its error."""
-    terms = math.prod(int(n.input_types[0].shape[i]) for i in n.attrs["axes"])
-    return min(unit_roundoff(n.dtype), unit_roundoff(f32)) ** 2 * max(0, min(terms, TERMS) - 1) / 2
+def _lost(n: At) -> tuple[float, float]:
+    """How much of the sum of the squares of its terms, and of its own square, a sum adds to the square of its error."""
+    terms = min(math.prod(int(n.input_types[0].shape[i]) for i in n.attrs["axes"]), TERMS)
+    square = min(unit_roundoff(n.dtype), unit_roundoff(f32)) ** 2
+    return square * max(0, terms - 1) / 2, square * terms / 3
 
 
 def _squares(x: Array) -> tuple[Array, float]:
@@ -301,8 +305,9 @@ class Errors:
             return Known(value)
         if x.value.size == value.size:                                          # of one term each
             return Known(value, None if x.error is None else np.reshape(x.error, n.shape))
-        top = _top(x.value, axes)                                               # so that squares do not overflow
-        square = _lost(n) * np.sum(np.square(x.value / top), axis=axes, keepdims=True)
+        top, (apart, together) = _top(x.value, axes), _lost(n)                  # so that squares do not overflow
+        square = apart * np.sum(np.square(x.value / top), axis=axes, keepdims=True)
+        square = square + together * np.square(np.sum(x.value / top, axis=axes, keepdims=True))
         if x.error is not None:
             square = square + np.sum(np.square(x.error / top), axis=axes, keepdims=True)
         return self.done(n, value, np.reshape(np.sqrt(square) * top, n.shape))
@@ -316,10 +321,13 @@ class Errors:
             (squares, top), (others, another) = _squares(a), _squares(b)
             return np.asarray(np.sqrt(_contracted(squares, others, axes)) * top * another)
 
-        error = math.sqrt(unit_roundoff(x.n.dtype) ** 2 + _lost(n)) * added(x.x.value, x.y.value)
+        value, (apart, together) = _contracted(x.x.value, x.y.value, axes), _lost(n)
+        error = np.hypot(math.sqrt(unit_roundoff(x.n.dtype) ** 2 + apart) * added(x.x.value, x.y.value),
+                         math.sqrt(together) * np.abs(value))
         for a, b in x.parts():
-            error = np.hypot(error, added(a, b))
-        return self.done(n, _contracted(x.x.value, x.y.value, axes), error)
+            both = a is x.x.error and b is x.y.error
+            error = np.hypot(error, _contracted(np.abs(a), np.abs(b), axes) if both else added(a, b))
+        return self.done(n, value, error)
 
     def reduce_max(self, n: At, x: Known) -> Known:
         value = self.real.reduce_max(n, x.value)

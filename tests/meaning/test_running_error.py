@@ -47,7 +47,16 @@ def test_a_sum_loses_a_rounding_of_what_is_added_up_however_much_cancels() -> No
     a = np.array([[1.0, 1e-4, -1.0], [1.0, 1e-4, 1.0]], np.float32)
     found = errors(tg.sum(x(2, 3), axes=1), x=a)
     assert found[0] == pytest.approx(U * np.sqrt(2), rel=1e-3)                  # √(½ (n − 1) Σ x²)
-    assert found[1] == pytest.approx(U * np.sqrt(2 + 4), rel=1e-3)              # and the rounding of the result
+    assert found[1] == pytest.approx(U * np.sqrt(2 + 4 + 4), rel=1e-3)          # and n/3 (Σ x)², and the rounding of the result
+
+
+def test_terms_of_one_sign_lose_more_and_the_squares_of_what_one_mean_has_moved_are_moved_together() -> None:
+    """A row of one number, added in turn: the mean is off, and so is the variance, which is 0."""
+    values = np.full((1, 128), 0.7, np.float32)
+    mean = np.cumsum(values, axis=1, dtype=np.float32)[:, -1] / np.float32(128)
+    deviation = np.abs(mean.astype(float) - values[0, 0])
+    assert 0 < deviation < ROUNDINGS * errors(tg.mean(x(1, 128), axes=1), x=values)
+    assert deviation ** 2 < ROUNDINGS * errors(tg.var(x(1, 128), axes=1), x=values)
 
 
 def test_a_dot_has_the_running_error_of_its_definition_though_no_product_is_stored() -> None:
@@ -55,7 +64,7 @@ def test_a_dot_has_the_running_error_of_its_definition_though_no_product_is_stor
     y = tg.input("z", (4, 30, 3), tg.f32)
     in_one = errors(tg.dot(x(4, 5, 30), y), x=a, z=b)
     rows, columns = a[:, :, None, :].astype(float), np.swapaxes(b, 1, 2)[:, None].astype(float)
-    by_hand = np.sqrt(((1 + 29 / 2) * (rows * columns) ** 2).sum(axis=-1) + (rows * columns).sum(axis=-1) ** 2) * U
+    by_hand = np.sqrt(((1 + 29 / 2) * (rows * columns) ** 2).sum(axis=-1) + (1 + 30 / 3) * (rows * columns).sum(axis=-1) ** 2) * U
     np.testing.assert_allclose(in_one, by_hand, rtol=1e-9)
 
 
@@ -170,7 +179,7 @@ def test_products_with_fractions_of_so_many_bits_do_not_pass_for_f32(kept: int, 
     assert not measure((cut[0] @ cut[1]).astype(np.float32), ref, tg.f32, rounding=moves).within(1e-4)
     assert measure((a @ b), ref, tg.f32, rounding=moves).within(1e-5)
     rms = np.sqrt(np.mean(ref ** 2))
-    assert (ROUNDINGS * moves < 0.3 * 1e-4 * rms).all()
+    assert (ROUNDINGS * moves < 0.4 * 1e-4 * np.maximum(rms, np.abs(ref))).all()
 
 
 def test_a_sum_that_is_kept_in_bfloat16_does_not_pass_for_f32() -> None:
