@@ -5,6 +5,7 @@
 # make fix    let ruff repair what it can
 # make snapshots  rewrite the reviewed plans and sources under tests/**/snapshots; say in the commit why they moved
 # make conformance  rewrite docs/conformance: what each backend computes rightly, op by op and dtype by dtype (two minutes)
+# make fuzz   half an hour of what `make test` runs small samples of: proofs, wrong kernels, verdicts (SEEDS=1, TWINS=2000)
 # make clean  remove .venv and caches
 #
 # No C compiler is needed: without one the native kernels are missing, and `explain` says so.
@@ -18,7 +19,7 @@ SETUP := $(VENV)/.setup-done
 TEST_SETUP := $(VENV)/.test-setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint fix snapshots conformance clean
+.PHONY: help setup run test fuzz lint fix snapshots conformance clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -49,6 +50,16 @@ lint: $(TEST_SETUP)
 
 test: lint
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=15
+
+SEEDS ?= 1
+TWINS ?= 2000
+
+fuzz: $(TEST_SETUP)
+	$(BIN)/python benchmarks/twins.py examples
+	$(BIN)/python benchmarks/twins.py different --twins $(TWINS) --processes $(JOBS)
+	$(BIN)/python benchmarks/twins.py equal --twins $(TWINS) --processes $(JOBS)
+	$(BIN)/python benchmarks/wrong_kernels_at_random.py --seeds $(SEEDS)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/verdict_stability.py --seeds $(SEEDS)0
 
 fix: $(TEST_SETUP)
 	$(BIN)/ruff check --fix .

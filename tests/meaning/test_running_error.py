@@ -72,7 +72,7 @@ def test_a_dot_has_the_running_error_of_its_definition_though_no_product_is_stor
     lambda x: tg.sum(x, axes=1), lambda x: tg.mean(x, axes=1), lambda x: tg.var(x, axes=1), tg.softmax, tg.log_softmax,
     tg.layer_norm, tg.rms_norm, lambda x: tg.sum(tg.exp(x) - 1.0, axes=1), lambda x: tg.sigmoid(tg.sum(x, axes=1)),
     lambda x: tg.dot(x, x.T)],
-    ids=str)
+    ids=("sum", "mean", "var", "softmax", "log_softmax", "layer_norm", "rms_norm", "sum of exp − 1", "sigmoid of a sum", "dot"))
 def test_a_graph_that_is_rounded_at_every_node_is_off_by_about_its_running_error(make) -> None:
     node = make(x(200, 6))
     graph, values = tg.graph({"y": node}), {"x": draw(200, 6)}
