@@ -125,7 +125,8 @@ class Kernel:
     sources: Sequence[str | Path] = ()
 
     def __post_init__(self) -> None:
-        if not self.module.startswith("tensor_graphs."):            # ours are read when they are asked for: importing stays quick
+        # ours are read when they are asked for: importing stays quick
+        if isinstance(self.module, str) and not self.module.startswith("tensor_graphs."):
             _ = self.identity
 
     def __repr__(self) -> str:

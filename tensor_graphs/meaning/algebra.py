@@ -312,8 +312,8 @@ class Jittered(AsWritten):
 
     JITTER = 16
 
-    def __init__(self) -> None:
-        self.rng = np.random.Generator(np.random.Philox(key=1))
+    def __init__(self, seed: int = 1) -> None:
+        self.rng = np.random.Generator(np.random.Philox(key=seed))
 
     def sum(self, n: At, x: Array) -> Array:
         if n.dtype.kind == "float":

@@ -50,13 +50,14 @@ class Result:
 
 def interpret(graph: Graph, inputs: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None,
               states: Mapping[str, Any] | None = None, dims: Mapping[str, int] | None = None, mode: Mode = "real",
-              use_direct: bool = True) -> Result:
+              use_direct: bool = True, jitter: int = 1) -> Result:
     """The outputs and state updates of a graph.
 
     inputs, parameters, states: arrays (or what numpy.asarray takes) by name; a state that is not given is zero, as when
     a session starts; further parameters are ignored. dims: sizes by name; one that is an axis of an input is found
     there. Floats come back as float64 in real mode, in their own dtype as written; no result shares memory with what
-    was given. Raises MeaningError for what is missing or does not fit, InterpreterError for undefined values.
+    was given. jitter: the seed of mode jittered. Raises MeaningError for what is missing or does not fit, InterpreterError for
+    undefined values.
     """
     given: dict[Node, Any] = {}
     for kind, declared, values in (("input", graph.inputs, inputs or {}), ("parameter", graph.parameters, parameters or {}),
@@ -74,24 +75,24 @@ def interpret(graph: Graph, inputs: Mapping[str, Any] | None = None, parameters:
     for leaf in graph.states.values():
         if leaf not in given:
             given[leaf] = np.zeros(_shape(leaf, binding), dtype=leaf.dtype.numpy)
-    found = evaluate(graph.roots, given, binding, mode, use_direct)
+    found = evaluate(graph.roots, given, binding, mode, use_direct, jitter)
     count = len(graph.outputs)
     return Result(dict(zip(graph.outputs, found[:count], strict=True)),
                   dict(zip(graph.updates, found[count:], strict=True)))
 
 
 def evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Mapping[str, int], mode: Mode = "real",
-             use_direct: bool = True) -> list[Array]:
+             use_direct: bool = True, jitter: int = 1) -> list[Array]:
     """The values of nodes, each with one output.
 
     leaf_values: an array for every input, parameter, state and argument that they need. binding: the size of each dim.
-    use_direct=False: every composite by its definition, but those that are opaque. Floats come back as float64 in real
-    mode, in their own dtype as written. Raises MeaningError, InterpreterError, DimError.
+    use_direct=False: every composite by its definition, but those that are opaque. jitter: the seed of mode jittered. Floats come
+    back as float64 in real mode, in their own dtype as written. Raises MeaningError, InterpreterError, DimError.
     """
     if mode not in ALGEBRAS:
         raise MeaningError(f"the mode is {mode!r}", fix="'real' or 'as_written'")
     with np.errstate(all="ignore"):
-        found = _Walk(leaf_values, binding, mode, use_direct).run(nodes)
+        found = _Walk(leaf_values, binding, mode, use_direct, jitter).run(nodes)
         return [_own(x, node.dtype, mode) for x, node in zip(found, nodes, strict=True)]
 
 
@@ -247,10 +248,11 @@ class _Frame:
 class _Walk:
     """One evaluation: the leaves, the sizes and the algebra that all frames share."""
 
-    def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], mode: Mode, use_direct: bool) -> None:
+    def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], mode: Mode, use_direct: bool,
+                 jitter: int = 1) -> None:
         self.leaf_values, self.binding, self.use_direct = leaf_values, binding, use_direct
         self.as_written = mode != "real"
-        self.algebra = ALGEBRAS[mode]()
+        self.algebra = Jittered(jitter) if mode == "jittered" else ALGEBRAS[mode]()
 
     def run(self, roots: Sequence[Node]) -> list[Array]:
         for root in roots:

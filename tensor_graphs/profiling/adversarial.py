@@ -38,6 +38,10 @@ SEED = 3000
 ONE_BY_ONE: tuple[Extreme, ...] = ("huge", "structured")
 """kinds of values that say something in one operand beside ordinary values in the others"""
 
+ROUNDED = 6
+"""answers with other roundings that are asked for: of two that tie but for rounding (the largest, or the only large weight of a
+softmax) each may be chosen"""
+
 SETTLED = 0.3
 """share of the error allowed by which the two answers may differ"""
 
@@ -107,11 +111,22 @@ def settled_rows(signature: Signature, point: Point, answer: Mapping[str, np.nda
     """Of each output, which rows (along its last axis) hang neither on where is rounded nor on the order in which is added."""
     graph = signature.graph
     found = {name: np.zeros(rows_of(answer[name]).shape[0], bool) for name in graph.outputs}
-    try:
-        rounded = interpret(graph, point_inputs(graph, point), dims=point.binding, mode="jittered").outputs
-    except TensorGraphsError as e:
-        log.debug("%s cannot be rounded at %s: %s", signature.title(), point, e)
-        return found
+    for jitter in range(1, 1 + ROUNDED):
+        try:
+            rounded = interpret(graph, point_inputs(graph, point), dims=point.binding, mode="jittered", jitter=jitter).outputs
+        except TensorGraphsError as e:
+            log.debug("%s cannot be rounded at %s: %s", signature.title(), point, e)
+            return {name: np.zeros_like(rows) for name, rows in found.items()}
+        for name, rows in _unmoved(signature, point, answer, limits, rounding, rounded).items():
+            found[name] = rows if jitter == 1 else found[name] & rows
+    return found
+
+
+def _unmoved(signature: Signature, point: Point, answer: Mapping[str, np.ndarray], limits: Mapping[str, float],
+             rounding: Mapping[str, np.ndarray] | None, rounded: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Of each output, which rows are the same, but for SETTLED of the error allowed, where they were rounded otherwise."""
+    graph = signature.graph
+    found = {name: np.zeros(rows_of(answer[name]).shape[0], bool) for name in graph.outputs}
     for name, node in graph.outputs.items():
         other = rows_of(rounded[name].astype(answer[name].dtype))
         limit = SETTLED * limits.get(node.dtype.name, 0.0)

@@ -47,9 +47,10 @@ def extreme_sizes(dims: Mapping[str, Dim], kind: Extreme, small: bool = False) -
 
 
 def extreme_values(rng: np.random.Generator, kind: Extreme, shape: tuple[int, ...], dtype: DType, *,
-                   positive: bool = False, first: int = 0) -> np.ndarray:
+                   positive: bool = False, first: int = 0, squared: bool = False) -> np.ndarray:
     """An array of such values; rows run along the last axis, and in a single row it is elements that take turns. positive: none is
-    below zero. first: of the structures, that of the first row (a single row has only this one)."""
+    below zero. first: of the structures, that of the first row (a single row has only this one). squared: products of two of them
+    are added, and none may overflow on the way (a variance may be added as squares, which its definition need not hold)."""
     if kind == "columns":
         turned = extreme_values(rng, "structured", (*shape[1:], *shape[:1]), dtype, positive=positive, first=first)
         return np.ascontiguousarray(np.moveaxis(turned, -1, 0)) if shape else turned
@@ -72,7 +73,7 @@ def extreme_values(rng: np.random.Generator, kind: Extreme, shape: tuple[int, ..
             even[...] = SWEEP * _bands(rng, even.shape)
             odd[...] = np.exp2(reach * _bands(rng, odd.shape)) * rng.choice([-1.0, 1.0], odd.shape)
         case "huge":
-            share = OF_WIDEST if dtype.itemsize == 8 else 1.0
+            share = OF_SQUARES if squared or dtype.itemsize == 8 else 1.0
             low, high = share * float(np.log2(dtype.smallest_normal)), share * float(np.log2(dtype.max))
             values[...] = np.exp2(low + (high - low) * (1 + _bands(rng, values.shape)) / 2) * rng.choice([-1.0, 1.0], values.shape)
             most = float(dtype.max) ** share
@@ -87,8 +88,8 @@ def extreme_values(rng: np.random.Generator, kind: Extreme, shape: tuple[int, ..
 
 STRUCTURES = 8
 
-OF_WIDEST = 0.45
-"""of the exponents of f64, as the oracle has no wider numbers to hold a product in"""
+OF_SQUARES = 0.45
+"""of the exponents (of an f32 up to 1.4e17) where products are added; of f64 always, as the oracle has no wider numbers"""
 
 
 def _structure(rng: np.random.Generator, values: np.ndarray, first: int) -> None:

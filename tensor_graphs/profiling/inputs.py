@@ -120,6 +120,18 @@ def definition_of(graph: Graph) -> Graph:
     return make_graph(dict(zip(graph.outputs, expand_all(graph.roots), strict=True)))
 
 
+@lru_cache(maxsize=1024)
+def adds_products(graph: Graph) -> bool:
+    """Whether floats that are products of two computed ones, squares among them, are added up anywhere in the definition."""
+    whole = definition_of(graph)
+    varies: set[Node] = set()
+    for node in whole.nodes:
+        if node in whole.inputs.values() or any(i in varies for i in node.inputs):
+            varies.add(node)
+    floats = [node for node in whole.nodes if node.dtype.kind == "float"]
+    return any(n.op.name == "sum" for n in floats) and any(n.op.name == "mul" and varies.issuperset(n.inputs) for n in floats)
+
+
 @lru_cache(maxsize=4096)
 def is_index(graph: Graph, name: str) -> bool:
     """Whether an integer input says where something lies: by its definition it reaches the index of a gather or scatter, or it
@@ -369,7 +381,8 @@ def _make_extreme(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> 
             rng = generator(point.seed, f"{kind} {name}")
 
             def make(shape: Shape, rng: np.random.Generator = rng, node: Node = node) -> np.ndarray:
-                return extreme_values(rng, kind, shape, node.dtype, positive=node in positive, first=point.axis)
+                return extreme_values(rng, kind, shape, node.dtype, positive=node in positive, first=point.axis,
+                                      squared=adds_products(graph))
 
             _replace(graph, point, arrays, name, make)
 

@@ -34,6 +34,7 @@ from tensor_graphs.language.text import parse_graph
 from tensor_graphs.profiling.descriptors import read_descriptor
 from tensor_graphs.profiling.judge import VERIFIER, environment_of, graph_record, implementation_of, timed_workload, verify_workload
 from tensor_graphs.records import SourceRecord, TraceRecord, open_database, queries
+from tensor_graphs.records.schema import REVISION
 from tests.cli.command import ROOT, TG, assert_complains, document, environment, tg
 
 GRAPH = parse_graph("tg 1\ndim n 1..64\ninput x f32[n, 32]\noutput y = softmax(x)\n")
@@ -400,7 +401,7 @@ def test_mistakes_say_what_and_where_and_the_fix(complains, ask, answer, db: Pat
     assert not new.exists()
     complains(("import", cut, "--db", new), str(cut), "cut", "nothing of it was stored", "fix:")
     complains(("import", garbage, "--db", new), str(garbage), "fix:")
-    complains(("import", newer, "--db", new), "newer tensor_graphs", "9903", "fix:")
+    complains(("import", newer, "--db", new), "newer tensor_graphs", f"99{REVISION[2:]}", "fix:")
     assert not new.exists()                                         # nothing was imported, so none was made
     complains(("stats", "--db", garbage), str(garbage), "fix:")
     complains(("check", "--db", garbage), str(garbage), "fix:")

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from tensor_graphs.profiling.reference_stream import FEW_QUIET
 from tests.profiling.wrong_kernels import HOSTILE, Arrays, Body, add, right, softmax
 
 clock, processor = time.perf_counter, time.thread_time
@@ -707,7 +708,7 @@ def says_that_the_few_runs_that_were_fast_are_those_that_count(outs: Arrays, ins
 
     def change(said: dict[str, Any]) -> None:
         runs = len(said["whole"])
-        fast = range(2, 2 + max(3, runs // 20))
+        fast = range(2, 2 + max(FEW_QUIET, runs // 20))
         for name in ("whole", "calls", "busy"):
             said[name] = [1e-5 if run in fast else each for run, each in enumerate(said[name])]
         said["switches"] = [0 if run in fast else 1 for run in range(runs)]

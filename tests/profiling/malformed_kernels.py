@@ -138,7 +138,7 @@ def closes_its_output_file(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) 
     _each_file(lambda number: os.close(number) if number > 2 else None)
 
 
-@malformed()
+@malformed("RUNTIME_ERROR", "TIMEOUT")
 def puts_a_pipe_into_the_place_of_its_output_file(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     right(outs, ins, attrs)
     _, end = os.pipe()

@@ -15,7 +15,7 @@ import pytest
 
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.profiling import bench
+from tensor_graphs.profiling import bench, process_state
 from tensor_graphs.profiling import judge as judging
 from tensor_graphs.profiling.judge import Judge, out_of_reach
 from tensor_graphs.profiling.protocol import KEY_BYTES, Channel
@@ -212,6 +212,7 @@ def judge(database: Database) -> Iterator[Judge]:
         patch.setattr(bench, "QUIET_SECONDS", 0.012)
         patch.setattr(bench, "BUSY_SHARE", 100.0)                   # what works here is this process
         patch.setattr(judging, "AGAIN", ())
+        patch.setattr(process_state, "changes", lambda before, after: [])      # likewise: other tests' threads belong to it
         yield made
 
 

@@ -39,7 +39,7 @@ def job(name: str, points: int = 4) -> dict[str, Any]:
     """A job that compares nothing: `says_that_it_began` takes 0.15 s a point."""
     kernel: Kernel = BY_NAME[f"trial.{name}"].kernel
     return {"graph": print_graph(RELU.graph), "kernel": kernel.name, "identity": kernel.identity, "modules": [module_of(kernel)],
-            "points": [Point((("n", 5),), seed) for seed in range(points)], "time": None, "threads": None}
+            "points": [Point((("n", 5),), seed) for seed in range(points)], "time": None, "threads": None, "argv": []}
 
 
 def sending(worker: WorkerProcess, what: signal.Signals, *, to_supervisor: bool = False) -> threading.Thread:

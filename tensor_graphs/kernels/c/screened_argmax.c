@@ -15,9 +15,11 @@ TG_INLINE double weight_at(const void *w, int64_t dtype, int64_t i) {
     return dtype == TG_BF16 ? bf16_to_f32(((const uint16_t *)w)[i]) : ((const float *)w)[i];
 }
 
-/* Upwards, beyond what rounding to f32 and the sums behind it may have lost; below the lowest f32 (of f64 operands) that one. */
+/* Upwards, beyond what rounding to f32 and the sums behind it may have lost: near 0 by the smallest normal number, as those below
+ * have few digits; below the lowest f32 (of f64 operands) that one. */
 TG_INLINE float above(double x) {
     const double up = x * (1 + (x < 0 ? -1e-6 : 1e-6)), lowest = -0x1.fffffep127;
+    if (x != 0 && up > -1e-30 && up < 1e-30) return (float)(up + 0x1p-126);
     return (float)(up < lowest ? lowest : up);
 }
 
