@@ -50,7 +50,7 @@ def test_ctrl_c_while_profiling_keeps_every_row_and_the_next_call_goes_on(tmp_pa
     assert kept >= 2
     assert document(tg("db", "check", "--db", db, "--json"))["ok"]
     rest = document(tg(*arguments, "--budget", 100, "--json"))
-    assert rest["already_known"] >= 1 and rest["left"] == 0 and not rest["interrupted"]
+    assert rest["already_known"] + rest["again"] >= 1 and rest["left"] == 0 and not rest["interrupted"]    # known, or in doubt
     assert traces(db) >= kept + rest["measured"]
 
 

@@ -276,7 +276,8 @@ def test_outputs_given_must_fit() -> None:
     locked = np.empty((2, 8), np.float32)
     locked.flags.writeable = False
     for wrong in (locked, np.empty((8, 2), np.float32).T):
-        assert said(lambda wrong=wrong: compiled.run({"x": x}, out={"y": wrong})) == "out['y'] must be writeable and C-contiguous"
+        assert said(lambda wrong=wrong: compiled.run({"x": x}, out={"y": wrong})) == (
+            "out['y'] must be writeable and C-contiguous, its elements aligned")
 
 
 def test_outputs_given_may_not_overlap() -> None:
