@@ -4,8 +4,8 @@
 # make lint   the part of `make test` that runs no test
 # make fix    let ruff repair what it can
 # make snapshots  rewrite the reviewed plans and sources under tests/**/snapshots; say in the commit why they moved
-# make conformance  rewrite docs/conformance: what each backend computes rightly, op by op and dtype by dtype (five minutes)
-# make fuzz   half an hour of what `make test` runs small samples of: proofs, wrong kernels, verdicts (SEEDS=1, TWINS=2000)
+# make conformance  rewrite docs/conformance: what each backend computes rightly, op by op and dtype by dtype (some minutes)
+# make fuzz   more of what `make test` runs small samples of: proofs, wrong kernels, verdicts (SEEDS=1, TWINS=2000)
 # make clean  remove .venv and caches
 #
 # No C compiler is needed: without one the native kernels are missing, and `explain` says so.

@@ -96,19 +96,13 @@ def _in_turn(signature: Signature, point: Point, floats: Sequence[str]) -> list[
     return found
 
 
-def settled(signature: Signature, point: Point, answer: Mapping[str, np.ndarray], limits: Mapping[str, float],
-            rounding: Mapping[str, np.ndarray] | None = None) -> bool:
-    """Whether the whole answer at a point hangs neither on where is rounded nor on the order in which is added.
+def settled_rows(signature: Signature, point: Point, answer: Mapping[str, np.ndarray],
+                 limits: Mapping[str, float], rounding: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+    """Of each output, which rows (along its last axis) hang neither on where is rounded nor on the order in which is added.
 
     answer: the oracle's. limits: the error allowed, by dtype. rounding: the running errors of float outputs: what they explain
     does not unsettle the rest.
     """
-    return all(rows.all() for rows in settled_rows(signature, point, answer, limits, rounding).values())
-
-
-def settled_rows(signature: Signature, point: Point, answer: Mapping[str, np.ndarray],
-                 limits: Mapping[str, float], rounding: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
-    """Of each output, which rows (along its last axis) hang neither on where is rounded nor on the order in which is added."""
     graph = signature.graph
     found = {name: np.zeros(rows_of(answer[name]).shape[0], bool) for name in graph.outputs}
     for jitter in range(1, 1 + ROUNDED):
