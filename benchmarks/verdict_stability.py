@@ -47,13 +47,13 @@ STEP = 1_000_003
 CASES: dict[str, Callable[[int, str], Node]] = {
     "dot": lambda k, t: tg.dot(_x((N, 8, 128), t), tg.input("y", (N, 128, k), t)),
     "linear": lambda k, t: tg.linear(_x((N, 128), t), tg.input("w", (k, 128), t)),
-    "sum": lambda k, t: tg.sum(_x((N, 128, k), t), axes=1),
-    "mean": lambda k, t: tg.mean(_x((N, 128, k), t), axes=1),
-    "var": lambda k, t: tg.var(_x((N, 128, k), t), axes=1),
+    "sum": lambda k, t: tg.sum(_x((N, 128, k), t), axis=1),
+    "mean": lambda k, t: tg.mean(_x((N, 128, k), t), axis=1),
+    "var": lambda k, t: tg.var(_x((N, 128, k), t), axis=1),
     "softmax": lambda k, t: tg.softmax(_x((N, k), t)),
-    "sum of a row": lambda k, t: tg.sum(_x((N, k), t), axes=1),
-    "mean of a row": lambda k, t: tg.mean(_x((N, k), t), axes=1, keepdims=True),
-    "var of a row": lambda k, t: tg.var(_x((N, k), t), axes=1, keepdims=True),
+    "sum of a row": lambda k, t: tg.sum(_x((N, k), t), axis=1),
+    "mean of a row": lambda k, t: tg.mean(_x((N, k), t), axis=1, keepdims=True),
+    "var of a row": lambda k, t: tg.var(_x((N, k), t), axis=1, keepdims=True),
 }
 """what is computed, by the size of the last axis and the dtype: many terms for each of few columns, and rows of few terms"""
 

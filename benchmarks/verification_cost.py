@@ -22,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.arguments import at_least, new_file
 from tensor_graphs.compiler import compile as compiling
-from tensor_graphs.frontends.huggingface import gemma3_spec
 from tensor_graphs.frontends.huggingface_folder import GEMMA3_270M
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.models.gemma3 import gemma3_graph
+from tensor_graphs.models.gemma3 import GEMMA3
+from tensor_graphs.models.transformer import decoder_graph
 from tensor_graphs.profiling import process_tree
 from tensor_graphs.profiling.inputs import Point
 from tensor_graphs.profiling.judge import Judge, Verdict
@@ -62,7 +62,7 @@ def main() -> None:
             return verdict
 
     compiling.Judge = Counting                                      # type: ignore[misc]
-    graph = gemma3_graph(gemma3_spec(GEMMA3_270M), max_positions=args.positions)
+    graph = decoder_graph(GEMMA3_270M.read.facts, GEMMA3, max_positions=args.positions)
     with tempfile.TemporaryDirectory() as folder:
         compiling.compile_graph(graph, backends=tuple(args.backends.split(",")), database=str(Path(folder) / "bench.db"))
     rows.sort(key=lambda row: -(row["judge"] + row["worker"]))

@@ -17,6 +17,9 @@ are first used. Some names shadow Python's own (`input`, `sum`, `max`, …): wri
 from __future__ import annotations
 
 import importlib
+import sys as _sys
+from types import FunctionType as _FunctionType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs import blas_threads as _blas_threads  # noqa: F401 - before numpy is imported
@@ -41,6 +44,7 @@ from tensor_graphs.language.atomic import slice as slice
 from tensor_graphs.language.atomic import sqrt as sqrt
 from tensor_graphs.language.autodiff import grad as grad
 from tensor_graphs.language.autodiff import vjp as vjp
+from tensor_graphs.language.calls import worded as _worded
 from tensor_graphs.language.composite import CompositeOp as CompositeOp
 from tensor_graphs.language.composite import composite as composite
 from tensor_graphs.language.composites import abs as abs
@@ -68,6 +72,7 @@ from tensor_graphs.language.composites import expm1 as expm1
 from tensor_graphs.language.composites import flip as flip
 from tensor_graphs.language.composites import floor_div as floor_div
 from tensor_graphs.language.composites import gated as gated
+from tensor_graphs.language.composites import gather_linear as gather_linear
 from tensor_graphs.language.composites import gelu as gelu
 from tensor_graphs.language.composites import greater as greater
 from tensor_graphs.language.composites import greater_equal as greater_equal
@@ -168,11 +173,25 @@ from tensor_graphs.language.node import TensorType as TensorType
 
 max, min = reduce_max, reduce_min  # over axes, as sum; element by element: maximum, minimum
 
+_same: dict[object, object] = {}
+for _name, _value in list(globals().items()):           # ops and leaves: a wrong argument is told with a fix, whoever defines them
+    if isinstance(_value, _FunctionType) and _value.__module__.startswith("tensor_graphs.language."):
+        _made = _same.get(_value) or _worded(_value)
+        _same[_value] = globals()[_name] = _made
+        _home, _called = vars(_sys.modules[_value.__module__]), _value.__name__
+        if _home.get(_called) is _value:                            # pickled by that name
+            _home[_called] = _made
+
 if TYPE_CHECKING:
     from tensor_graphs.compiler.choose import list_paths as list_paths
     from tensor_graphs.compiler.compile import compile_graph
     from tensor_graphs.compiler.explain import explain as explain
     from tensor_graphs.compiler.profile_graph import profile_graph
+    from tensor_graphs.frontends.conversation import Conversation as Conversation
+    from tensor_graphs.frontends.generate import generate as generate
+    from tensor_graphs.frontends.generate import stream as stream
+    from tensor_graphs.frontends.huggingface import load_model as load_model
+    from tensor_graphs.kernels.c.c_kernel import c_kernel as c_kernel
     from tensor_graphs.kernels.registry import host_kernel
     from tensor_graphs.meaning.equality import equal as equal
     from tensor_graphs.meaning.interpreter import interpret as interpret
@@ -182,17 +201,26 @@ if TYPE_CHECKING:
     compile, kernel, profile, rule = compile_graph, host_kernel, profile_graph, user_rule
 
 LAZY: dict[str, tuple[str, str]] = {
+    "Conversation": ("tensor_graphs.frontends.conversation", "Conversation"),
     "bind": ("tensor_graphs.runtime.compiled_graph", "bind"),
+    "c_kernel": ("tensor_graphs.kernels.c.c_kernel", "c_kernel"),
     "compile": ("tensor_graphs.compiler.compile", "compile_graph"),
     "equal": ("tensor_graphs.meaning.equality", "equal"),
     "explain": ("tensor_graphs.compiler.explain", "explain"),
+    "generate": ("tensor_graphs.frontends.generate", "generate"),
     "interpret": ("tensor_graphs.meaning.interpreter", "interpret"),
     "kernel": ("tensor_graphs.kernels.registry", "host_kernel"),
     "list_paths": ("tensor_graphs.compiler.choose", "list_paths"),
+    "load_model": ("tensor_graphs.frontends.huggingface", "load_model"),
     "rule": ("tensor_graphs.rewrites.admission", "user_rule"),
     "profile": ("tensor_graphs.compiler.profile_graph", "profile_graph"),
+    "stream": ("tensor_graphs.frontends.generate", "stream"),
 }
 """What is loaded when it is first used: name -> (module, its name there)."""
+
+__all__ = sorted(  # noqa: PLE0605 - what is imported above, and no second list of it
+    {name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, ModuleType)}
+    - {"annotations", "importlib", "Any", "LAZY", "ModuleType", "TYPE_CHECKING"} | set(LAZY))
 
 
 def __getattr__(name: str) -> Any:
@@ -205,4 +233,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *LAZY})
+    """What a user types; the rooms and Python's own attributes are there without being listed."""
+    return list(__all__)

@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -55,6 +57,20 @@ def while_running() -> None:
     """From here on the first Ctrl-C raises KeyboardInterrupt, and nothing interrupts what is done about it."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:       # a shell's background job stays deaf
         signal.signal(signal.SIGINT, _handler)
+
+
+@contextmanager
+def taken_by(stop: Callable[[], None]) -> Iterator[None]:
+    """Inside, Ctrl-C calls `stop` and does not end the command (a deaf one stays deaf). Not for threads."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda signum, frame: stop())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def happened() -> bool:

@@ -6,6 +6,7 @@ import difflib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from tensor_graphs.profiling.reference_stream import SHARED
 
 if TYPE_CHECKING:
     from tensor_graphs.records.database import Database
@@ -32,10 +35,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """No test reads or writes the user's own benchmark database. The workers of a parallel run share one home."""
     global _home
+    # Hundreds of processes are started here. Each would compile the package's source anew (0.2 to 0.6 s of CPU time) where the
+    # variable says that nobody keeps bytecode. What a test edits while processes read it, it runs with the variable set.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if "PYTEST_XDIST_WORKER" not in os.environ:
         _home = Path(tempfile.mkdtemp(prefix="tensor_graphs-tests-"))
         os.environ["XDG_DATA_HOME"] = str(_home)
     os.environ.pop("TENSOR_GRAPHS_DB", None)
+    os.environ[SHARED] = "1"                                        # other tests run meanwhile
     for ends, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(ends) is signal.SIG_IGN:                # a shell's background job, nohup; children would be deaf too
             signal.signal(ends, handler)
@@ -104,3 +112,9 @@ def snapshot(request: pytest.FixtureRequest) -> Snapshot:
     """`snapshot.check(name, text)` holds a generated text to the reviewed one."""
     here = Path(request.path)
     return Snapshot(here.parent / "snapshots" / here.stem, request.config.getoption("--renew-snapshots"))
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine of one's own: measurements wait for quiet moments."""
+    monkeypatch.delenv(SHARED)

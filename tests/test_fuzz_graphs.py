@@ -125,7 +125,7 @@ class Grower:
         ways: list[Callable[[Node], Node]] = [
             lambda v: atomic.permute(v, tuple(int(a) for a in self.rng.permutation(v.rank))), lambda v: v[cut], flat,
             lambda v: v.reshape(*v.shape[:axis], 1, *v.shape[axis:]), lambda v: v.T if v.rank > 1 else v[1:],
-            lambda v: v[..., :2], lambda v: v[..., 1:], lambda v: tg.flip(v, axes=axis),
+            lambda v: v[..., :2], lambda v: v[..., 1:], lambda v: tg.flip(v, axis=axis),
             lambda v: atomic.pad(v, [(1, 0)] * v.rank, 0.5),
             lambda v: atomic.expand(atomic.reshape(v, (*v.shape, 1)), (*v.shape, 3)) if v.rank < 3 else v]
         if isinstance(x.shape[-1], int) and x.shape[-1] % 2 == 0 and x.shape[-1]:
@@ -198,7 +198,11 @@ class Grower:
         if len(self.states) < 2:
             self.leaf("state", (6, 8))
         s = self.pick(*self.states)
-        new = s.write(self.pick(*rows), at=int(self.pick(0, 1, 4, 7)))
+        fitting = [(f, 6 - size) for f in rows if (size := int(d.evaluate(f.shape[0], self.binding))) <= 6]
+        if not fitting:                                             # a write behind the end of a state is refused
+            return
+        written, last = fitting[int(self.rng.integers(len(fitting)))]
+        new = s.write(written, at=int(self.pick(0, min(1, last), last)))
         if self.rng.random() < 0.5:
             self.updates[s] = new
         self.floats += [self.pick(new, s.read()), new]

@@ -11,27 +11,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
 
 from tensor_graphs.frontends.huggingface_folder import write_gemma3_folder
-from tests.cli.command import TINY, tg
+from tests.cli.command import TALK, TINY, tg, with_words
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-LANGUAGE, RULE, KERNEL, USE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+LANGUAGE, RULE, KERNEL, USE, C_KERNEL = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+# Beside other tests that measure, one of them at a time; it ends as soon as all is measured.
+PATIENT = USE.replace("budget=20", "budget=100")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
+WALK = [c for c in COMMANDS if "examples/softmax.tg --at" in c]
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the examples lie, and a small Gemma folder with a tokenizer of words like w9."""
+    """A folder in which the examples lie, and a small Gemma folder with a tokenizer of words like w9 and a chat template."""
     folder = tmp_path_factory.mktemp("newcomer")
     (folder / "examples").symlink_to(ROOT / "examples")
-    write_gemma3_folder(folder / "my-gemma", TINY, seed=0)
-    words = {f"w{i}": i for i in range(TINY.vocab_size)}
-    splitter = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
-    splitter.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    splitter.save(str(folder / "my-gemma" / "tokenizer.json"))
+    write_gemma3_folder(folder / "gemma", TINY, seed=0)
+    with_words(folder / "gemma", folder / "my-gemma", template=TALK)
+    (folder / "my.py").write_text(KERNEL)
     return folder
 
 
@@ -70,7 +70,7 @@ def test_every_page_of_the_documents_is_linked_from_the_readme() -> None:
 
 
 def test_the_kernel_of_the_readme_is_judged_measured_and_listed(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(KERNEL + "\n" + USE)
+    (tmp_path / "mine.py").write_text(KERNEL + "\n" + PATIENT)
     assert len([line for line in KERNEL.splitlines() if line.strip() and "import" not in line]) <= 8
     own = {**os.environ, "PYTHONPATH": str(ROOT), "TENSOR_GRAPHS_DB": str(tmp_path / "own.db")}
     done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, env=own,
@@ -80,15 +80,38 @@ def test_the_kernel_of_the_readme_is_judged_measured_and_listed(tmp_path: Path) 
     assert "numpy.my_softmax" in done.stdout and "numpy.softmax" in done.stdout     # one is chosen, the other is next
 
 
+def test_the_c_kernel_of_the_readme_is_judged_measured_and_listed(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(C_KERNEL + "\n" + PATIENT.replace('"numpy"', '"c"'))
+    own = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, env=own,
+                          capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "100% of it from measured rows" in done.stdout
+    assert "c.my_softmax" in done.stdout and "c.softmax" in done.stdout
+
+
 # tests/acceptance runs the true shape
-@pytest.mark.parametrize("command", [c for c in COMMANDS if "--random-weights" not in c])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "--random-weights" not in c and c not in WALK])
 def test_the_commands_of_the_readme_run(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here)
     words = shlex.split(command, comments=True)
     assert words[0] == "tg"
-    done = tg(*words[1:])
+    done = tg(*words[1:], typed="w9 w10\n")                           # a chat has one turn
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def test_the_walk_of_the_readme_ends_with_a_plan_that_rests_on_measurements(here: Path, tmp_path: Path,
+                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a database of its own, with the budget that stands there."""
+    monkeypatch.chdir(here)
+    assert [c.split()[1] for c in WALK] == ["list-paths", "profile", "explain"]
+    for command in WALK:
+        done = tg(*shlex.split(command, comments=True)[1:], env={"TENSOR_GRAPHS_DB": str(tmp_path / "own.db")})
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+    shown = re.findall(r"(\d+)% of it from measured rows", done.stdout)
+    assert shown and int(shown[0]) >= 90, done.stdout
 
 
 def test_every_file_that_the_documents_link_to_exists():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import pydoc
 import subprocess
 import sys
 
@@ -66,3 +68,54 @@ def test_every_library_composite_with_a_function_of_its_own_is_on_the_page():
     for name, op in LIBRARY.items():
         if getattr(composites, name, None) is op:
             assert getattr(tg, name) is op, name
+
+
+def functions() -> list[str]:
+    """The names of the page that are called: functions and composites, no classes, dtypes and aliases of types."""
+    return [n for n in tg.__all__ if callable(getattr(tg, n)) and hasattr(getattr(tg, n), "__name__")
+            and not isinstance(getattr(tg, n), type)]
+
+
+def test_completion_lists_what_a_user_types_and_nothing_else():
+    assert dir(tg) == tg.__all__ == sorted(set(tg.__all__)) and set(tg.LAZY) <= set(dir(tg))
+    assert all(not n.startswith("_") and getattr(tg, n) is not None for n in dir(tg))
+    assert not {"importlib", "annotations", "Any", "TYPE_CHECKING", "LAZY", "language", "errors"} & set(dir(tg))
+    bound = {n for n in vars(tg) if not n.startswith("_")} - set(dir(tg)) - set(ROOMS)
+    assert bound <= {"importlib", "annotations", "Any", "TYPE_CHECKING", "ModuleType", "LAZY", "errors", "blas_threads",
+                     "interrupted", "regular_file"}
+
+
+@pytest.mark.parametrize("name", functions())
+def test_a_function_shows_its_true_signature_and_what_it_does(name):
+    function = getattr(tg, name)
+    signature = inspect.signature(function)
+    kinds = {p.kind for p in signature.parameters.values()}
+    if name not in ("composite", "rule"):                          # decorators that pass options on
+        assert inspect.Parameter.VAR_KEYWORD not in kinds
+        assert inspect.Parameter.VAR_POSITIONAL not in kinds or name in ("concat", "stack", "dim_max", "dim_min")
+    assert all(p.annotation is not p.empty for p in signature.parameters.values())
+    assert signature.return_annotation is not signature.empty
+    assert len(inspect.getdoc(function) or "") > 20
+    shown = pydoc.plain(pydoc.render_doc(function))
+    call = shown.partition(f"{function.__name__}(")[2]
+    assert call and all(p in call for p in signature.parameters)
+    assert (inspect.getdoc(function) or "").splitlines()[0] in shown
+
+
+@pytest.mark.parametrize("name", sorted(n for n in functions() if getattr(tg, n).__module__.startswith("tensor_graphs.language.")))
+def test_a_function_of_the_language_says_what_it_raises(name):
+    if name not in ("dim_max", "dim_min"):
+        assert "Raises" in (getattr(tg, name).__doc__ or "")
+
+
+def test_a_composite_is_called_as_its_signature_says():
+    x = tg.input("x", (2, 3))
+    assert list(inspect.signature(tg.softmax).parameters) == ["x", "axis"]
+    assert inspect.signature(tg.softmax).parameters["axis"].default == -1
+    assert tg.softmax.__name__ == "softmax" and tg.softmax.__module__ == "tensor_graphs.language.composites.normalisation"
+    assert tg.softmax(x, 0) is tg.softmax(x, axis=0) is tg.softmax(x=x, axis=0)
+
+    class Model:
+        activation = tg.silu                                       # an attribute of a class stays the op: no self is put in front
+
+    assert Model().activation is tg.silu is Model.activation

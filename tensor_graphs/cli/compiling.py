@@ -1,4 +1,4 @@
-"""compiling: what `run`, `embed` and `demo` share: a model compiled and bound, with progress on standard error."""
+"""compiling: what `run`, `chat`, `embed` and `demo` share: a model compiled and bound, with progress on standard error."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensor_graphs.cli import options
+from tensor_graphs.cli.graphs import within
 
 if TYPE_CHECKING:
     from tensor_graphs.frontends.huggingface import LoadedModel
@@ -24,11 +25,24 @@ class Ready:
     compile_seconds: float
 
 
+def load_decoder(name: str, *, dtype: str, max_positions: int | None, random_seed: int | None) -> LoadedModel:
+    """The model of a folder (or built-in name) that generates text. Raises NotPossible for one that embeds, and what `load_model`
+    raises."""
+    from tensor_graphs.frontends.huggingface import load_model
+
+    loaded = load_model(name, dtype=dtype, max_positions=max_positions, random_seed=random_seed)
+    if loaded.encoder:
+        raise options.NotPossible(
+            f"{name} is a {loaded.kind} model, which does not generate text\n  fix: tg embed {name} --text …"
+        )
+    return loaded
+
+
 def ready(
     model: LoadedModel,
     *,
     tolerance: float,
-    backends: str,
+    backends: str | None,
     database: str | None,
     threads: int | None,
     at: Mapping[str, int],
@@ -37,13 +51,15 @@ def ready(
     memory_limit: int | None = None,
     greedy: bool = False,
 ) -> Ready:
-    """Compile and bind a loaded model. greedy: the graph whose outputs are the likeliest tokens, not all logits."""
+    """Compile and bind a loaded model. greedy: the graph whose outputs are the likeliest tokens, not all logits. at: the sizes at
+    which it is priced; a smaller model is priced at its largest."""
     import time
 
     from tensor_graphs.compiler.compile import compile_graph
     from tensor_graphs.runtime.compiled_graph import bind
     from tensor_graphs.runtime.threads import set_threads
 
+    graph = model.greedy_graph if greedy else model.graph
     names = options.backends(backends)
     started = time.perf_counter()
     store = options.database(database)
@@ -51,11 +67,11 @@ def ready(
         set_threads(threads)
     with options.status("compiling", quiet) as update:
         plan = compile_graph(
-            model.greedy_graph if greedy else model.graph,
+            graph,
             tolerance=tolerance,
             backends=names,
             database=store,
-            at=at,
+            at=within(graph, at),
             largest=largest,
             reuse_outputs=True,
             threads=threads,

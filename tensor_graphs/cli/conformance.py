@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated
 
 import typer
 
 from tensor_graphs.cli import options
+from tensor_graphs.cli.importing import imported
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +28,7 @@ def conformance(
         bool, typer.Option("--time", help="Also the median time of one instance per cell, at a stated size.")
     ] = False,
     threads: options.Threads = None,
+    imports: options.Imports = None,
     json: options.Json = False,
 ) -> None:
     """Compare every kernel of a backend with the oracle, op by op and dtype by dtype. Exit code 1 when one is wrong."""
@@ -85,7 +84,7 @@ def _backend(backend: str | None, module: str | None) -> str:
     from tensor_graphs.kernels.registry import BACKENDS, register_backend
 
     if module is not None:
-        found = _imported(module)
+        found = imported(module, "--module")
         name = getattr(found, "NAME", None)
         if not isinstance(name, str):
             says = "has no NAME" if name is None else f"has a NAME that is no text, {name!r}"
@@ -107,21 +106,3 @@ def _backend(backend: str | None, module: str | None) -> str:
             "or --module path/to/backend.py for one that is not installed"
         )
     return backend
-
-
-def _imported(source: str) -> ModuleType:
-    """The module of this name, or at this path: by its dotted name, what holds its package on sys.path, where workers look too."""
-    file, name = Path(source), source
-    if source.endswith(".py") or "/" in source:
-        if not file.is_file():
-            raise options.NotPossible(f"--module: there is no file {source}\n  fix: the path of the backend's module")
-        root, parts = file.resolve().parent, [file.stem]
-        while (root / "__init__.py").is_file():
-            parts.insert(0, root.name)
-            root = root.parent
-        name = ".".join(parts)
-        sys.path.insert(0, str(root))
-    try:
-        return importlib.import_module(name)
-    except Exception as e:  # anyone's code
-        raise options.NotPossible(f"--module: {source} cannot be imported: {type(e).__name__}: {e}") from e

@@ -33,6 +33,7 @@ def demo(
     """Embed sentences with MiniLM, then generate tokens with Gemma-3-270M (random weights, true shape)."""
     from tensor_graphs.cli.compiling import ready
     from tensor_graphs.cli.embed import embeddings, print_similarities
+    from tensor_graphs.cli.graphs import STEP
     from tensor_graphs.cli.run import document, generate_and_print
     from tensor_graphs.compiler.explain import explain
     from tensor_graphs.frontends.huggingface import load_model
@@ -54,7 +55,7 @@ def demo(
         load_model(folder),
         list(SENTENCES),
         tolerance=1e-3,
-        backends="c,numpy",
+        backends=None,
         database=db,
         threads=threads,
         quiet=json,
@@ -67,10 +68,10 @@ def demo(
     made = ready(
         model,
         tolerance=1e-3,
-        backends="c,numpy",
+        backends=None,
         database=db,
         threads=threads,
-        at={"n": 1, "m": 1, "p": 256},
+        at=STEP,
         largest={"n": len(start), "m": 1, "p": len(start) + tokens},
         quiet=json,
         greedy=True,

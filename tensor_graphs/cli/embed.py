@@ -22,8 +22,9 @@ def embed(
     text: Annotated[list[str], typer.Option(help="A text; give it several times for several.")],
     dtype: options.WeightDtype = "float32",
     tolerance: options.Tolerance = 1e-3,
-    backends: options.Backends = "c,numpy",
+    backends: options.Backends = None,
     threads: options.Threads = None,
+    imports: options.Imports = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
@@ -34,7 +35,7 @@ def embed(
         if not one.strip():
             raise options.UsageError(f"--text number {number} is empty: there is nothing to embed")
     loaded = load_model(model, dtype=dtype)
-    if loaded.kind != "bert":
+    if not loaded.encoder:
         raise options.NotPossible(
             f"{model} is a {loaded.kind} model, which does not embed\n  fix: tg run {model} --prompt …"
         )
@@ -61,7 +62,7 @@ def embeddings(
     texts: list[str],
     *,
     tolerance: float,
-    backends: str,
+    backends: str | None,
     database: str | None,
     threads: int | None,
     quiet: bool,

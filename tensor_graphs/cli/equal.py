@@ -17,6 +17,7 @@ def equal(
     left: Annotated[str, typer.Argument(metavar="A.tg", help="A .tg file.")],
     right: Annotated[str, typer.Argument(metavar="B.tg", help="Another one, with the same names of inputs.")],
     bits: Annotated[bool, typer.Option("--bits", help="Narrowing casts count; else floats are real numbers.")] = False,
+    imports: options.Imports = None,
     json: options.Json = False,
 ) -> None:
     """Prove two graphs equal, or show inputs at which they differ; exit code 1 unless they are proved equal."""

@@ -22,11 +22,12 @@ def explain(
     largest: options.Largest = None,
     dtype: options.WeightDtype = "float32",
     tolerance: options.GraphTolerance = None,
-    backends: options.Backends = "c,numpy",
+    backends: options.Backends = None,
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
     rows: Annotated[int, typer.Option(min=1, help="Choices shown per variant.")] = 14,
     memory_limit: options.MemoryLimit = None,
+    imports: options.Imports = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
@@ -52,4 +53,4 @@ def explain(
     if json:
         options.print_json(explain_data(plan, sizes))
     else:
-        print(explain_text(plan, sizes, rows))
+        print(explain_text(plan, sizes, rows, sizes))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tensor_graphs.cli import options
+from tensor_graphs.errors import close_to
 from tensor_graphs.language.dims import bounds
 from tensor_graphs.language.graph import Graph
+
+STEP = {"n": 1, "m": 1, "p": 256}
+"""the sizes at which a decoder is priced: one token, in the midst of a text"""
 
 
 def graph_of(source: str, dtype: str, max_positions: int | None) -> Graph:
@@ -15,12 +20,19 @@ def graph_of(source: str, dtype: str, max_positions: int | None) -> Graph:
 
     if Path(source).is_dir() or source in BUILTIN:
         return model_graph(source, dtype=dtype, max_positions=max_positions, greedy=True)
+    near = close_to(source, BUILTIN)
+    if near and not Path(source).exists():
+        raise options.NotPossible(f"there is no file, folder or built-in shape {source!r}\n  fix: did you mean {near[0]}?")
     return options.read_graph(source)
 
 
 def typical(graph: Graph, at: str | None) -> dict[str, int]:
     """--at, or for a decoder (dims n, m, p) one new token behind 256."""
     given = options.sizes(at, graph)
-    if set(graph.dims) == {"n", "m", "p"}:
-        return {"n": 1, "m": 1, "p": min(256, bounds(graph.dims["p"])[1]), **given}
-    return given
+    return {**within(graph, STEP), **given} if graph.dims.keys() == STEP.keys() else given
+
+
+def within(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes that suit most models, each as near as the range of the graph's dim lets it be."""
+    limits = {name: bounds(graph.dims[name]) for name in sizes}
+    return {name: min(max(low, sizes[name]), high) for name, (low, high) in limits.items()}

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tensor_graphs.cli import options
+from tensor_graphs.cli.graphs import graph_of, typical
 
 
 def register(app: typer.Typer) -> None:
@@ -15,30 +16,41 @@ def register(app: typer.Typer) -> None:
 
 
 def list_paths(
-    file: Annotated[str, typer.Argument(help="A .tg file.")],
-    limit: Annotated[int, typer.Option(min=1, help="At most this many paths.")] = 50,
+    source: Annotated[
+        str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")
+    ],
+    limit: Annotated[int, typer.Option(min=1, max=options.MOST_ROWS, help="At most this many paths.")] = 50,
     at: options.At = None,
+    dtype: options.WeightDtype = "float32",
     tolerance: options.GraphTolerance = None,
-    backends: options.Backends = "c,numpy,torch",
+    backends: options.Backends = None,
+    threads: options.Threads = None,
+    max_positions: options.MaxPositions = None,
+    imports: options.Imports = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
     """List the paths of a graph: price, whether it is measured, the largest kernel error on file, and the steps."""
     from tensor_graphs.compiler.choose import list_paths as enumerate_paths
+    from tensor_graphs.compiler.choose import not_offered
+    from tensor_graphs.compiler.prepare import prepare
 
-    graph = options.read_graph(file)
-    found = list(
-        islice(
-            enumerate_paths(
-                graph,
-                backends=options.backends(backends),
-                tolerance=tolerance,
-                database=options.database(db),
-                at=options.sizes(at, graph),
-            ),
-            limit,
-        )
+    graph = graph_of(source, dtype, max_positions)
+    names = options.backends(backends)
+    found = islice(
+        enumerate_paths(
+            graph,
+            backends=names,
+            tolerance=tolerance,
+            database=options.database(db),
+            at=typical(graph, at),
+            threads=threads,
+        ),
+        limit,
     )
+    formed = prepare(graph).parts
+    for text in (*not_offered(graph, names), *([formed] if formed else [])):
+        options.note(text)
     if json:
         options.print_json(
             [
@@ -47,11 +59,9 @@ def list_paths(
             ]
         )
         return
-    for p in found:
-        error = "error unknown" if p.error is None else f"error {p.error:.1e}"
-        print(f"{p.id}  {p.seconds * 1e6:10.1f} µs  {'measured' if p.measured else 'guess':8s} {error}")
-        for step in p.steps():
-            if step["kernel"] != "expand":
-                print(f"      {step['kernel']:20s} × {step['calls']:<3d} {step['op']}")
-    if len(found) == limit:
+    count = 0
+    for p in found:                                                 # printed as they are found: there may be very many
+        count += 1
+        print("\n".join(p.lines()))
+    if count == limit:
         print(f"(the first {limit}; --limit shows more)")

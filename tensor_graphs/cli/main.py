@@ -19,12 +19,16 @@ import typer
 
 from tensor_graphs import interrupted
 from tensor_graphs.cli import options
+from tensor_graphs.cli.verbs import Verbs
 from tensor_graphs.errors import TensorGraphsError
 
 MOST_LINES = 40
 """of an error: it stays on one screen"""
 
-app = typer.Typer(
+MOST_COLUMNS = 1000
+"""of a line of an error, which may quote what is wrong"""
+
+app = Verbs(
     name="tg",
     no_args_is_help=True,
     add_completion=False,
@@ -32,8 +36,8 @@ app = typer.Typer(
     help="Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained.",
 )
 
-VERBS = ("run", "embed", "demo", "list_paths", "profile", "explain", "show", "equal", "rewrites", "db", "devices", "conformance",
-         "new_backend")
+VERBS = ("run", "chat", "embed", "demo", "models", "list_paths", "profile", "explain", "show", "equal", "rewrites", "db",
+         "devices", "conformance", "new_backend")
 
 
 def _version(asked: bool) -> None:
@@ -93,7 +97,7 @@ def main() -> None:
         _leave(1)
     except MemoryError:
         _fail(
-            "not enough memory on this machine\n"
+            f"not enough memory on this machine{_free()}\n"
             "  fix: smaller sizes, a shorter cache (--max-positions), or --dtype bfloat16",
             1,
         )
@@ -109,8 +113,18 @@ def main() -> None:
     _leave(code if isinstance(code, int) else 0)
 
 
+def _free() -> str:
+    from tensor_graphs.devices.free_memory import free_memory
+
+    free = free_memory()
+    return "" if free is None else f": {free / 1e9:.1f} GB are free"
+
+
 def _fail(text: str, code: int) -> NoReturn:
     lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if len(line) > MOST_COLUMNS:
+            lines[number] = f"{line[:MOST_COLUMNS]}… {len(line) - MOST_COLUMNS} more characters"
     if len(lines) > MOST_LINES:
         lines = [*lines[: MOST_LINES - 2], f"… {len(lines) - MOST_LINES + 2} more lines"]
     with contextlib.suppress(OSError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -76,7 +75,31 @@ WeightDtype = Annotated[
     str,
     typer.Option("--dtype", callback=_weight_dtype, help="Of a model's weights: float32 or bfloat16 (activations are float32)."),
 ]
-Backends = Annotated[str, typer.Option(help="Comma-separated backends a plan may use: c, numpy, torch, or one that is installed.")]
+Backends = Annotated[
+    str | None,
+    typer.Option(
+        help="Comma-separated backends a plan may use: c, numpy, torch, or one that is installed (default: c,numpy).",
+    ),
+]
+
+
+def _import(values: list[str] | None) -> list[str] | None:
+    from tensor_graphs.cli.importing import imported
+
+    for value in values or ():
+        imported(value, "--import")
+    return values
+
+
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="FILE",
+        callback=_import,
+        help="A Python module with kernels, composites or rules of yours: a path or a dotted name. Repeatable.",
+    ),
+]
 STOPPED = "stopped; all that was measured is stored, and the same command goes on from there"
 """the last line of a verb that measures, behind Ctrl-C"""
 
@@ -109,13 +132,29 @@ RandomWeights = Annotated[
     int | None,
     typer.Option("--random-weights", min=0, help="Draw the weights from this seed instead of reading them (docs/cli.md says how)."),
 ]
+MOST_ROWS = 1_000_000
+"""rows of a listing: more is for SQL, or a slip"""
+
+System = Annotated[
+    str | None, typer.Option("--system", help="A text that goes before the turns, through the folder's chat template.")
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(help="Draw instead of taking the likeliest; 0 is greedy. [default: 0, or 1 with --top-k, --top-p or --seed]"),
+]
+TopK = Annotated[int, typer.Option(help="Draw from the k likeliest; 0 is off: from all.")]
+TopP = Annotated[float, typer.Option(help="Draw from the smallest set that holds this probability; 1 is off.")]
+Seed = Annotated[int | None, typer.Option(help="Of the draws. [default: 0]")]
 MaxPositions = Annotated[int | None, typer.Option(min=1, help="Positions that the KV cache holds.")]
 
 
-def backends(text: str) -> tuple[str, ...]:
-    names = tuple(n.strip() for n in text.split(",") if n.strip())
-    from tensor_graphs.kernels.registry import BACKENDS
+def backends(text: str | None) -> tuple[str, ...]:
+    """The backends that --backends names; without it, those that a plan may use by default. Raises UsageError."""
+    from tensor_graphs.kernels.registry import BACKENDS, DEFAULT_BACKENDS
 
+    if text is None:
+        return DEFAULT_BACKENDS
+    names = tuple(n.strip() for n in text.split(",") if n.strip())
     for n in names:
         if n not in BACKENDS:
             raise UsageError(f"--backends: {n!r} is no backend\n  fix: {', '.join(sorted(BACKENDS))}")
@@ -136,12 +175,12 @@ def database(target: str | None, *, create: bool = True) -> Database:
     """The database that is meant. create=False: for a verb that asks what is there; then none is made, and none is an error."""
     from tensor_graphs.records import open_database
 
-    return open_database(target or os.environ.get("TENSOR_GRAPHS_DB") or None, create=create)
+    return open_database(target or None, create=create)
 
 
 def sizes(text: str | None, graph: Graph, option: str = "--at") -> dict[str, int]:
     """`n=1,p=64` as a dict: sizes of dims that the graph has, within their bounds. Raises UsageError."""
-    from tensor_graphs.language.dims import bounds
+    from tensor_graphs.language.dims import why_no_size
 
     out: dict[str, int] = {}
     for part in [] if text is None else text.split(","):
@@ -156,22 +195,31 @@ def sizes(text: str | None, graph: Graph, option: str = "--at") -> dict[str, int
             )
         if name in out:
             raise UsageError(f"{option}: {name!r} is given twice\n  fix: once, like {name}={value}")
-        low, high = bounds(graph.dims[name])
-        if not low <= int(value) <= high:
-            raise UsageError(f"{option}: {name} = {value} is outside of its range, {low} to {high}")
+        why = why_no_size(name, int(value), graph.dims[name])
+        if why is not None:
+            raise UsageError(f"{option}: {why}")
         out[name] = int(value)
     return out
 
 
-def read_graph(source: str) -> Graph:
-    """The graph of a `.tg` file. Raises NotPossible or TextError."""
-    from tensor_graphs.language.text import parse_graph
+MOST_TEXT = 1 << 26
+"""bytes of a .tg file: arrays that large belong into weights"""
 
+
+def read_graph(source: str) -> Graph:
+    """The graph of a `.tg` file. Raises NotPossible, FolderError (a file of another kind) or TextError."""
+    from tensor_graphs.frontends.huggingface_folder import refuse_foreign
+    from tensor_graphs.language.text import parse_graph
+    from tensor_graphs.regular_file import read_text
+
+    if "\0" in source:
+        raise NotPossible(f"{source!r} names no file; a .tg file is needed here")
     path = Path(source)
+    refuse_foreign(path)
     if path.is_dir():
         raise NotPossible(f"{source} is a folder; a .tg file is needed here")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, MOST_TEXT, pipes=True)
     except OSError as e:
         raise NotPossible(f"{source} cannot be read: {e.strerror}") from None
     except UnicodeDecodeError as e:

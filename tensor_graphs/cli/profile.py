@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tensor_graphs.cli import options
 from tensor_graphs.cli.graphs import graph_of, typical
+
+if TYPE_CHECKING:
+    from tensor_graphs.profiling.report import Answered
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +37,7 @@ def profile(
     at: options.At = None,
     dtype: options.WeightDtype = "float32",
     tolerance: options.GraphTolerance = None,
-    backends: options.Backends = "c,numpy",
+    backends: options.Backends = None,
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
     again: Annotated[
@@ -43,14 +47,27 @@ def profile(
         list[str] | None,
         typer.Option(metavar="NAME=VALUES", help="Real values of an input: w=model.safetensors:norm.weight, s=0.5. Repeatable."),
     ] = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Just this kernel, wherever its op occurs. Repeatable."),
+    ] = None,
+    op: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Just the kernels of this op. Repeatable.")
+    ] = None,
+    imports: options.Imports = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
-    """Measure kernels for a graph and store every row. Ctrl-C is safe; the next call goes on from there."""
+    """Measure kernels for a graph and store every row. Ctrl-C is safe; the next call goes on from there. With --kernel or --op
+    each verdict is a line, and the exit code is 1 where a kernel is wrong."""
     from tensor_graphs.compiler.profile_graph import profile_graph
+    from tensor_graphs.profiling.report import LEFT, NOT_OFFERED
 
     graph = graph_of(source, dtype, max_positions)
     store = options.database(db)
+    single = bool(kernel or op)
+    if single and inputs:
+        raise options.UsageError("--inputs goes with a whole graph\n  fix: --inputs, or --kernel and --op")
     with options.progress("profiling", json) as show:
         report = profile_graph(
             graph,
@@ -63,7 +80,10 @@ def profile(
             threads=threads,
             inputs=named(inputs or []),
             again=again,
+            kernels=kernel or (),
+            ops=op or (),
             on_step=lambda done, total, what: show(done, total, what[:60]),
+            on_verdict=None if json else print_at_once,
         )
     if json:
         options.print_json(
@@ -80,28 +100,35 @@ def profile(
                 "statuses": report.statuses,
                 "interrupted": report.interrupted,
                 "unused_inputs": list(report.unused),
+                "rests": [dataclasses.asdict(each) for each in report.rests],
+                "may_save": report.may_save,
+                "verdicts": [{**dataclasses.asdict(each), "ratio": each.ratio} for each in report.verdicts],
+                "sizes": [dict(each) for each in report.sizes],
                 "database": store.location,
             }
         )
     else:
-        repeated = f" ({report.again} of these again)" if report.again else ""
-        print(
-            f"{report.measured} measured{repeated}, {report.already_known} known already, {report.failed} failed, "
-            f"{report.deployed} steps measured in place, {report.left} left in {report.seconds:.1f} s · {store.location}"
-        )
-        for name in report.unused:
-            print(f"{name}: no measured op reads it directly, so its values were of no use")
+        counts, *more = report.summary("command", lambda sizes: f"--at {','.join(f'{n}={s}' for n, s in sizes.items())}")
+        print("\n".join((f"{counts} · {store.location}", *more)))
         if report.device_seconds > 0.5 and not report.interrupted:
             options.note(
                 f"{report.device_seconds:.1f} s went into measuring the device's bandwidth and flops, which is done once a month"
             )
-        if report.seconds > budget + report.device_seconds and report.search_seconds > 0.5 and not report.interrupted:
+        longer = report.seconds > budget + report.device_seconds and not (report.interrupted or single)
+        if longer and report.search_seconds > 0.5:
             options.note(f"{report.search_seconds:.1f} s went into finding out what to measure, beside the budget")
     if report.interrupted:
         options.told = True
         if not json:
             print(options.STOPPED)
         raise typer.Exit(130)
+    if single and any(v.status not in ("PASSED", NOT_OFFERED, LEFT) for v in report.verdicts):
+        raise typer.Exit(1)
+
+
+def print_at_once(verdict: Answered) -> None:
+    """A line as soon as it is known, also into a pipe."""
+    print(verdict, flush=True)
 
 
 def named(pairs: Sequence[str]) -> dict[str, str]:

@@ -31,6 +31,7 @@ def rewrites(
         list[str], typer.Option("--discover", metavar="COMPOSITE", help="Say where its math occurs ('all': any); may be repeated.")
     ] = [],  # noqa: B006
     report: Annotated[bool, typer.Option("--report", help="Add a table: matches, applied, rejected, … of each rule.")] = False,
+    imports: options.Imports = None,
     json: options.Json = False,
 ) -> None:
     """List graphs that mean the same, the cheapest first, with the rules that lead to each."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from tensor_graphs.cli import options
-from tensor_graphs.cli.compiling import Ready, ready
+from tensor_graphs.cli.compiling import Ready, load_decoder, ready
+from tensor_graphs.cli.graphs import STEP
 
 
 def register(app: typer.Typer) -> None:
@@ -19,61 +21,72 @@ def run(
     model: Annotated[
         str, typer.Argument(help="A model folder (config.json, *.safetensors), or a built-in shape: gemma-3-270m.")
     ],
-    prompt: Annotated[str | None, typer.Option(help="Text to go on from.")] = None,
-    ids: Annotated[str | None, typer.Option(help="Token ids to go on from, like 2,9259,10.")] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="How many tokens to generate.")] = 32,
-    temperature: Annotated[
-        float | None,
-        typer.Option(help="Draw instead of taking the likeliest; 0 is greedy. [default: 0, or 1 with --top-k, --top-p or --seed]"),
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="Text to go on from; several times for several, each answered on its own.")
     ] = None,
-    top_k: Annotated[int, typer.Option(help="Draw from the k likeliest; 0 is off: from all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Draw from the smallest set that holds this probability; 1 is off.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Of the draws. [default: 0]")] = None,
+    prompts: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A file of prompts, one a line (/dev/stdin: what is piped in).")
+    ] = None,
+    system: options.System = None,
+    ids: Annotated[str | None, typer.Option(help="Token ids to go on from, like 2,9259,10.")] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="How many tokens to generate, for each prompt.")] = 32,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    seed: options.Seed = None,
     dtype: options.WeightDtype = "float32",
     random_weights: options.RandomWeights = None,
     chat: Annotated[bool, typer.Option(help="Use the folder's chat template, when it has one.")] = True,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on behind an end-of-text token.")] = False,
     tolerance: options.Tolerance = 1e-3,
-    backends: options.Backends = "c,numpy",
+    backends: options.Backends = None,
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
     memory_limit: options.MemoryLimit = None,
+    imports: options.Imports = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
     """Generate tokens with a decoder model, on the fastest path that is accurate enough."""
     from tensor_graphs.frontends.generate import check_room
-    from tensor_graphs.frontends.huggingface import load_model
-    from tensor_graphs.models.gemma3 import Gemma3Spec
 
     sampling = sampling_of(temperature, top_k, top_p, seed)
-    loaded = load_model(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
-    if not isinstance(loaded.spec, Gemma3Spec):
-        raise options.NotPossible(
-            f"{model} is a {loaded.kind} model, which does not generate text\n  fix: tg embed {model} --text …"
-        )
-    start = prompt_ids(loaded, prompt, ids, chat)
-    check_room(start, tokens, loaded.max_positions, loaded.spec.vocabulary, most=loaded.config.max_position_embeddings)
+    loaded = load_decoder(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
+    asked = starts(loaded, prompt, prompts, system, ids, chat)
+    for one in asked:
+        check_room(one.ids, tokens, loaded.max_positions, loaded.facts.vocabulary, most=loaded.config.max_position_embeddings)
+    longest = max(len(one.ids) for one in asked)
     made = ready(
         loaded,
         tolerance=tolerance,
         backends=backends,
         database=db,
         threads=threads,
-        at={"n": 1, "m": 1, "p": 256},
-        largest={"n": len(start), "m": 1, "p": min(len(start) + tokens, loaded.max_positions - 1)},
+        at=STEP,
+        largest={"n": longest, "m": 1, "p": min(longest + tokens, loaded.max_positions - 1)},
         quiet=json,
         memory_limit=memory_limit,
         greedy=sampling.greedy,
     )
-    stop = () if ignore_eos else loaded.generation.eos_token_ids
-    result = generate_and_print(made, start, tokens, sampling, stop, quiet=json)
-    use = made.plan.memory(n=len(start), m=1)
+    stop = () if ignore_eos else loaded.end_ids
+    several = prompts is not None or len(asked) > 1
+    documents = []
+    for number, one in enumerate(asked):
+        if several and not json:
+            print(("\n" if number else "") + f"> {one.title}", flush=True)
+        result = generate_and_print(made, one.ids, tokens, sampling, stop, quiet=json)
+        if json:
+            said = document(made, one.ids, result)
+            documents.append({"prompt": one.text, **said} if several else said)
+        else:
+            _say_what_it_took(made, one.ids, result)
     if json:
-        options.print_json(document(made, start, result))
-        return
-    shown = options.console()
-    shown.print(
+        options.print_json(documents if several else documents[0])
+
+
+def _say_what_it_took(made: Ready, start: list[int], result: Any) -> None:
+    use = made.plan.memory(n=len(start), m=1)
+    options.console().print(
         f"[dim]{len(result.ids)} tokens · {result.tokens_per_second:.1f} tokens/s · "
         f"prefill {result.prefill_seconds * 1e3:.1f} ms ({len(start)} tokens) · "
         f"compile {made.compile_seconds:.2f} s · memory {use.allocated / 1e6:.1f} MB beside "
@@ -96,23 +109,65 @@ def sampling_of(temperature: float | None, top_k: int, top_p: float, seed: int |
         raise options.UsageError(str(e)) from None
 
 
-def prompt_ids(loaded: Any, prompt: str | None, ids: str | None, chat: bool) -> list[int]:
-    """The prompt's token ids, from --ids or through the folder's tokenizer. Raises UsageError, NotPossible or FrontendError."""
-    if (prompt is None) == (ids is None):
-        raise options.UsageError("give either --prompt TEXT or --ids 2,9259,…")
+MOST_PROMPTS = 1 << 26
+"""bytes of a file of prompts"""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A prompt: its text (None: given as ids), and what is fed of it."""
+
+    text: str | None
+    ids: list[int]
+
+    @property
+    def title(self) -> str:
+        """On one line of a terminal."""
+        line = " ".join((self.text or "").split())
+        return line if len(line) <= 72 else line[:71] + "…"
+
+
+def starts(
+    loaded: Any, prompt: list[str] | None, prompts: str | None, system: str | None, ids: str | None, chat: bool
+) -> list[Start]:
+    """What to go on from, from --prompt, --prompts or --ids. Raises UsageError, NotPossible or FrontendError."""
+    from tensor_graphs.frontends.conversation import chat_tokenizer, system_message
+
+    if sum(given is not None for given in (prompt or None, prompts, ids)) != 1:
+        raise options.UsageError("give either --prompt TEXT or --ids 2,9259,… (or --prompts FILE, one prompt a line)")
+    if system is not None and (ids is not None or not chat):
+        raise options.UsageError(
+            f"--system goes through the chat template, and {'--ids' if ids is not None else '--no-chat'} goes around it\n"
+            "  fix: leave one of them out"
+        )
     if ids is not None:
         try:
-            return [int(part) for part in ids.split(",")]
+            return [Start(None, [int(part) for part in ids.split(",")])]
         except ValueError:
             raise options.UsageError(f"--ids {ids!r} is not a list of whole numbers like 2,9259,10") from None
     if loaded.tokenizer is None:
         raise options.NotPossible(
             f"{loaded.name} has no tokenizer.json, so --prompt cannot be read\n  fix: --ids 2,9259,… (token ids)"
         )
-    tokenizer = loaded.tokenizer
-    if chat and tokenizer.has_chat_template:
-        return list(tokenizer.encode_chat([{"role": "user", "content": prompt}]))
-    return list(tokenizer.encode(prompt))
+    texts = prompt or [line for line in _lines(prompts or "") if line.strip()]
+    if not texts:
+        raise options.NotPossible(f"{prompts} has no prompt in it\n  fix: one prompt a line")
+    tokenizer = chat_tokenizer(loaded) if system is not None else loaded.tokenizer
+    if not (chat and tokenizer.has_chat_template):
+        return [Start(text, list(tokenizer.encode(text))) for text in texts]
+    before = system_message(system)
+    return [Start(text, list(tokenizer.encode_chat([*before, {"role": "user", "content": text}]))) for text in texts]
+
+
+def _lines(file: str) -> list[str]:
+    from tensor_graphs.regular_file import read_text
+
+    try:
+        return read_text(file, MOST_PROMPTS, pipes=True).split("\n")
+    except (OSError, ValueError) as e:
+        why = f"is not UTF-8 text (byte {e.start})" if isinstance(e, UnicodeDecodeError) else (
+            f"cannot be read: {e.strerror if isinstance(e, OSError) else e}")
+        raise options.NotPossible(f"--prompts {file} {why}") from None
 
 
 def generate_and_print(made: Ready, start: list[int], tokens: int, sampling: Any, stop: Any, quiet: bool) -> Any:

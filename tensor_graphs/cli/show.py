@@ -21,6 +21,7 @@ def show(
     dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32",
     max_positions: options.MaxPositions = None,
     expand: Annotated[bool, typer.Option("--expand", help="Replace every composite by its definition.")] = False,
+    imports: options.Imports = None,
     json: options.Json = False,
 ) -> None:
     """Print a graph in canonical text: inputs, nodes, outputs, updates, and its structural key."""

@@ -16,14 +16,17 @@ from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.costs.roofline import DeviceRates, guess_seconds
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, why_missing
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, left_out, why_missing
+from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dtypes import DType
-from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import Graph, require_graph
+from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.path import Paths, Price
-from tensor_graphs.paths.plan import midpoint
+from tensor_graphs.paths.plan import given_sizes, midpoint
 from tensor_graphs.profiling.calibration import known_rates
 from tensor_graphs.profiling.judge import VERIFIER, environment_of, out_of_reach, same_math_limit, timed_workload, verify_workload
 from tensor_graphs.records import queries
@@ -41,8 +44,9 @@ ROUNDINGS = 2.0
 GUESS_MARGIN = 2.0
 """a guess is priced so many times higher when a path is chosen to be used: a roofline is a lower bound, and a row beats a hope.
 Where a kernel of the same op was timed, a guess is priced higher still, by as much as that row is above its own guess: what makes
-this work slower than its roofline does so for the next kernel too, until that is measured. On one backend a hope thus never beats a
-row; a backend whose roofline is more than twice as fast may."""
+this work slower than its roofline does so for the next kernel too, until that is measured. Rows of the kernel's own backend say so
+before those of others. On one backend a hope thus never beats a row, unless the kernel moves less than half of what the timed one
+does; a backend without a row there, whose roofline is more than twice as fast, may."""
 
 
 @dataclass
@@ -63,9 +67,11 @@ class PriceBook:
     device: DeviceRates = field(default_factory=DeviceRates)
     _timed_on: dict[str, list[tuple[str, KnownTime]]] | None = field(default=None, repr=False)
     """workload key -> (backend, row) of all times there"""
-    _off: dict[str, tuple[float, int]] = field(default_factory=dict, repr=False)
+    _off: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False)
     _unreachable: dict[str, str | None] = field(default_factory=dict, repr=False)
     """kernel name -> `out_of_reach`, looked up once"""
+    _logged: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
+    """(identity, workload key) -> `logged`, looked up once"""
 
     def load(self) -> PriceBook:
         """Read everything measured in these environments: two queries per backend, and one for its device's constants."""
@@ -78,6 +84,7 @@ class PriceBook:
         self._timed_on = None
         self._off.clear()
         self._unreachable.clear()
+        self._logged.clear()
         return self
 
     def verdict(self, kernel: Kernel, signature: Signature) -> KnownTime | None:
@@ -113,6 +120,27 @@ class PriceBook:
             return f"its error {error:.2g} is beyond the tolerance {self.tolerance:.2g}"
         return None
 
+    def refusal(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
+        """As `why_not`, for people: with the line of the log that says why it failed."""
+        reason = self.why_not(kernel, signature, binding)
+        logged = "" if reason is None else self.logged(kernel, signature, binding)
+        return f"{reason}: {logged}" if logged else reason
+
+    def logged(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str:
+        """The line of the log that says why a kernel failed, over all sizes or else at these; "" where it did not, or nothing was
+        logged."""
+        at = {verify_workload(signature).key: self.verdict(kernel, signature),
+              timed_workload(signature, binding).key: self.time(kernel, signature, binding)}
+        for workload, row in at.items():
+            if row is not None and (row.status != "PASSED" or row.refuted):
+                key = kernel.identity, workload
+                if key not in self._logged:
+                    found = queries.failures(self.database, environment=environment_of(kernel.backend, self.threads),
+                                             kernel=kernel.identity, workload=workload, limit=1)
+                    self._logged[key] = found[0].reason if found else ""
+                return self._logged[key]
+        return ""
+
     def why_wrong(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
         """As `why_not`, whatever the tolerance."""
         if kernel.name not in self._unreachable:
@@ -145,7 +173,7 @@ class PriceBook:
             assert row.median_ms is not None
             return Price(row.median_ms * 1e-3, True, error, f"trace {row.trace_id}{', in its graph' if in_graph else ''}")
         guessed = self.guess(kernel, signature, binding)
-        off, trace = self.off(signature, binding) if self.margin > 1 else (1.0, 0)
+        off, trace = self.off(kernel.backend, signature, binding) if self.margin > 1 else (1.0, 0)
         note = guessed.note if off == 1 else f"guess (roofline × {self.margin:g} × {off:.3g}, as trace {trace} took)"
         return Price(guessed.seconds * off, False, error, note)
 
@@ -160,30 +188,31 @@ class PriceBook:
         moved = None if kernel is None or kernel.traffic is None else float(d.evaluate(kernel.traffic(signature.spec), at))
         return guess_seconds(signature, at, backend, self.device, moved)
 
-    def off(self, signature: Signature, binding: Mapping[str, int]) -> tuple[float, int]:
+    def off(self, backend: str, signature: Signature, binding: Mapping[str, int]) -> tuple[float, int]:
         """How many times its roofline the best of the kernels takes that were timed on this signature at these sizes, 1 at least,
-        and the trace that says so; (1, 0) when none was."""
+        and the trace that says so; (1, 0) when none was. Of this backend's kernels, where one was timed, else of all."""
         if self._timed_on is None:
             self._timed_on = {}
-            for backend, known in self.known.items():
-                placed = {key: row for key, row in self.in_graph.get(backend, {}).items() if row.median_ms is not None}
+            for name, known in self.known.items():
+                placed = {key: row for key, row in self.in_graph.get(name, {}).items() if row.median_ms is not None}
                 for (_, workload), row in {**known, **placed}.items():
                     if row.median_ms is not None and row.status == "PASSED" and not row.refuted:
-                        self._timed_on.setdefault(workload, []).append((backend, row))
+                        self._timed_on.setdefault(workload, []).append((name, row))
         workload = timed_workload(signature, binding).key
-        if workload not in self._off:
-            rows = self._timed_on.get(workload, ())
-            here = {k.identity: k for k in all_kernels(self.backends) if k.op == signature.spec.op.name} if rows else {}
-            found = [(row.median_ms * 1e-3 / self.roofline(backend, signature, binding, here.get(row.source_hash)), row.trace_id)
-                     for backend, row in rows if row.median_ms is not None]
+        if (backend, workload) not in self._off:
+            rows = self._timed_on.get(workload, [])
+            rows = [(name, row) for name, row in rows if name == backend] or rows
+            here = {k.identity: k for k in all_kernels(self.backends) if k.computes(signature.spec)} if rows else {}
+            found = [(row.median_ms * 1e-3 / self.roofline(name, signature, binding, here.get(row.source_hash)), row.trace_id)
+                     for name, row in rows if row.median_ms is not None]
             off, trace = min(found, default=(1.0, 0))
-            self._off[workload] = (off, trace) if off > 1 else (1.0, 0)
-        return self._off[workload]
+            self._off[backend, workload] = (off, trace) if off > 1 else (1.0, 0)
+        return self._off[backend, workload]
 
 
 def resolve_backends(backends: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(backends that are here, notes on those that are not)."""
-    wanted = tuple(backends) if backends is not None else DEFAULT_BACKENDS
+    wanted = (backends,) if isinstance(backends, str) else tuple(backends) if backends is not None else DEFAULT_BACKENDS
     here, notes = [], []
     for name in wanted:
         reason = why_missing(name)
@@ -195,8 +224,8 @@ def resolve_backends(backends: Sequence[str] | None) -> tuple[tuple[str, ...], t
 
 
 def typical_sizes(graph: Graph, at: Mapping[str, int] | None = None) -> dict[str, int]:
-    """The sizes at which a graph is priced: given ones, else the middle of each dim's range."""
-    return {n: int((at or {}).get(n, midpoint(s))) for n, s in graph.dims.items()}
+    """The sizes at which a graph is priced: given ones, else the middle of each dim's range. Raises PlanError."""
+    return {n: midpoint(s) for n, s in graph.dims.items()} | given_sizes(graph, at, "at")
 
 
 def as_database(database: Database | str | Path | None) -> Database:
@@ -206,7 +235,9 @@ def as_database(database: Database | str | Path | None) -> Database:
 def tolerance_for(graph: Graph, asked: float | None) -> float:
     """The tolerance asked for; by default 1e-3, or two roundings of the coarsest dtype of an output or state where that is more."""
     if asked is not None:
-        return asked
+        if isinstance(asked, bool) or not isinstance(asked, (int, float)) or not asked >= 0:
+            raise PlanError(f"the tolerance is {asked!r}\n  fix: a relative error of 0 or more, as 1e-3")
+        return float(asked)
     roundings = [ROUNDINGS * roundoff(root.dtype) for root in graph.roots]
     return max([DEFAULT_TOLERANCE, *roundings])
 
@@ -218,15 +249,17 @@ def roundoff(dtype: DType) -> float:
 
 def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance: float | None = None,
                database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
-               all_kernels_count: bool = True, simplify: bool = True) -> Iterator[GraphPath]:
+               all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None) -> Iterator[GraphPath]:
     """Every path of a graph, cheapest first, lazily. Kernels without a verdict are listed too (error None) unless told not to.
 
-    tolerance, simplify: as in `compile_graph`.
+    tolerance, simplify, threads: as in `compile_graph`. What a path may not use at all, `not_offered` names.
+    Raises GraphError for what is no graph, PlanError for a size in `at` that its dim cannot have.
     """
+    graph = require_graph(graph, "list_paths")
     tolerance = tolerance_for(graph, tolerance)
     graph = prepare(graph, simplify).graph
     here, _ = resolve_backends(backends)
-    book = PriceBook(as_database(database), here, tolerance, margin=GUESS_MARGIN).load()
+    book = PriceBook(as_database(database), here, tolerance, threads, margin=GUESS_MARGIN).load()
     binding = typical_sizes(graph, at)
     table = by_op(all_kernels(here))
     for form in forms(graph, tolerance):
@@ -235,3 +268,30 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
         if first is not None:                                       # else nothing within the tolerance computes this form
             return itertools.chain((first,), paths)
     return iter(())
+
+
+def not_offered(graph: Graph, backends: Sequence[str] | None = None, simplify: bool = True) -> list[str]:
+    """For people: the backends that are missing here, and the kernels of ops in a graph whose requirements this device does not
+    meet. None of them is on any path."""
+    here, notes = resolve_backends(backends)
+    table = by_op(k for k in all_kernels(here) if unmet(k.requirements) is not None)
+    found: dict[str, str] = {}
+    if table:
+        for s in signatures_of(prepare(graph, simplify).graph):
+            found |= {k.name: f"kernel {k.name} is left out: {why}" for k, why in left_out(s.spec, table)}
+    return [*notes, *found.values()]
+
+
+def signatures_of(graph: Graph) -> list[Signature]:
+    """Every signature that a path of a graph may reach: its own, and those in the definitions of its composites, all the way down.
+    Each once."""
+    paths = Paths(graph, {}, lambda kernel, signature: None)
+    found: dict[str, Signature] = {}
+    todo = [s for s, _ in reversed(paths.top)]
+    while todo:
+        s = todo.pop()
+        if s.key not in found:
+            found[s.key] = s
+            if isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque:
+                todo += [i for i, _ in reversed(paths.inner(s))]
+    return list(found.values())

@@ -19,25 +19,25 @@ from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, 
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import Intermediates, Wanted, as_written, forms, in_float64
 from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.compiler.reach import check_reach
 from tensor_graphs.compiler.room import check_room
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import all_kernels, by_op, copy_kernel, matching
-from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.kernels.registry import all_kernels, by_op, left_out, matching
+from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
-from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node
-from tensor_graphs.paths.lower import PlanError, arena_buffers, lower
-from tensor_graphs.paths.memory import Interval, place
-from tensor_graphs.paths.path import Alternative, NoPathError, Paths, expanded_roots
+from tensor_graphs.language.graph import Graph, require_graph
+from tensor_graphs.paths.lowered import largest_of_range, lowered
+from tensor_graphs.paths.path import Alternative, NoPathError, Paths
 from tensor_graphs.paths.path import Path as GraphPath
-from tensor_graphs.paths.plan import Evidence, Plan, Variant, midpoint
+from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes, midpoint
 from tensor_graphs.profiling.cover import in_words
 from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
+from tensor_graphs.records.errors import CorruptDatabase
 from tensor_graphs.records.queries import KnownTime
 from tensor_graphs.records.rows import ProfileRequest
 
@@ -80,11 +80,11 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     overwrite the outputs of the one before. threads: rows of so many threads count, and what is verified uses them.
     simplify: composites are recognised where the graph says them in atomic ops, and small graphs made smaller, with the same bits
     (prepare.py); False to run the very graph that is written.
-    Raises NoPathError (no path, or none within the tolerance) and PlanError (too little memory).
+    Raises NoPathError (no path, or none within the tolerance), PlanError (too little memory, a size outside of its dim's range),
+    and GraphError for what is no graph.
     """
+    graph = require_graph(graph, "compile")
     tolerance = tolerance_for(graph, tolerance)
-    if not tolerance >= 0:
-        raise PlanError(f"a tolerance of {tolerance}: a relative error ≥ 0 is needed")
     here, notes = resolve_backends(backends)
     if not here:
         raise NoPathError("no backend is available\n  " + "\n  ".join(notes))
@@ -95,6 +95,8 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     if path is not None and intermediates == "auto":             # a saved path says itself of which graph it is
         wide = in_float64(graph, "as the given path has it")
         return asked.plan(wide if path.graph_key == wide.graph.structural_key else as_written(graph))
+    if path is None:
+        check_reach(graph, tolerance)
     refused: dict[bool, NoPathError] = {}
     for form in forms(graph, tolerance, intermediates):
         try:
@@ -137,7 +139,6 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
                                                   asked.largest)
     path, threads, memory_limit = asked.path, asked.threads, asked.memory_limit
     sizes = _largest(graph, largest)
-    _known_dims(graph, at)
     table_dim = _table_dim(graph)
     book = PriceBook(store, here, tolerance, threads, GUESS_MARGIN).load()
     table = by_op(all_kernels(here))
@@ -155,10 +156,7 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
                 chosen.append((low, high, binding, found))
     variants = []
     for low, high, binding, found in chosen:
-        largest_here = dict(sizes)
-        if table_dim is not None:
-            largest_here[table_dim] = max(low, min(high, sizes[table_dim]))
-        variants.append(chooser.variant(low, high, binding, largest_here, found, here))
+        variants.append(chooser.variant(low, high, binding, largest_of_range(sizes, table_dim, low, high), found, here))
     missing = chooser.queue_misses()
     notes = (*asked.notes, *_threads_in_the_way(variants))
     plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, notes, asked.reuse_outputs, memory_limit, missing,
@@ -186,22 +184,18 @@ def price_points(graph: Graph, at: Mapping[str, int] | None = None,
     return [binding for _, _, binding in _points(graph, _table_dim(graph), _largest(graph, largest), at)]
 
 
-def _known_dims(graph: Graph, given: Mapping[str, int] | None) -> None:
-    unknown = sorted(set(given or {}) - set(graph.dims))
-    if unknown:
-        raise PlanError(f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(graph.dims) or 'none'}")
+def asked_points(graph: Graph, at: Mapping[str, int] | None = None,
+                 largest: Mapping[str, int] | None = None) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+    """`price_points`, those that are asked for first: the one at the given size of the table dim, all where none is given."""
+    points, dim = price_points(graph, at, largest), _table_dim(graph)
+    if dim is None or dim not in (at or {}):
+        return points, []
+    asked = [p for p in points if p[dim] == int((at or {})[dim])]
+    return asked or points, [p for p in points if p not in asked] if asked else []
 
 
 def _largest(graph: Graph, given: Mapping[str, int] | None) -> dict[str, int]:
-    _known_dims(graph, given)
-    out = {}
-    for name, symbol in graph.dims.items():
-        lo, hi = d.bounds(symbol)
-        value = int((given or {}).get(name, hi))
-        if not lo <= value <= hi:
-            raise PlanError(f"largest {name} = {value} is outside of {lo}..{hi}")
-        out[name] = value
-    return out
+    return {n: d.bounds(s)[1] for n, s in graph.dims.items()} | given_sizes(graph, given, "largest")
 
 
 def _table_dim(graph: Graph) -> str | None:
@@ -216,7 +210,8 @@ def _table_dim(graph: Graph) -> str | None:
 def _points(graph: Graph, table_dim: str | None, largest: Mapping[str, int],
             at: Mapping[str, int] | None) -> list[tuple[int, int, dict[str, int]]]:
     """(low, high, sizes to price at) for each range of the table dim; one range when there is none."""
-    typical = {n: min(largest[n], max(d.bounds(s)[0], int((at or {}).get(n, midpoint(s))))) for n, s in graph.dims.items()}
+    at = given_sizes(graph, at, "at")
+    typical = {n: min(largest[n], max(d.bounds(s)[0], at.get(n, midpoint(s)))) for n, s in graph.dims.items()}
     if table_dim is None:
         return [(0, 0, typical)]
     conditions = conditions_of(graph.roots)
@@ -225,15 +220,16 @@ def _points(graph: Graph, table_dim: str | None, largest: Mapping[str, int],
     out = []
     for i, low in enumerate(cuts):
         high = cuts[i + 1] - 1 if i + 1 < len(cuts) else hi
-        wanted = (at or {}).get(table_dim)
-        middle = int(wanted) if wanted is not None and low <= wanted <= high else min(high, 4 * low if low > 4 else high)
+        wanted = at.get(table_dim)
+        middle = wanted if wanted is not None and low <= wanted <= high else min(high, 4 * low if low > 4 else high)
         binding = {**typical, table_dim: middle}
         for name, symbol in graph.dims.items():                     # dims that may not exceed the table's (m ≤ n) follow it
             if name != table_dim and d.bounds(symbol) == (lo, hi) and binding[name] > middle:
-                binding[name] = middle if name not in (at or {}) else binding[name]
-        if not all_hold(conditions, binding):                       # n + p ≤ 256: what was not asked for gives way
-            lowest = {n: binding[n] if n == table_dim or n in (at or {}) else d.bounds(s)[0] for n, s in graph.dims.items()}
-            binding = lowest if all_hold(conditions, lowest) else binding
+                binding[name] = middle if name not in at else binding[name]
+        if not all_hold(conditions, binding):                       # n + p ≤ 256: what was not asked for gives way first
+            lowest = {n: d.bounds(s)[0] for n, s in graph.dims.items()} | {table_dim: middle}
+            asked = {**lowest, **{n: typical[n] for n in at if n != table_dim}}
+            binding = next((b for b in (asked, lowest) if all_hold(conditions, b)), binding)
         out.append((low, high, binding))
     return out
 
@@ -249,6 +245,7 @@ class _Chooser:
         self.hopes: dict[tuple[str, str], ProfileRequest] = {}
         self.signatures: dict[str, Signature] = {}
         self.unmeasured: dict[str, Signature] = {}
+        self.compared: set[tuple[str, str]] = set()
 
     def __enter__(self) -> _Chooser:
         return self
@@ -317,6 +314,13 @@ class _Chooser:
             at = {n: int(binding[n]) for n in signature.dim_names}
             self.judge.record(kernel, signature, self.judge.examine(kernel, signature, at), None)
         self.book.load()
+        asked = {(kernel.identity, signature.key) for kernel, signature in pending}
+        if asked & self.compared:                                   # or this would go on for ever
+            file = self.book.database.location
+            kernel, signature = next((k, s) for k, s in pending if (k.identity, s.key) in self.compared)
+            raise CorruptDatabase(f"{file}: what was just filed of {kernel.name} on {signature.title()} is not found there\n"
+                                  "  fix: another database (--db): rows of this one were changed from outside")
+        self.compared |= asked
         return True
 
     def _signature(self, paths: Paths, key: str) -> Signature:
@@ -352,7 +356,8 @@ class _Chooser:
         lines = []
         for s in culprits[:5]:
             refused = [f"{k.name}: {why}" for k in matching(s.spec, self.table)
-                       if (why := self.book.why_not(k, s, binding)) is not None]
+                       if (why := self.book.refusal(k, s, binding)) is not None]
+            refused += [f"{k.name}: {why}" for k, why in left_out(s.spec, self.table)]
             best = "nothing that computes it is right here"
             if best_error(s) < math.inf:
                 best = f"best error {best_error(s):.2g}{reached_by(s)}"
@@ -370,17 +375,13 @@ class _Chooser:
         """Lower a path and lay out its memory."""
         paths = self.paths(binding, optimistic=False)
         chosen = paths.kernels(path)
-        kernels: dict[str, Kernel] = {}
 
-        def choose(node: Node) -> Kernel:
-            kernel = chosen[signature_of(node).key].kernel
+        def kernel_of(key: str) -> Kernel:
+            kernel = chosen[key].kernel
             assert kernel is not None
-            kernels[kernel.name] = kernel
             return kernel
 
-        program = lower(self.graph, expanded_roots(self.graph, path), choose, copy_kernel(backends))
-        intervals = [Interval(b.first, b.last, b.nbytes, b.name) for b in (program.buffers[i] for i in arena_buffers(program))]
-        layout = place(intervals, largest)
+        made = lowered(self.graph, path, kernel_of, backends, largest)
         evidence = []
         everything = self.paths(binding, optimistic=True)            # what else there is, verified or not
 
@@ -406,7 +407,8 @@ class _Chooser:
             others = sorted(((o.name, cost(o, signature), o.price.measured) for o in everything.alternatives(signature)
                              if o.name != a.name and cost(o, signature) < math.inf), key=lambda o: o[1])
             refused = tuple((k.name, why) for k in matching(signature.spec, self.table)
-                            if (why := self.book.why_not(k, signature, binding)) not in (None, "unverified"))
+                            if (why := self.book.refusal(k, signature, binding)) not in (None, "unverified"))
+            refused += tuple((k.name, why) for k, why in left_out(signature.spec, self.table))
             verdict = verdicts.get(key)
             found = {} if verdict is None else compared.get(verdict.trace_id, {}).get("covered", {})
             row = rows.get(key)
@@ -428,7 +430,7 @@ class _Chooser:
                         if saved > 0:
                             self._ask(self.hopes, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
                                       f"may be faster than {a.name} for {signature.title()}")
-        return Variant(low, high, path, program, layout, kernels, tuple(evidence), dict(binding))
+        return Variant(low, high, path, made.program, made.layout, made.kernels, tuple(evidence), dict(binding))
 
     def _ask(self, asked: dict[tuple[str, str], ProfileRequest], kernel: Kernel, signature: Signature, binding: Mapping[str, int],
              priority: float, reason: str) -> None:

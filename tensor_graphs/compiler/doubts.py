@@ -1,8 +1,9 @@
 """doubts: which times of the database may be those of a busy machine, why, and how little the kernel may take then.
 
 Whatever happens on a machine slows a kernel down and never speeds it up. A row that is far above what other rows lead to expect,
-or that was measured while something disturbed, may therefore hide a faster kernel: `tg profile` measures it again where that could
-change the choice, and a plan that rests on it says so. A second undisturbed row that agrees settles the matter.
+or that was measured while something disturbed or not long before or after that, may therefore hide a faster kernel: `tg profile`
+measures it again where that could change the choice, and a plan that rests on it says so. A second row that agrees, from another
+time in which nothing disturbed, settles the matter.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.profiling.judge import timed_workload
+from tensor_graphs.profiling.reference_stream import waits_for_quiet
 from tensor_graphs.records import queries
 from tensor_graphs.records.queries import AGREE, KnownTime
 
@@ -28,6 +30,10 @@ kernels alike, so that their ratios to it differ less"""
 
 SLOW_REFERENCE = 1.4
 """a machine was slower where the reference stream took this many times what it takes at best"""
+
+BUSY = 15.0
+"""seconds before and after a row that something disturbed, in which others may have been disturbed too: a neighbour that comes and
+goes leaves moments in which the reference stream, which works on one core, is as fast as ever and a kernel on all cores is not"""
 
 OLD = timedelta(days=30)
 
@@ -53,12 +59,15 @@ class Doubts:
     points: Sequence[Mapping[str, int]]
     _seen: dict[int, tuple[datetime, Mapping[str, Any]]] = field(default_factory=dict)
     """when and under which conditions, by trace"""
+    _busy: set[int] = field(default_factory=set)
+    """traces of busy times"""
     _ratios: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
 
     def look_at(self, rows: Iterable[KnownTime]) -> None:
         """Read what is stored beside these rows, in one go."""
         wanted = {row.trace_id for row in rows} - self._seen.keys()
         self._seen.update(queries.circumstances(self.book.database, *wanted))
+        self._busy.update(queries.in_busy_times(self.book.database, *wanted, seconds=BUSY))
 
     def quiet(self, row: KnownTime) -> bool | None:
         """Whether nothing disturbed the runs of a row; None where it does not say."""
@@ -79,6 +88,8 @@ class Doubts:
         why = "measured while something disturbed" if quiet is False else ""
         if not why and row.agreeing < SETTLED:
             why = self._slow_machine(row) or self._far(kernel, signature, binding, row, in_place)
+        if not why and row.trace_id in self._busy:
+            why = f"measured within {BUSY:.0f} s of a row that something disturbed"
         if why:
             return Doubt(f"trace {row.trace_id}: {why}", least) if least < median else None
         if datetime.now(UTC) - self.when(row) > OLD:
@@ -101,6 +112,8 @@ class Doubts:
         return min(median, max(float(interval["low"]) * 1e-3, median / AGREE))
 
     def _slow_machine(self, row: KnownTime) -> str:
+        if not waits_for_quiet():
+            return ""
         own = _reference(self._conditions(row))
         if own is None:
             return ""
@@ -130,7 +143,7 @@ class Doubts:
         if kernel.identity not in self._ratios:
             found: dict[tuple[str, str], float] = {}
             for signature in self.signatures:
-                if signature.spec.op.name == kernel.op and kernel in matching(signature.spec, self.table):
+                if kernel.computes(signature.spec) and kernel in matching(signature.spec, self.table):
                     for binding in self.points:
                         ratio = self._ratio(kernel, signature, binding)
                         if ratio is not None:

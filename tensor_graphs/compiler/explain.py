@@ -7,12 +7,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tensor_graphs.compiler.compile import Choice
+from tensor_graphs.language.errors import GraphError
+from tensor_graphs.language.graph import require_graph
 from tensor_graphs.paths.path import EXPAND
-from tensor_graphs.paths.plan import Evidence, Plan, Variant, human
+from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes, human
+
+LONGEST_REASON = 240
+"""characters of why a kernel is refused, on the screen"""
 
 
 def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """The plan as plain data: variants with their steps, evidence per signature, memory, notes."""
+    """The plan as plain data: variants with their steps, evidence per signature, memory, notes. Raises as `explain`."""
+    _require_plan(plan)
     return {
         "graph": plan.graph.structural_key, "tolerance": plan.tolerance, "backends": list(plan.backends),
         "intermediates": plan.intermediates, "prepared": plan.prepared, "notes": list(plan.notes),
@@ -22,10 +28,16 @@ def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str,
     }
 
 
+def _require_plan(value: Any) -> None:
+    if not isinstance(value, Plan):
+        require_graph(value, "compile")                             # what is no graph is named; a graph is compiled first
+        raise GraphError("explain takes a plan, and this is a graph", fix="tg.explain(tg.compile(graph))")
+
+
 def _variant(plan: Plan, v: Variant) -> dict[str, Any]:
     return {
         "range": None if plan.table_dim is None else {plan.table_dim: [v.low, v.high]}, "priced_at": dict(v.at),
-        "path": v.path.id, "price_us": v.path.seconds * 1e6, "measured_share": measured_share(v),
+        "path": v.path.id, "price_us": v.path.seconds * 1e6, "measured_share": v.measured_share,
         "instructions": len(v.program.instructions), "bind_instructions": len(v.program.bind_instructions),
         "choices": [{
             "what": e.title, "kernel": e.chosen, "calls": e.calls, "us_per_call": e.seconds * 1e6, "measured": e.measured,
@@ -46,6 +58,12 @@ def _rows(e: Evidence) -> dict[str, Any]:
             "covered": e.covered}
 
 
+def _refused(e: Evidence) -> list[str]:
+    """A line for each kernel that may not be used; of a long reason the beginning, `explain_data` has all of it."""
+    return [f"{'':17}refused: {name}: {why if len(why) <= LONGEST_REASON else why[:LONGEST_REASON - 1] + '…'}"
+            for name, why in e.refused]
+
+
 def age(seconds: float) -> str:
     """For people: 3 days, 5 hours, 12 minutes."""
     for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
@@ -54,25 +72,28 @@ def age(seconds: float) -> str:
     return "just now" if seconds < 60 else "1 minute"
 
 
-def measured_share(v: Variant) -> float:
-    """Share of the predicted time of a variant that rests on rows of the database."""
-    paid = [(e.seconds * e.calls, e.measured) for e in v.evidence if e.chosen != EXPAND]
-    total = sum(s for s, _ in paid)
-    return sum(s for s, m in paid if m) / total if total else 1.0
+def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, at: Mapping[str, int] | None = None) -> str:
+    """One screen of text: per variant the dearest choices, what each rests on, and what else was there.
 
-
-def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14) -> str:
-    """One screen of text: per variant the dearest choices, what each rests on, and what else was there."""
+    dims: sizes at which the memory is said. rows: choices shown of a variant. at: sizes that are asked for: the variant that serves
+    them comes first, and of each other one a line is shown. Raises GraphError for what is no plan,
+    PlanError for sizes that are none.
+    """
+    _require_plan(plan)
     use = plan.memory(**dict(dims or {}))
     out = [f"graph {plan.graph.structural_key[:12]} · tolerance {plan.tolerance:.1e} · backends {', '.join(plan.backends)}"]
     out += [f"intermediates: {plan.intermediates}"] if plan.intermediates else []
     out += [plan.prepared] if plan.prepared else []
     out += [f"note: {n}" for n in plan.notes]
-    for v in plan.variants:
+    size = given_sizes(plan.graph, at, "at").get(plan.table_dim or "")
+    asked = [v for v in plan.variants if size is not None and v.low <= size <= v.high]
+    for v in (*asked, *(v for v in plan.variants if v not in asked)):
         where = "" if plan.table_dim is None else f"{plan.table_dim} = {v.low}..{v.high}: "
         priced = ", ".join(f"{n}={s}" for n, s in v.at.items())
         out.append(f"{where}path {v.path.id} · {len(v.program.instructions)} calls · {v.path.seconds * 1e3:.2f} ms predicted"
-                   f"{' at ' + priced if priced else ''} · {measured_share(v):.0%} of it from measured rows")
+                   f"{' at ' + priced if priced else ''} · {v.measured_share:.0%} of it from measured rows")
+        if asked and v not in asked:
+            continue
         dearest = sorted((e for e in v.evidence if e.chosen != EXPAND), key=lambda e: -e.seconds * e.calls)
         for e in dearest[:rows]:
             error = "" if e.error is None else f" error {e.error:.1e}"
@@ -87,11 +108,12 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14) -
             if rows_used["suspect"]:
                 out.append(f"{'':17}suspect: {rows_used['suspect']}; tg profile measures it again")
             out += [f"{'':17}compared at {rows_used['covered']}"] if rows_used["covered"] else []
-            out += [f"{'':17}refused: {name}: {why}" for name, why in e.refused]
+            out += _refused(e)
         for e in v.evidence:
-            if e.chosen == EXPAND and e.refused:
-                out.append(f"{'':13}by its definition: {e.title[:58]}")
-                out += [f"{'':17}refused: {name}: {why}" for name, why in e.refused]
+            rival = next((f" | next: {name} {seconds * 1e6:.0f} µs" for name, seconds, measured in e.others if measured), "")
+            if e.chosen == EXPAND and (e.refused or rival):
+                out.append(f"{'':13}by its definition: {e.title[:58]}{rival}")
+                out += _refused(e)
         if len(dearest) > rows:
             rest = sum(e.seconds * e.calls for e in dearest[rows:])
             out.append(f"  {rest * 1e6:9.1f} µs in {len(dearest) - rows} more")

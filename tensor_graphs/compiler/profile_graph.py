@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, tolerance_for
-from tensor_graphs.compiler.compile import price_points
+from tensor_graphs.compiler.compile import asked_points, price_points
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.compiler.profile_kernels import profile_kernels
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.conditions import all_hold, conditions_of
-from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import Node
+from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import NoPathError, Path, Paths, Price, needs_choice
 from tensor_graphs.profiling.calibration import known_rates, measure_device
 from tensor_graphs.profiling.deployed import NotDeployed, measure_deployed, record_deployed, refute
 from tensor_graphs.profiling.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
 from tensor_graphs.profiling.judge import VERIFIER, Judge
-from tensor_graphs.profiling.profile import ProfileReport, Question, answer, may_pass_later, question_key, unanswered
+from tensor_graphs.profiling.profile import Question, answer, may_pass_later, question_key, unanswered
 from tensor_graphs.profiling.queue import settle_queue
+from tensor_graphs.profiling.report import Answered, ProfileReport, Rests
 from tensor_graphs.records.database import Database
 
 log = logging.getLogger(__name__)
@@ -47,6 +51,10 @@ MOST_ASKED = 2
 WORTH_ASKING = 0.02
 """of a path's time: what may save less is not measured again"""
 
+MOST_MORE = 10.0
+"""seconds by which the kernels of the plan that was asked for may exceed the budget (and by twice the budget, at most): a plan of
+which a part is measured and a part is guessed says little, and what is missing may be one of three kernels on a busy machine"""
+
 WARMER = 1.25
 """times faster that a kernel may be in its place, where caches are warm, than alone; it is run there before another one is kept"""
 
@@ -55,6 +63,9 @@ Asked = Counter[tuple[str, ...]]
 
 OnStep = Callable[[int, int, str], None]
 """(done, total, what) for a progress bar"""
+
+OnVerdict = Callable[[Answered], None]
+"""what was found of one kernel"""
 
 
 def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Database, tolerance: float,
@@ -105,6 +116,53 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
                     share = price.seconds * path.calls.get(s.key, 0) / max(path.seconds, 1e-9)
                     out.append(_unless_asked(Question(kernel, s, sizes, share, operands, "asked for" if again else ""), asked, 1))
     return out
+
+
+def needed(graph: Graph, points: Sequence[Mapping[str, int]], *, backends: Sequence[str], database: Database, tolerance: float,
+           threads: int | None = None) -> list[Question]:
+    """The kernels that `compile_graph` would use at these sizes and of which no time is known there, the dearest first.
+
+    A question's worth is the kernel's share of its path's time. Raises NoPathError.
+    """
+    book = PriceBook(database, tuple(backends), tolerance, threads, GUESS_MARGIN).load()
+    table = by_op(all_kernels(backends))
+    out: list[Question] = []
+    for binding in points:
+        paths = Paths(graph, table, partial(_price, book, binding))
+        path = paths.cheapest()
+        signatures = {s.key: s for s in paths.known()}
+        for key, way in paths.kernels(path).items():
+            if way.kernel is not None and not way.price.measured:
+                s = signatures[key]
+                share = way.price.seconds * path.calls[key] / max(path.seconds, 1e-9)
+                out.append(Question(way.kernel, s, {n: int(binding[n]) for n in s.dim_names}, share))
+    return sorted(out, key=lambda q: -q.worth)
+
+
+def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[Mapping[str, int]], *, backends: Sequence[str],
+             database: Database, tolerance: float, threads: int | None = None) -> tuple[Rests, ...]:
+    """Which share of the time of the plans for these sizes comes from rows now. Raises NoPathError."""
+    book = PriceBook(database, tuple(backends), tolerance, threads, GUESS_MARGIN).load()
+    table = by_op(all_kernels(backends))
+    out = []
+    for binding in (*asked, *others):
+        paths = Paths(graph, table, partial(_price, book, binding))
+        path = paths.cheapest()
+        known = sum(a.price.seconds * path.calls[key] for key, a in paths.kernels(path).items() if a.price.measured)
+        out.append(Rests(dict(binding), known / path.seconds if path.seconds else 1.0, binding in asked))
+    return tuple(out)
+
+
+def _may_save(left: Sequence[Question], points: Sequence[Mapping[str, int]]) -> float:
+    """The share of the path's time that these questions may save at one of these sizes: of each signature the most."""
+    saved = []
+    for point in points:
+        most: dict[str, float] = {}
+        for q in left:
+            if not q.again and all(point[n] == size for n, size in q.binding.items()):
+                most[q.signature.key] = max(most.get(q.signature.key, 0.0), q.worth)
+        saved.append(min(1.0, sum(most.values())))
+    return max(saved, default=0.0)
 
 
 def _unless_asked(q: Question, asked: Asked, most: int) -> Question:
@@ -316,13 +374,22 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                   database: Database | str | FilePath | None = None, tolerance: float | None = None,
                   at: Mapping[str, int] | None = None, largest: Mapping[str, int] | None = None, threads: int | None = None,
                   timeout: float | None = None, on_step: OnStep | None = None,
-                  inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None, again: bool = False) -> ProfileReport:
+                  inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None, again: bool = False,
+                  kernels: Sequence[str] = (), ops: Sequence[str] = (), on_verdict: OnVerdict | None = None) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
     The budget is for measuring kernels and paths. What comes before and between (what the graph is made of, which question is worth
     most, the device's own constants, the start of a worker) is reported beside it. Of any budget at least one question is answered;
     a budget of 0 asks none. What was begun when the budget is spent is finished in short: each kernel that takes turns with others
     is measured in one process at least, and in no further one.
+
+    What was asked for comes first: the kernels that the plan would use at the sizes in `at` (where it says none: at all sizes at
+    which the graph is priced) are measured before any other, the dearest first, and may exceed the budget by twice as much, by
+    MOST_MORE seconds at most. Then come those that plans for other sizes use, and then all others by what they may save.
+    `ProfileReport.rests` says how far the plans rest on rows then, and `may_save` what asking again may save.
+
+    kernels, ops: measure just the kernels of these names, and those of these ops, at the signatures at which they occur; each
+    verdict is reported to on_verdict as soon as it is known (profile_kernels.py). `inputs` does not go with them.
 
     Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
     one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before
@@ -340,7 +407,17 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     FlashInfer-Trace's {"type": "safetensors", "path": …, "tensor_key": …}. Ops that read these directly are measured with them too,
     and their traces' workloads say so; a kernel that is wrong on them is not used. Raises InputError when values do not fit.
     """
+    graph = require_graph(graph, "profile")
+    if kernels or ops:
+        if inputs:
+            raise InputError("values of inputs are for whole graphs, and single kernels are measured on random ones\n"
+                             "  fix: inputs, or kernels and ops")
+        return profile_kernels(graph, _several(kernels), _several(ops), budget=budget, per_kernel=per_kernel, backends=backends,
+                               database=database, tolerance=tolerance, at=at, largest=largest, threads=threads, timeout=timeout,
+                               again=again, on_step=on_step, on_verdict=on_verdict)
     tolerance = tolerance_for(graph, tolerance)
+    if not budget >= 0:
+        raise PlanError(f"the budget is {budget!r} seconds\n  fix: 0 or more")
     started = time.perf_counter()
     graph = prepare(graph).graph                                    # what is measured is what compile_graph runs
     report = ProfileReport()
@@ -351,7 +428,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     seen: set[tuple[str, str]] = set()
     used: set[Descriptor] = set()
     counted: Asked = Counter()
-    done = 0
+    done, more = 0, min(MOST_MORE, 2.0 * budget)
 
     def say(what: str) -> None:
         if on_step is not None:
@@ -360,6 +437,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     try:
         tried = forms(graph, tolerance)                             # what is measured is what would be run
         form = next(tried)
+        points = asked_points(form.graph, at, largest)
         begun = time.perf_counter()
         if measure_device(store, here, threads=threads):
             report.device_seconds = time.perf_counter() - begun
@@ -368,6 +446,12 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                 try:
                     asked = questions_of(form.graph, backends=backends, database=store, tolerance=tolerance, at=at, largest=largest,
                                          threads=threads, given=given, asked=counted, again=again)
+                    tiers = (needed(form.graph, each, backends=here, database=store, tolerance=tolerance, threads=threads)
+                             for each in points if each and not again)
+                    first = next(tiers, [])
+                    plan = unanswered(store, first, VERIFIER, threads)
+                    must = {question_key(q) for q in plan}
+                    plan = plan or unanswered(store, next(tiers, []), VERIFIER, threads)
                 except NoPathError:
                     other = next(tried, None)
                     if other is not None:
@@ -378,18 +462,21 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     break                                           # what was measured leaves nothing to use: no question is left
                 used |= {descriptor for q in asked for _, descriptor in q.given}
                 report.unused = tuple(name for name, descriptor in given if descriptor not in used)
-                todo = unanswered(store, asked, VERIFIER, threads)
+                due = {question_key(q): q for q in (*plan, *unanswered(store, asked, VERIFIER, threads))}
+                left = list(due.values())
+                todo = plan or left
                 new = {question_key(q) for q in asked} - seen
                 seen |= new
-                report.already_known += len(new - {question_key(q) for q in todo})
-                report.left = len(todo)
-                total = done + len(todo)
+                report.already_known += len(new - due.keys())
+                report.left = len(left)
+                total = done + len(left)
                 if todo and budget > 0:
                     judge.ready()
+                before = done
                 with spent:
-                    repeated = {question_key(q) for q in todo if q.again}
-                    for q, status in answer(judge, todo, budget=budget - spent.seconds, per_kernel=per_kernel,
-                                            at_least=1 if budget > 0 and not done else 0):
+                    repeated = {question_key(q) for q in left if q.again}
+                    for q, status in _answers(judge, todo, must, budget - spent.seconds, more if budget > 0 else 0.0, per_kernel,
+                                              1 if budget > 0 and not done else 0):
                         done += 1
                         counted[question_key(q)] += 1
                         report.again += question_key(q) in repeated
@@ -399,7 +486,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                         report.failed += status != "PASSED"
                         if on_step is not None:
                             on_step(done, total, f"{q.kernel.name} {q.signature.title()}")
-                if report.left:
+                if done - before < len(todo):
+                    report.may_save = _may_save([q for q in left if not counted[question_key(q)]], points[0])
                     break
                 if not todo:                                        # times in place may make another path the cheapest: ask again
                     with spent:
@@ -410,11 +498,30 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     if not steps:
                         break
         settle_queue(store, here, threads)
+        with contextlib.suppress(NoPathError):
+            report.rests = rests_on(form.graph, *points, backends=here, database=store, tolerance=tolerance, threads=threads)
     except KeyboardInterrupt:
         report.interrupted = True
     report.seconds = time.perf_counter() - started
     report.search_seconds = report.seconds - report.device_seconds - spent.seconds
     return report
+
+
+def _several(names: Sequence[str]) -> Sequence[str]:
+    return (names,) if isinstance(names, str) else names
+
+
+def _answers(judge: Judge, todo: Sequence[Question], must: Set[tuple[str, str]], budget: float, more: float,
+             per_kernel: float | None, at_least: int) -> Iterator[tuple[Question, str]]:
+    """`answer`; when the budget is spent, those whose keys are in `must` go on, in short, for `more` seconds."""
+    end = time.perf_counter() + budget + more
+    answered = set()
+    for q, status in answer(judge, todo, budget=budget, per_kernel=per_kernel, at_least=at_least):
+        answered.add(question_key(q))
+        yield q, status
+    for q in todo:
+        if question_key(q) in must - answered and time.perf_counter() < end:
+            yield from answer(judge, [q], budget=0.0, per_kernel=per_kernel, at_least=1)
 
 
 class Stopwatch:

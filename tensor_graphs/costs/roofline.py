@@ -5,7 +5,8 @@ Source: roofline model, Williams, Waterman and Patterson, CACM 52(4), 2009. Floa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,6 +15,8 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import AtomicOp
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.node import Node, TensorType, walk
+
+Shape = tuple[d.Dim, ...]
 
 
 @dataclass(frozen=True)
@@ -75,25 +78,39 @@ def work(signature: Signature, binding: tuple[tuple[str, int], ...]) -> tuple[fl
     name = spec.op.name
     if name in ("embedding", "gather"):                     # reads only the rows it is asked for
         traffic = 2.0 * outs + _nbytes(spec.inputs[1], at)
+    elif name == "gather_linear":                           # each matrix that is chosen, once
+        x, weight, index = spec.inputs[:3]
+        share = min(1.0, float(d.evaluate(index.size(), at)) / max(1.0, float(d.evaluate(weight.shape[0], at))))
+        stacks = _nbytes(weight, at) + sum(_nbytes(t, at) for t in spec.inputs[3:])
+        traffic = outs + _nbytes(x, at) + _nbytes(index, at) + share * stacks
     elif name == "write_rows":                              # in place: only the rows written
         traffic = 2.0 * _nbytes(spec.inputs[1], at)
     else:
         traffic = float(outs + sum(_nbytes(t, at) for t in spec.inputs))
-    return traffic, _flops(spec.op, [*signature.graph.nodes], at)
+    return traffic, sum(flops * _elements(shape, at) for shape, flops in _arithmetic(signature))
 
 
 def _nbytes(t: TensorType, at: Mapping[str, int]) -> int:
-    return int(d.evaluate(t.nbytes(), at))
+    return _elements(t.shape, at) * t.dtype.itemsize
 
 
-def _flops(op: object, nodes: list[Node], at: Mapping[str, int], depth: int = 0) -> float:
-    total = 0.0
+def _elements(shape: Shape, at: Mapping[str, int]) -> int:
+    """The number of elements, from the sizes: the product of the dims as an expression takes ten times as long."""
+    return math.prod(int(d.evaluate(s, at)) for s in shape)
+
+
+@lru_cache(maxsize=16384)
+def _arithmetic(signature: Signature) -> tuple[tuple[Shape, float], ...]:
+    """The flops per element over each shape that occurs in a call, down to the atomic ops: what no size changes."""
+    found: dict[Shape, float] = {}
+    _add_flops(signature.graph.nodes, found)
+    return tuple(found.items())
+
+
+def _add_flops(nodes: Iterable[Node], found: dict[Shape, float]) -> None:
     for node in nodes:
         if isinstance(node.op, AtomicOp):
-            group = node.op.group
-            t = node.inputs[0].type if group == "reduce" else node.type
-            total += node.op.flops * float(d.evaluate(t.size(), at))
+            t = node.inputs[0].type if node.op.group == "reduce" else node.type
+            found[t.shape] = found.get(t.shape, 0.0) + node.op.flops
         elif isinstance(node.op, CompositeOp):
-            definition = node.op.define([i.type for i in node.inputs], node.attrs)
-            total += _flops(node.op, walk(definition.outputs), at, depth + 1)
-    return total
+            _add_flops(walk(node.op.define([i.type for i in node.inputs], node.attrs).outputs), found)

@@ -3,6 +3,6 @@
 In: nothing but the machine, and files of tensors.  Out: an `Environment` under which measurements are valid; compiled libraries in
 a private folder; arrays that share a file's bytes.
 May import: language, meaning.  Nothing heavy is imported here.
-Read first: environment.py (what makes two machines different), toolchain.py (compiling, caching, refusing what is not ours),
-safetensors.py (weights in files, mapped).
+Read first: environment.py (what makes two machines different), features.py (what a kernel may ask of a device),
+toolchain.py (compiling, caching, refusing what is not ours), safetensors.py (weights in files, mapped).
 """

@@ -23,6 +23,7 @@ import numpy as np
 
 from tensor_graphs.errors import FileError, close_to, listed
 from tensor_graphs.language.dtypes import DTYPES, DType
+from tensor_graphs.regular_file import open_regular, read_regular
 
 log = logging.getLogger(__name__)
 
@@ -274,10 +275,10 @@ def _find(path: Path) -> Path:
 def _read_index(path: Path) -> dict[str, Path]:
     """Tensor name -> the file of the set that holds it."""
     try:
-        index = json.loads(path.read_bytes())
+        index = json.loads(read_regular(path, _LONGEST_HEADER))
     except OSError as error:
         raise WeightsError(f"cannot read the index: {error.strerror}", file=path) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WeightsError(f"the index is not JSON: {error}", file=path) from error
     shards = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(shards, dict) or not shards or not all(isinstance(file, str) for file in shards.values()):
@@ -302,7 +303,7 @@ def _read_index(path: Path) -> dict[str, Path]:
 def _open_file(path: Path) -> tuple[mmap.mmap, dict[str, Entry]]:
     """The mapping of one file and its checked entries."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             start = file.read(8)
             length = _header_length(path, start, size)
@@ -320,7 +321,8 @@ def _header_length(path: Path, start: bytes, size: int) -> int:
         )
     if start == b"version ":
         raise WeightsError("this is a Git LFS pointer, not the weights", file=path, fix="git lfs pull")
-    if start[:4] == b"GGUF" or start[:2] in (b"PK", b"\x80\x02"):
+    # the first bytes of a zip, and of a pickle; a header of 640 bytes starts with \x80\x02 too, and goes on with zeros
+    if start[:4] in (b"GGUF", b"PK\x03\x04") or (start[:2] == b"\x80\x02" and any(start[2:])):
         raise WeightsError(
             f"this is a {'GGUF' if start[:4] == b'GGUF' else 'PyTorch'} file under the name of a safetensors file",
             file=path,

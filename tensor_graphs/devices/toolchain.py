@@ -1,6 +1,6 @@
 """toolchain: finds the C compiler and turns sources into one shared library in a private cache folder.
 
-In: C files.  Out: the path of a library whose name is the hash of all that it was made from: sources, headers, flags,
+In: C files, or texts.  Out: the path of a library whose name is the hash of all that it was made from: sources, headers, flags,
 compiler version, processor.  Nothing here loads a library, except that `check_private` says whether one may be."""
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,8 +106,15 @@ def compile_flags(*, portable: bool = False, machine: str | None = None) -> tupl
     )
 
 
-LINK_FLAGS = ("-shared", "-pthread")
 LINK_LIBRARIES = ("-lm",)
+
+
+def link_flags(name: str = "") -> tuple[str, ...]:
+    """The flags that make a shared library of this file name. It bears the name inside too (where the linker knows of such names),
+    so that a library linked against it meets the copy that the process has loaded, whatever lies in the cache by then: of two
+    processes that compile at the same time, one replaces the other's file."""
+    return ("-shared", "-pthread") if sys.platform == "darwin" else ("-shared", "-pthread", f"-Wl,-soname,{name}")
+
 
 
 @functools.cache
@@ -133,28 +141,50 @@ def _digest(*parts: str | bytes) -> str:
 _INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
-def headers_of(path: Path) -> tuple[Path, ...]:
+@dataclass(frozen=True)
+class Text:
+    """C code that is in no file of its own. name: of the file that it is compiled as. folder: where the headers are that it
+    includes by "name". at: (file, line) where the text begins in a file of another kind, as the compiler's messages then say."""
+
+    name: str
+    text: str
+    folder: Path
+    at: tuple[Path, int] | None = None
+
+
+Source = Path | Text
+
+
+def _content(source: Source) -> bytes:
+    return source.text.encode() if isinstance(source, Text) else source.read_bytes()
+
+
+def headers_of(source: Source, folders: Sequence[Path] = ()) -> tuple[Path, ...]:
     """The headers that a source includes by "name", directly or through one another, in name order; each is looked for beside the
-    file that includes it."""
+    file that includes it, then in `folders`."""
     found: set[Path] = set()
-    left = [path]
+    left = [(source.folder if isinstance(source, Text) else source.parent, _content(source))]
     while left:
-        file = left.pop()
-        named = {Path(os.path.normpath(file.parent / os.fsdecode(name))) for name in _INCLUDE.findall(file.read_bytes())}
-        new = {header for header in named if header.is_file()} - found
-        found |= new
-        left += new
+        beside, content = left.pop()
+        for name in map(os.fsdecode, _INCLUDE.findall(content)):
+            places = (Path(os.path.normpath(folder / name)) for folder in (beside, *folders))
+            header = next((place for place in places if place.is_file()), None)
+            if header is not None and header not in found:
+                found.add(header)
+                left.append((header.parent, header.read_bytes()))
     return tuple(sorted(found))
 
 
-def source_identity(path: Path, *, portable: bool = False, cc: str | None = None) -> str:
-    """The identity of what one C file compiles to: hash [hex, 32 digits] of its text, the headers it includes, the flags, the
-    compiler's version and the processor. The same file, moved, keeps its identity."""
+def source_identity(source: Source, folders: Sequence[Path] = (), *, portable: bool = False, cc: str | None = None) -> str:
+    """The identity of what one C source compiles to: hash [hex, 32 digits] of its text, the headers it includes (looked for beside
+    it, then in `folders`), the flags, the compiler's version and the processor. The same file, moved, keeps its identity."""
     compiler, _ = find_compiler(cc)
     version = compiler.version if compiler else "none"
     made_for = platform.machine() if portable else processor()
-    parts = [part for file in (path, *headers_of(path)) for part in (file.name.encode(), file.read_bytes())]
-    return _digest(*parts, *compile_flags(portable=portable), *LINK_FLAGS, *LINK_LIBRARIES, version, made_for)[:32]
+    files: list[tuple[str, bytes]] = [(source.name, _content(source))]
+    files += [(header.name, header.read_bytes()) for header in headers_of(source, folders)]
+    parts = [part for name, content in files for part in (name.encode(), content)]
+    return _digest(*parts, *compile_flags(portable=portable), *link_flags(), *LINK_LIBRARIES, version, made_for)[:32]
 
 
 def default_cache() -> Path:
@@ -245,14 +275,22 @@ def _run(command: Sequence[str], what: str) -> None:
     if "No space left on device" in said:
         fix = "fix: free some, or give another cache folder"
         raise CacheFolderError(f"{what}: no space left on the disk.\n{fix}\n{said[-2000:]}")
-    shown = f"$ {' '.join(command)}\n{said[-4000:]}"
+    said = said.replace(f"{Path(command[command.index('-o') + 1]).parent}{os.sep}", "")     # a text is compiled in the work folder
+    shown = f"{said[:4000]}\n$ {' '.join(command)}"                  # the first error is the one that causes the others
     raise ToolchainError(f"{what}: the compiler failed with exit status {result.returncode}.\n{shown}")
 
 
+def _quoted(name: str) -> str:
+    """A file's name as a string of C."""
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def build_library(
-    sources: Sequence[Path],
+    sources: Sequence[Source],
     *,
     name: str,
+    folders: Sequence[Path] = (),
+    against: Path | None = None,
     portable: bool = False,
     cache: Path | None = None,
     cc: str | None = None,
@@ -261,14 +299,17 @@ def build_library(
 ) -> Path:
     """The shared library made of `sources`, compiled now unless the cache has it.
 
+    folders: where headers are looked for that do not lie beside a source. against: a library in the same cache folder whose
+    symbols this one may use; then what neither of them defines is an error.
     The file is `NAME-HASH.so` in `cache` (default: the user's cache folder); it appears by a rename, so that processes that
     compile at the same time do not meet. `progress` is told each file as its compilation begins.
     Raises ToolchainError: no compiler, a file that does not compile, a cache folder that cannot be used or is not private."""
     compiler, reason = find_compiler(cc)
     if compiler is None:
         raise ToolchainError(f"cannot compile {name}: {reason}")
-    ordered = sorted(sources)
-    identity = _digest(*(source_identity(path, portable=portable, cc=cc) for path in ordered))[:32]
+    ordered = list(sources)
+    linked_with = () if against is None else (against.name,)
+    identity = _digest(*(source_identity(each, folders, portable=portable, cc=cc) for each in ordered), *linked_with)[:32]
     folder = private_folder(cache or default_cache())
     library = folder / f"{name}-{identity}.so"
     if library.exists():
@@ -277,19 +318,29 @@ def build_library(
     begun = time.perf_counter()
     flags = compile_flags(portable=portable)
     with _work_folder(folder) as work:
-        objects = [work / f"{path.stem}.o" for path in ordered]
+        objects = [work / f"{i}-{each.name}.o" for i, each in enumerate(ordered)]
+        named = [f"-I{each}" for each in folders]
 
-        def compile_one(path: Path, target: Path) -> None:
+        def compile_one(source: Source, target: Path) -> None:
             if progress:
-                progress(path.name)
-            _run([*compiler.command, *flags, "-c", str(path), "-o", str(target)], f"cannot compile {path.name}")
+                progress(source.name)
+            beside: list[str] = []
+            file = source
+            if isinstance(source, Text):
+                beside = ["-iquote", str(source.folder)]
+                file = work / source.name
+                begins = "" if source.at is None else f"#line {source.at[1]} {_quoted(str(source.at[0]))}\n"
+                file.write_text(begins + source.text)
+            _run([*compiler.command, *flags, *beside, *named, "-c", str(file), "-o", str(target)], f"cannot compile {source.name}")
 
         with ThreadPoolExecutor(max(1, jobs)) as pool:
-            largest_first = sorted(zip(ordered, objects, strict=True), key=lambda pair: -pair[0].stat().st_size)
+            largest_first = sorted(zip(ordered, objects, strict=True), key=lambda pair: -len(_content(pair[0])))
             for done in [pool.submit(compile_one, path, target) for path, target in largest_first]:
                 done.result()
         linked = work / library.name
-        link = [*compiler.command, *LINK_FLAGS, *map(str, objects), *LINK_LIBRARIES, "-o", str(linked)]
+        # $ORIGIN: the other library is looked for beside this one, so that the cache folder may be moved
+        other = [] if against is None else [f"-L{against.parent}", f"-l:{against.name}", "-Wl,-rpath,$ORIGIN", "-Wl,-z,defs"]
+        link = [*compiler.command, *link_flags(library.name), *map(str, objects), *other, *LINK_LIBRARIES, "-o", str(linked)]
         _run(link, f"cannot link {name}")
         try:
             os.chmod(linked, 0o700)

@@ -4,7 +4,8 @@ In: a model folder (config.json, *.safetensors, tokenizer.json), or arguments of
 that share the file's bytes, frozen configurations, token ids, text.  Whatever is wrong with a file is a FileError that
 names it. May import: errors, language, devices, models.  Never: cli.  Nothing here reaches the network or runs code found
 in a folder (chat templates run in a sandbox).
-Read first: huggingface_folder.py (what a folder says), then huggingface.py (weights), tokenizer.py (text), sampling.py
-(next token). Words: prefix = what stands before a checkpoint's tensor names; shard = one file of a set; end ids = token
-ids that end a text.
+Read first: families.py (the rows: one for each family of models), huggingface_folder.py (what a folder says), huggingface.py
+(weights), tokenizer.py (text), sampling.py (next token). Words: prefix = what stands before a checkpoint's tensor names; shard =
+one
+file of a set; end ids = token ids that end a text.
 """

@@ -22,5 +22,9 @@ class TokenizerError(FrontendError):
     """A tokenizer or a chat template that is missing, unreadable or refuses its input."""
 
 
+class ConversationError(FrontendError):
+    """A conversation that is longer than the cache, or a session of which nobody knows what its caches hold."""
+
+
 class SamplingError(FrontendError):
     """Sampling settings out of range, or logits from which nothing can be drawn."""

@@ -1,4 +1,8 @@
-"""generate: tokens from a compiled decoder: prefill the prompt, then one token at a time, on one session."""
+"""generate: tokens from a compiled decoder: prefill the prompt, then one token at a time, on one session.
+
+A session is a conversation. What is in its caches is `session.transcript.fed`, and the last token that was generated is not: it is
+pending, and the next call feeds it before its own prompt.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tensor_graphs.frontends.errors import FrontendError, SamplingError
+from tensor_graphs.frontends.errors import ConversationError, FrontendError, SamplingError
 from tensor_graphs.frontends.sampling import Sampler, Sampling
+from tensor_graphs.language.dims import bounds
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
-from tensor_graphs.runtime.session import Session
+from tensor_graphs.runtime.session import Session, Transcript
 
 
 @dataclass
@@ -46,29 +51,56 @@ def check_room(prompt: Sequence[int], tokens: int, max_positions: int, vocabular
         raise FrontendError(f"{said}; the model has positions for {most}",
                             fix=f"{longer}--tokens {most - len(prompt) + 1} or fewer" if len(prompt) <= most else
                                 f"a prompt of at most {most} tokens")
-    wrong = [i for i in prompt if not 0 <= i < vocabulary]
+    check_ids(prompt, vocabulary)
+
+
+def check_ids(ids: Sequence[int], vocabulary: int) -> None:
+    """Raise FrontendError for an id outside of the vocabulary."""
+    wrong = [i for i in ids if not 0 <= i < vocabulary]
     if wrong:
         raise FrontendError(f"token id {wrong[0]} is outside of the vocabulary, 0 to {vocabulary - 1}")
 
 
-def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int, *, sampling: Sampling | None = None,
-           stop: Sequence[int] = (), result: Generation | None = None) -> Iterator[int]:
+def cache_length(compiled: CompiledGraph) -> int:
+    """How many tokens the caches of a decoder's sessions hold. Raises FrontendError for another graph."""
+    if "ids" not in compiled.graph.inputs or "p" not in compiled.graph.dims:
+        raise FrontendError("the graph is no decoder's: it has no input ids, or no dim p", fix="tg.load_model(folder).graph")
+    return bounds(compiled.graph.dims["p"])[1] + 1
+
+
+def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int, *,
+           sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
+           result: Generation | None = None) -> Iterator[int]:
     """Yield up to `tokens` new token ids; stops behind one that is in `stop` (which is yielded too).
 
-    compiled: of a decoder's graph; one whose output is `token` (see `gemma3_graph`) decodes greedily only. The session's caches
-    must be empty (fresh or reset). Timings and ids go into `result`. Raises SamplingError for logits that are no numbers, and
-    where draws are asked of a graph that gives the likeliest token only.
+    compiled: of a decoder's graph; one whose output is `token` (see `gemma3_graph`) decodes greedily only. sampling: a Sampler goes
+    on with its draws, a Sampling begins them. Timings and ids go into `result`.
+
+    On a session that was streamed to before, this goes on with its conversation: the first run feeds the pending token (the one
+    that was yielded last) and then the prompt, behind the tokens that are in the caches; an empty prompt goes on with the answer.
+    A token counts as fed once its run is done, so a caller may stop at any token. `session.reset()` begins anew.
+
+    Raises ConversationError when the next token to feed has no room in the cache (what had room was yielded), and when the
+    session's states were set from outside; SamplingError for logits that are no numbers, and where draws are asked of a graph that
+    gives the likeliest token only; FrontendError when there is nothing to feed.
     """
-    sampler = Sampler(sampling or Sampling())
+    sampler = sampling if isinstance(sampling, Sampler) else Sampler(sampling or Sampling())
     if "logits" not in compiled.graph.outputs and not sampler.sampling.greedy:
         raise SamplingError("the graph gives the likeliest token only, and a draw needs all logits",
                             fix="compile the model's `graph`, or decode greedily (temperature 0)")
     result = result if result is not None else Generation()
-    ids = np.asarray(prompt, dtype=np.int32)
-    past = 0
+    transcript, capacity = _transcript(session), cache_length(compiled)
+    feed = [*transcript.pending, *(int(i) for i in prompt)]
+    if not feed:
+        raise FrontendError("the prompt is empty", fix="at least one token id is needed to predict the next")
     for number in range(tokens):
         started = time.perf_counter()
+        past, ids = len(transcript.fed), np.asarray(feed, dtype=np.int32)
+        if past + len(feed) > capacity:
+            raise _longer(past, len(feed), capacity)
         outputs = compiled.run({"ids": ids}, dims={"p": past, "m": 1}, session=session)
+        transcript.fed += feed
+        transcript.pending = []                      # until there is another: it is fed
         try:
             token = sampler.pick(outputs["logits"][-1]) if "logits" in outputs else checked_token(outputs)
         except SamplingError as e:
@@ -78,13 +110,27 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
             result.prefill_seconds = seconds
         else:
             result.step_seconds.append(seconds)
-        past += len(ids)
-        ids = np.array([token], dtype=np.int32)
+        feed, transcript.pending = [token], [token]
         result.ids.append(token)
         yield token
         if token in stop:
             result.stopped = True
             return
+
+
+def _transcript(session: Session) -> Transcript:
+    if session.transcript is None:
+        raise ConversationError(
+            "the session's states were set from outside, so nobody knows which tokens they hold",
+            fix="session.reset(), or tell: session.transcript = Transcript(fed=[…]) (tensor_graphs.runtime.session)")
+    return session.transcript
+
+
+def _longer(past: int, new: int, capacity: int) -> ConversationError:
+    said = (f"the conversation has {past} tokens in the cache, and {new} more do not fit: it holds {capacity}" if past else
+            f"the prompt has {new} tokens, and the cache holds {capacity}")
+    return ConversationError(said, fix=f"load_model(…, max_positions={past + new}) or more (tg: --max-positions), if the model has "
+                                       "so many positions; or a new conversation: session.reset()")
 
 
 def _with_source(error: SamplingError, compiled: CompiledGraph, session: Session, ids: np.ndarray, past: int) -> SamplingError:
@@ -108,9 +154,10 @@ def checked_token(outputs: Mapping[str, np.ndarray]) -> int:
 
 
 def generate(compiled: CompiledGraph, prompt: Sequence[int], tokens: int, *, session: Session | None = None,
-             sampling: Sampling | None = None, stop: Sequence[int] = (),
+             sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
              on_token: Callable[[int], None] | None = None) -> Generation:
-    """Run `stream` to its end; on_token is called with each id."""
+    """Run `stream` to its end, on a session of its own or, going on with its conversation, on the given one; on_token is called
+    with each id."""
     result = Generation()
     for token in stream(compiled, session or compiled.session(), prompt, tokens, sampling=sampling, stop=stop, result=result):
         if on_token is not None:

@@ -14,27 +14,25 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from tensor_graphs.devices.safetensors import Weights, WeightsError, open_weights
 from tensor_graphs.errors import close_to, listed
+from tensor_graphs.frontends.checkpoint_names import Place, places, prefix_of, unexplained
 from tensor_graphs.frontends.errors import ConfigError, FrontendError
+from tensor_graphs.frontends.family_config import FamilyConfig
 from tensor_graphs.frontends.huggingface_folder import (
     GEMMA3_270M,
-    SLIDING,
-    BertConfig,
     Gemma3TextConfig,
     GenerationConfig,
     SentenceConfig,
-    bert_prefix,
-    gemma3_prefix,
-    random_gemma3_weights,
+    draw_weights,
     read_config,
     read_generation,
     read_sentence,
@@ -42,13 +40,11 @@ from tensor_graphs.frontends.huggingface_folder import (
 from tensor_graphs.frontends.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
 from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.models.bert import BertSpec, bert_graph
-from tensor_graphs.models.gemma3 import Gemma3Spec, LayerKind, Rope, gemma3_graph
+from tensor_graphs.models.transformer import Facts, Names, decoder_graph, encoder_graph
 
 log = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
-Config = Gemma3TextConfig | BertConfig
 
 DTYPES = (f32, bf16)
 """What weights can be kept in. Activations are f32 with both."""
@@ -59,39 +55,42 @@ BUILTIN: Mapping[str, Gemma3TextConfig] = {"gemma-3-270m": GEMMA3_270M}
 DEFAULT_POSITIONS = 4096
 """How long a KV cache is when nobody says: those of gemma-3-270m take 151 MB then, and 1.2 GB at its own 32768."""
 
-_ACTIVATIONS: Mapping[str, Any] = {
-    "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu": "gelu", "silu": "silu", "relu": "relu"}
-"""transformers' name -> ours."""
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LoadedModel:
     """A model that is ready to be compiled.
 
-    kind: which of the models. graph: see models/gemma3.py and models/bert.py for its inputs, dims, states and outputs.
-    weights: parameter name -> array of the graph's dtype and shape, read-only when it is a view of a file. config: what
-    the folder says; spec: what the graph was made of. folder: None for a built-in shape. random_seed: None when the
-    weights are the folder's. sentence: for a sentence-transformers folder, how texts are cut and prompted.
+    kind: its family. graph: see models/transformer.py for its inputs, dims, states and outputs. encoder: whether it embeds a
+    sentence, else it is a decoder. weights: parameter name -> array of the graph's dtype and shape, read-only when it is a view
+    of a file. config: what the folder says; facts, names: what the graph was made of. folder: None for a built-in shape.
+    random_seed: None when the weights are the folder's. sentence: for a sentence-transformers folder, how texts are cut and
+    prompted.
     """
 
     name: str
-    kind: Literal["gemma3", "bert"]
+    kind: str
+    encoder: bool
     graph: Graph
-    weights: Mapping[str, Array] = field(repr=False)
-    config: Config
-    spec: Gemma3Spec | BertSpec
+    weights: Mapping[str, Array]
+    config: FamilyConfig
+    facts: Facts
+    names: Names
     dtype: DType
     max_positions: int
     folder: Path | None = None
     random_seed: int | None = None
     sentence: SentenceConfig | None = None
 
+    def __repr__(self) -> str:
+        drawn = "" if self.random_seed is None else f", drawn from seed {self.random_seed}"
+        return f"<model {self.name} ({self.kind}): weights {self.dtype}{drawn}, {self.max_positions} positions, {self.graph!r}>"
+
     @cached_property
     def greedy_graph(self) -> Graph:
         """A decoder's graph with the likeliest token and its logit as outputs instead of all logits; an encoder's as it is."""
-        if not isinstance(self.spec, Gemma3Spec):
+        if self.encoder:
             return self.graph
-        return gemma3_graph(self.spec, max_positions=self.max_positions, weight_dtype=self.dtype, output="token")
+        return decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype, output="token")
 
     @cached_property
     def generation(self) -> GenerationConfig:
@@ -99,6 +98,11 @@ class LoadedModel:
         if self.folder is None:
             return GenerationConfig(eos_token_ids=(1,), bos_token_id=2, pad_token_id=0)
         return read_generation(self.folder)
+
+    @cached_property
+    def end_ids(self) -> tuple[int, ...]:
+        """Token ids behind which an answer ends: generation_config.json's, else config.json's, else the tokenizer's eos_token."""
+        return self.generation.eos_token_ids or (() if self.tokenizer is None else self.tokenizer.end_ids)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -127,19 +131,20 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType = "float32"
         near = close_to(str(source), BUILTIN)
         raise FrontendError(f"{str(source)!r} is neither a folder nor a built-in shape",
                             fix=f"did you mean {near[0]}?" if near else f"built-in shapes: {', '.join(BUILTIN)}")
-    config: Config = builtin if builtin is not None else read_config(folder)
-    made = _ASSEMBLE[type(config)](config, folder, weight_dtype, max_positions)
+    config = builtin.read if builtin is not None else read_config(folder)
+    made = _assemble(config, folder, weight_dtype, max_positions)
     weights: Mapping[str, Array]
     if random_seed is None:
         stored = open_weights(folder)
-        weights = _StoredWeights(stored, made.graph, made.file_name(stored), weight_dtype)
+        weights = _StoredWeights(stored, made, weight_dtype)
     else:
-        weights = _random_weights(config, random_seed, weight_dtype, source)
+        weights = _random_weights(config, made.graph, random_seed, weight_dtype, source)
     log.info("%s: %s, %d parameters, weights in %s%s", source, made.kind, len(made.graph.parameters), weight_dtype,
              "" if random_seed is None else f", drawn from seed {random_seed}")
     return LoadedModel(
-        name=str(source) if builtin is not None else folder.resolve().name, kind=made.kind, graph=made.graph,
-        weights=weights, config=config, spec=made.spec, dtype=weight_dtype, max_positions=made.max_positions,
+        name=str(source) if builtin is not None else folder.resolve().name, kind=made.kind, encoder=made.encoder,
+        graph=made.graph, weights=weights, config=config, facts=made.facts, names=made.names, dtype=weight_dtype,
+        max_positions=made.max_positions,
         folder=None if builtin is not None else folder, random_seed=random_seed, sentence=made.sentence)
 
 
@@ -150,10 +155,10 @@ def model_graph(source: str | os.PathLike[str], *, dtype: str | DType = "float32
     greedy: of a decoder, the graph of `LoadedModel.greedy_graph`. dtype, max_positions and what is raised: as in `load_model`.
     """
     folder, builtin, weight_dtype = Path(source), _builtin(source), _weight_dtype(dtype)
-    config: Config = builtin if builtin is not None else read_config(folder)
-    made = _ASSEMBLE[type(config)](config, folder, weight_dtype, max_positions)
-    if greedy and isinstance(made.spec, Gemma3Spec):
-        return gemma3_graph(made.spec, max_positions=made.max_positions, weight_dtype=weight_dtype, output="token")
+    config = builtin.read if builtin is not None else read_config(folder)
+    made = _assemble(config, folder, weight_dtype, max_positions)
+    if greedy and not made.encoder:
+        return decoder_graph(made.facts, made.names, max_positions=made.max_positions, weight_dtype=weight_dtype, output="token")
     return made.graph
 
 
@@ -172,99 +177,33 @@ def _weight_dtype(dtype: str | DType) -> DType:
 # --- from configurations to graphs ---------------------------------------------------------------------------------
 
 
-def gemma3_spec(config: Gemma3TextConfig) -> Gemma3Spec:
-    """What the math of a Gemma 3 needs, of its configuration.
-
-    A cap on attention scores is honoured as Gemma 2 defines it; transformers 5 reads it for Gemma 3 and ignores it (the
-    published models have none).
-    """
-    if config.attn_logit_softcapping:
-        log.warning("attention scores are capped at %g; transformers ignores this setting for Gemma 3",
-                    config.attn_logit_softcapping)
-    kinds: tuple[LayerKind, ...] = tuple("sliding" if kind == SLIDING else "full" for kind in config.layer_types)
-    return Gemma3Spec(
-        vocabulary=config.vocab_size, hidden=config.hidden_size, ffn=config.intermediate_size,
-        heads=config.num_attention_heads, kv_heads=config.num_key_value_heads, head_dim=config.head_dim, layers=kinds,
-        window=config.sliding_window or 0,
-        eps=config.rms_norm_eps, scale=config.query_pre_attn_scalar ** -0.5,
-        sliding_rope=Rope(float(config.rope_local_theta), float(config.rope_local_factor)),
-        full_rope=Rope(float(config.rope_theta), float(config.rope_factor)),
-        attention_softcap=config.attn_logit_softcapping or 0.0, final_softcap=config.final_logit_softcapping or 0.0,
-        activation=_ACTIVATIONS[config.hidden_activation], tied=config.tie_word_embeddings,
-        attention_bias=config.attention_bias)
-
-
-def bert_spec(config: BertConfig, sentence: SentenceConfig | None = None) -> BertSpec:
-    """What the math of a BERT needs. Without sentence-transformers' files: the mean of the tokens, not normalised."""
-    return BertSpec(
-        vocabulary=config.vocab_size, hidden=config.hidden_size, ffn=config.intermediate_size,
-        layers=config.num_hidden_layers, heads=config.num_attention_heads, positions=config.max_position_embeddings,
-        token_types=config.type_vocab_size,
-        eps=config.layer_norm_eps, activation=_ACTIVATIONS[config.hidden_act],
-        # read_sentence lets no other kind of pooling through
-        pooling=sentence.pooling if sentence else "mean",  # type: ignore[arg-type]
-        normalise=sentence.normalize if sentence else False)
-
-
 @dataclass(frozen=True)
 class _Made:
-    """A model without weights. file_name: given the files, parameter name -> what its tensor may be called in them."""
+    """A model without weights."""
 
-    kind: Literal["gemma3", "bert"]
+    kind: str
+    encoder: bool
     graph: Graph
-    spec: Gemma3Spec | BertSpec
+    facts: Facts
+    names: Names
     max_positions: int
-    file_name: Callable[[Weights], Callable[[str], tuple[str, ...]]]
     sentence: SentenceConfig | None = None
 
 
-def _positions(asked: int | None, default: int, most: int, folder: Path) -> int:
-    limit = default if asked is None else asked
+def _assemble(config: FamilyConfig, folder: Path, dtype: DType, max_positions: int | None) -> _Made:
+    """The graph of a configuration. Raises ConfigError when it has no so many positions."""
+    most, names, encoder = config.max_position_embeddings, config.names, config.family.encoder
+    default = most if encoder else min(most, DEFAULT_POSITIONS)
+    limit = default if max_positions is None else max_positions
     if not 1 <= limit <= most:
         raise ConfigError(f"max_positions is {limit}, and the model has positions for 1 to {most} tokens", file=folder)
-    return limit
-
-
-def _gemma3(config: Gemma3TextConfig, folder: Path, dtype: DType, max_positions: int | None) -> _Made:
-    most = config.max_position_embeddings
-    limit = _positions(max_positions, min(most, DEFAULT_POSITIONS), most, folder)
-    spec = gemma3_spec(config)
-
-    def names(files: Weights) -> Callable[[str], tuple[str, ...]]:
-        prefix = gemma3_prefix(files.names())
-
-        def candidates(parameter: str) -> tuple[str, ...]:
-            if parameter.startswith("model."):
-                return (prefix + parameter.removeprefix("model."),)
-            return tuple(dict.fromkeys((prefix.removesuffix("model.") + parameter, parameter)))     # lm_head.weight
-
-        return candidates
-
-    return _Made("gemma3", gemma3_graph(spec, max_positions=limit, weight_dtype=dtype), spec, limit, names)
-
-
-def _bert(config: BertConfig, folder: Path, dtype: DType, max_positions: int | None) -> _Made:
-    most = config.max_position_embeddings
-    limit = _positions(max_positions, most, most, folder)
-    sentence = read_sentence(folder)
-    spec = bert_spec(config, sentence)
-
-    def names(files: Weights) -> Callable[[str], tuple[str, ...]]:
-        prefix = bert_prefix(files.names())
-
-        def candidates(parameter: str) -> tuple[str, ...]:
-            # checkpoints converted from TensorFlow call the two vectors of a norm gamma and beta
-            old = parameter.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-            return tuple(dict.fromkeys((prefix + parameter, prefix + old)))
-
-        return candidates
-
-    return _Made("bert", bert_graph(spec, max_positions=limit, weight_dtype=dtype), spec, limit, names, sentence)
-
-
-_ASSEMBLE: Mapping[type, Callable[[Any, Path, DType, int | None], _Made]] = {
-    Gemma3TextConfig: _gemma3, BertConfig: _bert}
-"""What a config.json was read as -> who makes the graph of it."""
+    sentence = read_sentence(folder) if encoder else None
+    facts = config.facts
+    if sentence is not None:                         # read_sentence lets no other kind of pooling through
+        facts = replace(facts, pooling=sentence.pooling, normalise=sentence.normalize)  # type: ignore[arg-type]
+    make = encoder_graph if encoder else decoder_graph
+    g = make(facts, names, max_positions=limit, weight_dtype=dtype)
+    return _Made(config.family.name, encoder, g, facts, names, limit, sentence)
 
 
 # --- weights -------------------------------------------------------------------------------------------------------
@@ -273,54 +212,62 @@ _ASSEMBLE: Mapping[type, Callable[[Any, Path, DType, int | None], _Made]] = {
 class _StoredWeights(Mapping[str, Array]):
     """Parameter name -> array, from files. All are checked when it is made; one is read and converted at look-up."""
 
-    def __init__(self, files: Weights, graph: Graph, candidates: Callable[[str], tuple[str, ...]],
-                 dtype: DType) -> None:
+    def __init__(self, files: Weights, made: _Made, dtype: DType) -> None:
         self.files, self.dtype = files, dtype
-        self.names: dict[str, str] = {}
-        missing, wrong = [], []
-        for parameter, node in graph.parameters.items():
-            name = next((n for n in candidates(parameter) if n in files), None)
-            if name is None:
-                missing.append(candidates(parameter)[0])
-                continue
-            entry = files.entry(name)
-            if entry.shape != node.shape:
-                wrong.append(f"{name} has shape {list(entry.shape)}, and {list(node.shape)} is needed")
-            elif entry.dtype is None or not entry.dtype.is_float:
-                wrong.append(f"{name} is stored as {entry.stored}, and a plain float dtype is needed")
-            self.names[parameter] = name
-        total = len(graph.parameters)
+        self.places: dict[str, Place] = {}
+        missing, wrong, total = [], [], 0
+        shapes: dict[str, Any] = {name: node.shape for name, node in made.graph.parameters.items()}
+        prefix = prefix_of(made.names, made.kind, files.names(), files.source)
+        for parameter, candidates in places(made.names, made.facts, prefix, shapes).items():
+            place = next((c for c in candidates if any(tensor in files for tensor in c.tensors)), candidates[0])
+            absent = [tensor for tensor in place.tensors if tensor not in files]
+            missing += absent
+            for tensor in () if absent else place.tensors:
+                entry = files.entry(tensor)
+                if entry.shape != place.shape:
+                    wrong.append(f"{tensor} has shape {list(entry.shape)}, and {list(place.shape)} is needed")
+                elif entry.dtype is None or not entry.dtype.is_float:
+                    wrong.append(f"{tensor} is stored as {entry.stored}, and a plain float dtype is needed")
+            self.places[parameter] = place
+            total += len(place.tensors)
+        used = {tensor for place in self.places.values() for tensor in place.tensors}
         if missing:
-            unused = set(files.names()) - set(self.names.values())
-            near = close_to(missing[0], unused)
+            near = close_to(missing[0], set(files.names()) - used)
             raise WeightsError(
                 f"{len(missing)} of {total} tensors are missing: {listed(missing)}", file=files.source,
                 fix=f"tensors that are there and unused have names like {' and '.join(near)}" if near else
                 "fetch all weights files of the model; config.json and they belong to one version")
         if wrong:
+            wrong = list(dict.fromkeys(wrong))
             shown = wrong if len(wrong) <= 8 else [*wrong[:8], f"… ({len(wrong) - 8} more)"]
             raise WeightsError("\n    ".join((f"{len(wrong)} of {total} tensors do not fit config.json:", *shown)),
                                file=files.source, fix="take config.json and the weights from one version of one model")
+        extra = unexplained(made.names, prefix, files, used)
+        if extra:
+            raise WeightsError(
+                f"{len(extra)} tensors have no place in the model that config.json describes: {listed(extra)}", file=files.source,
+                fix="take config.json and the weights from one version of one model")
 
     def __getitem__(self, parameter: str) -> Array:
-        array = self.files.array(self.names[parameter])
-        return array if array.dtype == self.dtype.numpy else array.astype(self.dtype.numpy)
+        place = self.places[parameter]
+        return place.of([self.files.array(tensor) for tensor in place.tensors], self.dtype.numpy)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
+        return iter(self.places)
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.places)
 
     def __contains__(self, parameter: object) -> bool:
-        return parameter in self.names         # Mapping's own would read, and perhaps convert, the tensor to find out
+        return parameter in self.places         # Mapping's own would read, and perhaps convert, the tensor to find out
 
 
-def _random_weights(config: Config, seed: int, dtype: DType, source: str | os.PathLike[str]) -> Mapping[str, Array]:
-    if not isinstance(config, Gemma3TextConfig):
-        raise ConfigError("random weights are drawn for Gemma 3 only", file=Path(source),
-                          fix="leave random_seed out to read the folder's weights")
-    weights = random_gemma3_weights(config, seed)
+def _random_weights(config: FamilyConfig, g: Graph, seed: int, dtype: DType, source: str | os.PathLike[str]) -> Mapping[str, Array]:
+    if config.family.name != "gemma3":
+        raise ConfigError("random weights (--random-weights, random_seed) are drawn for Gemma 3 only", file=Path(source),
+                          fix="leave that out to read the folder's weights")
+    shapes: dict[str, Any] = {name: node.shape for name, node in g.parameters.items()}
+    weights = draw_weights(shapes, config.settings["initializer_range"], seed)
     if dtype != f32:
         for name in weights:                   # one by one, so that only one tensor is alive in both dtypes
             weights[name] = weights[name].astype(dtype.numpy)

@@ -7,16 +7,17 @@ of a chat.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensor_graphs.frontends.chat_template import render
 from tensor_graphs.frontends.errors import FolderError, TokenizerError
-from tensor_graphs.frontends.huggingface_folder import read_config, read_generation, read_json, read_sentence
+from tensor_graphs.frontends.huggingface_folder import read_config, read_generation, read_sentence
+from tensor_graphs.frontends.settings import read_json
+from tensor_graphs.regular_file import read_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Splitter
@@ -99,14 +100,14 @@ class Tokenizer:
         special_tokens=False.
 
         messages: [{"role": "user", "content": "…"}, …]; variables: whatever else the template reads (tools, …).
-        The template is run in a sandbox. Raises TokenizerError: no template, a template that fails or refuses the
-        messages.
+        All is plain data. Raises TokenizerError: no template, a template that fails, refuses the messages, or does not
+        end within its limits (see `chat_template`).
         """
         if self._template is None:
             raise TokenizerError(
                 "the folder has no chat template", file=self.folder, fix=f"encode a plain text, or add {TEMPLATE_FILE}"
             )
-        return _render(
+        return render(
             self._template,
             self.folder,
             {
@@ -242,11 +243,20 @@ def _settings(folder: Path) -> _Settings:
     return _Settings(values, special, _template(folder, values))
 
 
+MOST_TEMPLATE = 1 << 22
+"""bytes of a chat template"""
+
+
 def _template(folder: Path, values: Mapping[str, Any]) -> str | None:
     """The chat template: a file of its own, else in tokenizer_config.json, there perhaps as a list of named ones."""
     path = folder / TEMPLATE_FILE
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return read_text(path, MOST_TEMPLATE)
+        except OSError as error:
+            raise TokenizerError(f"cannot read the chat template: {error.strerror}", file=path) from error
+        except UnicodeDecodeError as error:
+            raise TokenizerError(f"the chat template is not UTF-8 text (byte {error.start})", file=path) from error
     found = values.get("chat_template")
     if isinstance(found, list):
         named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
@@ -308,58 +318,3 @@ def _end_ids(folder: Path, splitter: Splitter, settings: _Settings) -> tuple[int
         return said
     found = splitter.token_to_id(settings.special["eos_token"])
     return () if found is None else (int(found),)
-
-
-def _render(template: str, folder: Path, variables: dict[str, Any]) -> str:
-    """A chat template's text. Templates come with downloaded models, so they run in jinja2's sandbox and see plain data
-    only.
-
-    The helpers are those that templates are written for: raise_exception, strftime_now, a tojson that leaves < and &
-    alone, break and continue, and the {% generation %} mark, which has no effect on the text.
-    """
-    import jinja2
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class GenerationMark(Extension):
-        tags = {"generation"}  # noqa: RUF012  # jinja2 declares it as an instance's
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return jinja2.nodes.Scope(body, lineno=line)
-
-    def refuse(message: str) -> str:
-        raise TokenizerError(f"the chat template refuses the messages: {message}", file=folder)
-
-    def tojson(
-        value: Any,
-        ensure_ascii: bool = False,
-        indent: int | None = None,
-        separators: tuple[str, str] | None = None,
-        sort_keys: bool = False,
-    ) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationMark]
-    )
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    try:
-        return environment.from_string(template).render(**{"tools": None, "documents": None, **variables})
-    except jinja2.TemplateSyntaxError as error:
-        raise TokenizerError(
-            f"the chat template is wrong at line {error.lineno}: {error.message}", file=folder
-        ) from error
-    except jinja2.TemplateError as error:
-        raise TokenizerError(
-            f"the chat template fails: {error.message or type(error).__name__}", file=folder
-        ) from error
-    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise TokenizerError(
-            f"the chat template fails on these messages: {error}",
-            file=folder,
-            fix='messages look like [{"role": "user", "content": "…"}]',
-        ) from error

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import dis
 import functools
 import hashlib
 import logging
@@ -500,6 +501,8 @@ class _Bound:
         if isinstance(value, MethodType):
             return "method", self.form(value.__func__), self.form(value.__self__)
         if isinstance(value, (type, ModuleType)):
+            if isinstance(value, ModuleType) and _is_users(value.__name__, self.module):
+                self.modules.add(value.__name__)
             return "named", self._named(value)
         if isinstance(value, np.ndarray):
             objects = value.dtype.hasobject
@@ -544,7 +547,7 @@ class _Bound:
                 within = module.lines.get(code.co_firstlineno, ())
             else:                                                   # no file has it: text that was run, a session
                 space = function.__globals__
-                used = sorted(name for name in _names(code) if name in space)
+                used = sorted(name for name in globals_of(code) if name in space)
                 within = self._code(code), [(name, self.form(space[name])) for name in used]
         cells = [self.form(_content(cell)) for cell in function.__closure__ or ()]
         return ("function", self._named(function), within, cells, self.form(function.__defaults__ or ()),
@@ -555,9 +558,10 @@ class _Bound:
                 code.co_argcount, code.co_kwonlyargcount, code.co_flags, tuple(map(self.form, code.co_consts)))
 
 
-def _names(code: CodeType) -> set[str]:
-    """The names that code uses, and code inside of it."""
-    return {*code.co_names, *(name for c in code.co_consts if isinstance(c, CodeType) for name in _names(c))}
+def globals_of(code: CodeType) -> set[str]:
+    """The global names that code uses, and code inside of it (a class's body reads them by LOAD_NAME)."""
+    own = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return own.union(*(globals_of(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 def _content(cell: Any) -> Any:

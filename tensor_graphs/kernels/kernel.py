@@ -12,11 +12,14 @@ from typing import Any
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.identity import Code, base_folder, code_of, code_text
+from tensor_graphs.kernels.requirements import problem
 from tensor_graphs.language import leaves
-from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.atomic import ATOMIC
+from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node, Op, TensorType, apply
+from tensor_graphs.language.part import PartOp, known_same
 
 
 class KernelError(TensorGraphsError):
@@ -72,6 +75,8 @@ class NativeCall:
     floats: tuple[float, ...] = ()
     scratch: Dim = 0
     """bytes of memory of its own that the call uses at most, on all threads together; kept by the pool for the next call"""
+    image: str = ""
+    """the shared library that has the symbol, in the cache folder; "": that of our own kernels"""
 
 
 Call = HostCall | NativeCall
@@ -102,8 +107,12 @@ class Kernel:
     strides, itemsize): of the copy kernel.  source: text for people; it is part of the identity too.  prepare(spec):
     what is computed from parameters beforehand; its outputs follow the op's operands in the kernel's call. What it prepares from
     is taken to be a parameter when the kernel is compared and timed.  traffic(spec): the bytes it moves, where these are fewer
-    than its operands and outputs have.  sources: files that it is made of besides its modules (C code, tables), relative to the
-    folder of `module`.
+    than its operands and outputs have.  requirements: what the device must have (requirements.py); elsewhere the kernel is no
+    candidate.  sources: files that it is made of besides its modules (C code, tables), relative to the folder of `module`.
+    uniform(spec, operands): of a kernel whose operands must be contiguous, the call where those with these numbers are one number
+    for all elements (an expanded scalar, stride 0 along every axis); None, or no such function: they are copied out first.
+    composite: what it computes where `op` is the name of a composite that is not the library's; whatever composite of that name
+    has the same definition is meant, and of a part (language/part.py) whatever was proved to be the same.
     """
 
     name: str
@@ -123,14 +132,34 @@ class Kernel:
     prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None
     traffic: Callable[[Spec], Dim] | None = None
     sources: Sequence[str | Path] = ()
+    uniform: Callable[[Spec, frozenset[int]], Call | None] | None = None
+    composite: CompositeOp | None = None
 
     def __post_init__(self) -> None:
+        wrong = problem(self.requirements)
+        if wrong is not None:
+            raise KernelError(f"the requirements of kernel {self.name!r} {wrong}")
+        object.__setattr__(self, "requirements", dict(self.requirements))    # as they were checked
         # ours are read when they are asked for: importing stays quick
         if isinstance(self.module, str) and not self.module.startswith("tensor_graphs."):
             _ = self.identity
 
     def __repr__(self) -> str:
         return self.name
+
+    def computes(self, spec: Spec) -> bool:
+        """Whether it is a kernel of this spec's op, and not of a namesake."""
+        if self.composite is None or self.composite is spec.op:
+            return self.composite is spec.op or ATOMIC.get(self.op) is spec.op or LIBRARY.get(self.op) is spec.op
+        part = isinstance(self.composite, PartOp)
+        if not isinstance(spec.op, CompositeOp) or (spec.op.name != self.op and not part) or LIBRARY.get(spec.op.name) is spec.op:
+            return False
+        try:
+            ours = self.composite.define(spec.inputs, spec.attrs)
+        except Exception:                                           # anyone's definition, of another namesake's operands
+            return False
+        theirs = spec.op.define(spec.inputs, spec.attrs)
+        return ours.digest == theirs.digest or (part and known_same(ours, theirs))
 
     @cached_property
     def identity(self) -> str:
@@ -141,7 +170,11 @@ class Kernel:
 
     @cached_property
     def code(self) -> Code:
-        """What the kernel is made of. Raises KernelError."""
+        """What the kernel was made of when it was declared. Raises KernelError."""
+        return self.read_code()
+
+    def read_code(self) -> Code:
+        """What the kernel is made of now, as far as it is no module, which runs as it was imported. Raises KernelError."""
         named = [self.sources] if isinstance(self.sources, (str, Path)) else self.sources
         folder = base_folder(self.module)
         files = [folder / each for each in named]
@@ -149,7 +182,7 @@ class Kernel:
             if not file.is_file():
                 raise KernelError(f"kernel {self.name!r} names {str(each)!r} in its sources, and there is no such file: {file}\n"
                                   f"  fix: a path from the folder of its module ({folder}), or an absolute one")
-        functions = (self.build, self.accepts, self.prepare, self.traffic, self.build_copy)
+        functions = (self.build, self.accepts, self.prepare, self.traffic, self.build_copy, self.uniform)
         try:
             return code_of(self.module, functions, files, self.source)
         except OSError as e:

@@ -18,11 +18,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.errors import TensorGraphsError, close_to
 from tensor_graphs.kernels.kernel import HostCall, Kernel, KernelError, Spec, source_of
+from tensor_graphs.kernels.place import Place, here
+from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.language.atomic import ATOMIC
-from tensor_graphs.language.composite import LIBRARY
-from tensor_graphs.language.node import Op
+from tensor_graphs.language.composite import LIBRARY, CompositeOp
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.part import PartOp, part_of
+from tensor_graphs.language.written_ops import DefinedOp
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +46,9 @@ _lock = threading.RLock()
 _loaded: dict[str, list[Kernel]] = {}
 _missing: dict[str, str] = {}
 _registered: list[Kernel] = []
+_places: dict[str, Place] = {}
+"""of each registered kernel, by name"""
+
 _added: dict[str, str] = {}
 
 
@@ -180,69 +188,156 @@ def reset(name: str | None = None) -> None:
 
 
 def register(kernel: Kernel) -> Kernel:
-    """Add a kernel to this process. It stays ineligible until it has been compared with the oracle."""
-    if kernel.op not in ATOMIC and kernel.op not in LIBRARY:
-        raise KernelError(f"kernel {kernel.name!r} computes {kernel.op!r}, which is no op")
+    """Add a kernel to this process. It stays ineligible until it has been compared with the oracle.
+
+    One that was declared at the same place before (place.py: a cell that is run again, a module that is reloaded) is replaced.
+    Raises KernelError when another place has a kernel of this name, or the same one twice in one run.
+    """
+    return put(kernel, here())
+
+
+def put(kernel: Kernel, place: Place) -> Kernel:
+    """`register` for a kernel whose place is known."""
+    if kernel.op not in ATOMIC and kernel.op not in LIBRARY and kernel.composite is None:
+        near = close_to(kernel.op, [*ATOMIC, *LIBRARY])
+        raise KernelError(f"kernel {kernel.name!r} computes {kernel.op!r}, which is no op\n  fix: "
+                          + (f"did you mean {near[0]}?" if near else "the name of an op, a composite of yours itself, or a graph"))
+    own = kernel.name.partition(".")[0]
+    if own in OURS and any(k.name == kernel.name for k in load_backend(own)):
+        raise KernelError(f"{kernel.name!r} is the name of a kernel of ours, so {place} cannot have it\n  fix: another name")
     with _lock:
-        if any(k.name == kernel.name for k in _registered):
-            raise KernelError(f"a kernel named {kernel.name!r} is registered already")
-        _registered.append(kernel)
+        at = next((i for i, k in enumerate(_registered) if k.name == kernel.name), None)
+        if at is None:
+            _registered.append(kernel)
+        elif place.follows(_places[kernel.name]):
+            _registered[at] = kernel
+        else:
+            raise KernelError(f"a kernel named {kernel.name!r} is registered already: {_places[kernel.name]}\n"
+                              f"  and once more: {place}\n  fix: another name for one of them")
+        _places[kernel.name] = place
     return kernel
+
+
+def place_of(kernel: Kernel) -> Place | None:
+    """Where a kernel was registered; None for one of a backend."""
+    with _lock:
+        return _places[kernel.name] if any(k is kernel for k in _registered) else None
 
 
 def unregister(name: str) -> None:
     with _lock:
         _registered[:] = [k for k in _registered if k.name != name]
+        _places.pop(name, None)
 
 
-def host_kernel(op: str, *, backend: str = "numpy", name: str | None = None, accepts: Callable[[Spec], str | None] | None = None,
-                in_place: tuple[tuple[int, int], ...] = (), contiguous: bool = False,
-                sources: Sequence[str | Path] = ()) -> Callable[[Callable[..., None]], Kernel]:
-    """Decorator: register a Python function `f(outs, ins, attrs)` as a kernel of an op.
+Computed = str | CompositeOp | Graph
+"""What a kernel may be declared for: an op's name, a composite of the user's own, or a graph: the part that it computes."""
+
+
+def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None,
+                accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
+                contiguous: bool = False, sources: Sequence[str | Path] = (),
+                requirements: Mapping[str, Any] | None = None) -> Callable[[Callable[..., None]], Kernel]:
+    """Decorator: register a Python function `f(outs, ins, attrs)` as a kernel of an op (its name, or a `tg.composite` of yours), or
+    of a graph.
 
         @tg.kernel("softmax", sources=["softmax.c", "table.npy"])
         def my_softmax(outs, ins, attrs): ...
 
+        @tg.kernel(tg.graph(tg.linear(tg.rms_norm(x, g), w)))
+        def my_norm_linear(outs, ins, attrs): ...
+
+    A graph with one output and no states is a part: its operands are the graph's inputs in order of first use, its dims stand for
+    every size in their ranges. The kernel is a candidate wherever a graph computes the same, in whatever words, if that is proved.
+
+    ins: the operands in the order of the op's page; an optional one that a call does not have is left out (`Spec.role_index`
+    says where each stands, for `accepts`).
     sources: files that it is made of besides its module and what that imports, relative to the module's folder. When one of them is
     edited, it is another kernel, which is compared with the oracle before it is used.
-    Raises KernelError when one is missing, and when the name is taken.
+    requirements: what the device must have, like {"arch": ["avx512f"]} (requirements.py); elsewhere it is no candidate.
+    A cell of a notebook that is run again, or a module that is reloaded, replaces its kernels.
+    Raises KernelError when a source is missing, when another place has a kernel of this name, and for a requirement that nothing
+    here can check; GraphError for a graph that is no part.
     """
+    op = require_computed(op)
 
     def wrap(function: Callable[..., None]) -> Kernel:
         return register(Kernel(
-            name=name or f"{backend}.{function.__name__}", backend=backend, op=op, build=lambda spec: HostCall(function),
-            accepts=accepts or (lambda spec: None), source=source_of(function), module=function.__module__,
-            in_place=in_place, contiguous=contiguous, sources=sources))
+            name=name or f"{backend}.{function.__name__}", backend=backend, op=op_name(op), composite=own_composite(op),
+            build=lambda spec: HostCall(function), accepts=accepts or (lambda spec: None), source=source_of(function),
+            module=function.__module__ or "", in_place=in_place, contiguous=contiguous, sources=sources,
+            requirements=requirements or {}))
 
     return wrap
 
 
-def op_named(name: str) -> Op | None:
-    return ATOMIC.get(name) or LIBRARY.get(name)
+def require_computed(op: Any) -> str | CompositeOp:
+    """What a kernel is declared for, a graph as its part. Raises KernelError for anything else, GraphError for what is no part."""
+    if isinstance(op, Graph):
+        return part_of(op)
+    if isinstance(op, (str, CompositeOp)):
+        return op
+    if isinstance(op, Node):
+        raise KernelError(f"a kernel computes an op or a graph, and {op!r} is a tensor\n  fix: tg.kernel(tg.graph(…)) of it")
+    raise KernelError(f"a kernel computes an op or a graph, and this is a {type(op).__name__}\n"
+                      "  fix: @tg.kernel(\"softmax\"), with the name of the op; a composite of yours; or a graph")
+
+
+def op_name(op: str | CompositeOp) -> str:
+    return op.name if isinstance(op, CompositeOp) else op
+
+
+def own_composite(op: str | CompositeOp) -> CompositeOp | None:
+    """The op itself, where it is a composite that is not the library's."""
+    return op if isinstance(op, CompositeOp) and LIBRARY.get(op.name) is not op else None
+
+
+def parts() -> tuple[PartOp, ...]:
+    """The parts for which kernels are registered, each once."""
+    with _lock:
+        return tuple({p.written.digest: p for k in reversed(_registered) if isinstance(p := k.composite, PartOp)}.values())
 
 
 def all_kernels(backends: Sequence[str] = DEFAULT_BACKENDS) -> list[Kernel]:
-    """Every kernel of these backends, registered ones included."""
+    """Every kernel of these backends, registered ones included; of a backend that is missing, none."""
     found: list[Kernel] = []
     for name in backends:
         found += load_backend(name)
     with _lock:
-        found += [k for k in _registered if k.backend in backends]
+        found += [k for k in _registered if k.backend in backends and k.backend not in _missing]
     return found
 
 
 def by_op(kernels: Iterable[Kernel]) -> Mapping[str, list[Kernel]]:
+    """Kernels by the op that they compute; those of parts, whatever their names, under PARTS too."""
     table: dict[str, list[Kernel]] = {}
     for k in kernels:
         table.setdefault(k.op, []).append(k)
+        if isinstance(k.composite, PartOp):
+            table.setdefault(PARTS, []).append(k)
     return table
 
 
+PARTS = "(parts)"
+
+
+def _of_op(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[Kernel]:
+    """The kernels that may compute this spec's op, by its name; of a part, those of all parts, which may be the same."""
+    found = table.get(spec.op.name, ())
+    if isinstance(spec.op, DefinedOp):
+        found = [*found, *(k for k in table.get(PARTS, ()) if k not in found)]
+    return [k for k in found if k.computes(spec)]
+
+
 def matching(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[Kernel]:
-    """The kernels that accept this spec. The op itself must be the library's, not a namesake."""
-    if op_named(spec.op.name) is not spec.op:
-        return []
-    return [k for k in table.get(spec.op.name, ()) if _accepts(k, spec)]
+    """The kernels that accept this spec, and whose requirements the device meets. The op itself must be the one that they compute,
+    not a namesake."""
+    return [k for k in _of_op(spec, table) if unmet(k.requirements) is None and _accepts(k, spec)]
+
+
+def left_out(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[tuple[Kernel, str]]:
+    """The kernels of this op whose requirements the device does not meet, and what is missing."""
+    return [(k, why) for k in _of_op(spec, table) if (why := unmet(k.requirements)) is not None]
 
 
 def _accepts(kernel: Kernel, spec: Spec) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.axis import axis_order, one_axis, several_axes
 from tensor_graphs.language.conditions import Condition, at_least
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, i32, parse_dtype
@@ -104,16 +105,6 @@ def same_dtype(op: str, *nodes: Node) -> DType:
             raise DTypeError(f"{op} of {show(nodes[0])} and {show(other)}: the dtypes differ and nothing is promoted",
                              fix=f"cast one of them: x.cast(tg.{nodes[0].dtype.name})")
     return nodes[0].dtype
-
-
-def check_axis(op: str, axis: int, rank: int, what: str = "axis") -> int:
-    """The axis counted from the front; AttributeValueError when there is none such."""
-    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
-        raise AttributeValueError(f"{op}: {what} is {axis!r}, an int is needed")
-    if not -rank <= axis < rank:      # no max(rank, 0): the op table has its own max
-        raise AttributeValueError(f"{op}: {what} {axis} of a tensor of rank {rank}",
-                                  fix=f"{-rank} to {rank - 1}" if rank else "a scalar has no axes")
-    return int(axis) % rank
 
 
 # ---- type rules -------------------------------------------------------------------------------------------------------------
@@ -459,83 +450,96 @@ ATOMIC: dict[str, AtomicOp] = {row.name: row for row in ROWS}
 
 
 def iota(shape: Sequence[Dim] | Dim, axis: int = 0, dtype: DType | str = i32) -> Node:
-    """0, 1, 2, … along `axis` of `shape`, constant along the others."""
+    """0, 1, 2, … along `axis` of `shape`, constant along the others.
+
+    Integers or floats. Raises AttributeValueError (axis), ShapeError, DTypeError (bool).
+    """
     shape = _shape(shape)
-    return apply(ATOMIC["iota"], (), {"shape": shape, "axis": check_axis("iota", axis, len(shape)), "dtype": parse_dtype(dtype)})
+    return apply(ATOMIC["iota"], (), {"shape": shape, "axis": one_axis("iota", axis, len(shape)), "dtype": parse_dtype(dtype)})
 
 
-def _unary(name: str) -> Callable[[Node], Node]:
+def _named(build: Callable[..., Node], name: str, doc: str) -> Callable[..., Node]:
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = doc
+    return build
+
+
+def _unary(name: str, doc: str) -> Callable[[Node], Node]:
     def build(x: Node) -> Node:
         return apply(ATOMIC[name], (x,))
 
-    build.__name__ = build.__qualname__ = name
-    return build
+    return _named(build, name, f"{doc}\n\n    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.\n    ")
 
 
-def _binary(name: str) -> Callable[[Node, Node], Node]:
+def _binary(name: str, doc: str, public: str | None = None) -> Callable[[Node, Node], Node]:
     def build(x: Node, y: Node) -> Node:
         return apply(ATOMIC[name], (x, y))
 
-    build.__name__ = build.__qualname__ = name
-    return build
+    return _named(build, public or name, f"{doc} Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.")
 
 
-reciprocal: Callable[[Node], Node] = _unary("reciprocal")
-sqrt: Callable[[Node], Node] = _unary("sqrt")
-exp2: Callable[[Node], Node] = _unary("exp2")
-log2: Callable[[Node], Node] = _unary("log2")
-sin: Callable[[Node], Node] = _unary("sin")
-floor: Callable[[Node], Node] = _unary("floor")
-add: Callable[[Node, Node], Node] = _binary("add")
-mul: Callable[[Node, Node], Node] = _binary("mul")
-max: Callable[[Node, Node], Node] = _binary("max")
-idiv: Callable[[Node, Node], Node] = _binary("idiv")
-bit_and: Callable[[Node, Node], Node] = _binary("and")
-bit_xor: Callable[[Node, Node], Node] = _binary("xor")
-less: Callable[[Node, Node], Node] = _binary("less")
-not_equal: Callable[[Node, Node], Node] = _binary("not_equal")
+reciprocal: Callable[[Node], Node] = _unary("reciprocal", "1 / x; of ±0 it is ±∞.")
+sqrt: Callable[[Node], Node] = _unary("sqrt", "√x; NaN below 0.")
+exp2: Callable[[Node], Node] = _unary("exp2", "2^x.")
+log2: Callable[[Node], Node] = _unary("log2", "The logarithm to base 2; NaN below 0, −∞ at 0.")
+sin: Callable[[Node], Node] = _unary("sin", "sin x, x in radians; NaN at ±∞.")
+floor: Callable[[Node], Node] = _unary("floor", "⌊x⌋, the largest whole number ≤ x.")
+add: Callable[[Node, Node], Node] = _binary("add", "x + y; integers wrap.")
+mul: Callable[[Node, Node], Node] = _binary("mul", "x · y; integers wrap.")
+max: Callable[[Node, Node], Node] = _binary("max", "The larger one; NaN wins, and +0 > −0.")
+idiv: Callable[[Node, Node], Node] = _binary("idiv", "⌊x / y⌋ of integers; ÷ 0 gives 0.")
+bit_and: Callable[[Node, Node], Node] = _binary("and", "x and y, bit by bit, of integers or booleans.", "bit_and")
+bit_xor: Callable[[Node, Node], Node] = _binary("xor", "x xor y, bit by bit, of integers or booleans.", "bit_xor")
+less: Callable[[Node, Node], Node] = _binary("less", "x < y as bool; False beside NaN.")
+not_equal: Callable[[Node, Node], Node] = _binary("not_equal", "x ≠ y as bool; True beside NaN.")
 
 
 def cast(x: Node, dtype: DType | str) -> Node:
-    """x in another dtype; x itself when it has it already."""
+    """x in another dtype; x itself when it has it already.
+
+    Any dtypes: float -> int truncates and saturates, NaN gives 0; int -> int wraps. Raises DTypeError (no dtype has that name).
+    """
     dt = parse_dtype(dtype)
     return x if x.dtype == dt else apply(ATOMIC["cast"], (x,), {"dtype": dt})
 
 
 def bitcast(x: Node, dtype: DType | str) -> Node:
-    """The same bytes read as another dtype (little-endian); the last axis scales with the width."""
+    """The same bytes read as another dtype (little-endian); the last axis scales with the width.
+
+    Any dtypes. Raises ShapeError (the last axis is no multiple), DTypeError.
+    """
     dt = parse_dtype(dtype)
     return x if x.dtype == dt else apply(ATOMIC["bitcast"], (x,), {"dtype": dt})
 
 
 def where(condition: Node, x: Node, y: Node) -> Node:
+    """x where the condition is True, else y. Strict: one shape, x and y of one dtype. Raises ShapeError, DTypeError."""
     return apply(ATOMIC["where"], (condition, x, y))
 
 
-def _axes(op: str, x: Node, axes: int | Sequence[int] | None) -> tuple[int, ...]:
-    if axes is None:
-        return tuple(range(x.rank))
-    listed = [axes] if isinstance(axes, (int, np.integer)) else list(axes)
-    found = [check_axis(op, a, x.rank) for a in listed]
-    if len(set(found)) != len(found):
-        raise AttributeValueError(f"{op}: axes {tuple(listed)} repeat an axis")
-    return tuple(sorted(found))
+def sum(x: Node, axis: int | Sequence[int] | None = None) -> Node:
+    """Sum over the axes (all by default), which disappear; the dtype stays.
 
-
-def sum(x: Node, axes: int | Sequence[int] | None = None) -> Node:
-    """Sum over the axes (all by default), which disappear; the dtype stays."""
-    found = _axes("sum", x, axes)
+    Raises AttributeValueError (axis), DTypeError.
+    """
+    found = several_axes("sum", axis, x.rank)
     return apply(ATOMIC["sum"], (x,), {"axes": found}) if found else x
 
 
-def reduce_max(x: Node, axes: int | Sequence[int] | None = None) -> Node:
-    """Maximum over the axes (all by default), which disappear; of nothing: −inf, or the integers' minimum."""
-    found = _axes("reduce_max", x, axes)
+def reduce_max(x: Node, axis: int | Sequence[int] | None = None) -> Node:
+    """Maximum over the axes (all by default), which disappear; of nothing: −inf, or the integers' minimum.
+
+    Raises AttributeValueError (axis), DTypeError.
+    """
+    found = several_axes("reduce_max", axis, x.rank)
     return apply(ATOMIC["reduce_max"], (x,), {"axes": found}) if found else x
 
 
 def reshape(x: Node, shape: Sequence[Dim] | Dim) -> Node:
-    """The same elements in C order under another shape; one size may be −1."""
+    """The same elements in C order under another shape; one size may be −1.
+
+    Any dtype. Raises ShapeError (another number of elements).
+    """
     sizes = [shape] if isinstance(shape, (int, np.integer, d.Expr)) else list(shape)
     unknown = [i for i, s in enumerate(sizes) if isinstance(s, (int, np.integer)) and s == -1]
     if len(unknown) > 1:
@@ -552,22 +556,29 @@ def reshape(x: Node, shape: Sequence[Dim] | Dim) -> Node:
     return x if new == x.shape else apply(ATOMIC["reshape"], (x,), {"shape": new})
 
 
-def permute(x: Node, axes: Sequence[int]) -> Node:
-    """Axis i of the result is axis axes[i] of x."""
-    if len(axes) != x.rank:
-        raise AttributeValueError(f"permute of {show(x)}: {tuple(axes)} names {len(axes)} axes, there are {x.rank}")
-    order = tuple(check_axis("permute", a, x.rank) for a in axes)
+def permute(x: Node, axis: Sequence[int]) -> Node:
+    """x with its axes in another order: axis i of the result is axis axis[i] of x.
+
+    Any dtype. Raises AttributeValueError (no order of all axes).
+    """
+    order = axis_order("permute", axis, x.rank)
     return x if order == tuple(range(x.rank)) else apply(ATOMIC["permute"], (x,), {"axes": order})
 
 
 def expand(x: Node, shape: Sequence[Dim]) -> Node:
-    """Repeat axes of size 1 up to `shape` (same rank)."""
+    """Repeat axes of size 1 up to `shape` (same rank).
+
+    Any dtype. Raises ShapeError.
+    """
     new = _shape(tuple(shape))
     return x if new == x.shape else apply(ATOMIC["expand"], (x,), {"shape": new})
 
 
 def pad(x: Node, padding: Sequence[tuple[Dim, Dim]], value: float | int | bool = 0) -> Node:
-    """Add (before, after) elements of `value` at each axis."""
+    """Add (before, after) elements of `value` at each axis.
+
+    Any dtype. Raises AttributeValueError (a pair per axis, amounts ≥ 0), DTypeError (the value does not fit).
+    """
     fitted = constant(value, x.dtype).attrs["value"]
     pairs = tuple((a, b) for a, b in padding)
     if all(a == 0 and b == 0 for a, b in pairs) and len(pairs) == x.rank:
@@ -576,7 +587,10 @@ def pad(x: Node, padding: Sequence[tuple[Dim, Dim]], value: float | int | bool =
 
 
 def slice(x: Node, bounds: Sequence[tuple[Dim, Dim, int]]) -> Node:
-    """start:stop:step at each axis, inside the axis (no clamping; for step < 0, stop may be −1 = before the first)."""
+    """start:stop:step at each axis, inside the axis (no clamping; for step < 0, stop may be −1 = before the first).
+
+    Any dtype. x[a:b] clamps like Python. Raises AttributeValueError.
+    """
     full = tuple((a, b, s) for a, b, s in bounds)
     if len(full) == x.rank and all(
             (a == 0 and b == size and s == 1) for (a, b, s), size in zip(full, x.shape, strict=True)):
@@ -585,14 +599,22 @@ def slice(x: Node, bounds: Sequence[tuple[Dim, Dim, int]]) -> Node:
 
 
 def gather(x: Node, index: Node, axis: int = 0) -> Node:
-    """x[:axis] + index.shape + x[axis+1:]: slices of x along `axis` at `index`; out of range (negative too) reads 0."""
-    return apply(ATOMIC["gather"], (x, index), {"axis": check_axis("gather", axis, x.rank)})
+    """x[:axis] + index.shape + x[axis+1:]: slices of x along `axis` at `index`; out of range (negative too) reads 0.
+
+    x of any dtype, index of integers. Raises AttributeValueError (axis), DTypeError.
+    """
+    return apply(ATOMIC["gather"], (x, index), {"axis": one_axis("gather", axis, x.rank)})
 
 
 def scatter(base: Node, index: Node, updates: Node, axis: int = 0, mode: str = "set") -> Node:
-    """base with `updates` written (set), added (add) or maximised (max) at `index` along `axis`; out of range is dropped."""
+    """base with `updates` written (set), added (add) or maximised (max) at `index` along `axis`; out of range is dropped.
+
+    base[a…, s, b…], index[i…] of integers, updates[a…, i…, b…] of base's dtype. Raises AttributeValueError (axis, mode),
+    ShapeError,
+    DTypeError.
+    """
     return apply(ATOMIC["scatter"], (base, index, updates),
-                 {"axis": check_axis("scatter", axis, base.rank), "mode": mode})
+                 {"axis": one_axis("scatter", axis, base.rank), "mode": mode})
 
 
 # ---- small shorthands made of the rows --------------------------------------------------------------------------------------
@@ -611,11 +633,17 @@ def dim_fill(value: Dim, shape: Sequence[Dim], dtype: DType = i32) -> Node:
 
 
 def bit_or(x: Node, y: Node) -> Node:
-    """x or y, bit by bit: (x xor y) xor (x and y)."""
+    """x or y, bit by bit: (x xor y) xor (x and y).
+
+    Strict: one shape and dtype. Raises ShapeError, DTypeError.
+    """
     return bit_xor(bit_xor(x, y), bit_and(x, y))
 
 
 def logical_not(x: Node) -> Node:
-    """not x for booleans, ~x for integers."""
+    """not x for booleans, ~x for integers.
+
+    x[…] of booleans or integers -> its shape and dtype. Raises DTypeError.
+    """
     return bit_xor(x, fill(True if x.dtype.kind == "bool" else -1 if x.dtype.kind == "int" else int(np.iinfo(x.dtype.numpy).max),
                            x.shape, x.dtype))

@@ -6,7 +6,8 @@
         return x * sigmoid(x * beta)
 
 Parameters before the `*` are operands (tensors; `None` where the default is None; one `*xs` takes any number), those after it are
-attributes and belong to the node's identity. Calling `silu(x)` makes one node; `expand(node)` replaces it by its definition.
+attributes and belong to the node's identity. So does `axis` where it is the last before the `*`: it may be given by position, as to
+numpy's functions. Calling `silu(x)` makes one node; `expand(node)` replaces it by its definition.
 A composite may carry `direct` (a float64 evaluation in numpy), `gradient` (its own gradient graph) and several outputs.
 """
 
@@ -23,10 +24,14 @@ import numpy as np
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
+from tensor_graphs.language.calls import misfit
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError
-from tensor_graphs.language.node import Node, TensorType, apply, encode_attribute, rebuild
+from tensor_graphs.language.node import Node, TensorType, apply, encode_attribute, rebuild, walk
 
 Build = Callable[..., Node | tuple[Node, ...]]
+
+AXIS = "axis"
+"""The attribute that may stand before the `*`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,17 +64,36 @@ class CompositeOp:
         self.name = name or build.__name__
         self.build, self.direct, self.gradient_rule, self.opaque = build, direct, gradient, opaque
         self.conditions = conditions
-        self.__doc__ = build.__doc__
         self.signature = inspect.signature(build)
+        # what `help`, `inspect.signature` and completion read: a composite is called like the function that defines it
+        self.__name__ = self.__qualname__ = self.name
+        self.__module__, self.__doc__, self.__signature__ = build.__module__, build.__doc__, self.signature
+        self.__annotations__ = dict(build.__annotations__)
         parameters = list(self.signature.parameters.values())
-        self.operands = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
-        self.optional = frozenset(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is None)
+        operands = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
+        axis = operands.pop() if operands and operands[-1].name == AXIS else None
+        if any(p.name == AXIS for p in operands) or any(p.kind is p.VAR_KEYWORD for p in parameters):
+            raise AttributeValueError(f"composite {self.name}{self.signature}: operands, then axis, then attributes after a *",
+                                      fix=f"move {AXIS} behind the operands, and name every attribute")
+        self.operands = tuple(p.name for p in operands)
+        self.optional = frozenset(p.name for p in operands if p.default is None)
         self.variadic = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
-        self.attributes = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        self.attributes = tuple(p.name for p in parameters if p is axis or p.kind is p.KEYWORD_ONLY)
         self._definitions: dict[tuple[Any, ...], Definition] = {}
 
     def __repr__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickled by name: one of the library, or the module's global that it was defined as."""
+        return (_of_library, (self.name,)) if LIBRARY.get(self.name) is self else self.build.__qualname__
+
+    def __deepcopy__(self, memo: object) -> CompositeOp:
+        return self
+
+    def __get__(self, instance: object, owner: type | None = None) -> CompositeOp:
+        """Itself, as an attribute of a class too; `help` takes what has this method for a function, and shows the signature."""
+        return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bound = self._bind(args, kwargs)
@@ -95,14 +119,17 @@ class CompositeOp:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as e:
-            raise AttributeValueError(f"{self.name}{self.signature}: {e}") from None
+            raise misfit(self.name, self.signature, kwargs, e) from None
         bound.apply_defaults()
         return bound
 
     def _operand(self, name: str, value: Any) -> Node:
         if not isinstance(value, Node):
-            raise DTypeError(f"{self.name}: operand {name!r} is {type(value).__name__}, a tensor is needed",
-                             fix="wrap numbers and arrays with tg.constant")
+            if name == self.variadic:
+                fix = "the tensors one by one, " + ", ".join([f"{self.name}(a, b", *(f"{a}=…" for a in self.attributes)]) + ")"
+            else:
+                fix = "wrap numbers and arrays with tg.constant"
+            raise DTypeError(f"{self.name}: operand {name!r} is {type(value).__name__}, a tensor is needed", fix=fix)
         return value
 
     def roles(self, node: Node) -> dict[str, Any]:
@@ -153,6 +180,8 @@ def _attribute(op: str, name: str, value: Any) -> Any:
     try:
         encode_attribute(value)
     except TypeError:
+        if name == AXIS:
+            raise AttributeValueError(f"{op}: axis is {value!r}, an int is needed") from None
         raise AttributeValueError(f"{op}: attribute {name!r} cannot be {value!r}",
                                   fix="numbers, strings, dtypes, dims and tuples of them; tensors come before the *") from None
     return value
@@ -167,7 +196,8 @@ def composite(build: None = None, *, name: str | None = None, direct: Callable[.
 def composite(build: Build | None = None, **options: Any) -> CompositeOp | Callable[[Build], CompositeOp]:
     """Make a named op of a function that builds its definition. See the module's docstring.
 
-    A second composite of the same name is another op: identity includes the digest of the definition.
+    A second composite of the same name is another op: identity includes the digest of the definition. Raises AttributeValueError
+    for a signature that is not operands, then axis, then attributes; the op raises what its definition raises.
     """
     if build is not None:
         return CompositeOp(build, **options)
@@ -175,6 +205,10 @@ def composite(build: Build | None = None, **options: Any) -> CompositeOp | Calla
 
 
 LIBRARY: dict[str, CompositeOp] = {}
+
+
+def _of_library(name: str) -> CompositeOp:
+    return LIBRARY[name]
 
 
 def library(**options: Any) -> Callable[[Build], CompositeOp]:
@@ -207,27 +241,66 @@ def instantiate(definition: Definition, inputs: Sequence[Node]) -> tuple[Node, .
     return tuple(rebuild(definition.outputs, replace))
 
 
-def expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool] = lambda node: False) -> list[Node]:
-    """The outputs with every composite replaced by its definition, recursively, except those that `keep` holds."""
-    cache: dict[Node, tuple[Node, ...]] = {}
-    inside: dict[Definition, Definition] = {}
+MOST_WRITTEN_OUT = 1 << 16
+"""nodes that definitions are copied to in one `expand_all`: some seconds, and a hundred layers of a decoder. Definitions that
+use each other twice double with each level, so a text of a page could ask for more nodes than any machine holds"""
 
-    def written_out(definition: Definition) -> Definition:
-        """The same over its own arguments, once for all nodes that it defines, so that their operands are not walked again."""
-        if definition not in inside:
-            inside[definition] = with_fields(definition, outputs=tuple(expand_all(definition.outputs, keep)))
-        return inside[definition]
+
+class TooManyNodesError(LanguageError):
+    """A graph whose definitions come to more nodes than are written out."""
+
+
+class WrittenOut:
+    """Definitions over their own arguments, each rewritten once for all nodes that it defines, so that their operands are not
+    walked again; counts what it copies."""
+
+    def __init__(self, rewrite: Callable[[Sequence[Node]], list[Node]]) -> None:
+        """rewrite: of a definition's outputs, like `expand_all`; it may come back here for the definitions inside."""
+        self.rewrite = rewrite
+        self._known: dict[Definition, tuple[Definition, int]] = {}
+        self._made = 0
+
+    def instantiate(self, node: Node, inputs: Sequence[Node]) -> tuple[Node, ...]:
+        """The outputs of a composite node's definition, rewritten, on these operands.
+
+        Raises TooManyNodesError beyond MOST_WRITTEN_OUT nodes.
+        """
+        assert isinstance(node.op, CompositeOp)
+        definition = node.op.define([i.type for i in node.inputs], node.attrs)
+        if definition not in self._known:
+            new = tuple(self.rewrite(definition.outputs))
+            self._known[definition] = with_fields(definition, outputs=new), len(walk(new))
+        written, count = self._known[definition]
+        self._made += count
+        if self._made > MOST_WRITTEN_OUT:
+            raise TooManyNodesError(
+                f"the definitions of this graph come to more than {MOST_WRITTEN_OUT} nodes when they are written out; the last one "
+                f"was {node.op.name}, of {count} nodes",
+                fix="fewer calls of definitions within definitions: each that calls another twice doubles it")
+        return instantiate(written, inputs)
+
+
+def expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool] = lambda node: False) -> list[Node]:
+    """The outputs with every composite replaced by its definition, recursively, except those that `keep` holds.
+
+    Raises TooManyNodesError where that takes more than MOST_WRITTEN_OUT nodes.
+    """
+    inside = WrittenOut(lambda inner: _expand_all(inner, keep, inside))
+    return _expand_all(outputs, keep, inside)
+
+
+def _expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool], inside: WrittenOut) -> list[Node]:
+    cache: dict[Node, tuple[Node, ...]] = {}
 
     def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
         if node.op is leaves.ITEM and node.inputs[0] in cache:
             index: int = node.attrs["index"]
             return cache[node.inputs[0]][index]
         if isinstance(node.op, CompositeOp) and not node.op.opaque and not keep(node):
-            definition = node.op.define([i.type for i in node.inputs], node.attrs)
-            inner = instantiate(written_out(definition), new)
+            inner = inside.instantiate(node, new)
             if len(inner) == 1:
                 return inner[0]
-            cache[node] = tuple(inner)
+            cache[node] = inner
             return inner[0]          # never read directly: every user of a node with several outputs is an item
         return None
 

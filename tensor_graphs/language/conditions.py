@@ -2,7 +2,8 @@
 
 A shape rule refuses what is wrong at every size, and lets pass what is right at some (x[5] of an axis of 0 to 16). What it let pass
 is listed here, once per graph; whoever runs the graph evaluates the list at the sizes of a run before anything is read or written.
-An op says its own conditions in its row (`conditions`); those inside of a composite's definition count too.
+An op says its own conditions in its row (`conditions`); those inside of a composite's definition count too. A write into
+a state ends inside of it: an op drops what lies behind the end, but a state that forgets what it was given would go on wrongly.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Condition:
     op: str
     text: str
     location: Location | None = None
+    otherwise: str = "other bounds where the dim is made"
+    """what else than other sizes would do, for people"""
 
     def __str__(self) -> str:
         return f"{self.op}{f' at {self.location}' if self.location else ''}: {self.text}"
@@ -59,6 +62,26 @@ def all_hold(conditions: Sequence[Condition], binding: Mapping[str, int]) -> boo
     return all(d.evaluate(c.gap, binding) >= 0 for c in conditions)
 
 
+def written_state(node: Node) -> Node | None:
+    """The state that a write puts its slices into, straight or after other writes; None where it writes into another value."""
+    while node.op.name in ("write_rows", "write_at_index", "scatter"):
+        node = node.inputs[0]
+    return node if node.op is leaves.STATE else None
+
+
+def _within_state(node: Node) -> Iterable[Condition]:
+    """A start below 0 keeps the end of a value, and is meant so; what lies behind the last row of a state is lost by mistake."""
+    state = written_state(node)
+    if state is None:
+        return
+    axis, start, count = node.attrs["axis"], node.attrs["start"], node.inputs[1].shape[node.attrs["axis"]]
+    rows = state.shape[axis]
+    text = (f"the state {state.attrs['name']!r} has {d.format_dim(rows)} rows along axis {axis}, "
+            f"{d.format_dim(count)} are written from {d.format_dim(start)} on")
+    for c in at_least(rows, start + count, "write_rows", text):
+        yield replace(c, otherwise=f"more rows where the state {state.attrs['name']!r} is made")
+
+
 _of_definition: weakref.WeakKeyDictionary[Definition, tuple[Condition, ...]] = weakref.WeakKeyDictionary()
 
 
@@ -68,6 +91,8 @@ def _of_node(node: Node) -> Iterable[Condition]:
     own: Callable[[Node], Iterable[Condition]] | None = getattr(node.op, "conditions", None)
     if own is not None:
         yield from own(node)
+    if node.op.name == "write_rows":
+        yield from _within_state(node)
     if isinstance(node.op, CompositeOp):
         definition = node.op.define([i.type for i in node.inputs], node.attrs)
         if definition not in _of_definition:

@@ -199,10 +199,24 @@ def _operand(x: Any) -> Dim | None:
     return None
 
 
+MAX_SIZE = (1 << 63) - 1
+"""the largest size, and coefficient of a symbol: memory is addressed by numbers of 64 bits"""
+
+MAX_TERMS = 256
+"""summands of a polynomial: (a + 1)·(b + 1)·… doubles them with each factor"""
+
+
+def shown_int(x: int) -> str:
+    """A number of any length, for a message: beyond 40 digits by their count."""
+    return str(x) if abs(x) < 10 ** 40 else f"a number of about {int(x.bit_length() * math.log10(2))} digits"
+
+
 def _need(x: Any) -> Dim:
     found = _operand(x)
     if found is None:
         raise DimError(f"{x!r} ({type(x).__name__}) is no dim", fix="an int, or an expression of tg.dim symbols")
+    if isinstance(found, int) and abs(found) > MAX_SIZE:
+        raise DimError(f"the size {shown_int(found)} is beyond 64 bits", fix=f"at most {MAX_SIZE}")
     return found
 
 
@@ -212,6 +226,9 @@ _ONE: Monomial = ()
 def _make(terms: Mapping[Monomial, int]) -> Dim:
     """The Dim with these terms; zeros are dropped, and what has no symbol is an int."""
     kept = {m: k for m, k in terms.items() if k}
+    if len(kept) > MAX_TERMS:
+        raise DimError(f"an expression of dims has {len(kept)} terms when its products are multiplied out",
+                       fix=f"at most {MAX_TERMS}")
     if not kept:
         return 0
     if len(kept) == 1 and _ONE in kept:
@@ -451,6 +468,8 @@ def dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
         raise DimError(f"the dim {name!r} has no upper bound",
                        fix=f'say the largest size it may take: tg.dim("{name}", {lo}, 4096)')
     low, high = _operand(lo), _operand(hi)
+    if isinstance(high, int) and high > MAX_SIZE:
+        raise DimError(f"the dim {name!r} up to {shown_int(high)}, which is beyond 64 bits", fix=f"at most {MAX_SIZE}")
     if not isinstance(low, int) or not isinstance(high, int) or not 0 <= low <= high:
         raise DimError(f"the dim {name!r} from {lo!r} to {hi!r}", fix="two ints with 0 ≤ lo ≤ hi")
     return _atom(Symbol(name, low, high))
@@ -594,6 +613,17 @@ def bounds(x: Dim) -> tuple[int, int]:
     for min and max of independent dims; otherwise an interval that contains the values.
     """
     return x.bounds() if isinstance(x, Expr) else (int(x), int(x))
+
+
+def why_no_size(name: str, size: object, of: Dim) -> str | None:
+    """Why `size` is no size of the dim `of` that is called `name`, and the fix; None where it is one."""
+    low, high = bounds(of)
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        return f"{name} is given as {size!r}\n  fix: a whole number from {low} to {high}"
+    if not low <= int(size.__index__()) <= high:
+        return (f"{name} = {size} is outside of its range, {low} to {high}\n"
+                f"  fix: a size in that range, or a wider range where the dim is made")
+    return None
 
 
 def _find_bounds(x: Expr) -> tuple[int, int]:

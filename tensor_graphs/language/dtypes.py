@@ -28,6 +28,9 @@ class DType:
     def __str__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return parse_dtype, (self.name,)                 # the one object of this name, in another process too
+
     def __repr__(self) -> str:
         return f"tg.{PYTHON_NAMES.get(self.name, self.name)}"
 

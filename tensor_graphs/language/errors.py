@@ -92,5 +92,9 @@ class AttributeValueError(LanguageError):
     """An attribute (axis, eps, start, …) outside of what the op allows."""
 
 
+class NoValueError(LanguageError, TypeError):
+    """A tensor of a graph used as if it held values: in an `if`, beside `==`, in a loop, as a numpy array."""
+
+
 class GraphError(LanguageError):
     """A graph that is put together wrongly: two leaves with one name, an update of an unknown state, …"""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 from typing import Any
 
 from tensor_graphs.language import dims as d
@@ -87,12 +89,31 @@ class Graph:
         return isinstance(other, Graph) and list(self.outputs.items()) == list(other.outputs.items()) and dict(
             self.updates) == dict(other.updates)
 
+    def __copy__(self) -> Graph:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Graph:
+        """Itself: nothing in a graph changes."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its JSON form: the same graph where it is read, lines of code aside; no depth is too much."""
+        from tensor_graphs.language.json_form import graph_from_json, graph_to_json
+
+        return graph_from_json, (graph_to_json(self),)
+
     def __hash__(self) -> int:
         return hash((tuple(self.outputs.items()), frozenset(self.updates.items())))
 
     def __repr__(self) -> str:
-        return (f"<graph of {len(self.nodes)} nodes: {len(self.inputs)} inputs, {len(self.parameters)} parameters, "
-                f"{len(self.states)} states -> {', '.join(self.outputs)}>")
+        def listed(nodes: Mapping[str, Node]) -> str:
+            named = [f"{name} {node.type}" for name, node in nodes.items()]
+            return ", ".join(named[:4]) + (f", and {len(named) - 4} more" if len(named) > 4 else "")
+
+        held = "".join(f"; {len(found)} {what}{'' if len(found) == 1 else 's'}"
+                       for what, found in (("parameter", self.parameters), ("state", self.states)) if found)
+        taken, made = listed(self.inputs) or "no inputs", listed(self.outputs) or "no outputs"
+        return f"<graph of {len(self.nodes)} nodes: {taken} -> {made}{held}>"
 
 
 @dataclass(frozen=True)
@@ -111,14 +132,17 @@ class CanonicalGraph:
 def graph(outputs: Node | Sequence[Node] | Mapping[str, Node], updates: Mapping[leaves.State | str, Node] | None = None) -> Graph:
     """Make a graph of one output (named `out`), several (`out0`, `out1`, …) or named ones, and the final value of each state.
 
-    Raises GraphError for values that are not tensors, an update whose type differs from its state, or names used twice.
+    Raises GraphError for what is not tensors (a Python function, a torch module), an update whose type differs from its state, or
+    names used twice.
     """
     if isinstance(outputs, Node):
         named: dict[str, Node] = {"out": outputs}
     elif isinstance(outputs, Mapping):
         named = dict(outputs)
-    else:
+    elif isinstance(outputs, Iterable) and not isinstance(outputs, str) and not _is_torch_module(outputs):
         named = {f"out{i}": o for i, o in enumerate(outputs)}
+    else:
+        raise _no_graph("graph takes tensors", outputs)
     if not named and not updates:
         raise GraphError("a graph needs an output or a state update")
     changed: dict[str, Node] = {}
@@ -142,7 +166,58 @@ def graph(outputs: Node | Sequence[Node] | Mapping[str, Node], updates: Mapping[
         if known[name] != value.type:
             raise ShapeError(f"state {name!r} is {known[name]}, its update is {value.type}")
     _ = made.inputs, made.parameters, made.states, made.dims
+    _check_sizes(made)
     return made
+
+
+def _check_sizes(made: Graph) -> None:
+    """Raise ShapeError for a tensor that no machine can address at any size of its dims."""
+    seen: set[TensorType] = set()
+    for node in made.nodes:
+        for t in node.types:
+            if t not in seen:
+                seen.add(t)
+                least = math.prod(max(d.bounds(s)[0], 0) for s in t.shape) * t.dtype.itemsize
+                if least > d.MAX_SIZE:
+                    raise ShapeError(f"{node.op.name} gives {t}, of {d.shown_int(least)} bytes: more than 64 bits can address",
+                                     location=node.location, fix="smaller sizes")
+
+
+def require_graph(value: Any, taker: str) -> Graph:
+    """The value, if it is a graph. taker: the public function that was given it. Raises GraphError: what it is, and the fix."""
+    if isinstance(value, Graph):
+        return value
+    raise _no_graph(f"{taker} takes a graph", value)
+
+
+def _is_torch_module(value: Any) -> bool:
+    return any(c.__name__ == "Module" and c.__module__.startswith("torch.nn.") for c in type(value).__mro__)
+
+
+def _no_graph(wanted: str, value: Any) -> GraphError:
+    """What is said about a value that is no graph, or of which none can be made."""
+    kind = type(value)
+    if isinstance(value, Graph):
+        what, fix = "this is a graph already", "use it as it is"
+    elif isinstance(value, Node):
+        what, fix = f"this is a tensor, {value.type}", "tg.graph(tensor)"
+    elif _is_torch_module(value):
+        what = f"this is a torch module ({kind.__name__}), and modules are not translated"
+        fix = ("write its math on tg.input(…) and tg.parameter(…), and give tg.bind the arrays of its state_dict; "
+               "the folder of a model loads with tg.load_model (`tg models` lists what does)")
+    elif isinstance(value, (str, PathLike)):
+        what = f"this is {str(value)!r}"
+        fix = ("of a .tg file: tensor_graphs.language.text.parse_graph(text); of a model folder (config.json, *.safetensors): "
+               "tensor_graphs.frontends.huggingface.load_model(folder).graph; GGUF and ONNX files are not read yet")
+    elif callable(value):
+        name = getattr(value, "__name__", getattr(value, "name", kind.__name__))
+        what = f"this is a Python function ({name})"
+        fix = "call it on tensors, and make a graph of what it returns: tg.graph(f(tg.input(\"x\", (4, 8), tg.f32)))"
+    elif isinstance(value, (Mapping, Sequence)) and value:
+        what, fix = f"this is a {kind.__name__}", "tg.graph of it, if it holds tensors"
+    else:
+        what, fix = f"this is a {kind.__module__}.{kind.__name__}", "tg.graph(tg.softmax(tg.input(\"x\", (4, 8), tg.f32)))"
+    return GraphError(f"{wanted}, and {what}", fix=fix)
 
 
 def _symbols_of(node: Node) -> list[d.Expr]:

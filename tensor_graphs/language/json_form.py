@@ -41,6 +41,17 @@ def graph_to_json(graph: Graph) -> str:
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
 
 
+def node_to_json(node: Node) -> str:
+    """A node as the JSON form of a graph that has it, or its first output, as its only output."""
+    return graph_to_json(graph(leaves.item(node, 0)))
+
+
+def node_from_json(text: str, several: bool = False) -> Node:
+    """The node that `node_to_json` wrote. several: it has several outputs. Raises what `graph_from_json` raises."""
+    (out,) = graph_from_json(text).outputs.values()
+    return out.inputs[0] if several else out
+
+
 def _write(roots: Sequence[Node], definitions: dict[str, Any]) -> list[dict[str, Any]]:
     order = walk(roots)
     index = {n: i for i, n in enumerate(order)}
@@ -68,8 +79,10 @@ def graph_from_json(text: str) -> Graph:
         data = json.loads(text)
     except json.JSONDecodeError as e:
         raise JsonFormError(f"line {e.lineno}, column {e.colno}: {e.msg}") from None
-    except (ValueError, RecursionError) as e:                      # a number of thousands of digits, brackets as deep
-        raise JsonFormError(f"this is no JSON of a graph: {e}") from None
+    except RecursionError:
+        raise JsonFormError("this is no JSON of a graph: its brackets are nested too deeply") from None
+    except ValueError as e:                                        # a number of thousands of digits
+        raise JsonFormError(f"this is no JSON of a graph: {str(e).partition(';')[0]}") from None
     if not isinstance(data, dict) or "tensor_graphs" not in data:
         raise JsonFormError("this JSON is no graph: it has no 'tensor_graphs' version")
     if data["tensor_graphs"] != VERSION:

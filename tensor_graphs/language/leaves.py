@@ -73,6 +73,9 @@ def _shape(shape: Sequence[Dim] | Dim) -> tuple[Dim, ...]:
             s = int(s)
             if s < 0:
                 raise ShapeError(f"axis {axis} of shape {tuple(dims)} is negative", fix="sizes are ≥ 0")
+            if s > d.MAX_SIZE:
+                raise ShapeError(f"axis {axis} of a shape is {d.shown_int(s)}, which is beyond 64 bits",
+                                 fix=f"at most {d.MAX_SIZE}")
         elif not isinstance(s, d.Expr):
             raise ShapeError(f"axis {axis} of a shape is {s!r}", fix="a size is an int or a tg.dim expression")
         out.append(s)
@@ -86,12 +89,18 @@ def _name(kind: str, name: str) -> str:
 
 
 def input(name: str, shape: Sequence[Dim] | Dim, dtype: DType | str = f32) -> Node:
-    """A value the caller gives at every run."""
+    """A value the caller gives at every run: f32[…] unless said, sizes are ints or dims.
+
+    Raises GraphError (the name), ShapeError (a size that is none), DTypeError (no dtype has that name).
+    """
     return apply(INPUT, (), {"name": _name("input", name), "shape": _shape(shape), "dtype": parse_dtype(dtype)})
 
 
 def parameter(name: str, shape: Sequence[Dim] | Dim, dtype: DType | str = f32) -> Node:
-    """A persistent, constant value (a weight), given once when the graph is bound. Its shape is static."""
+    """A persistent, constant value (a weight), given once when the graph is bound. Its shape is static.
+
+    Raises GraphError (the name), ShapeError (a size that is no int), DTypeError.
+    """
     shape = _shape(shape)
     if not all(d.is_static(s) for s in shape):
         raise ShapeError(f"parameter {name!r} has the symbolic shape {shape}", fix="a weight's sizes are ints")
@@ -107,6 +116,9 @@ class State:
     def __init__(self, node: Node) -> None:
         self.node = node
 
+    def __repr__(self) -> str:
+        return f"<state {self.name} {self.node.type}>"
+
     @property
     def name(self) -> str:
         return str(self.node.attrs["name"])
@@ -118,7 +130,9 @@ class State:
     def write(self, value: Node, at: Dim | Node | None = None, axis: int = 0) -> Node:
         """A new value: `value` itself (at=None), or the old one with `value` written from index `at` along `axis`.
 
-        `at` may be an int, a dim, or an integer tensor of one index per slice of `value`. Slices out of range are dropped.
+        `at` may be an int, a dim, or an integer tensor of one index per slice of `value`. Slices before row 0 are dropped.
+        Those behind the last row are too; but a run in which a dim or an input that is `at` says so is refused. Raises ShapeError
+        where it never fits.
         """
         from tensor_graphs.language.composites.memory import write_at
 
@@ -126,11 +140,20 @@ class State:
             if value.type != self.node.type:
                 raise ShapeError(f"state {self.name!r} is {self.node.type}, the new value is {value.type}")
             return value
-        return write_at(self.node, value, at, axis=axis)
+        made = write_at(self.node, value, at, axis=axis)
+        if made.op.name == "write_rows":
+            axis, start = made.attrs["axis"], made.attrs["start"]
+            if d.dim_ge(self.node.shape[axis], start + value.shape[axis]) is False:
+                raise ShapeError(f"state {self.name!r} is {self.node.type}, and {value.type} does not fit into it from "
+                                 f"{d.format_dim(start)} on along axis {axis}", fix="a longer state, or an earlier start")
+        return made
 
 
 def state(name: str, shape: Sequence[Dim] | Dim, dtype: DType | str = f32) -> State:
-    """A persistent, mutable tensor of static shape; zero when a session starts."""
+    """A persistent, mutable tensor of static shape; zero when a session starts.
+
+    Raises GraphError (the name), ShapeError (a size that is no int), DTypeError.
+    """
     shape = _shape(shape)
     if not all(d.is_static(s) for s in shape):
         raise ShapeError(f"state {name!r} has the symbolic shape {shape}", fix="give it the largest size it may reach")
@@ -141,6 +164,8 @@ def constant(value: bool | int | float | Dim | np.ndarray | Sequence[Any], dtype
     """A constant: a scalar, an expression of dims (the value of the dim at run time), or a small array.
 
     dtype defaults to f32 for floats, i32 for ints and dims, bool for booleans. Raises DTypeError when the value does not fit.
+    A float is kept as it is written and rounded when it is used: one beyond the dtype's largest is infinite then (`x * 1e39`, where
+    that is hardly meant, is refused).
     """
     if isinstance(value, Node):
         raise DTypeError("a constant cannot be made of a tensor", fix="use the tensor itself")
@@ -173,13 +198,18 @@ def _fit(value: Any, dtype: DType) -> bool | int | float:
             raise DTypeError(f"the constant {value!r} is no bool")
         return bool(value)
     if dtype.kind == "float":
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise DTypeError(f"the constant {d.shown_int(int(value))} does not fit {dtype.name}",
+                             fix="inf, or a smaller number") from None
     if isinstance(value, (float, np.floating)) and not float(value).is_integer():
         raise DTypeError(f"the constant {value!r} is not a whole number, the dtype is {dtype.name}",
                          fix="cast the tensor to a float dtype, or round the number")
     info = np.iinfo(dtype.numpy)
     if not info.min <= int(value) <= info.max:
-        raise DTypeError(f"the constant {value!r} does not fit {dtype.name}", fix=f"{info.min} to {info.max}")
+        shown = d.shown_int(value) if isinstance(value, int) else repr(value)
+        raise DTypeError(f"the constant {shown} does not fit {dtype.name}", fix=f"{info.min} to {info.max}")
     return int(value)
 
 
@@ -191,7 +221,7 @@ def item(node: Node, index: int) -> Node:
 
 
 def copy_to(x: Node, device: str) -> Node:
-    """The same value on another device ("cpu", "cuda:0"); not math, but a step with a price."""
+    """The same value on another device ("cpu", "cuda:0"); not math, but a step with a price. Raises AttributeValueError."""
     if not isinstance(device, str) or not device:
         raise AttributeValueError(f"a device is named by a string like 'cpu' or 'cuda:0', got {device!r}")
     return apply(COPY_TO, (x,), {"device": device})

@@ -18,7 +18,7 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
-from tensor_graphs.language.errors import Location, where_written, written_at
+from tensor_graphs.language.errors import AttributeValueError, Location, where_written, written_at
 from tensor_graphs.language.tensor import TensorOperators
 
 
@@ -91,6 +91,8 @@ def encode_attribute(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, np.integer)):
+        if not -(1 << 63) <= value < 1 << 64:
+            raise AttributeValueError(f"an attribute is {d.shown_int(int(value))}, which is beyond 64 bits")
         return str(int(value))
     if isinstance(value, (float, np.floating)):
         return "f:" + float(value).hex()
@@ -142,6 +144,19 @@ class Node(TensorOperators):
 
     def is_op(self, name: str) -> bool:
         return self.op.name == name
+
+    def __copy__(self) -> Node:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Node:
+        """Itself: equal nodes are one object."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as the JSON form of the graph below it; where it is read it is one object with what is equal there."""
+        from tensor_graphs.language.json_form import node_from_json, node_to_json
+
+        return node_from_json, (node_to_json(self), len(self.types) > 1)
 
     def __repr__(self) -> str:
         return f"<{self.op.name} {', '.join(map(str, self.types))} at {self.location}>"

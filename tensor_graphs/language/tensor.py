@@ -5,14 +5,18 @@ Promotion: none between tensors; a Python number takes the tensor's dtype (a flo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.axis import Axes, one_axis, several_axes
+from tensor_graphs.language.calls import worded
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, NoValueError, ShapeError
 
 if TYPE_CHECKING:
     from tensor_graphs.language.dtypes import DType
@@ -70,10 +74,31 @@ def as_node(x: Operand, dtype: DType) -> Node:
     if isinstance(x, (bool, np.bool_)) and dtype.kind != "bool":
         x = int(x)
     if is_number(x):
+        if isinstance(x, (int, float, np.number)) and dtype.kind == "float":
+            _refuse_infinite(x, dtype)
         return leaves.constant(x, dtype)
     if isinstance(x, np.ndarray):
         return leaves.constant(x)
     raise DTypeError(f"{type(x).__name__} {x!r} is neither a tensor nor a number", fix="wrap arrays with tg.constant(array)")
+
+
+_FITS_EVERYWHERE = 60_000
+"""below the largest number of every float dtype; so most numbers are compared with nothing else"""
+
+
+def _refuse_infinite(x: Any, dtype: DType) -> None:
+    """Raise DTypeError for a finite number that the dtype rounds to infinity."""
+    if abs(x) <= _FITS_EVERYWHERE or x != x or abs(x) == math.inf or abs(x) <= dtype.max:
+        return
+    try:
+        with np.errstate(over="ignore"):
+            fits = bool(np.isfinite(np.asarray(float(x)).astype(dtype.numpy)))       # between the largest and half a step beyond it
+    except OverflowError:                                                            # an int beyond every float
+        fits = False
+    if not fits:
+        shown = d.shown_int(x) if isinstance(x, int) else f"{float(x)!r}"
+        raise DTypeError(f"{shown} beside a tensor of {dtype.name} would be infinite: the largest number is {dtype.max:.8g}",
+                         fix="a smaller number, the tensor cast to a wider dtype, or inf (math.inf in Python) where that is meant")
 
 
 def together(op: str, *xs: Operand) -> list[Node]:
@@ -89,7 +114,10 @@ def together(op: str, *xs: Operand) -> list[Node]:
 
 
 class TensorOperators:
-    """What `Node` inherits: `+ − * / // % ** @ & | ^ ~ < <= > >=`, `x[...]`, and methods. `==` stays identity; use `tg.equals`."""
+    """What `Node` inherits: `+ − * / // % ** @ & | ^ ~ < <= > >=`, `x[...]`, and methods.
+
+    `==` asks whether two tensors are one node, and refuses numbers; `tg.equals` compares elements.
+    """
 
     __slots__ = ()
 
@@ -141,17 +169,35 @@ class TensorOperators:
 
         return cast("Node", dot(self, o))
 
+    def __eq__(self, o: object) -> bool:
+        return self._same(o, "==", "equals")
+
+    def __ne__(self, o: object) -> bool:
+        return not self._same(o, "!=", "not_equal")
+
+    __hash__ = object.__hash__
+
+    def _same(self, o: object, sign: str, instead: str) -> bool:
+        """Whether o is this very tensor. A number or an array never is: who writes `x == 0` means its elements."""
+        if self is o or not (is_number(o) or isinstance(o, np.ndarray)):
+            return self is o
+        raise NoValueError(f"{self._self().type} {sign} {o!r}: {sign} asks whether two tensors are one, not about elements",
+                           fix=f"tg.{instead}(x, {o if is_number(o) else 'array'}) is a bool tensor, element by element")
+
     def __bool__(self) -> bool:
-        raise TypeError("a tensor has no truth value while the graph is being written; use tg.where(condition, a, b)")
+        raise NoValueError(f"{self._self().type} has no truth value: the graph is being written, and nothing is computed yet",
+                           fix="tg.where(condition, a, b) chooses element by element; the condition is a comparison: x < y, "
+                               "tg.equals(x, y), tg.not_equal(x, y)")
 
     def __len__(self) -> int:
-        raise TypeError("len of a tensor: use x.shape[0]")
+        raise NoValueError("len of a tensor", fix="x.shape[0], which is an int or a dim")
 
     def __iter__(self) -> Any:
-        raise TypeError("a tensor is not iterable; index it, x[i]")
+        raise NoValueError(f"{self._self().type} is not iterable", fix="index it, x[i]")
 
     def __array__(self, *a: Any, **k: Any) -> Any:
-        raise TypeError("a tensor of a graph holds no values; compile the graph and run it")
+        raise NoValueError(f"{self._self().type} holds no values yet", fix="compile the graph and run it: "
+                           "tg.bind(tg.compile(tg.graph(x))).run(inputs); tg.interpret(tg.graph(x), inputs) for the oracle's")
 
     __array_ufunc__ = None  # numpy scalars on the left then defer to our reflected operators
 
@@ -165,16 +211,17 @@ class TensorOperators:
         from tensor_graphs.language import atomic
         return atomic.reshape(self._self(), shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
 
-    def permute(self, *axes: Any) -> Node:
+    def permute(self, *axis: Any) -> Node:
+        """The axes in another order, `x.permute(1, 0)` or `x.permute((1, 0))`: axis i of the result is axis axis[i] of x."""
         from tensor_graphs.language import atomic
-        return atomic.permute(self._self(), axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes)
+        return atomic.permute(self._self(), axis[0] if len(axis) == 1 and not isinstance(axis[0], (int, np.integer)) else axis)
 
-    def transpose(self, a: int = -2, b: int = -1) -> Node:
-        """The same tensor with two axes exchanged."""
+    def transpose(self, axis1: int = -2, axis2: int = -1) -> Node:
+        """The same tensor with two axes exchanged (numpy.swapaxes), the last two by default."""
         from tensor_graphs.language import atomic
         x = self._self()
         order = list(range(x.rank))
-        a, b = (atomic.check_axis("transpose", i, x.rank) for i in (a, b))
+        a, b = (one_axis("transpose", i, x.rank) for i in (axis1, axis2))
         order[a], order[b] = order[b], order[a]
         return atomic.permute(x, order)
 
@@ -182,25 +229,32 @@ class TensorOperators:
     def T(self) -> Node:
         return self.transpose()
 
-    def sum(self, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+        """The sum over the axes (all by default), in x's dtype; integers wrap."""
         from tensor_graphs.language import atomic
-        return keep(self._self(), atomic.sum(self._self(), axes), axes, keepdims)
+        return keep(self._self(), atomic.sum(self._self(), axis), axis, keepdims)
 
-    def max(self, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+        """The largest element over the axes (all by default); NaN wins; of nothing: −inf, or the integers' minimum."""
         from tensor_graphs.language import atomic
-        return keep(self._self(), atomic.reduce_max(self._self(), axes), axes, keepdims)
+        return keep(self._self(), atomic.reduce_max(self._self(), axis), axis, keepdims)
 
     def __getitem__(self, index: Any) -> Node:
         return index_tensor(self._self(), index)
 
 
-def keep(x: Node, reduced: Node, axes: int | Sequence[int] | None, keepdims: bool) -> Node:
+for _name, _method in list(vars(TensorOperators).items()):
+    if isinstance(_method, FunctionType) and not _name.startswith("_"):
+        setattr(TensorOperators, _name, worded(_method))
+
+
+def keep(x: Node, reduced: Node, axis: Axes, keepdims: bool) -> Node:
     """`reduced` with the axes that the reduction of x removed put back with size 1, if keepdims."""
     from tensor_graphs.language import atomic
 
     if not keepdims:
         return reduced
-    gone = atomic._axes("reduce", x, axes)
+    gone = several_axes("reduce", axis, x.rank)
     return atomic.reshape(reduced, tuple(1 if i in gone else s for i, s in enumerate(x.shape)))
 
 

@@ -21,7 +21,7 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import AttributeValueError, LanguageError
 from tensor_graphs.language.graph import replace_dims
 from tensor_graphs.language.leaves import _shape
-from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply, encode_attribute
+from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply, encode_attribute, walk
 
 DIGEST_LENGTH = 12
 """hexadecimal digits of the digest in a written name"""
@@ -55,6 +55,10 @@ def find_op(name: str) -> Op | None:
 # ---- composites that are written with their definition --------------------------------------------------------------------------
 
 
+MAX_DEPTH = 64
+"""definitions inside of one another; each level takes several of Python's stack frames"""
+
+
 class DefinedOp(CompositeOp):
     """A composite read from a file: its definition is a graph, for operands of the written types (dims may be renamed).
 
@@ -64,7 +68,11 @@ class DefinedOp(CompositeOp):
     def __init__(self, name: str, arguments: Sequence[Node], outputs: Sequence[Node], printed: bool) -> None:
         super().__init__(lambda *xs: tuple(xs), name=name)
         self.printed = printed
-        self._written = Definition(tuple(arguments), tuple(outputs), definition_digest(outputs))
+        self.depth: int = 1 + max((n.op.depth for n in walk(outputs) if isinstance(n.op, DefinedOp)), default=0)
+        if self.depth > MAX_DEPTH:
+            raise LanguageError(f"the definition of {name} uses others, and these others, {self.depth} levels deep",
+                                fix=f"at most {MAX_DEPTH} levels: write the innermost ones out")
+        self.written = Definition(tuple(arguments), tuple(outputs), definition_digest(outputs))
         self._types = [a.type for a in arguments]
         self._attrs: Mapping[str, Any] | None = None                # those of the first call with the written types
         self._made: dict[tuple[Any, ...], Definition] = {}
@@ -85,9 +93,9 @@ class DefinedOp(CompositeOp):
             for mapping in _renamings([*pairs, *_pairs(dict(self._attrs or {}), dict(attrs))]):
                 if not mapping:
                     if list(types) == self._types:
-                        return self._written
+                        return self.written
                     continue
-                new = replace_dims([*self._written.arguments, *self._written.outputs], mapping)
+                new = replace_dims([*self.written.arguments, *self.written.outputs], mapping)
                 count = len(self._types)
                 if [a.type for a in new[:count]] == list(types):
                     return Definition(tuple(new[:count]), tuple(new[count:]), definition_digest(new[count:]))

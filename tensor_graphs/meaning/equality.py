@@ -30,10 +30,10 @@ from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.graph import Graph, replace_dims
+from tensor_graphs.language.graph import Graph, replace_dims, require_graph
 from tensor_graphs.language.node import Node, rebuild, walk
-from tensor_graphs.meaning import counterexample, fragment, ranges, sides
-from tensor_graphs.meaning.atoms import in_atoms, rounding_aloud
+from tensor_graphs.meaning import counterexample, fragment, places, ranges, sides
+from tensor_graphs.meaning.atoms import in_atoms, literals_as_held, rounding_aloud
 from tensor_graphs.meaning.counterexample import Counterexample
 from tensor_graphs.meaning.errors import OutsideFragmentError
 from tensor_graphs.meaning.fingerprint import MOST_WORK, Points, compare
@@ -85,8 +85,11 @@ class Verdict:
     def __bool__(self) -> bool:
         raise TypeError("a verdict has five values, not two; ask verdict.proved, or compare verdict.status")
 
+    def __str__(self) -> str:
+        return self.show()
+
     def show(self) -> str:
-        """A few lines for a person."""
+        """A few lines for a person; what print shows."""
         assuming = [f"  assuming {', '.join(self.assuming)}"] if self.assuming else []
         if self.status == "structural":
             return "\n".join(["equal: the same graph once composites are written out", *assuming])
@@ -121,8 +124,9 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
 
     bits: narrowing casts count (mode *bits*: what is proved is reassociating at the worst), else floats are real numbers
     (mode *math*: approximate at the worst). Deterministic for a given seed. Never raises for graphs that are well formed: what
-    cannot be decided is "unknown", with the reason.
+    cannot be decided is "unknown", with the reason. Raises GraphError for what is no graph.
     """
+    a, b = require_graph(a, "equal"), require_graph(b, "equal")
     try:
         left, right, common = _together(a, b, bits)
     except TensorGraphsError as e:
@@ -136,6 +140,9 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
             return Verdict("structural", assuming=common, bits=bits)
     except TensorGraphsError as e:
         return Verdict("unknown", reason=_first_line(e), bits=bits)
+    if bits:                                                # in the runs, too
+        roots = literals_as_held(roots)
+        left, right = (dict(zip(left, part, strict=True)) for part in (roots[:len(left)], roots[len(left):]))
     symbols = _symbols(roots)
     found: _Found | None = None
     try:
@@ -256,6 +263,8 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
                 seed: int) -> _Found:
     needed = sides.find(points.order, sizes.bindings, symbols)
     sizes = sizes.with_more(needed.added, needed.met)
+    moved = places.find(points.order, findings.positions, sizes.bindings[0], symbols)
+    sizes = sizes.with_more([b for b in moved.added if b not in sizes.bindings], {})
     wrapping = ranges.find(points.order, sizes.bindings, symbols, points.shared, bits)
     sizes = sizes.with_more(wrapping.added, {})
     every = _all_sizes(symbols)
@@ -301,6 +310,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
             of_sizes = {n: row for n, row in findings.weak.items() if set(row.operands) <= {"position", "size"}}
             findings = replace(findings, weak=of_sizes)
         weak = weak or _weak(findings, bool(wrapping.added), drawn is not None and all_drawn, done, symbols)
+        weak = weak or moved.missing or _left_out(moved.added, done)
     return _Found(points, sizes, tuple(done), probability, reason, weak)
 
 
@@ -363,7 +373,7 @@ def _left_out(needed: Sequence[Mapping[str, int]], done: Sequence[Mapping[str, i
     """Why sizes that would have been needed are not among those compared, or nothing."""
     for binding in needed:
         if binding not in done:
-            return f"the sizes {', '.join(f'{k} = {v}' for k, v in binding.items())} do not go together"
+            return f"the sizes {', '.join(f'{k} = {v}' for k, v in binding.items())} were not compared"
     return ""
 
 
@@ -373,6 +383,8 @@ def _first_line(e: TensorGraphsError) -> str:
 
 def _assuming(points: Points) -> tuple[str, ...]:
     found = dict.fromkeys(ASSUMED[n.op.name] for n in points.order if n.op.name in ASSUMED and n.inputs[0].dtype.kind == "float")
+    if any(n.op.name == "scatter" and n.attrs["mode"] == "set" and _hangs(n.inputs[1]) for n in points.order):
+        found["no two writes of a scatter to one place"] = None
     if any(n.dtype.kind == "float" for n in points.order):
         found["finite inputs"] = found["no overflow"] = None
     return tuple(found)

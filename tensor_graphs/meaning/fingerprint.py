@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.language.dims import bounds
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
-from tensor_graphs.meaning import exhaustive, residues
+from tensor_graphs.meaning import exhaustive, ranges, residues
 from tensor_graphs.meaning import lanes as lane_room
 from tensor_graphs.meaning.algebra import Array, At
 from tensor_graphs.meaning.atoms import in_atoms, rounding_aloud
@@ -80,6 +80,7 @@ class Points:
         self.shared = set(walk(self.roots[0])).intersection(*(walk(graph) for graph in self.roots[1:]))
         self.given = Given(self.order, self.shared)
         self.has_logarithm = any(n.op.name == "log2" and n not in self.lanes.random for n in self.order)
+        self.chosen_compared = _chosen_compared(self.order, self.given.hanging)
         self._places = {node: i for i, node in enumerate(self.order)}
         self._last = {x: i for i, node in enumerate(self.order) for x in node.inputs}
         self._kept = {r for graph in self.roots for r in graph}
@@ -148,7 +149,12 @@ class Points:
             lanes[lane] = rng.integers(0, field.chain[lane], (*n.shape, field.points), dtype=np.uint64)
         return Value(lanes)
 
-    def choices(self, nodes: Sequence[At], field: Field, domains: Mapping[Node, Domain], indices: Mapping[Node, Array]) -> float:
+    def held(self, binding: Mapping[str, int]) -> frozenset[Node]:
+        """The casts to floats that round nothing at these sizes, where that counts."""
+        return ranges.held(self.order, binding) if self.bits else frozenset()
+
+    def choices(self, nodes: Sequence[At], field: Field, domains: Mapping[Node, Domain], indices: Mapping[Node, Array],
+                held: frozenset[Node] = frozenset()) -> float:
         """The most choices (in bits) on which an element of an output hangs, with its counterparts in all graphs."""
         if not field.selections and not field.roots and not domains:
             return 0.0
@@ -162,6 +168,8 @@ class Points:
                 found[node] = algebra.finish(n, algebra.atom(n, *(found[i] for i in node.inputs)))
             elif isinstance(node.op, AtomicOp):
                 found[node] = algebra.finish(n, node.op.meaning(algebra, n, *(found[i] for i in node.inputs)))
+                if self.bits and node.op.name == "cast" and node.dtype.kind == "float" and node not in held:
+                    found[node] = algebra.floor(n, found[node])     # a random function of what it rounds
             else:
                 found[node] = getattr(algebra, node.op.name)(n, *(found[i] for i in node.inputs)) if node.inputs else None
         most = 0.0
@@ -215,6 +223,20 @@ MOST_BY_SQUARES = 3.0
 ORDERED = frozenset({"less", "not_equal", "max", "reduce_max"})
 
 
+def _chosen_compared(order: Sequence[Node], hanging: Collection[Node]) -> bool:
+    """Whether < compares floats that were chosen by the order of others, as the minimum and the maximum of two: no strict order
+    makes them tie as their operands may."""
+    chosen: set[Node] = set()
+    for n in order:
+        floats = [i for i in n.inputs if i.dtype.kind == "float"]
+        if n.op.name == "less" and floats and any(i in chosen for i in floats):
+            return True
+        ordered = n.op.name in ORDERED and bool(floats) and n in hanging
+        if ordered or any(i in chosen for i in n.inputs):
+            chosen.add(n)
+    return False
+
+
 def both_ways(sides: Sequence[tuple[Array, Array, int]]) -> bool:
     """Whether the values that are compared by < lead in a circle: a < b and b < a, or a < b, b < c and c < a.
 
@@ -245,6 +267,8 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
     if all_values is not None:
         return all_values
     strict = _compare(p, binding, work_left, seed)
+    if p.chosen_compared:
+        strict = dataclasses.replace(strict, both_ways=True)
     if strict.equal and not strict.both_ways:
         return strict
     order = [n for n in p.order if n.op.name in ORDERED and n.inputs[0].dtype.kind == "float"]
@@ -253,8 +277,10 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
         for how in hows:
             try:
                 signs = _compare(p, binding, work_left - strict.work, seed, by_sign=how)
-                if signs.equal and not signs.both_ways:
-                    return dataclasses.replace(signs, work=strict.work + signs.work)
+                if signs.equal and not signs.both_ways and not p.chosen_compared:
+                    # signs that multiply are never 0, where x² is at x = 0; of max alone all is continuous, so that ties follow
+                    never = how == "squares" and any(n.op.name == "less" and n in p.given.hanging for n in order)
+                    return dataclasses.replace(signs, work=strict.work + signs.work, tied=never)
             except OutsideFragmentError as e:
                 log.debug("not by signs: %s", e)
     if not strict.both_ways and not any(n.op.name == "not_equal" and n.inputs[0].dtype.kind == "float" for n in p.order):
@@ -329,6 +355,7 @@ def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, t
         points = FEWEST_POINTS
     outcomes: dict[Node, tuple[bool, bool]] = {}
     circle = False
+    held = p.held(binding)
     start = seed_of("primes", seed, p.key())[0]
     while True:
         points = max(1, min(points, _BATCH_ELEMENTS // largest, 512))
@@ -337,7 +364,7 @@ def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, t
             raise OutsideFragmentError(f"more than {MOST_WORK:.0e} elements to compute",
                                        fix="make large sizes dims, so that small ones can stand for them")
         chain = residues.chain(start + (lost if p.has_logarithm else batch), p.has_logarithm)
-        field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits, ties, by_sign, p.given.hanging)
+        field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits, ties, by_sign, p.given.hanging, held)
         indices: dict[Node, Array] = {}
         with np.errstate(all="ignore"):
             found = p.evaluate(nodes, field, domains, indices if batch == 0 else None)
@@ -368,7 +395,7 @@ def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, t
             outcomes[node] = (t or true, f or false)
         circle = circle or both_ways(field.sides)
         if batch == 0:
-            hidden = p.choices(nodes, field, domains, indices)
+            hidden = p.choices(nodes, field, domains, indices, held)
         chance = degree / prime + (1.0 - 2.0**-hidden)
         if chance >= 1.0 - 1e-6:
             raise OutsideFragmentError(f"degree {degree:.1e} and {hidden:.0f} choices hide too much")
@@ -389,7 +416,7 @@ def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, t
         drawn = int(work // total)
         if drawn >= 256 and least == 0:
             raise OutsideFragmentError(f"an element of an output is undefined at {drawn} points of the field (too many roots, "
-                                       "or −∞ where it is no symbol)")
+                                       "−∞ where it is no symbol, or two writes to one place)")
         points = min(512, max(8, needed - least if least * 4 > drawn else drawn))
     for node, (true, false) in outcomes.items():
         if not (true and false):
@@ -408,7 +435,7 @@ def fingerprint(graph: Graph, dims: Mapping[str, int] | None = None, points: int
     first = choose(p.roots[0], {name: bounds(x) for name, x in graph.dims.items()}).bindings[0]
     binding = {**first, **(dims or {})}
     nodes = p.at(binding)
-    field = Field(residues.CHAINS[0], points, seed, p.lanes, bits, hanging=p.given.hanging)
+    field = Field(residues.CHAINS[0], points, seed, p.lanes, bits, hanging=p.given.hanging, held=p.held(binding))
     with np.errstate(all="ignore"):
         (found,) = p.evaluate(nodes, field, p.given.domains(nodes, binding))
     h = hashlib.sha256(f"{points} {seed} {bits}".encode())

@@ -10,9 +10,10 @@ Order is a keyed random order that negation reverses, a new one for each point: 
 every such order holds for the real one, and what mixes order with arithmetic (max(x, 0) = x) fails at half the points.
 x ≠ x is False; of other values ≠ is a keyed random bit, as equality may occur but does not in general.
 
-Integers and booleans are exact, and so is whatever depends on no float leaf, by float64 at its side (masks, iotas). −∞
-is a symbol: 2^x makes it 0, max ignores it, + keeps it. An element for which a point defines nothing (1/0, the root of
-a non-square, −∞ in any other place) is bad at that point, and is compared at others.
+Integers and booleans are exact, and so is whatever depends on no float leaf, by float64 with a bound on its error at its
+side (masks, iotas; bounded.py): known numbers that the bounds do not tell apart are equal where their residues are, and
+undecided elsewhere. −∞ is a symbol: 2^x makes it 0, max ignores it, + keeps it. An element for which a point defines
+nothing (1/0, the root of a non-square, −∞ in any other place) is bad at that point, and is compared at others.
 
 Every array has one more axis at the end: the points, or 1 where all points agree. Values are never written to.
 """
@@ -24,6 +25,7 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import partial
 from typing import Any, Literal
 
@@ -32,16 +34,14 @@ import numpy as np
 from tensor_graphs.language.atomic import python_slice
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
-from tensor_graphs.meaning import literals, residues
+from tensor_graphs.meaning import bounded, literals, residues
 from tensor_graphs.meaning.algebra import Array, At, Real, narrow
+from tensor_graphs.meaning.bounded import Bounded
 from tensor_graphs.meaning.errors import OutsideFragmentError
 from tensor_graphs.meaning.selections import Compared
 
-CANCELLED = 2.0**-20
-"""A sum of known numbers smaller than this part of what was added is looked at again."""
-
 NEAR = 1e-9
-"""Known numbers that are so near to each other, or to a whole number, are not told apart by float64."""
+"""Known numbers that are so near to each other, or to a whole number, are not told apart by float64, whatever their bounds are."""
 
 MOST_LITERALS = 20_000
 """Different float constants in one node; beyond, their residues would take seconds."""
@@ -58,7 +58,7 @@ _LEAST = np.int64(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Floats: lanes (residues by lane), real (float64, where no float leaf is below), minus (is −∞); else exact.
+    """Floats: lanes (residues by lane), real (float64 and its bound, where no float leaf is below), minus (is −∞); else exact.
 
     bad: where the point defines nothing, None is nowhere: 1 (or True) where exact arithmetic has no value there, POLE where
     the numbers have none, 1/0; both may be set.
@@ -66,7 +66,7 @@ class Value:
 
     lanes: Mapping[int, Array] = field(default_factory=dict)
     exact: Array | None = None
-    real: Array | None = None
+    real: Bounded | None = None
     minus: Array | None = None
     bad: Array | None = None
 
@@ -75,7 +75,8 @@ class Value:
         def one(x: Array | None) -> Array | None:
             return None if x is None else f(x)
 
-        return Value({i: f(x) for i, x in self.lanes.items()}, one(self.exact), one(self.real), one(self.minus), one(self.bad))
+        return Value({i: f(x) for i, x in self.lanes.items()}, one(self.exact),
+                     None if self.real is None else self.real.each(f), one(self.minus), one(self.bad))
 
     @property
     def integers(self) -> Array:
@@ -114,9 +115,10 @@ class Field:
 
     def __init__(self, chain: tuple[int, int, int], points: int, seed: int, lanes: Lanes, bits: bool = False,
                  ties: bool = False, by_sign: BySign = "",
-                 hanging: Collection[Node] = ()) -> None:
+                 hanging: Collection[Node] = (), held: Collection[Node] = ()) -> None:
+        """hanging: nodes below which there is a leaf; held: casts to floats that round nothing (ranges.py)."""
         self.chain, self.points, self.seed, self.lanes, self.bits, self.ties = chain, points, seed, lanes, bits, ties
-        self.by_sign, self.hanging = by_sign, hanging
+        self.by_sign, self.hanging, self.held = by_sign, hanging, held
         self.key = np.random.default_rng([seed, 1]).integers(0, 2**63, points, dtype=np.uint64)
         self._named: dict[tuple[str, int], Array] = {}
         self.selections: dict[Node, Compared] = {}
@@ -168,6 +170,7 @@ class Field:
         finite = np.isfinite(real)
         minus = real == -np.inf
         bad: Array | None = ~(finite | minus)
+        shown = bounded.literal(real, self.as_written(real))
         values, back = np.unique(np.where(finite, real, 0.0), return_inverse=True)
         back = back.reshape(real.shape)
         lanes: dict[int, Array] = {}
@@ -184,30 +187,37 @@ class Field:
                 lanes[lane] = table[back, np.arange(self.points)]
             if wrong.any():
                 bad = _either(bad, wrong[back])
-        return Value(lanes, real=real, minus=minus if minus.any() else None,
+        return Value(lanes, real=shown, minus=minus if minus.any() else None,
                      bad=bad if bad is not None and bad.any() else None)
 
+    def as_written(self, real: Array) -> Array:
+        """Where floats stand for themselves."""
+        exact = bounded.held(real) | ~np.isfinite(real)
+        if not exact.all():
+            others = {v: literals.read(v) == literals.Literal(Fraction(v)) for v in np.unique(real[~exact]).tolist()}
+            exact[~exact] = [others[v] for v in real[~exact].tolist()]
+        return exact
+
     def _binary(self, n: At, x: Value, y: Value, f: Callable[[Array, Array, int], Array],
-                real: Callable[[Array, Array], Array]) -> Value:
+                real: Callable[[Bounded, Bounded], Bounded]) -> Value:
         lanes = {i: f(x.lanes[i], y.lanes[i], self.chain[i]) for i in self.needed(n)}
         known = None
         if x.real is not None and y.real is not None:
-            known = np.asarray(real(x.real, y.real))
+            known = real(x.real, y.real)
             if n.node.op.name == "add":
-                known = self.sure(known, np.maximum(np.abs(x.real), np.abs(y.real)), lanes)
+                known = self.settled(known, lanes)
         return Value(lanes, real=known, bad=_either(x.bad, y.bad))
 
-    def sure(self, known: Array, added: Array, lanes: Mapping[int, Array]) -> Array:
-        """Sums of known numbers, NaN where they cancel so far that float64 says little of them; 0 where residues are."""
-        unsure = np.abs(known) < CANCELLED * added
-        if not unsure.any() or not lanes:
+    def settled(self, known: Bounded, lanes: Mapping[int, Array]) -> Bounded:
+        """Sums of known numbers, exact where little is left of what was added and residues are those of the whole number nearby."""
+        off = ~(known.off <= NEAR * np.abs(known.value))
+        if known.error is None or not lanes or not off.any():
             return known
         lane, found = next(iter(lanes.items()))
-        zero = _everywhere(found == 0, known)
-        whole = (known == np.floor(known)) & (np.abs(known) < 2.0**53)
-        exact = np.where(whole, known, 0.0).astype(np.int64)
-        right = whole & _everywhere(residues.whole(exact, self.chain[lane]) == found, known)
-        return np.where(zero, 0.0, np.where(unsure & ~right, np.nan, known))
+        near = np.where(np.isfinite(known.value), np.round(known.value), 0.0)
+        off = off & (np.abs(near) < 2.0**53) & ~(np.abs(known.value - near) > known.off)
+        right = off & _everywhere(residues.whole(np.where(off, near, 0.0).astype(np.int64), self.chain[lane]) == found, near)
+        return Bounded(np.where(right, near, known.value), np.where(right, 0.0, known.off))
 
     def looked_at(self, n: At, *xs: Value) -> list[Array]:
         """The residues in the lane in which the node compares its operands."""
@@ -248,18 +258,24 @@ class Field:
         return np.where(gap == 0, 0, np.where(square == 1, 1, -1)), np.zeros(1, dtype=np.int64)
 
     def exact_order(self, n: At, *xs: Value) -> list[Array]:
-        """Known numbers, equal where their residues are, and else as far apart as float64 is sure of."""
-        reals = [np.asarray(x.real) for x in xs]
-        if len(xs) == 1:
-            return reals
-        a, b = np.broadcast_arrays(*reals)
+        """Known numbers, equal where their residues are, and else farther apart than they may be off; raises where neither."""
+        reals = [x.real for x in xs if x.real is not None]
+        if len(reals) == 1:
+            return [reals[0].value]
+        x, y = reals
+        a, b = np.broadcast_arrays(x.value, y.value)
         one, other = self.looked_at(n, *xs)
-        same = np.broadcast_to(_everywhere(one == other, a), a.shape)
-        infinite = np.isinf(a) | np.isinf(b)
-        near = np.abs(a - b) <= NEAR * np.maximum(np.abs(a), np.abs(b))
-        if np.any((np.isnan(a) | np.isnan(b) | (near & ~same)) & ~infinite):
-            raise OutsideFragmentError("two known numbers are too near to each other to be compared", n.node.location)
-        return [np.asarray(a), np.where(same & ~infinite, a, b)]
+        infinite = x.infinite | y.infinite
+        same = np.broadcast_to(_everywhere(one == other, a), a.shape) & ~infinite
+        apart = np.abs(a - b) > np.maximum(NEAR * np.maximum(np.abs(a), np.abs(b)), (x.off + y.off) * (1.0 + NEAR))
+        self.decided(n, apart & x.shown & y.shown | same | infinite, *xs)
+        return [np.where(same, 0.0, a), np.where(same, 0.0, b)]
+
+    def decided(self, n: At, where: Array, *xs: Value) -> None:
+        """Raises OutsideFragmentError where known numbers are not told apart, unless they are undefined."""
+        bad = _either(*(x.bad for x in xs))
+        if np.any(~where if bad is None else ~where & (bad == 0)):
+            raise OutsideFragmentError("float64 does not tell two known numbers apart", n.node.location)
 
     def chance(self, n: At, *xs: Value, axes: tuple[int, ...] = ()) -> None:
         """Remember that the result of a node hangs on the order of these operands (for selections.py)."""
@@ -308,7 +324,11 @@ class Field:
         given = self.exactly.constant(n, value)[..., None]
         if n.dtype.kind != "float":
             return Value(exact=given)
-        return self.of_reals(n, given)
+        return self.of_reals(n, self.as_held(given, n.dtype))
+
+    def as_held(self, known: Array, dtype: DType) -> Array:
+        """Known floats as a float below 32 bits holds them, in bits mode."""
+        return narrow(known, dtype).astype(np.float64) if self.bits and dtype.itemsize < 4 else known
 
     def finish(self, n: At, value: Value) -> Value:
         return value
@@ -317,7 +337,10 @@ class Field:
         line = self.exactly.iota(n)[..., None]
         if n.dtype.kind != "float":
             return Value(exact=line)
-        return Value({i: residues.whole(line.astype(np.int64), self.chain[i]) for i in self.needed(n)}, real=line)
+        line = self.as_held(line, n.dtype)
+        if not np.isfinite(line).all():
+            raise OutsideFragmentError(f"iota of {n.dtype.name} beyond its range", n.node.location)
+        return Value({i: residues.whole(line.astype(np.int64), self.chain[i]) for i in self.needed(n)}, real=Bounded(line))
 
     def reciprocal(self, n: At, x: Value) -> Value:
         lanes = {i: residues.inverse(x.lanes[i], self.chain[i]) for i in self.needed(n)}
@@ -326,7 +349,7 @@ class Field:
             zero = lane == 0 if x.bad is None else (lane == 0) & (x.bad == 0)
             if zero.any():
                 pole = _either(pole, zero * np.uint8(POLE))
-        return Value(lanes, real=None if x.real is None else np.asarray(1.0 / x.real), bad=_either(x.bad, x.minus, pole))
+        return Value(lanes, real=None if x.real is None else bounded.reciprocal(x.real), bad=_either(x.bad, x.minus, pole))
 
     def sqrt(self, n: At, x: Value) -> Value:
         lanes, bad = {}, _either(x.bad, x.minus)
@@ -342,37 +365,42 @@ class Field:
         """The positive roots of known fractions. Raises OutsideFragmentError for the root of any other known number, as a residue
         has no sign."""
         assert x.real is not None
-        made: dict[float, literals.Literal] = {}
-        for value in np.unique(x.real[np.isfinite(x.real) & (x.real >= 0)]).tolist():
-            made[value] = literals.root_of(literals.read(value))
-        if np.isnan(x.real).any() or (x.real < 0).any():
-            raise OutsideFragmentError("the root of a known number below 0", n.node.location)
-        squares = self.of_reals(n, x.real)
+        real = x.real.value
+        if not (x.real.shown & ((real > x.real.off) | (x.real.off == 0))).all() or (real < 0).any():
+            raise OutsideFragmentError("the root of a known number that may be below 0", n.node.location)
+        finite = np.unique(real[np.isfinite(real)]).tolist()
+        squares = {value: literals.near(value) for value in finite}             # verified below
+        made = {value: literals.root_of(square) for value, square in squares.items()}
         lanes: dict[int, Array] = {}
-        for i in self.needed(n):
-            if np.any(squares.lanes[i] != x.lanes[i]):
-                raise OutsideFragmentError("the root of a known number that is no fraction", n.node.location)
-            each = {v: self.number(number, i) for v, number in made.items()}
+
+        def put(numbers: Mapping[float, literals.Literal], lane: int) -> tuple[Array, Array]:
+            each = {v: self.number(number, lane) for v, number in numbers.items()}
             width = max((r.size for r, _ in each.values()), default=1)
-            lanes[i] = np.zeros((*x.real.shape[:-1], max(width, x.real.shape[-1])), dtype=np.uint64)
-            wrong = np.zeros(lanes[i].shape, dtype=np.bool_)
+            out = np.zeros((*real.shape[:-1], max(width, real.shape[-1])), dtype=np.uint64)
+            wrong = np.zeros(out.shape, dtype=np.bool_)
             for v, (found, undefined) in each.items():
-                lanes[i] = np.where(x.real == v, found, lanes[i])
-                wrong |= (x.real == v) & (undefined is not None)
+                out = np.where(real == v, found, out)
+                wrong |= (real == v) & (undefined is not None)
+            return out, wrong
+
+        for i in self.needed(n):
+            if np.any((put(squares, i)[0] != x.lanes[i]) & np.isfinite(real)):
+                raise OutsideFragmentError("the root of a known number that is no fraction", n.node.location)
+            lanes[i], wrong = put(made, i)
             bad = _either(bad, wrong if wrong.any() else None)
-        return Value(lanes, real=np.sqrt(x.real), bad=bad)
+        return Value(lanes, real=bounded.sqrt(x.real), bad=bad)
 
     def exp2(self, n: At, x: Value) -> Value:
         if n.node in self.lanes.random:
             return dataclasses.replace(self.random_function(n, x, "exp2", odd=False),
-                                       real=None if x.real is None else np.exp2(x.real))
+                                       real=None if x.real is None else bounded.exp2(x.real))
         lanes = {i: residues.exp2(x.lanes[i - 1], self.chain[i]) for i in self.needed(n)}
         if x.minus is not None:
             lanes = {i: np.where(x.minus, np.uint64(0), lane) for i, lane in lanes.items()}
-        return Value(lanes, real=None if x.real is None else np.exp2(x.real), bad=x.bad)
+        return Value(lanes, real=None if x.real is None else bounded.exp2(x.real), bad=x.bad)
 
     def log2(self, n: At, x: Value) -> Value:
-        real = None if x.real is None else np.log2(x.real)
+        real = None if x.real is None else bounded.log2(x.real)
         if n.node in self.lanes.random:
             return dataclasses.replace(self.random_function(n, x, "log2", odd=False), real=real)
         lanes, bad, minus = {}, _either(x.bad, x.minus), None
@@ -384,7 +412,8 @@ class Field:
         return Value(lanes, real=real, minus=minus if minus is not None and minus.any() else None, bad=bad)
 
     def sin(self, n: At, x: Value) -> Value:
-        return dataclasses.replace(self.random_function(n, x, "sin", odd=True), real=None if x.real is None else np.sin(x.real))
+        return dataclasses.replace(self.random_function(n, x, "sin", odd=True),
+                                   real=None if x.real is None else bounded.sin(x.real))
 
     def erf(self, n: At, x: Value) -> Value:
         return self.random_function(n, x, "erf", odd=True)
@@ -413,24 +442,29 @@ class Field:
             one, other = (np.ones_like(w) for w in masks)
             reached = (product(masks[0], other, np.matmul) + product(one, masks[1], np.matmul)) > 0
             bad = _either(bad, reached * np.uint8(bit))
-        real = product(x.real, y.real, np.matmul) if x.real is not None and y.real is not None else None
+        real = None
+        if x.real is not None and y.real is not None:
+            real = self.settled(bounded.dot(x.real, y.real, int(n.input_types[0].shape[-1]), partial(product, multiply=np.matmul)),
+                                lanes)
         return Value(lanes, real=real, bad=bad)
 
     def whole_numbers(self, n: At, x: Value) -> Array:
         """Known numbers with those next to a whole number put on it. Raises where float64 does not tell on which side they are."""
         assert x.real is not None
-        near = np.round(x.real)
-        close = np.isfinite(x.real) & (np.abs(x.real - near) <= NEAR * np.maximum(np.abs(near), 1.0))
-        if np.isnan(x.real).any() and x.bad is None:
+        real = x.real.value
+        near = np.round(real)
+        close = np.isfinite(real) & (np.abs(real - near) <= np.maximum(NEAR * np.maximum(np.abs(near), 1.0), x.real.off))
+        defined = np.ones((), dtype=np.bool_) if x.bad is None else x.bad == 0
+        if np.any(~x.real.shown & defined):
             raise OutsideFragmentError(f"{n.node.op.name} of a known number that float64 does not show", n.node.location)
         if not close.any():
-            return x.real
+            return real
         lane = self.lanes.compared_in[n.node]
         exact = np.where(close & (np.abs(near) < 2.0**62), near, 0.0).astype(np.int64)
-        same = _everywhere(residues.whole(exact, self.chain[lane]) == x.lanes[lane], x.real)
-        if (close & ~same).any():
+        same = _everywhere(residues.whole(exact, self.chain[lane]) == x.lanes[lane], real)
+        if np.any(close & ~same & defined):
             raise OutsideFragmentError(f"{n.node.op.name} of a known number too near to a whole one", n.node.location)
-        return np.where(close, near, x.real)
+        return np.where(close, near, real)
 
     def floor(self, n: At, x: Value) -> Value:
         if x.real is not None:
@@ -449,27 +483,46 @@ class Field:
             raise OutsideFragmentError("an integer made of a float that depends on inputs", n.node.location)
         if new.kind == "float":
             real = x.integers.astype(np.float64)
-            if self.bits:
-                real = narrow(real, new).astype(np.float64)
-                made = dataclasses.replace(self.of_reals(n, real), bad=x.bad)
-                return dataclasses.replace(made, real=None) if n.node.inputs[0] in self.hanging and old.kind != "bool" else made
+            if self.bits and n.node not in self.held:
+                if n.node not in self.hanging:
+                    made = self.of_reals(n, narrow(real, new).astype(np.float64))
+                    return dataclasses.replace(made, bad=_either(made.bad, x.bad))
+                m, key = self.chain[residues.MAIN], f"round to {new.name}"      # that it rounds may be rare among the values drawn
+                seen = residues.whole(x.integers, m)
+                return Value({i: residues.oracle(seen, self.keyed(f"{key} {i}"), m, self.chain[i], True) for i in self.needed(n)},
+                             bad=x.bad)
             drawn = old.kind != "bool" and n.node.inputs[0] in self.hanging     # some of its values were drawn: no number is known
             return Value({i: residues.whole(x.integers, self.chain[i]) for i in self.needed(n)}, bad=x.bad,
-                         real=None if drawn else real)
+                         real=None if drawn else bounded.literal(real, np.abs(real) <= 2.0**53))
         return Value(exact=self.exactly.cast(n, x.integers), bad=x.bad)
 
     def _round(self, n: At, x: Value, old: DType, new: DType) -> Value:
         narrower = new.epsilon > old.epsilon or new.max < old.max
         if not self.bits or not narrower:
             return dataclasses.replace(x, lanes={i: x.lanes[i] for i in self.needed(n)})
-        if x.real is not None:
-            return dataclasses.replace(self.of_reals(n, narrow(x.real, new).astype(np.float64)), bad=x.bad)
+        if n.node in self.held and self.needed(n) <= x.lanes.keys():
+            return dataclasses.replace(x, lanes={i: x.lanes[i] for i in self.needed(n)})
+        if x.real is not None and (n.node not in self.hanging or n.node in self.held):
+            made = self.of_reals(n, self.narrowed(n, x.real, new).astype(np.float64))
+            return dataclasses.replace(made, bad=_either(made.bad, x.bad))
         made = self.random_function(n, x, f"round to {new.name}", odd=True)
         return dataclasses.replace(made, minus=x.minus, bad=x.bad)
 
+    def narrowed(self, n: At, x: Bounded, dtype: DType) -> Array:
+        """Known numbers as a dtype holds them. Raises OutsideFragmentError where their bounds do not tell which way they round."""
+        one, other = (narrow(np.where(x.infinite, x.value, end), dtype) for end in x.ends())
+        if not x.shown.all() or np.any(one != other):
+            raise OutsideFragmentError(f"{n.node.op.name} of a known number that may round to either side", n.node.location)
+        return narrow(x.value, dtype)
+
     def bitcast(self, n: At, x: Value) -> Value:
         old, new = n.input_types[0].dtype, n.dtype
-        given = x.exact if old.kind != "float" else x.real
+        given = x.exact
+        if x.real is not None:
+            literal = n.node.inputs[0]
+            while literal.op.name in ("expand", "reshape", "permute", "slice"):
+                literal = literal.inputs[0]
+            given = x.real.value if literal.op.name == "constant" else self.narrowed(n, x.real, old)
         if given is None or (new.kind == "float" and n.node.inputs[0] in self.hanging):
             raise OutsideFragmentError("the bytes of a float that depends on inputs", n.node.location)
         made = np.stack([self.exactly.bitcast(n, given[..., k]) for k in range(given.shape[-1])], axis=-1)
@@ -481,18 +534,18 @@ class Field:
     def add(self, n: At, x: Value, y: Value) -> Value:
         if x.exact is not None:
             return Value(exact=self.exactly.add(n, x.exact, y.integers), bad=_either(x.bad, y.bad))
-        made = self._binary(n, x, y, lambda a, b, m: (a + b) % np.uint64(m), np.add)
+        made = self._binary(n, x, y, lambda a, b, m: (a + b) % np.uint64(m), bounded.add)
         return dataclasses.replace(made, minus=_either(x.minus, y.minus))
 
     def mul(self, n: At, x: Value, y: Value) -> Value:
         if x.exact is not None:
             return Value(exact=self.exactly.mul(n, x.exact, y.integers), bad=_either(x.bad, y.bad))
-        made = self._binary(n, x, y, lambda a, b, m: a * b % np.uint64(m), np.multiply)
+        made = self._binary(n, x, y, lambda a, b, m: a * b % np.uint64(m), bounded.mul)
         minus: Array | None = None
         bad = made.bad
         for a, b in ((x, y), (y, x)):
             if a.minus is not None:                         # −∞ · c is −∞ for a known c > 0, else not a symbol
-                positive = np.zeros(1, dtype=np.bool_) if b.real is None else b.real > 0
+                positive = np.zeros(1, dtype=np.bool_) if b.real is None else b.real.value > b.real.off
                 minus, bad = _either(minus, a.minus & positive), _either(bad, a.minus & ~positive)
         return dataclasses.replace(made, minus=minus, bad=bad)
 
@@ -506,7 +559,9 @@ class Field:
 
         if x.exact is not None:
             return Value(exact=np.where(condition, x.exact, y.integers), bad=mask(x.bad, y.bad))
-        real = np.where(condition, x.real, y.real) if x.real is not None and y.real is not None else None
+        real = None
+        if x.real is not None and y.real is not None:
+            real = x.real.together(y.real, lambda a, b: np.where(condition, a, b))
         return Value({i: np.where(condition, x.lanes[i], y.lanes[i]) for i in self.needed(n)}, real=real,
                      minus=mask(x.minus, y.minus), bad=mask(x.bad, y.bad))
 
@@ -585,7 +640,7 @@ class Field:
         minus = None if x.minus is None else np.any(x.minus, axis=axes)
         real = None
         if x.real is not None:
-            real = self.sure(np.asarray(np.sum(x.real, axis=axes)), np.asarray(np.sum(np.abs(x.real), axis=axes)), lanes)
+            real = self.settled(bounded.sum(x.real, axes), lanes)
         return Value(lanes, real=real, minus=minus, bad=bad)
 
     def reduce_max(self, n: At, x: Value) -> Value:
@@ -598,27 +653,37 @@ class Field:
         if self.by_sign and x.real is None:
             return self._tournament(n, x, axes)
         self.chance(n, x, axes=axes)
-        if x.real is None:
-            (order,) = self.ranks(n, x)
-        else:
-            order = np.asarray(x.real)
-            best_real = np.max(order, axis=axes, keepdims=True)
-            near = np.isfinite(order) & (order != best_real) & (best_real - order <= NEAR * np.abs(best_real))
-            if np.isnan(order).any() or near.any():
-                raise OutsideFragmentError("two known numbers are too near to each other to be compared", n.node.location)
+        order = self.ranks(n, x)[0] if x.real is None else x.real.value
         kept = [i for i in range(order.ndim - 1) if i not in axes]
 
         def rows(a: Array) -> Array:
             return a.transpose([*kept, *axes, a.ndim - 1]).reshape(*n.shape, -1, a.shape[-1])
 
         best = rows(order).argmax(axis=-2)[..., None, :]
+        if x.real is not None:
+            self.largest_decided(n, x, rows, best)
 
         def pick(a: Array) -> Array:
             wide = np.broadcast_to(a, (*order.shape[:-1], max(a.shape[-1], order.shape[-1])))
             return np.take_along_axis(rows(wide), np.broadcast_to(best, (*best.shape[:-1], wide.shape[-1])), axis=-2)[..., 0, :]
 
-        return Value({i: pick(x.lanes[i]) for i in self.needed(n)}, bad=bad, real=None if x.real is None else pick(order),
+        return Value({i: pick(x.lanes[i]) for i in self.needed(n)}, bad=bad, real=None if x.real is None else x.real.each(pick),
                      minus=None if x.minus is None else pick(x.minus))
+
+    def largest_decided(self, n: At, x: Value, rows: Callable[[Array], Array], best: Array) -> None:
+        """Raises OutsideFragmentError where another known number than the one at `best` may be the largest of its row."""
+        assert x.real is not None
+        value, off = rows(x.real.value), rows(np.broadcast_to(x.real.off, x.real.value.shape))
+        (found,) = self.looked_at(n, x)
+        found = rows(found)
+
+        def top(a: Array) -> Array:
+            return np.take_along_axis(a, np.broadcast_to(best, (*best.shape[:-1], a.shape[-1])), axis=-2)
+
+        least = top(value) - value > np.maximum(NEAR * np.abs(top(value)), (top(off) + off) * (1.0 + NEAR))
+        infinite = np.isinf(value) & (off == 0)
+        decided = _everywhere(found == top(found), value) | infinite | (least & np.isfinite(top(off)))
+        self.decided(n, decided, dataclasses.replace(x, bad=None if x.bad is None else rows(x.bad)))
 
     def _tournament(self, n: At, x: Value, axes: tuple[int, ...]) -> Value:
         raise OutsideFragmentError("a maximum over an axis by signs of differences", n.node.location)
@@ -654,12 +719,18 @@ class Field:
             return out
 
         value = n.attrs["value"]
+        if n.dtype.kind == "float":
+            value = float(self.as_held(np.asarray(float(value)), n.dtype))
         if x.exact is not None:
             filled = Value(exact=put(x.exact, np.asarray([value], dtype=x.exact.dtype)))
         else:
             number = self.of_reals(n, np.asarray([value], dtype=np.float64))
             lanes = {i: put(x.lanes[i], number.lanes[i]) for i in self.needed(n)}
-            real = None if x.real is None else put(x.real, np.asarray([value], dtype=np.float64))
+            real = None
+            if x.real is not None and number.real is not None:
+                off = number.real.off.reshape(-1)
+                error = put(np.broadcast_to(x.real.off, x.real.value.shape), off) if x.real.error is not None or off.any() else None
+                real = Bounded(put(x.real.value, number.real.value), error)
             minus = None
             if x.minus is not None or number.minus is not None:
                 none = np.zeros(1, dtype=np.bool_)
@@ -721,7 +792,8 @@ class Field:
         places = index.integers
         count = math.prod(places.shape[:-1])
         points = max(a.shape[-1] for v in (base, index, updates)
-                     for a in (*v.lanes.values(), v.exact, v.real, v.minus, v.bad) if a is not None)
+                     for a in (*v.lanes.values(), v.exact, None if v.real is None else v.real.value, v.minus, v.bad)
+                     if a is not None)
         flat = np.broadcast_to(places.reshape(count, -1), (count, points))
         inside = (flat >= 0) & (flat < size)
         needed = self.needed(n) if base.exact is None else frozenset()
@@ -747,15 +819,12 @@ class Field:
             add["minus"] = none(count) if new.minus is None else new.minus
         if keep_real:
             assert old.real is not None and new.real is not None
-            out["real"], add["real"] = old.real.copy(), new.real
+            out["real"], add["real"] = old.real.value.copy(), new.real.value
+            out["off"], add["off"] = (np.array(np.broadcast_to(v.off, v.value.shape)) for v in (old.real, new.real))
         written = np.zeros((size, points), dtype=np.bool_)
         for k in range(count):
             ps = np.flatnonzero(inside[k])
             at = flat[k, ps].astype(np.intp)
-            if mode == "set":
-                again = written[at, ps]
-                out["bad"][:, :, :, ps[again]] |= 1         # two writes to one place are undefined
-                written[at, ps] = True
             here: tuple[Any, ...] = (slice(None), at, slice(None), ps)
             for name, target in out.items():
                 now, more = target[here], np.moveaxis(add[name][:, k][..., ps], -1, 0)      # [points, before, after]
@@ -767,13 +836,18 @@ class Field:
                     target[here] = now + more if mode == "add" else np.maximum(now, more)
                 else:
                     target[here] = (now + more) % np.uint64(self.chain[name])  # type: ignore[index]
+            if mode == "set":
+                again = written[at, ps]
+                out["bad"][:, :, :, ps[again]] |= 1         # two writes to one place are undefined
+                written[at, ps] = True
 
         def back(name: str | int) -> Array | None:
             return out[name].reshape(*shape, points) if name in out else None
         wrong = back("bad")
         if index.bad is not None:
             wrong = _either(wrong, np.broadcast_to(index.bad.any(axis=tuple(range(index.bad.ndim - 1))), (*shape, points)))
-        minus = back("minus")
-        return Value({i: out[i].reshape(*shape, points) for i in needed}, back("exact"), back("real"),
+        minus, value = back("minus"), back("real")
+        known = None if value is None else Bounded(value, back("off"))
+        return Value({i: out[i].reshape(*shape, points) for i in needed}, back("exact"), known,
                      minus if minus is not None and minus.any() else None,
                      wrong if wrong is not None and wrong.any() else None)

@@ -67,7 +67,7 @@ TABLE: tuple[Row, ...] = (
     Row(("floor",), ("real",), "proved", "a random function: equal operands, equal results"),
     Row(("floor",), ("constant",), "proved", "exact"),
     Row(("floor",), ("position", "size"), "tested", "steps at sizes that were not looked at"),
-    Row(_ORDER, ("constant",), "proved", "exact: equal residues are ties, and float64 decides gaps beyond its rounding"),
+    Row(_ORDER, ("constant",), "proved", "exact: equal residues are ties, and float64 decides gaps larger than its bound (below)"),
     Row(("less", "not_equal"), ("position",), "proved", "every order of so many positions occurs at the sizes looked at"),
     Row(_ORDER, ("size",), "tested", "it may come out otherwise at sizes that were not looked at"),
     Row(("max", "reduce_max"), ("position",), "tested", "it may come out otherwise at sizes that were not looked at"),
@@ -103,6 +103,8 @@ TABLE: tuple[Row, ...] = (
         "an index without a known distribution, but where both graphs have it in common"),
 )
 """Of gather and scatter the operand that counts is the index; of where it is a value."""
+
+TALLY = Row(_ORDER, ("real",), "tested", "a number of places is compared: it may be larger at sizes that were not looked at")
 
 _BY_OP: dict[tuple[str, str], Row] = {(op, kind): row for row in TABLE for op in row.ops for kind in row.operands}
 
@@ -173,7 +175,8 @@ class Fact:
     """hangs: on a leaf; sized: its values follow from sizes; form: where they are positions; degree: as a polynomial of sizes
     and positions; flat: axes along which a term may be constant (or a polynomial of the position), so that a sum over them counts;
     null: axes along which some elements are 0 for sure; counts: how many places of some kind there are; reach: how
-    many indices of axes without a fixed size a term of it takes up."""
+    many indices of axes without a fixed size a term of it takes up; whole: it hangs on integers and booleans alone; tally: as a
+    sum of those over such an axis; computed: as what is computed of one."""
 
     hangs: bool
     sized: bool = False
@@ -183,17 +186,21 @@ class Fact:
     flat: frozenset[int] = frozenset()
     null: frozenset[int] = frozenset()
     counts: bool = False
+    whole: bool = False
+    tally: bool = False
+    computed: bool = False
 
 
 @dataclass
 class Findings:
     """What keeps agreement from being a proof: weak, by node; meets: literals above 1 that meet a size; calls: nodes in
-    whose sizes or attributes min, max or // occur; degree and reach: of the
-    outputs; sized: whether values follow from sizes at all."""
+    whose sizes or attributes min, max or // occur; positions: of an index that sizes determine, and of a comparison of positions,
+    how many indices it has and what is added to them (places.py); degree and reach: of the outputs."""
 
     weak: dict[Node, Row] = field(default_factory=dict)
     meets: dict[Node, int] = field(default_factory=dict)
     calls: dict[Node, None] = field(default_factory=dict)
+    positions: dict[Node, Form] = field(default_factory=dict)
     degree: int = 0
     reach: int = 0
 
@@ -220,11 +227,18 @@ def weak(order: Sequence[Node], roots: Sequence[Sequence[Node]], given: Given, b
         gap = _compared_gap(node, facts)
         if gap > 1:
             found.meets[node] = gap
+        form = _position(node, facts)
+        if form is not None:
+            found.positions[node] = form
+        if _compares_tally(node, facts, values):
+            found.weak[node] = TALLY
     for leaf, asked in given.leaves.items():
-        against = [a for a, _, _ in asked.thresholds]
-        sized = [a for a in against if facts[a].sized]
+        against = [n for number, _, _ in asked.thresholds for n in (number.value, *number.added)]
+        nodes = [n for n in against if not isinstance(n, int)]
+        sized = [n for n in nodes if facts[n].sized]
         sized += [u for u, _, _ in (*asked.axes, *asked.common_axes) if symbols(u.inputs[0].shape[u.attrs["axis"]])]
-        literals = [a for a in against if not facts[a].sized and _literal(values.get(a)) not in (0, 1)]
+        literals: list[object] = [n for n in against if isinstance(n, int) and n not in (0, 1)]
+        literals += [n for n in nodes if not facts[n].sized and _literal(values.get(n)) not in (0, 1)]
         fixed = [u for u, _, _ in asked.axes if not symbols(u.inputs[0].shape[u.attrs["axis"]])]
         if sized and (literals or fixed):
             found.meets[leaf] = 2
@@ -378,7 +392,36 @@ def _fact(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> Fact:
     counts = node.op.name == "cast" and node.inputs[0].dtype.kind == "bool"
     if node.op.name in ("sum", "reduce_max", "reshape", "expand", "permute", "cast") and node.dtype.kind != "bool":
         counts = counts or xs[0].counts
-    return replace(_without_axes(node, xs, values, counted), flat=flat, null=null, counts=counts)
+    made = replace(_without_axes(node, xs, values, counted), flat=flat, null=null, counts=counts)
+    whole = node.dtype.kind != "float" or (made.hangs and node.op not in leaves.NAMED_LEAVES and all(
+        x.whole for x in xs if x.hangs))
+    summed = made.hangs and whole and made.reach > max((x.reach for x in xs), default=0)
+    below = [x for x in xs if x.tally or x.computed] if node.dtype.kind == "float" else []
+    same = node.op.name in ("reshape", "permute", "expand", "slice", "cast", "sum") and not any(x.computed for x in below)
+    return replace(made, whole=whole, tally=node.dtype.kind == "float" and (summed or (bool(below) and same)),
+                   computed=bool(below) and not same)
+
+
+def _position(node: Node, facts: Mapping[Node, Fact]) -> Form | None:
+    """The index of a gather or scatter that sizes determine, or the difference of the positions that a node compares."""
+    name = node.op.name
+    if name in ("gather", "scatter"):
+        index = facts[node.inputs[1]]
+        return index.form if not index.hangs else None
+    if name in ("less", "not_equal"):
+        one, other = (facts[i] for i in node.inputs)
+        if one.hangs or other.hangs or one.form is None or other.form is None or not (one.sized or other.sized):
+            return None
+        return one.form.plus_form(other.form.negated())
+    return None
+
+
+def _compares_tally(node: Node, facts: Mapping[Node, Fact], values: Mapping[Node, Array]) -> bool:
+    """Whether a node puts a number of places into order with more than 0 or 1: it is that large only where there are as many."""
+    if node.op.name not in (*_ORDER, "floor") or not any(facts[i].tally or facts[i].computed for i in node.inputs):
+        return False
+    others = [_literal(values.get(i)) for i in node.inputs if not facts[i].tally]
+    return not others or any(x is None or x > 1 for x in others)
 
 
 def _constant_along(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> tuple[frozenset[int], frozenset[int]]:

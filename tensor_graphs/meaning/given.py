@@ -4,7 +4,8 @@ A float stands for all floats, as formulas are polynomials and a random residue 
 does not: what is compared with numbers (n < 333) or used as an index does something else at a few values only. So each
 node that hangs on given integers is of a kind that says for how much a random value stands:
 
-- *plain*: elements of leaves, moved or chosen among, with a known number added. What compares plain integers with known
+- *plain*: elements of leaves, moved or chosen among, with a known number added, and known numbers beside them (what pad puts
+  around, the other operand of a choice, what a place out of range reads). What compares plain integers with known
   numbers, or with each other, or looks up a place by one, splits the integers at its thresholds. Values are drawn at
   every threshold and between any two, so what differs anywhere differs at one of so many slots: log2(slots) bits of
   choice for each element (selections.py).
@@ -59,10 +60,19 @@ Name = Literal["known", "plain", "ring", "bits", "test"]
 
 
 @dataclass(frozen=True)
+class Number:
+    """The elements of a known node, or a number, times the sign; and known nodes whose elements may have been added to that."""
+
+    value: Node | int
+    added: tuple[Node, ...] = ()
+    sign: int = 1
+
+
+@dataclass(frozen=True)
 class Kind:
     """name; leaves: the given integers it is made of; added: known nodes whose elements may have been added to them; sign: −1
-    where they were negated; degree: as a polynomial of its leaves (of their bits, where it is bits);
-    ones: which bits may be set, −1 where that is not known."""
+    where they were negated; numbers: what else elements may be, where it is plain; degree: as a polynomial of its leaves (of
+    their bits, where it is bits); ones: which bits may be set, −1 where that is not known."""
 
     name: Name
     leaves: frozenset[Node] = frozenset()
@@ -70,6 +80,12 @@ class Kind:
     sign: int = 1
     degree: int = 1
     ones: int = -1
+    numbers: frozenset[Number] = frozenset()
+
+    @property
+    def as_given(self) -> bool:
+        """Nothing was added to an element, and none was negated."""
+        return not self.added and self.sign == 1 and not any(n.added or n.sign < 0 for n in self.numbers)
 
 
 KNOWN, TEST = Kind("known"), Kind("test")
@@ -77,12 +93,12 @@ KNOWN, TEST = Kind("known"), Kind("test")
 
 @dataclass
 class Leaf:
-    """What is asked of one given integer: compared with these known nodes (less those added), or used as an index of such an
+    """What is asked of one given integer: compared with these numbers (less the nodes added to it), or used as an index of such an
     axis, in one of the graphs or in all of them (common); beside: leaves that it is compared with; arithmetic: bits of
     choice for what is computed of it, 0 for nothing; wraps: whether it does so modulo 2^8 or 2^16;
     ends: what is added to it before it counts as a number, so that the values matter at which that wraps."""
 
-    thresholds: list[tuple[Node, tuple[Node, ...], int]] = field(default_factory=list)
+    thresholds: list[tuple[Number, tuple[Node, ...], int]] = field(default_factory=list)
     axes: list[tuple[Node, tuple[Node, ...], int]] = field(default_factory=list)
     common_axes: list[tuple[Node, tuple[Node, ...], int]] = field(default_factory=list)
     ends: list[tuple[tuple[Node, ...], int]] = field(default_factory=list)
@@ -191,18 +207,27 @@ class Given:
         name, operands = node.op.name, [self.kinds.get(i, KNOWN if i not in self.hanging else TEST) for i in node.inputs]
         if name in ("gather", "scatter"):
             self._index(node, wanted)
-            return TEST if node.dtype.kind == "bool" else self._joined(node, operands, (0,) if name == "gather" else (0, 2))
+            if node.dtype.kind == "bool":
+                return TEST
+            if name == "gather":                            # a place out of range reads 0
+                return self._joined(node, operands, (0,), frozenset({Number(0)}))
+            if node.attrs["mode"] == "add":
+                return self._together(node, "ring", operands, (0, 2))
+            if node.attrs["mode"] == "max" and not self._compared(
+                    node, [operands[0], operands[2]], [node.inputs[0], node.inputs[2]]):
+                return self._atom(node, operands)
+            return self._joined(node, operands, (0, 2))
         if node.dtype.kind == "bool":
             return self._boolean(node, operands)
         if name in _MOVES:
-            return operands[0] if operands[0].name != "known" else Kind("plain")
+            if operands[0].name == "plain" and name == "pad":
+                return replace(operands[0], numbers=operands[0].numbers | {Number(int(node.attrs["value"]))})
+            return operands[0] if operands[0].name != "known" else self._numbers_of(node.inputs[0])
         if name == "where":
             return self._joined(node, operands, (1, 2))
         if name in ("max", "reduce_max"):
-            plain = all(o.name in ("known", "plain") for o in operands)
-            if plain and (name == "reduce_max" or self._compared(node, operands)):
-                if name == "reduce_max":
-                    self._beside(operands[0], operands[0])
+            # the elements of one operand are compared with each other
+            if self._compared(node, operands if name == "max" else operands * 2, node.inputs if name == "max" else node.inputs * 2):
                 return self._joined(node, operands, range(len(operands)))
             return self._atom(node, operands)
         if name == "cast":
@@ -223,15 +248,20 @@ class Given:
         return node.op.name == "idiv" or all(
             u.op.name in _BITS or (u.op.name == "idiv" and self._shifts(u)) for u in self._users.get(node, [node]))
 
-    def _joined(self, node: Node, operands: Sequence[Kind], chosen: Sequence[int]) -> Kind:
-        """One of several operands."""
-        among = [operands[k] for k in chosen]
-        if all(o.name in ("known", "plain") for o in among):
+    @staticmethod
+    def _numbers_of(node: Node) -> Kind:
+        return Kind("plain", numbers=frozenset({Number(node)}))
+
+    def _joined(self, node: Node, operands: Sequence[Kind], chosen: Sequence[int], more: frozenset[Number] = frozenset()) -> Kind:
+        """One of several operands, or of more numbers."""
+        among = [self._numbers_of(node.inputs[k]) if operands[k].name == "known" else operands[k] for k in chosen]
+        if all(o.name == "plain" for o in among):
             plain = [o for o in among if o.leaves]
             forms = {(o.added, o.sign) for o in plain}
             if len(forms) <= 1:
                 added, sign = next(iter(forms), ((), 1))
-                return Kind("plain", frozenset().union(*(o.leaves for o in plain)), added, sign)
+                return Kind("plain", frozenset().union(*(o.leaves for o in plain)), added, sign,
+                            numbers=more.union(*(o.numbers for o in among)))
         return self._together(node, "ring" if any(o.name == "ring" for o in among) else "bits", operands, chosen)
 
     def _together(self, node: Node, name: Name, operands: Sequence[Kind], which: Sequence[int]) -> Kind:
@@ -271,7 +301,7 @@ class Given:
         return -1
 
     def _atom(self, node: Node, operands: Sequence[Kind]) -> Kind:
-        if node.op.name in ("reduce_max", "bitcast", "iota") or any(i.dtype.kind == "float" for i in node.inputs):
+        if node.op.name in ("reduce_max", "scatter", "bitcast", "iota") or any(i.dtype.kind == "float" for i in node.inputs):
             self.problem = self.problem or OutsideFragmentError(
                 f"{node.op.name} of integers that are computed from given ones", node.location)
             return TEST if node.dtype.kind == "bool" else Kind("ring", frozenset().union(*(o.leaves for o in operands)))
@@ -286,24 +316,23 @@ class Given:
         if node.op.name == "add" and sorted(o.name for o in operands) == ["known", "plain"]:
             (k, plain), = [(k, o) for k, o in enumerate(operands) if o.name == "plain"]
             if plain.leaves and node.dtype.itemsize > NARROW:
-                return replace(plain, added=(*plain.added, node.inputs[1 - k]))
+                by = node.inputs[1 - k]
+                return replace(plain, added=(*plain.added, by),
+                               numbers=frozenset(replace(n, added=(*n.added, by)) for n in plain.numbers))
         if node.op.name == "mul" and sorted(o.name for o in operands) == ["known", "plain"]:
             (k, plain), = [(k, o) for k, o in enumerate(operands) if o.name == "plain"]
-            if plain.leaves and not plain.added and plain.sign == 1 and node.dtype.itemsize > NARROW and (
-                    _constant(node.inputs[1 - k]) == -1):
-                return replace(plain, sign=-1)
+            if plain.leaves and plain.as_given and node.dtype.itemsize > NARROW and _constant(node.inputs[1 - k]) == -1:
+                return replace(plain, sign=-1, numbers=frozenset(replace(n, sign=-1) for n in plain.numbers))
         return self._together(node, "ring", operands, range(len(operands)))
 
     def _cast(self, node: Node, operand: Kind) -> Kind:
         old, new = node.inputs[0].dtype, node.dtype
         if old.kind == "bool":
-            return Kind("plain")
+            return Kind("plain", numbers=frozenset({Number(0), Number(1)}))
         if old.kind == "float":
             return Kind("plain")                            # known, or refused by the field
         wider = int(new.min) <= int(old.min) and int(old.max) <= int(new.max)
-        if operand.name == "plain" and wider and not operand.added and operand.sign == 1:
-            return operand
-        if operand.name == "plain" and not wider and not operand.leaves:
+        if operand.name == "plain" and wider and operand.as_given:
             return operand
         if operand.name == "bits" or not wider:             # modulo a smaller power of two: still sums and products
             return self._together(node, "bits" if operand.name == "bits" else "ring", [operand], (0,))
@@ -313,32 +342,27 @@ class Given:
         inputs = [i for i in node.inputs if i.dtype.kind in ("int", "uint")]
         if not inputs:
             return TEST
-        if node.op.name in _ORDER and self._compared(node, operands):
+        if node.op.name in _ORDER and self._compared(node, operands, node.inputs):
             return TEST
         if node.op.name == "cast" and operands[0].name == "plain":
             for leaf in operands[0].leaves:
-                self.leaves[leaf].thresholds.append((node, operands[0].added, operands[0].sign))
+                self.leaves[leaf].thresholds.append((Number(0), operands[0].added, operands[0].sign))
             return TEST
         return self._atom(node, operands)
 
-    def _compared(self, node: Node, operands: Sequence[Kind]) -> bool:
-        """Whether a comparison is one of plain integers; its thresholds are noted then."""
+    def _compared(self, node: Node, operands: Sequence[Kind], of: Sequence[Node]) -> bool:
+        """Whether a comparison is one of plain integers; its thresholds are noted then. of: the two nodes of these kinds."""
         if any(o.name not in ("known", "plain") for o in operands):
             return False
-        one, other = operands
-        for kind in operands:
-            self._must_not_wrap(kind)
+        one, other = (self._numbers_of(n) if o.name == "known" else o for n, o in zip(of, operands, strict=True))
         if one.leaves and other.leaves:
-            if one.added or other.added or one.sign != other.sign:
+            if (one.sign, one.added) != (other.sign, other.added) or not all(_constant(n) is not None for n in one.added):
                 return False
             self._beside(one, other)
-        else:
-            for kind, against in ((one, node.inputs[1]), (other, node.inputs[0])):
-                if kind.leaves and self.kinds[against].name != "known":
-                    return False                            # a choice among known numbers: what it is nobody knows here
-            for kind, against in ((one, node.inputs[1]), (other, node.inputs[0])):
-                for leaf in kind.leaves:
-                    self.leaves[leaf].thresholds.append((against, kind.added, kind.sign))
+        for kind, against in ((one, other), (other, one)):
+            self._must_not_wrap(kind)
+            for leaf in kind.leaves:
+                self.leaves[leaf].thresholds += [(n, kind.added, kind.sign) for n in sorted(against.numbers, key=str)]
         return True
 
     def _beside(self, one: Kind, other: Kind) -> None:
@@ -376,13 +400,17 @@ class Given:
                     raise OutsideFragmentError("too many numbers are added to one given integer", node.location)
             return sorted(sums)
 
+        def elements(number: Number, low: int, high: int) -> set[int]:
+            every = [number.value] if isinstance(number.value, int) else [int(v) for v in values(number.value)]
+            found = {number.sign * v + o for v in every for o in offsets(number.added)}
+            return found | {(v - low) % (high - low + 1) + low for v in found if number.added or number.sign < 0}   # wrapped
+
         tested: dict[Node, set[int]] = {leaf: set() for leaf in self.leaves}
         indexed: dict[Node, set[int]] = {leaf: set() for leaf in self.leaves}
         for leaf, asked in self.leaves.items():
-            for against, added, sign in asked.thresholds:
-                numbers = [0] if against.op.name == "cast" and against.dtype.kind == "bool" else [int(v) for v in values(against)]
-                tested[leaf] |= {sign * (c - o) for c in numbers for o in offsets(added)}
             low, high = int(leaf.dtype.min), int(leaf.dtype.max)
+            for number, added, sign in asked.thresholds:
+                tested[leaf] |= {sign * (c - o) for c in elements(number, low, high) for o in offsets(added)}
             for added, sign in asked.ends:
                 for o in offsets(added):
                     tested[leaf] |= {sign * (end - o) + k for end in (low, high) for k in (-1, 0, 1)} | {low, high}

@@ -1,7 +1,9 @@
 """literals: which real number a float in a program stands for, as far as exact arithmetic is concerned.
 
-0.1 stands for 1/10, 0.3333333333333333 for 1/3, 0.6931471805599453 for ln 2, 0.35355339059327373 for 1/√8: the number
-that a person wrote, or computed, before it was rounded to 53 bits. A float that is none of these stands for itself.
+0.1 stands for 1/10, 0.3333333333333333 for 1/3, 0.6931471805599453 for ln 2, 0.3535533905932738 for 1/√8: the number
+that a person wrote, or computed, before it was rounded to 53 bits. A float is one of these only where it is that number, correctly
+rounded, so that no two floats stand for the same number. Any other stands for itself: the float next to it, and what was rounded
+twice and came out otherwise (1/√2 as 1.0 / 1.4142135623730951).
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ _SHORT_DIGITS = 15
 _ULPS = 3.0 * 2.0**-53
 _LARGEST_DENOMINATOR = 4096
 _LARGEST_ROOT = 1 << 20
+_DIGITS = 200                                            # bits of what floats are held against
+_LN2 = Fraction("0.693147180559945309417232121458176568075500134360255254120680009")
+_PI = Fraction("3.141592653589793238462643383279502884197169399375105820974944592")
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,16 @@ class Literal:
     ln2: int = 0
     root_pi: int = 0
     root: Fraction = Fraction(1)
+
+    def rounded(self) -> float:
+        """The nearest float."""
+        return float(self.factor * _LN2**self.ln2 * _square_root(_PI) ** self.root_pi * _square_root(self.root))
+
+
+def _square_root(x: Fraction) -> Fraction:
+    if x == 1:
+        return x
+    return Fraction(math.isqrt((x.numerator * x.denominator) << (2 * _DIGITS)), x.denominator << _DIGITS)
 
 
 _NAMED: tuple[tuple[float, int, int, Fraction], ...] = (
@@ -62,6 +77,14 @@ def _root(x: float) -> Literal | None:
 @lru_cache(maxsize=4096)
 def read(value: float) -> Literal:
     """What a finite float stands for."""
+    found = near(value)
+    return found if found.rounded() == value else Literal(Fraction(value))
+
+
+@lru_cache(maxsize=4096)
+def near(value: float) -> Literal:
+    """The number of such a form that is next to a finite float, within a few units in the last place; else the float itself. What a
+    sum of known numbers may be, before it is verified by other means."""
     exact = Fraction(value)
     if value == 0 or _bits(exact) <= _SHORT_BITS:
         return Literal(exact)

@@ -7,7 +7,7 @@ rules everything out. For nodes that no leaf is below, the sizes that were compa
 results were not the ideal ones, and on which side of the range. Where a side was never seen, the smallest size that shows
 it is looked for on lines through the box of sizes, one dim or all dims growing. Nodes below which integers are
 given (a sum of booleans in u8) are followed by intervals alone. In bits mode a cast of a known number to a float that
-does not hold it exactly leaves the range as well.
+does not hold it exactly leaves the range as well, and a size in a float below 32 bits that does not hold it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -231,6 +232,8 @@ def _bounded(node: Node, bits: bool) -> bool:
     """Whether results of a node can be other than ideal because its dtype does not hold them."""
     if node.dtype.kind == "bool" or node.op in leaves.NAMED_LEAVES:
         return False
+    if node.op is leaves.CONSTANT and node.dtype.kind == "float":
+        return bits and rounds(node.dtype) and isinstance(node.attrs["value"], d.Expr)
     return node.dtype.kind != "float" or (bits and node.op.name in ("cast", "iota") and (
         not node.inputs or node.inputs[0].dtype != node.dtype))
 
@@ -313,6 +316,46 @@ def _extent(node: Node, xs: list[Interval], size: Size) -> Interval:
     return _ALL if dtype.kind == "float" else _range(dtype)
 
 
+_WHOLE = frozenset({"add", "mul", "sum", "max", "reduce_max", "where", "cast", "reshape", "expand", "permute", "slice", "pad",
+                    "gather", "scatter", "iota", "constant"})
+"""Ops whose results are whole numbers wherever their operands are."""
+
+
+def held(order: Sequence[Node], binding: Mapping[str, int]) -> frozenset[Node]:
+    """The casts to floats that round nothing at these sizes: of whole numbers, all of which the float holds."""
+    size, whole, found = _at(binding), dict[Node, Interval](), set[Node]()
+    for node in order:
+        dtype = node.types[0].dtype
+        range_ = _range(dtype)
+        known = all(i in whole for i in node.inputs) and (node.op.name in _WHOLE or dtype.kind != "float")
+        if node.op is leaves.CONSTANT or node.op.name == "pad":
+            known = known and _is_whole(node.attrs["value"])
+        if dtype.kind != "float":
+            low, high = _extent(node, [whole[i] for i in node.inputs], size) if known else range_
+            whole[node] = (low, high) if range_[0] <= low and high <= range_[1] else range_
+        elif known and node.op not in leaves.NAMED_LEAVES:
+            low, high = _extent(node, [whole[i] for i in node.inputs], size)
+            if node.op.name == "cast":
+                if not (range_[0] <= low and high <= range_[1]):
+                    continue
+                found.add(node)
+            if math.isfinite(low) and math.isfinite(high):
+                whole[node] = low, high
+    return frozenset(found)
+
+
+def _is_whole(value: Any) -> bool:
+    if isinstance(value, ArrayValue):
+        array = value.array().astype(np.float64)
+        return bool((array == np.floor(array)).all() and np.isfinite(array).all())
+    return not isinstance(value, float) or value.is_integer()
+
+
+def rounds(dtype: DType) -> bool:
+    """Whether every op on such floats is rounded in bits mode; f32 and f64 are real numbers there, too."""
+    return dtype.kind == "float" and dtype.itemsize < 4
+
+
 # ---- exactly ---------------------------------------------------------------------------------------------------------
 
 
@@ -337,6 +380,9 @@ class _Watching(Real):
             if not least <= value <= most:
                 self.left.add((n.node, value > most))
                 return np.asarray((int(value) - least) % (most - least + 1) + least, dtype=n.dtype.numpy)
+        if self.bits and _bounded(n.node, True) and not isinstance(value, np.ndarray):
+            if narrow(np.asarray(float(value)), n.dtype).astype(np.float64) != value:
+                self.left.add((n.node, value > 0))
         return super().constant(n, value)
 
     def iota(self, n: At) -> Array:

@@ -8,7 +8,7 @@ adds u · |result| in the dtype as it is written; a sum adds what its partial su
 
     x · y     √((x·δy)² + (y·δx)² + (δx·δy)²)          x + y    √(δx² + δy²)
     Σ xᵢ      √(Σ δxᵢ² + u² · ((n − 1)/2 · Σ xᵢ² + n/3 · (Σ xᵢ)²))
-    f(x)      |f′(x)| · δx; exact where values are only chosen and moved
+    f(x)      |f′(x)| · δx; exact where values are only chosen and moved; of e^x and the like the change, if δx is large
 
 The sum's second term is the mean of the squares of its partial sums, in any order: those of terms of random signs, and of what they
 have in common (terms of one sign, added in turn, lose n/3 times as much). It is what tells cancellation from a mistake: where terms
@@ -217,7 +217,8 @@ class Errors:
 
     def exp2(self, n: At, x: Known) -> Known:
         y = self.real.exp2(n, x.value)
-        return self._unary(n, x, y, lambda dx: math.log(2) * y * dx)
+        toward = self.real.exp2(n, np.minimum(x.value + ROUNDINGS * _error(x), 0.0)) - y
+        return self._unary(n, x, y, lambda dx: np.maximum(math.log(2) * y * dx, _toward_zero(x, toward)))
 
     def log2(self, n: At, x: Known) -> Known:
         return self._unary(n, x, self.real.log2(n, x.value), lambda dx: dx / (math.log(2) * np.abs(x.value)))
@@ -249,7 +250,9 @@ class Errors:
         for i, x in enumerate(xs):
             if x.error is not None:
                 ends = [at([*values[:i], x.value + sign * x.error, *values[i + 1:]]) for sign in (-1, 1)]
-                error = _both(error, np.fmax(*(np.abs(end - value) for end in ends)))
+                changes = [np.where(np.isfinite(end), np.abs(end - value), 0.0) for end in ends]
+                toward = at([*values[:i], np.minimum(x.value + ROUNDINGS * x.error, 0.0), *values[i + 1:]]) - value
+                error = _both(error, np.fmax(np.fmax(*changes), _toward_zero(x, toward)))
         return self.done(n, value, error)
 
     # ---- two and three operands --------------------------------------------------------------------------------------
@@ -378,6 +381,13 @@ def _top(x: Array, axes: Sequence[int]) -> Array:
 
 
 _smooth: weakref.WeakKeyDictionary[Definition, bool] = weakref.WeakKeyDictionary()
+
+
+def _toward_zero(x: Known, change: Array) -> Array:
+    """The error of f(x) where x is negative: its change on the way to 0, as far as rounding allows for, over the roundings that are
+    allowed for. That is no more than the slope where x has a small error. It is what a softmax needs, which takes off the largest:
+    scores of 1e30 lie 1e23 apart by rounding alone, so any of them may be the largest, and e^0 is as far as e^x goes."""
+    return np.asarray(np.where((x.value <= 0) & np.isfinite(change), np.abs(change) / ROUNDINGS, 0.0))
 
 
 def _is_smooth(node: Node) -> bool:

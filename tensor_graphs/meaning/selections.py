@@ -7,7 +7,8 @@ them is a square at all points: linear algebra over bits.) Two
 functions that differ under one combination only agree at all other points: with a choice between two as likely as not,
 s of them hide a difference with probability 1 − 2^−s at each point. Products are as hard to see as all choices of their
 factors together; of a sum the harder term counts (a polynomial of degree s in fair bits that is not 0 is not 0 with
-probability ≥ 2^−s); behind 1/x, √x, 2^x and comparisons all choices of the operand count.
+probability ≥ 2^−s); behind 1/x, √x, 2^x, comparisons, and where an integer becomes a number of another kind, all choices of the
+operand count.
 
 One more algebra for the rows of the op table: an element's value is two sets of choices, as bits of Python integers:
 all that it can hang on, and those of its hardest term.
@@ -89,6 +90,7 @@ class Selections:
         self.compared, self.indices, self.roots, self.ties = compared, indices, roots, ties
         self.orders: dict[int, _Order] = {}                 # choice -> what was put in order
         self._grounds: dict[bytes, tuple[int, tuple[frozenset[bytes], bool]]] = {}
+        self._tracing: list[bytes] = []                     # operands whose grounds are being found
         self._inner: dict[bytes, int] = {}                  # operand of an order -> the choices that it hangs on
         self._seen: dict[bytes, int] = {}                   # operand of a root -> its choice, 0 for none
         self._basis: dict[int, int] = {}                    # highest bit -> pattern of squares
@@ -96,7 +98,9 @@ class Selections:
         self.numbers: dict[Any, int] = {}
         self.elements = 0
         self._weighed: dict[int, float] = {0: 0.0}
+        self._ordered = 0                                   # the choices that are orders
         self._larger = np.frompyfunc(lambda a, b: a if self.weight(a) >= self.weight(b) else b, 2, 1)
+        self._terms = np.frompyfunc(self._term, 5, 1)
 
     def choice(self, key: Any, weight: float) -> int:
         number = self.numbers.setdefault(key, len(self.weights))
@@ -137,13 +141,15 @@ class Selections:
 
     def _grounds_of(self, operand: bytes, prime: int, inner: int) -> tuple[frozenset[bytes], bool]:
         found: set[bytes] = set()
+        self._tracing.append(operand)
         while inner:
             low = inner & -inner
             inner ^= low
             order = self.orders.get(low.bit_length() - 1)
             if order is not None:
-                for each in order.operands:
-                    found |= {each} if each == operand else self._ground(each, prime)[0]
+                for each in order.operands:                 # what is chosen among by what it chooses counts as a value of its own
+                    found |= {each} if each in self._tracing else self._ground(each, prime)[0]
+        self._tracing.pop()
         if not found:
             return frozenset({operand}), True
         mine = np.frombuffer(operand, dtype=np.uint64)
@@ -239,6 +245,22 @@ class Selections:
             return y if x is None else x
         return Choices(self._union(x.every, y.every), hardest(x.hardest, y.hardest))
 
+    def _product(self, x: Choices | None, y: Choices | None) -> Choices | None:
+        """Of a product. A factor that is a sum has other terms than its hardest: where it hangs on a choice of the other factor,
+        or on an order, which may depend on others, some product of two terms may be harder than that of these two, and all count.
+        """
+        if x is None or y is None:
+            return y if x is None else x
+        every = self._union(x.every, y.every)
+        return Choices(every, np.asarray(self._terms(x.every, x.hardest, y.every, y.hardest, every), dtype=object))
+
+    def _term(self, x: int, hard_x: int, y: int, hard_y: int, every: int) -> int:
+        if x == hard_x and y == hard_y:
+            return every
+        overlap = x & y
+        ordered = self._ordered & (hard_x | hard_y)
+        return every if overlap or ordered else hard_x | hard_y
+
     def _all(self, x: Choices | None) -> Choices | None:
         return None if x is None else Choices(x.every, x.every)
 
@@ -253,7 +275,7 @@ class Selections:
             values = np.moveaxis(moved.reshape(*shape, -1, values.shape[-1]), -2, 0)
         count, size = values.shape[0], math.prod(shape)
         self._count(size * count)
-        rows = np.ascontiguousarray(values.reshape(count, size, -1))
+        rows = np.ascontiguousarray(values.reshape(count, size, values.shape[-1]))      # size may be 0
         below = [None if o is None else o.every for o in operands]
         if axes and below[0] is not None:
             moved = np.moveaxis(below[0], axes, range(-len(axes), 0)).reshape(size, -1)
@@ -270,6 +292,7 @@ class Selections:
                 made[i] = 0
                 continue
             made[i] = self.choice((distinct, found.prime), math.log2(len(distinct)))
+            self._ordered |= made[i]
             self.orders.setdefault(made[i].bit_length() - 1, _Order(tuple(sorted(distinct)), found.prime))
         made = made.reshape(shape)
         return Choices(made, made)
@@ -324,7 +347,10 @@ class Selections:
         return known
 
     def cast(self, n: At, x: Choices | None) -> Choices | None:
-        return x
+        """What an integer that is computed wraps to is no polynomial of what it is made of, once it is a number of another kind."""
+        old, new = n.input_types[0].dtype, n.dtype
+        narrower = new.kind in ("int", "uint") and new.itemsize <= old.itemsize
+        return x if old.kind not in ("int", "uint") or narrower else self._all(x)
 
     def bitcast(self, n: At, x: Choices | None) -> Choices | None:
         if x is None:
@@ -339,13 +365,18 @@ class Selections:
         return self._join(x, y, self._larger_of)
 
     def mul(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
-        return self._join(x, y, self._union)
+        return self._product(x, y)
 
     idiv = bit_and = mul
     bit_xor = add
 
     def max(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
-        return self._join(self._join(x, y, self._larger_of), self._event(n, x, y), self._union)
+        return self._ordered_among(self._join(x, y, self._larger_of), self._event(n, x, y))
+
+    def _ordered_among(self, among: Choices | None, event: Choices | None) -> Choices | None:
+        """One of several operands. In a random order, which is another one for other values, the choices of the hardest; where
+        their true order is known, which one it is may hang on all of them."""
+        return self._all(among) if event is None else self._product(event, among)
 
     def less(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
         return self._all(self._join(self._join(x, y, self._union), self._event(n, x, y), self._union))
@@ -353,7 +384,7 @@ class Selections:
     not_equal = less
 
     def where(self, n: At, condition: Choices | None, x: Choices | None, y: Choices | None) -> Choices | None:
-        return self._join(condition, self._join(x, y, self._larger_of), self._union)
+        return self._product(condition, self._join(x, y, self._larger_of))
 
     def dot(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
         """Every choice of the row and of the column; the hardest term is taken to hang on all of them when both do."""
@@ -410,7 +441,7 @@ class Selections:
         return None if x is None else self._reduce(n, x)
 
     def reduce_max(self, n: At, x: Choices | None) -> Choices | None:
-        return self._join(None if x is None else self._reduce(n, x), self._event(n, x), self._union)
+        return self._ordered_among(None if x is None else self._reduce(n, x), self._event(n, x))
 
     def reshape(self, n: At, x: Choices | None) -> Choices | None:
         return None if x is None else x.each(lambda a: a.reshape(n.shape))

@@ -1,17 +1,19 @@
-"""models: whole models written in the language — Gemma 3 (a text decoder) and BERT (a sentence encoder).
+"""models: whole models written in the language — text decoders and sentence encoders, described by facts.
 
-In: a spec (a frozen dataclass with exactly what the math needs).  Out: a `Graph` whose parameters carry the names of
-the model's published checkpoints, so that weights need no table of renamings.  Nothing here reads a file: that is
-`frontends`' business.
+In: facts (a frozen dataclass with exactly what the math needs) and names (what checkpoints call their tensors).  Out: a `Graph`
+whose parameters carry those names.  Nothing here reads a file: that is `frontends`' business.
 May import: language.  Never: frontends, cli.
-Read first: gemma3.py (one graph for prefill, decode and teacher forcing), then bert.py.
-Words: spec = sizes and constants of one model; window = how many last positions a sliding layer sees; tied = the output
+Read first: transformer.py (one graph for prefill, decode and teacher forcing, and the encoder), then rope.py.
+Words: facts = sizes, constants and choices of one model; window = how many last positions a layer sees; tied = the output
 matrix is the embedding table.
 """
 
 from __future__ import annotations
 
 from tensor_graphs.models.bert import BertSpec, bert_graph
-from tensor_graphs.models.gemma3 import Gemma3Spec, Rope, gemma3_graph
+from tensor_graphs.models.gemma3 import Gemma3Spec, gemma3_graph
+from tensor_graphs.models.rope import Rope
+from tensor_graphs.models.transformer import Facts, Layer, Names, decoder_graph, encoder_graph
 
-__all__ = ["BertSpec", "Gemma3Spec", "Rope", "bert_graph", "gemma3_graph"]
+__all__ = ["BertSpec", "Facts", "Gemma3Spec", "Layer", "Names", "Rope", "bert_graph", "decoder_graph", "encoder_graph",
+           "gemma3_graph"]

@@ -24,6 +24,9 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, consumers, walk
 
 BufferKind = Literal["arena", "parameter", "input", "state", "output", "constant", "dims", "bound"]
+HERE = "cpu"
+"""the device that all values of a program are on"""
+
 VIEW_OPS = frozenset({"reshape", "permute", "expand", "slice", "item", "copy_to"})
 
 
@@ -44,6 +47,11 @@ class Operand:
     @property
     def contiguous(self) -> bool:
         return is_contiguous(self.shape, self.strides)
+
+    @property
+    def uniform(self) -> bool:
+        """One number in memory for all elements: an expanded scalar."""
+        return not self.contiguous and all(step == 0 or size == 1 for size, step in zip(self.shape, self.strides, strict=True))
 
 
 @dataclass(frozen=True)
@@ -216,8 +224,8 @@ class _Lowering:
         """The node's value as another window into x's buffer; None when strides cannot say it."""
         name = node.op.name
         if name == "copy_to":
-            if node.attrs["device"] != "cpu":
-                raise PlanError(f"copy_to({node.attrs['device']!r}) at {node.location}: this machine has the device 'cpu' only")
+            if node.attrs["device"] != HERE:
+                raise PlanError(f"copy_to({node.attrs['device']!r}) at {node.location}: this machine has the device {HERE!r} only")
             return x
         if name == "permute":
             axes = node.attrs["axes"]
@@ -288,8 +296,13 @@ class _Lowering:
         ins = tuple(self.values[i][0] for i in node.inputs)
         static = all(d.is_static(s) for t in (*node.types, *(i.type for i in node.inputs)) for s in t.shape)
         bind = bool(ins) and static and all(self.is_bound(i) for i in ins) and not has_dims(node.attrs)
+        uniform = frozenset(i for i, x in enumerate(ins) if x.uniform) if kernel.uniform is not None else frozenset[int]()
+        call = kernel.uniform(signature.spec, uniform) if kernel.uniform is not None and uniform else None
         prepared = []
-        for x in ins:
+        for i, x in enumerate(ins):
+            if call is not None and i in uniform:
+                prepared.append(x)
+                continue
             wants_copy = (kernel.contiguous and not x.contiguous) or (
                 kernel.positive_strides and any(d.dim_ge(s, 0) is not True for s in x.strides))
             prepared.append(self.copy(x, why="contiguous") if wants_copy else x)
@@ -298,7 +311,7 @@ class _Lowering:
                 prepared += self.prepared(node.op.name, kernel, p, prepared, signature.key, str(node.location or ""))
         outs = tuple(self.fresh(t, node.op.name, bind) for t in node.types)
         self.program.signatures[signature.key] = signature
-        self.emit(node.op.name, kernel, kernel.build(Spec.of(node)), node.attrs, outs, tuple(prepared), signature.key,
+        self.emit(node.op.name, kernel, call or kernel.build(Spec.of(node)), node.attrs, outs, tuple(prepared), signature.key,
                   str(node.location or ""), bind)
         self.values[node] = outs
 
@@ -380,7 +393,7 @@ class _Lowering:
                         continue                        # never updated: its value must stay
                 elif b.kind != "arena":
                     continue
-                p.buffers[out.buffer].alias = x.buffer
+                p.buffers[out.buffer].alias = p.home(x.buffer)      # the home itself: a chain of thousands is walked at each look
                 break
 
     def _copy_before_updates(self) -> None:

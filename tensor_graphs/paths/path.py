@@ -5,7 +5,9 @@ signatures are chosen in turn). Views and leaves need no choice. Enumeration sta
 time, cheapest first; it is complete and never repeats a path.
 
 Why the order is right: take any path but the cheapest, and of its signatures that are not computed in the cheapest way one whose
-definition holds no other such. Computing it in the cheapest way gives a path that costs no more, and one swap leads back.
+definition holds no other such. Computing it in the cheapest way gives a path that costs no more, and one swap leads back. In a
+graph with parts that is near to right only: what two of them have in common is computed once where both are expanded, so prices do
+not add up; each path is priced by the nodes that it runs.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.composite import CompositeOp, expand_all
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, walk
+from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import VIEW_OPS
+from tensor_graphs.paths.screen import fitted
 
 EXPAND = "expand"
 
@@ -54,14 +58,17 @@ class Alternative:
     price: Price
 
 
+Made = tuple[dict[Signature, Alternative], dict[Signature, int]]
+"""the choices that a path reaches, and how many calls each has"""
+
 PriceOf = Callable[[Kernel, Signature], Price | None]
 """The price of a kernel for a signature; None when the kernel may not be used (never verified, failed, or beyond the tolerance)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Path:
-    """A choice for each signature that is reached. choices: signature key -> kernel name or "expand". identities: kernel name ->
-    its identity; a kernel that is not in it (in a path made by hand) is the one that has the name."""
+    """A choice for each signature that is reached; `print(path)` shows it. choices: signature key -> kernel name or "expand".
+    identities: kernel name -> its identity; a kernel that is not in it (in a path made by hand) is the one that has the name."""
 
     graph_key: str
     choices: Mapping[str, str]
@@ -71,6 +78,22 @@ class Path:
     titles: Mapping[str, str] = field(default_factory=dict, compare=False)
     calls: Mapping[str, int] = field(default_factory=dict, compare=False)
     identities: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        price = f"{self.seconds * 1e6:.1f} µs, {'measured' if self.measured else 'guess'}" if self.calls else "no price"
+        return f"<path {self.id}: {len(self.choices)} choices, {price}>"
+
+    def __str__(self) -> str:
+        return fitted(self.lines(), "steps")
+
+    def lines(self) -> list[str]:
+        """Price and error, then what runs which op, how often; a line each. Of a saved path, which has no price: its kernels."""
+        if self.choices and not self.calls:
+            kernels = sorted(set(self.choices.values()) - {EXPAND})
+            return [f"{self.id}  saved, without a price", *(f"      {name}" for name in kernels)]
+        error = "error unknown" if self.error is None else f"error {self.error:.1e}"
+        steps = [f"      {s['kernel']:20s} × {s['calls']:<3d} {s['op']}" for s in self.steps() if s["kernel"] != EXPAND]
+        return [f"{self.id}  {self.seconds * 1e6:10.1f} µs  {'measured' if self.measured else 'guess':8s} {error}", *steps]
 
     @property
     def id(self) -> str:
@@ -124,6 +147,7 @@ class Paths:
         self._best: dict[Signature, tuple[float, Alternative | None]] = {}
         self._first: dict[str, Signature] = {}
         self.top = self._count(graph.roots)
+        self.parts = [s for s, _ in self.top if isinstance(s.spec.op, PartOp)]
 
     def _count(self, roots: Sequence[Node]) -> list[tuple[Signature, int]]:
         """Signatures of the nodes that need a choice, with how many nodes have each. Constants-only nodes count too."""
@@ -172,7 +196,7 @@ class Paths:
             self._best[s] = found
         return self._best[s]
 
-    def _assemble(self, picks: Mapping[Signature, Alternative]) -> tuple[dict[Signature, Alternative], dict[Signature, int]] | None:
+    def _assemble(self, picks: Mapping[Signature, Alternative]) -> Made | None:
         """The choices that are reached under `picks` (best elsewhere) and how many calls each has; None when impossible."""
         chosen: dict[Signature, Alternative] = {}
         calls: dict[Signature, int] = {}
@@ -186,7 +210,24 @@ class Paths:
             calls[s] = calls.get(s, 0) + n
             if a.kernel is None:
                 stack.extend((i, n * k) for i, k in reversed(self.inner(s)))
-        return chosen, calls
+        return chosen, self._calls(chosen) if self.parts else calls
+
+    def _calls(self, chosen: Mapping[Signature, Alternative]) -> dict[Signature, int]:
+        """How many nodes of each signature there are once the definitions are expanded: parts may have nodes in common."""
+        calls = dict.fromkeys(chosen, 0)
+        expanding: dict[Signature, set[Node]] = {}
+
+        def keep(node: Node) -> bool:
+            s = self._first[signature_of(node).key]
+            if chosen[s].kernel is None:
+                expanding.setdefault(s, set()).add(node)
+                return False
+            return True
+
+        for node in walk(expand_all(self.graph.roots, keep)):
+            if needs_choice(node):
+                calls[self._first[signature_of(node).key]] += 1
+        return calls | {s: len(nodes) for s, nodes in expanding.items()}
 
     def _path(self, chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int]) -> Path:
         paid = [(a.price, calls[s]) for s, a in chosen.items() if a.kernel is not None]
@@ -202,7 +243,28 @@ class Paths:
         made = self._assemble({})
         if made is None:
             raise NoPathError(self._why_none())
-        return self._path(*made)
+        return self._path(*self._descended(made))
+
+    def _descended(self, made: Made) -> Made:
+        """The cheapest found when parts are computed otherwise, one kind and all of one name at a time. What a part computes may be
+        needed beside it too, so that a price for each part alone says too much for its definition."""
+        groups = [[s] for s in self.parts]
+        for name in dict.fromkeys(s.spec.op.name for s in self.parts):
+            groups.append([s for s in self.parts if s.spec.op.name == name])
+        groups += [self.parts] if len(groups) > 1 else []
+        better = bool(groups)
+        while better:
+            better = False
+            for group in groups:
+                for way in dict.fromkeys(a.name for s in group for a in self.alternatives(s)):
+                    other = self._assemble(made[0] | {s: a for s in group for a in self.alternatives(s) if a.name == way})
+                    if other is not None and self._cost(*other) < self._cost(*made):
+                        made, better = other, True
+        return made
+
+    @staticmethod
+    def _cost(chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int]) -> float:
+        return sum(a.price.seconds * calls[s] for s, a in chosen.items() if a.kernel is not None)
 
     def _why_none(self) -> str:
         culprits: list[str] = []
@@ -225,16 +287,16 @@ class Paths:
         first = self._assemble({})
         if first is None:
             return
+        first = self._descended(first)
         tie = itertools.count()
         seen: set[frozenset[tuple[str, str]]] = set()
         heap: list[tuple[float, int, dict[Signature, Alternative], dict[Signature, int]]] = []
 
-        def push(made: tuple[dict[Signature, Alternative], dict[Signature, int]]) -> None:
+        def push(made: Made) -> None:
             key = frozenset((s.key, a.name) for s, a in made[0].items())
             if key not in seen:
                 seen.add(key)
-                cost = sum(a.price.seconds * made[1][s] for s, a in made[0].items() if a.kernel is not None)
-                heapq.heappush(heap, (cost, next(tie), *made))
+                heapq.heappush(heap, (self._cost(*made), next(tie), *made))
 
         push(first)
         while heap:

@@ -1,4 +1,5 @@
-"""plan: the chosen path of a graph, lowered for ranges of a dim, with its memory plan. Frozen; printed by `explain`.
+"""plan: the chosen path of a graph, lowered for ranges of a dim, with its memory plan. Frozen; `print(plan)` shows the most
+expensive steps on one screen, `explain` all that is known about them.
 
 A graph with a symbolic dim compiles to one plan for every size in range; where other kernels win at other sizes, the plan holds
 several variants, each for a range of that dim. All share parameters, states and one arena.
@@ -6,16 +7,34 @@ several variants, each for a range of that dim. All share parameters, states and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tensor_graphs.kernels.kernel import Kernel, NativeCall
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.lower import PlanError, Program
+from tensor_graphs.paths.lowered import chosen_here, largest_of_range, lowered
 from tensor_graphs.paths.memory import ArenaLayout, aligned
-from tensor_graphs.paths.path import Path
+from tensor_graphs.paths.path import EXPAND, Path
+from tensor_graphs.paths.screen import SCREEN_LINES, fitted
+
+
+def given_sizes(graph: Graph, sizes: Mapping[str, int] | None, what: str) -> dict[str, int]:
+    """Sizes of dims as a caller gives them, each of a dim of the graph and within its range; what: the argument they came in, for
+    people. Raises PlanError."""
+    if not isinstance(sizes or {}, Mapping):
+        raise PlanError(f"{what} is {sizes!r}\n  fix: sizes by name, {{{', '.join(f'{n!r}: …' for n in graph.dims)}}}")
+    given = dict(sizes or {})
+    unknown = sorted(map(str, set(given) - set(graph.dims)))
+    if unknown:
+        raise PlanError(f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(graph.dims) or 'none'}")
+    for name, size in given.items():
+        why = d.why_no_size(name, size, graph.dims[name])
+        if why is not None:
+            raise PlanError(f"{what} {why}")
+    return {name: int(size) for name, size in given.items()}
 
 
 @dataclass(frozen=True)
@@ -63,7 +82,7 @@ class Evidence:
     refused: tuple[tuple[str, str], ...] = ()           # (name, why not)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Variant:
     """One lowered path, for low ≤ dim ≤ high (the whole range when the plan has no table)."""
 
@@ -76,10 +95,24 @@ class Variant:
     evidence: tuple[Evidence, ...]
     at: Mapping[str, int]
 
+    def __repr__(self) -> str:
+        return f"<variant {self.low}..{self.high}: path {self.path.id}, {len(self.program.instructions)} calls>"
 
-@dataclass(frozen=True)
+    @property
+    def measured_share(self) -> float:
+        """Share of the predicted time that rests on rows of the database."""
+        paid = [(e.seconds * e.calls, e.measured) for e in self.evidence if e.chosen != EXPAND]
+        total = sum(s for s, _ in paid)
+        return sum(s for s, m in paid if m) / total if total else 1.0
+
+
+@dataclass(frozen=True, repr=False)
 class Plan:
-    """Everything that was decided before the first kernel runs."""
+    """Everything that was decided before the first kernel runs.
+
+    It can be pickled: what travels are the graph, the choices and what they rest on. Where it is read, the kernels of these names
+    are looked up, their identities compared, and the program is lowered again; PlanError says which kernel is missing there.
+    """
 
     graph: Graph
     tolerance: float
@@ -97,6 +130,26 @@ class Plan:
     """the graph as it was given, when `graph` is the same with float64 intermediates"""
     prepared: str = ""
     """what was recognised or simplified before anything was chosen, for people"""
+
+    def __repr__(self) -> str:
+        calls = [len(v.program.instructions) for v in self.variants]
+        return (f"<plan of graph {self.graph.structural_key[:12]}: {_count(len(self.variants), 'variant')} of "
+                f"{min(calls)}{f' to {max(calls)}' if max(calls) != min(calls) else ''} calls, tolerance {self.tolerance:.1e}, "
+                f"backends {', '.join(self.backends)}>")
+
+    def __str__(self) -> str:
+        return on_one_screen(self)
+
+    def __copy__(self) -> Plan:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Plan:
+        """Itself: nothing in a plan changes."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "variants"}
+        return restored, (stored, [(v.low, v.high, v.path, v.evidence, dict(v.at)) for v in self.variants])
 
     def variant(self, binding: Mapping[str, int]) -> Variant:
         if self.table_dim is not None:
@@ -122,16 +175,7 @@ class Plan:
 
     def binding(self, dims: Mapping[str, int]) -> dict[str, int]:
         """A value for every dim of the graph: given ones checked against their range, others at their largest."""
-        unknown = sorted(set(dims) - set(self.graph.dims))
-        if unknown:
-            raise PlanError(f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(self.graph.dims) or 'none'}")
-        out = dict(self.largest)
-        for name, value in dims.items():
-            lo, hi = d.bounds(self.graph.dims[name])
-            if not lo <= value <= hi:
-                raise PlanError(f"dim {name} = {value} is outside of {lo}..{hi}")
-            out[name] = int(value)
-        return out
+        return {**self.largest, **given_sizes(self.graph, dims, "dim")}
 
     def check_capacity(self, binding: Mapping[str, int], capacity: int | None = None) -> None:
         """Raise PlanError, naming the largest live set, when these dims need more than the device may use."""
@@ -155,6 +199,61 @@ class Plan:
                 f"{' at ' + sizes if sizes else ''}: parameters {human(use.parameters)}, states {human(use.states)}, "
                 f"outputs {human(use.outputs)}, arena {human(use.arena)}{more}\n"
                 f"  largest live set, {human(size)}: {largest}")
+
+
+def on_one_screen(plan: Plan) -> str:
+    """What is computed, its variants, the most expensive steps of the most expensive one, and the memory at the largest sizes."""
+    g = plan.graph
+    lines = [repr(plan)]
+    for what, nodes in (("inputs", g.inputs), ("states", g.states), ("outputs", g.outputs)):
+        listed = [f"{name} {node.type}" for name, node in nodes.items()]
+        if listed:
+            lines.append(f"  {what}: {', '.join(listed[:6])}{f', and {len(listed) - 6} more' if len(listed) > 6 else ''}")
+    lines += [f"  intermediates: {plan.intermediates}"] if plan.intermediates else []
+    lines += [f"  {plan.prepared}"] if plan.prepared else []
+    lines += [f"  note: {n}" for n in plan.notes[:3]]
+    for v in plan.variants[:8]:
+        where = "" if plan.table_dim is None else f"{plan.table_dim} = {v.low}..{v.high}: "
+        priced = f" at {', '.join(f'{n}={s}' for n, s in v.at.items())}" if v.at else ""
+        calls = _count(len(v.program.instructions), "call")
+        lines.append(f"{where}path {v.path.id}, {calls}, {v.path.seconds * 1e3:.3g} ms predicted{priced}, "
+                     f"{v.measured_share:.0%} of it from measured rows")
+    lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
+    dearest = max(plan.variants, key=lambda v: v.path.seconds)
+    steps = sorted((e for e in dearest.evidence if e.chosen != EXPAND), key=lambda e: -e.seconds * e.calls)
+    room = max(5, min(14, SCREEN_LINES - len(lines) - 5))
+    if steps:
+        at = "" if plan.table_dim is None else f" for {plan.table_dim} = {dearest.low}..{dearest.high}"
+        lines.append(f"the most expensive steps{at}:")
+    for e in steps[:room]:
+        source = "measured" if e.measured else "guess   "
+        lines.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<4d} {e.chosen:22s} {source}  {e.title}")
+    if len(steps) > room:
+        lines.append(f"  {sum(e.seconds * e.calls for e in steps[room:]) * 1e6:9.1f} µs in {len(steps) - room} more")
+    use = plan.memory()
+    sizes = ", ".join(f"{n}={s}" for n, s in plan.largest.items())
+    lines.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters")
+    lines.append("more: tg.explain(plan) says why, and what else there is; plan.memory(n=…); plan.variants[0].program.instructions")
+    return fitted(lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def restored(stored: Mapping[str, Any], variants: Sequence[tuple[int, int, Path, tuple[Evidence, ...], Mapping[str, int]]]) -> Plan:
+    """The plan that was pickled, with this process's kernels. Raises PlanError when one is missing here or has other code, and when
+    an op of the graph is defined otherwise."""
+    graph: Graph = stored["graph"]
+    made = []
+    for low, high, path, evidence, at in variants:
+        if path.graph_key != graph.structural_key:
+            raise PlanError(f"the plan is of the graph {path.graph_key[:12]}, which is {graph.structural_key[:12]} here: an op of "
+                            "it is defined otherwise\n  fix: compile the graph again here")
+        largest = largest_of_range(stored["largest"], stored["table_dim"], low, high)
+        new = lowered(graph, path, chosen_here(path), stored["backends"], largest)
+        made.append(Variant(low, high, path, new.program, new.layout, new.kernels, evidence, at))
+    return Plan(variants=tuple(made), **stored)
 
 
 def human(nbytes: float) -> str:

@@ -35,7 +35,15 @@ from tensor_graphs.profiling.inputs import (
     unstir,
 )
 from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded, overlapping
-from tensor_graphs.profiling.reference_stream import FEW_QUIET, QUIET, Kind, ReferenceStream, level_of, reference_stream
+from tensor_graphs.profiling.reference_stream import (
+    FEW_QUIET,
+    QUIET,
+    Kind,
+    ReferenceStream,
+    level_of,
+    reference_stream,
+    waits_for_quiet,
+)
 from tensor_graphs.profiling.replies import MOST_RUNS, Name
 from tensor_graphs.profiling.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
 from tensor_graphs.profiling.turns import QUIET_SECONDS
@@ -399,6 +407,7 @@ class _Runs:
     least: float
     replaced: Callable[[], Sequence[str]]
     number: int = 0
+    waits: bool = field(default_factory=waits_for_quiet)
     salts: dict[int, int] = field(default_factory=dict)
     """of each run that may be compared"""
 
@@ -464,7 +473,7 @@ class _Runs:
                 calm = passed[-1] <= QUIET * min(self.reference.level, level_of(ordered))
                 quiet += calm and not switched_by[-1]
             if count >= WARM_UP + 2 and spent > self.least and spent > budget and (
-                    quiet >= FEW_QUIET or spent > _Runs.patience * min(budget, WAITED_FOR)):
+                    quiet >= FEW_QUIET or not self.waits or spent > _Runs.patience * min(budget, WAITED_FOR)):
                 break
         if quiet >= FEW_QUIET:
             _Runs.patience = PATIENCE[0]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tensor_graphs.costs.roofline import DeviceRates
-from tensor_graphs.kernels.registry import native_library, why_missing
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, native_library, why_missing
 from tensor_graphs.profiling.judge import environment_of
 from tensor_graphs.profiling.speeds import READ, Speed, backend_names, backend_speeds, memory_names, memory_speeds, working_set
 from tensor_graphs.records import queries
@@ -27,7 +27,7 @@ MAX_AGE = timedelta(days=30)
 FLOPS = "flops_f32"
 
 
-def measure_device(database: Database, backends: Sequence[str] = ("c", "numpy"), *, threads: int | None = None,
+def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKENDS, *, threads: int | None = None,
                    now: datetime | None = None, anew: bool = False) -> dict[str, Mapping[str, float]]:
     """Measure the constants of each backend's environment in which one is missing or older than 30 days; store and return them.
 

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.registry import all_kernels, by_op, why_missing
+from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.errors import DTypeError
@@ -164,6 +165,9 @@ def _claims(kernels: Sequence[Kernel], signatures: Sequence[Signature]) -> tuple
 
 
 def _accepts(kernel: Kernel, spec: Spec) -> str | None:
+    missing = unmet(kernel.requirements)
+    if missing is not None:
+        return f"{kernel.name}: {missing}"
     try:
         reason = kernel.accepts(spec)
     except Exception as e:                                          # anyone's code

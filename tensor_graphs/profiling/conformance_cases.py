@@ -262,6 +262,14 @@ def linear(draw: Draw) -> Node:
                                          (f32, draw.dtype), shapes=((out, k), (out,))))
 
 
+def gather_linear(draw: Draw) -> Node:
+    k, out, matrices, lead = draw.size(least=1), draw.pick(3, 17, 1), draw.pick(4, 1, 9), draw.shape(1, 2)
+    shared = draw.pick((*lead[:-1], 1), lead)                       # a row of x for all indices of the last axis, or for each
+    weight, bias = weights(draw, (draw.dtype, None), (draw.dtype, draw.dtype), (bf16, None), (f32, draw.dtype),
+                           shapes=((matrices, out, k), (matrices, out)))
+    return compose("gather_linear", draw.tensor((*shared, k)), weight, draw.index(lead, matrices), bias)
+
+
 def linear_argmax(draw: Draw) -> Node:
     draw.dims = 3
     k, out = draw.pick((None, None), (64, 300), (7, 33), (96, 1000))  # a weight of fixed shape, as in a model, or any
@@ -359,7 +367,8 @@ CASES: dict[str, Case] = {
     "gelu": lambda draw: compose("gelu", draw.tensor(draw.shape()), approximate=draw.pick("tanh", "none")),
     "gated": gated, "softmax": along_axis("softmax", least=1), "log_softmax": along_axis("log_softmax", least=1),
     "logsumexp": along_axis("logsumexp", least=1, keepdims=True), "mean": mean("mean"), "var": mean("var"),
-    "rms_norm": rms_norm, "layer_norm": layer_norm, "dot": dot, "linear": linear, "linear_argmax": linear_argmax,
+    "rms_norm": rms_norm, "layer_norm": layer_norm, "dot": dot, "linear": linear, "gather_linear": gather_linear,
+    "linear_argmax": linear_argmax,
     "embedding": embedding, "one_hot": one_hot, "concat": concat, "argmax": along_axis("argmax", least=1), "topk": topk,
     "cumsum": along_axis("cumsum"), "prod": prod, "rope_table": rope_table, "rope": rope, "attention": attention,
     "write_rows": write_rows, "write_at_index": write_at_index, "threefry2x32": threefry,
@@ -369,7 +378,7 @@ CASES: dict[str, Case] = {
 }
 """Every op whose operands are not all alike, or that has attributes."""
 
-MORE = {"cast": 12, "bitcast": 11, "scatter": 6, "dot": 6, "attention": 6, "linear": 5, "layer_norm": 5}
+MORE = {"cast": 12, "bitcast": 11, "scatter": 6, "dot": 6, "attention": 6, "linear": 5, "gather_linear": 5, "layer_norm": 5}
 """ops with more instances than VARIANTS"""
 
 STANDS_FOR = {

@@ -27,7 +27,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.lower import has_dims
-from tensor_graphs.profiling.inputs import Form, Point, is_big, is_index, make_inputs, rows_read_by, take_rows
+from tensor_graphs.profiling.inputs import SPECIALS, Form, Point, is_big, is_index, make_inputs, rows_read_by, take_rows
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +37,12 @@ BINS = 20
 SMALL_SIZES = (1, 2, 3, 5, 7)
 """what the other dims are drawn from"""
 
-LAYOUT_SIZES = (2, 80)
-"""between which dims are drawn where it is about how operands lie"""
+FEW, MANY = (2, 8), (9, 80)
+"""between which dims are drawn where it is about how operands lie: of both for those in which each row lies elsewhere, as a kernel
+may be wrong about many rows and right about a few"""
+
+SHARE_OF_FEW = 0.1
+"""of the others"""
 
 BYTES_PER_SECOND, FLOPS_PER_SECOND, ORACLE_FLOPS = 3e8, 1e10, 1e9
 """of a comparison on a slow machine: values made, digested, written, read, compared; of the kernel; of the oracle"""
@@ -145,19 +149,22 @@ def _independent(graph: Graph, dim: str, attrs: Mapping[str, Any]) -> bool:
 
 def layout_points(kernel: Kernel, signature: Signature, base: Mapping[str, int], seed: int) -> list[Point]:
     """Every way in which a plan hands over operands to this kernel: one that asks for contiguous operands gets them, beginning at
-    any element, and two in the same memory."""
+    any element, one number for all elements where it takes that, and two in the same memory."""
     graph, draw = signature.graph, random.Random(seed + 1)
     ranks = max((len(node.shape) for node in graph.inputs.values()), default=0)
     ways: list[tuple[Form, int]] = [("in_place", i) for i in range(len(kernel.in_place))]
     if graph.inputs:
         ways += [("views", 0), ("unaligned", 0)]
     if not kernel.contiguous:
-        ways += [("windows", 0), ("strided", 0)] if ranks else []
+        ways += [("windows", 0), ("strided", 0), ("windows", 0), ("strided", 0)] if ranks else []
         ways += [("repeated", axis) for axis in range(ranks)]
         ways += [("backwards", axis) for axis in range(ranks)] if not kernel.positive_strides else []
+    if kernel.uniform is not None:
+        ways += [("uniform", number) for number in range(len(graph.inputs))]
     found = []
     for i, (form, axis) in enumerate(ways):
-        sizes = {n: min(hi, max(lo, draw.randint(*LAYOUT_SIZES))) for n, dim in graph.dims.items()
+        few = (form, axis) in ways[:i] or (ways.count((form, axis)) == 1 and draw.random() < SHARE_OF_FEW)
+        sizes = {n: min(hi, max(lo, draw.randint(*(FEW if few else MANY)))) for n, dim in graph.dims.items()
                  for lo, hi in [d.bounds(dim)]}
         if i == 0 or seconds(signature, sizes) > 10 * LITTLE or not _fit(graph, sizes):
             sizes = dict(base)
@@ -181,7 +188,11 @@ def special_points(signature: Signature, base: Mapping[str, int], seed: int) -> 
     """NaN and infinities in every float operand in turn; integers of full range, and at the ends of tables."""
     sizes, inputs = tuple(sorted(base.items())), signature.graph.inputs
     floats = [name for name, node in inputs.items() if node.dtype.kind == "float"]
-    found = [Point(sizes, seed + 2500 + i, special=True, only=name) for i, name in enumerate(floats)]
+    found = []
+    for i, name in enumerate(floats):
+        apart = min((int(n) for n in inputs[name].type.at(base).shape), default=1) >= len(SPECIALS)
+        found += [Point(sizes, seed + 2500 + 10 * i + k, special=True, only=name, axis=k)
+                  for k in ((0,) if apart else range(1, len(SPECIALS) + 1))]
     if any(node.dtype.is_integer for node in inputs.values()):
         found += [Point(sizes, seed + 2600 + i, integers=True) for i in range(2)]
     return found

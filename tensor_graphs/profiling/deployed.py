@@ -19,7 +19,9 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.paths.path import Path
-from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, module_of, timed_workload
+from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.profiling.origin import origin_of
+from tensor_graphs.profiling.reference_stream import waits_for_quiet
 from tensor_graphs.profiling.replies import PathTold
 from tensor_graphs.profiling.samples import summarise
 from tensor_graphs.records.rows import TraceRecord
@@ -58,9 +60,12 @@ def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels:
     runs = int(min(MOST_RUNS, max(LEAST_RUNS, SECONDS / max(expected, 1e-6))))
     job = {"kind": "deployed", "graph": graph_to_json(graph), "paths": [p.to_json() for p in paths], "binding": dict(binding),
            "backends": tuple(backends), "runs": runs, "compared": any(map(foreign, kernels.values())), "threads": judge.threads,
-           "modules": sorted({module_of(k) for k in kernels.values()}, key=str),
+           "origins": sorted({origin_of(k) for k in kernels.values()}, key=str),
            "identities": {k.name: k.identity for k in kernels.values()}}
     reply = judge.worker.run(job, what=f"{len(paths)} whole paths")
+    if reply.status == "OTHER":                                     # a worker that had imported a module before it was edited
+        judge.worker.kill()
+        reply = judge.worker.run(job, what=f"{len(paths)} whole paths")
     if reply.status != "RAN":
         wrong = dict(enumerate(paths)).get(reply.path)
         raise NotDeployed(reply.log or reply.status, wrong)
@@ -113,6 +118,7 @@ def record_deployed(judge: Judge, found: Sequence[Deployed], kernels: Mapping[st
             implementation_of(kernel), timed_workload(signature, binding), environment_of(kernel.backend, judge.threads),
             "in_graph", "PASSED", samples_ms=tuple(s * 1e3 for d in counting for s in d.steps[key, name]), timer="perf_counter",
             verifier=verifier, conditions={"threads": judge.threads or 0, "paths": [d.path.id for d in counting],
-                                           "whole_ms": min(median(d.whole) for d in counting) * 1e3, "quiet": bool(quiet),
+                                           "whole_ms": min(median(d.whole) for d in counting) * 1e3,
+                                           "quiet": bool(quiet) if waits_for_quiet() else None,
                                            "in_place": summarise([s for d in counting for s in d.steps[key, name]]).to_json(1e3)}))
     return len(holding)

@@ -8,6 +8,7 @@ the op defines that. A `Point` says at which sizes, on which values and in which
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -34,15 +35,17 @@ BIG_INPUT = 1 << 22
 """elements: a larger operand (a weight matrix) has the same values whatever the seed, made once; the other operands vary"""
 
 
-Form = Literal["apart", "in_place", "views", "windows", "strided", "backwards", "repeated", "same", "overlapping", "unaligned"]
+Form = Literal["apart", "in_place", "views", "windows", "strided", "backwards", "repeated", "uniform", "same", "overlapping",
+               "unaligned"]
 """where operands lie: in memory of their own; an output in its operand's memory; with axes in the other order; as windows of wider
-arrays; every other element of an array; backwards along an axis; with stride 0 along an axis; two operands in one and the same
-memory; in memory that overlaps by all but a row; from an element on that no vector begins at (outputs too)"""
+arrays; every other element of an array; backwards along an axis; with stride 0 along an axis; one of them with one number for all
+elements; two operands in one and the same memory; in memory that overlaps by all but a row; from an element on that no vector
+begins at (outputs too)"""
 
-STORED: frozenset[Form] = frozenset({"views", "windows", "strided", "backwards", "repeated"})
+STORED: frozenset[Form] = frozenset({"views", "windows", "strided", "backwards", "repeated", "uniform"})
 """forms in which a plan hands over a window of another array (single.py makes them)"""
 
-SAME_VALUES: frozenset[Form] = frozenset({"repeated", "same", "overlapping"})
+SAME_VALUES: frozenset[Form] = frozenset({"repeated", "uniform", "same", "overlapping"})
 """forms that values follow from"""
 
 
@@ -105,7 +108,8 @@ class Point:
 
 SAID: Mapping[Form, str] = {
     "in_place": "in place", "views": "strided operands", "windows": "windows of wider arrays", "strided": "every other element",
-    "backwards": "backwards along axis {axis}", "repeated": "stride 0 along axis {axis}", "same": "two operands in the same memory",
+    "backwards": "backwards along axis {axis}", "repeated": "stride 0 along axis {axis}",
+    "uniform": "operand {axis} one number for all elements", "same": "two operands in the same memory",
     "overlapping": "operands that overlap", "unaligned": "unaligned"}
 
 
@@ -173,6 +177,8 @@ def integer_range(node: Node, users: list[tuple[Node, int]], binding: Mapping[st
             return -1, size + 1                                    # one out of range at each end: defined, so tested
         if name == "embedding" and position == 1:
             return -1, int(d.evaluate(user.inputs[0].shape[0], binding)) + 1
+        if name == "gather_linear" and position == 2:
+            return -1, int(d.evaluate(user.inputs[1].shape[0], binding)) + 1
         if name == "rope_table":
             return 0, 4096
         if name == "one_hot":
@@ -352,20 +358,26 @@ def _replace(graph: Graph, point: Point, arrays: dict[str, np.ndarray], name: st
 Shape = tuple[int, ...]
 
 
+SPECIALS = (math.nan, math.inf, -math.inf)
+
+
 def _make_special(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
-    """NaN and both infinities in one operand (inf − inf everywhere would hide the rest), where it has three values."""
+    """NaN and both infinities in one operand, no two of them in one row, column or plane: inf − inf, or a NaN beside it, would hide
+    one; or the one that the point's axis names."""
     for name, node in graph.inputs.items():
         array = arrays[name]
-        if not _is_float(array) or array.size < 3 or point.only not in (None, name):
+        if not _is_float(array) or array.size < 1 or point.only not in (None, name):
             continue
         if is_big(node.type.at(point.binding)) and rows_read_by(graph, name) is None:
             continue
 
         def make(shape: Shape, array: np.ndarray = array, name: str = name) -> np.ndarray:
             made = array if shape == array.shape else array[:shape[0]].copy()
-            if made.size >= 3:
-                at = generator(point.seed, f"special {name}").permutation(made.size)[:3]
-                made.reshape(-1)[at] = np.array([np.nan, np.inf, -np.inf], dtype=np.float32).astype(array.dtype)
+            rng = generator(point.seed, f"special {name}")
+            places = [rng.permutation(size) for size in made.shape]
+            wanted = SPECIALS if point.axis == 0 else SPECIALS[point.axis - 1:point.axis]
+            for k, value in enumerate(wanted[:min(made.shape, default=1)]):
+                made[tuple(each[k] for each in places)] = np.float32(value)
             return made
 
         _replace(graph, point, arrays, name, make)
@@ -435,6 +447,10 @@ def _follow_form(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> N
             if array.ndim > point.axis and array.size and not is_big(graph.inputs[name].type.at(point.binding)):
                 first = array.take([0], axis=point.axis)
                 arrays[name] = np.ascontiguousarray(np.broadcast_to(first, array.shape))
+    elif point.form == "uniform":
+        name = list(graph.inputs)[point.axis]
+        if arrays[name].size:
+            arrays[name] = np.full_like(arrays[name], arrays[name].flat[0])
     elif point.form in ("same", "overlapping"):
         pair = pair_of_operands(graph, arrays, point.seed)
         if pair is not None:

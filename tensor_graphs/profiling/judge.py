@@ -24,8 +24,10 @@ import numpy as np
 
 from tensor_graphs.costs.roofline import DeviceRates, work
 from tensor_graphs.devices.environment import Environment, fingerprint
+from tensor_graphs.devices.free_memory import OutOfMemory, require_memory
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, KernelError
+from tensor_graphs.kernels.parcel import ParcelError
 from tensor_graphs.kernels.registry import BACKENDS, backend_module, imports_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.json_form import graph_to_json
@@ -54,12 +56,12 @@ from tensor_graphs.profiling.inputs import (
     work_points,
 )
 from tensor_graphs.profiling.memory_guards import digest
-from tensor_graphs.profiling.reference_stream import Kind
+from tensor_graphs.profiling.origin import MAIN, origin_of
+from tensor_graphs.profiling.reference_stream import Kind, waits_for_quiet
 from tensor_graphs.profiling.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told
 from tensor_graphs.profiling.single import prepared_names
 from tensor_graphs.profiling.tampering import Names
 from tensor_graphs.profiling.weighing import found_quiet, weigh
-from tensor_graphs.profiling.worker import MAIN
 from tensor_graphs.profiling.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
@@ -229,11 +231,15 @@ def out_of_reach(kernel: Kernel) -> str | None:
     texts = (kernel.name, kernel.backend, kernel.op, kernel.module, kernel.source, kernel.toolchain)
     if not all(type(each) is str and _encodes(each) for each in texts) or type(kernel.in_place) is not tuple:
         return "its name, backend, op, module, source and toolchain have to be texts, in_place a tuple"
-    if kernel.module == MAIN and getattr(sys.modules.get(MAIN), "__file__", None) is None:
-        return "it was defined in an interactive session, where no other process finds it; put it into a file"
     changed = kernel.code.changed()
     if changed is not None:
         return f"{changed} was changed after this process imported it; start this process again, so that it runs what is compared"
+    try:
+        origin = origin_of(kernel)
+    except ParcelError as e:
+        return f"it was declared in a session, and {'; '.join(part.strip() for part in str(e).splitlines())}"
+    if origin.module == MAIN and origin.file is None and origin.parcel is None:
+        return "it was defined in an interactive session and not registered there, so no other process finds it; put it into a file"
     return None
 
 
@@ -295,10 +301,12 @@ class Judge:
         key = point.values
         if key not in self._expected:
             begun = time.perf_counter()
+            require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
+                           "smaller sizes, or dims in their place: a dim is compared at small sizes")
             try:
                 inputs = point_inputs(signature.graph, point)
                 self._expected[key] = dict(interpret(signature.graph, inputs, dims=point.binding).outputs)
-            except InputError:
+            except (InputError, OutOfMemory):
                 raise
             except (TensorGraphsError, ValueError, IndexError) as e:
                 log.debug("%s has no value at %s: %s", signature.title(), point, e)
@@ -442,7 +450,8 @@ class Judge:
                 hear(number, self._ask(each.kernel, each.signature, self._shown(each), None))
         for part in range(MOST_ROUNDS * parts if several else 1):
             for number, each in enumerate(asked):
-                if each.time_at is None or number in verdicts or (part >= parts and found_quiet(_timed(hearings[number])) >= parts):
+                if each.time_at is None or number in verdicts or (
+                        part >= parts and (not waits_for_quiet() or found_quiet(_timed(hearings[number])) >= parts)):
                     continue
                 if part and time.perf_counter() >= until:
                     break
@@ -488,12 +497,15 @@ class Judge:
 
     def _heard(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> Verdict | _Hearing:
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
-               "modules": [module_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv)}
+               "origins": [origin_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv)}
         hearing = _Hearing(self, signature, shown, timing)
         self.worker.imports = imports_of(kernel.backend)
         try:
-            reply = self.worker.run(job, hearing, self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}",
-                                    hearing.forget)
+            limit, what = self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}"
+            reply = self.worker.run(job, hearing, limit, what, hearing.forget)
+            if reply.status == "OTHER" and not hearing.loaded:      # it may have imported the module before that was reloaded here
+                self.worker.kill()
+                reply = self.worker.run(job, hearing, limit, what, hearing.forget)
             if reply.status != "RAN":
                 return self._not_run(kernel, reply, hearing)
             hearing.end()
@@ -538,7 +550,7 @@ class Judge:
         key = kernel.identity, signature.key
         if key not in self._prepared:
             job = {"kind": "declared", "graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity,
-                   "modules": [module_of(kernel)]}
+                   "origins": [origin_of(kernel)]}
             hearing = _Hearing(self, signature, (), None)
             self.worker.imports = imports_of(kernel.backend)
             reply = self.worker.run(job, hearing, self.limit(signature, (), None), f"{kernel.name} on {signature.title()}",
@@ -861,7 +873,7 @@ def _ours(kernel: Kernel) -> bool:
 
 def _edited(kernel: Kernel) -> bool:
     """Whether the files of a kernel hold something else than this process has read: then it is another one in a worker."""
-    file = module_of(kernel)[1]
+    file = origin_of(kernel).file
     try:
         return kernel.code.changed() is not None or file is None or kernel.source not in Path(file).read_text(errors="replace")
     except OSError:
@@ -896,6 +908,12 @@ def _at(signature: Signature, binding: Mapping[str, int]) -> tuple[tuple[str, in
     return tuple(sorted((n, int(binding[n])) for n in signature.dim_names))
 
 
+def _held_by_oracle(signature: Signature, point: Point) -> int:
+    """Bytes of the inputs and outputs at a point, each as it is and in float64: the least that the oracle holds at once."""
+    types = [node.type.at(point.binding) for node in (*signature.graph.inputs.values(), *signature.graph.outputs.values())]
+    return sum(int(t.size()) * (t.dtype.itemsize + 8) for t in types)
+
+
 def _big(signature: Signature, binding: Mapping[str, int]) -> bool:
     return not _within(signature, binding, BIG_WORK, BIG_TRAFFIC)
 
@@ -909,13 +927,6 @@ def _bound(signature: Signature, binding: Mapping[str, int]) -> Kind:
 def _within(signature: Signature, binding: Mapping[str, int], flops: float, traffic: float) -> bool:
     moved, arithmetic = work(signature, _at(signature, binding))
     return arithmetic <= flops and moved <= traffic
-
-
-def module_of(kernel: Kernel) -> tuple[str, str | None]:
-    """What a worker imports to know a kernel: the module's name and its file."""
-    module = sys.modules.get(kernel.module)
-    file = getattr(module, "__file__", None)
-    return kernel.module, file if type(file) is str else None
 
 
 def verify_all(judge: Judge, pairs: Sequence[tuple[Kernel, Signature, Mapping[str, int]]]) -> None:

@@ -16,7 +16,7 @@ from tensor_graphs.paths.path import Path, expanded_roots
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.clock import now, others_running, switches
 from tensor_graphs.profiling.inputs import make_inputs
-from tensor_graphs.profiling.reference_stream import QUIET, level_of, reference_stream
+from tensor_graphs.profiling.reference_stream import QUIET, level_of, reference_stream, waits_for_quiet
 from tensor_graphs.profiling.single import plain_plan, plan_along
 from tensor_graphs.profiling.turns import settle
 from tensor_graphs.runtime.compiled_graph import bind
@@ -54,7 +54,8 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
     whole: list[list[float]] = [[] for _ in plans]
     around: list[list[tuple[float, bool]]] = [[] for _ in plans]
     reference = reference_stream("arithmetic", False)               # it leaves the caches as a path's last step left them
-    while len(taken[-1]) < job["runs"] or (len(taken[-1]) < 2 * job["runs"] and any(len(q) < FEW_QUIET for q in quiet(around))):
+    while len(taken[-1]) < job["runs"] or (waits_for_quiet() and len(taken[-1]) < 2 * job["runs"] and any(
+            len(q) < FEW_QUIET for q in quiet(around))):
         for i, (c, session, samples, spent) in enumerate(zip(compiled, sessions, taken, whole, strict=True)):
             settle()
             for run in range(TURN):

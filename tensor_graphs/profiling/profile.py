@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
@@ -36,7 +36,7 @@ TRIES = 2
 PER_KERNEL = 0.25
 """seconds of timed runs for one kernel, unless somebody says otherwise"""
 
-SEVERAL, LEAST_EACH = 20, 0.05
+SEVERAL, LEAST_EACH = 40, 0.05
 """a budget is shared by so many questions at least, as long as each then has so many seconds"""
 
 
@@ -51,29 +51,6 @@ class Question:
     worth: float
     given: Given = ()
     again: str = ""
-
-
-@dataclass
-class ProfileReport:
-    """What one profiling run did. statuses: number of questions per status; left: questions that the budget left open."""
-
-    measured: int = 0
-    again: int = 0
-    """of all that were asked, those that had a row already"""
-    already_known: int = 0
-    failed: int = 0
-    left: int = 0
-    seconds: float = 0.0
-    statuses: dict[str, int] = field(default_factory=dict)
-    interrupted: bool = False
-    deployed: int = 0
-    """steps that were measured in their places in whole paths"""
-    unused: tuple[str, ...] = ()
-    """inputs whose values were given, and that no measured op reads directly"""
-    device_seconds: float = 0.0
-    """of `seconds`, what went into the constants of the device, which are measured once a month; 0 when they were known"""
-    search_seconds: float = 0.0
-    """of `seconds`, what went into finding what to measure and into starting the worker; neither is of the budget"""
 
 
 def question_key(q: Question) -> tuple[str, str]:
@@ -105,13 +82,14 @@ def unanswered(database: Database, questions: Sequence[Question], verifier: str,
 
 
 def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_kernel: float | None = None,
-           at_least: int = 0) -> Iterator[tuple[Question, str]]:
+           at_least: int = 0, unless: Callable[[Question], bool] | None = None) -> Iterator[tuple[Question, str]]:
     """Measure question after question until the budget (seconds) is spent and `at_least` so many are answered.
 
     Yields each with its status as soon as it is stored. Where the kernels are measured in several processes, those of one signature
     take turns; when the budget is spent meanwhile, each of them has been measured in one process at least.
 
     per_kernel: seconds of timed runs for each; by default PER_KERNEL, or less of a budget that would go into a few questions.
+    unless: says of a question that has come to its turn that it is no longer asked; it is then not yielded.
     Every time is stored beside the plain path's time of the same run, where there is a plain path.
     """
     started = time.perf_counter()
@@ -136,8 +114,8 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
         group, rest = groups[0][:count], groups[0][count:]
         groups[:1] = [rest] if rest else []
         done += len(group)
-        todo = [q for q in group if _pair(q) not in refuted]
         yield from ((q, "REFUTED") for q in group if _pair(q) in refuted)
+        todo = [q for q in group if _pair(q) not in refuted and not (unless is not None and unless(q))]
         new = [_pair(q) not in verified for q in todo]
         asked = [Asked(q.kernel, q.signature, q.binding, q.binding, fresh, q.given) for q, fresh in zip(todo, new, strict=True)]
         verdicts = judge.examine_in_turns(asked, budget=each, until=started + budget)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tensor_graphs.kernels.kernel import KernelError
-from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, kernel_named, matching, why_missing
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, by_op, kernel_named, matching, why_missing
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.profiling.descriptors import InputError, given_of
 from tensor_graphs.profiling.judge import VERIFIER, Judge, environment_of
@@ -67,7 +67,7 @@ def question_of(database: Database, item: QueueItem) -> Question:
     kernel = kernel_named(item.implementation.name)
     if kernel.identity != item.implementation.source_hash:
         raise Obsolete(f"{kernel.name} has another source than the one asked for")
-    if not matching(signature.spec, {kernel.op: [kernel]}):
+    if not matching(signature.spec, by_op([kernel])):
         raise Obsolete(f"{kernel.name} does not accept {signature.title()}")
     axes = {n: v for n, v in item.workload.axes.items() if n != FIXED or signature.dim_names}
     return Question(kernel, signature, signature.binding(axes), item.priority, given_of(item.workload.inputs))

@@ -12,6 +12,7 @@ those, all count.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal
@@ -38,6 +39,15 @@ STILL = 1.15
 
 FEW_QUIET = 8
 """runs: fewer than these say nothing"""
+
+SHARED = "TENSOR_GRAPHS_SHARED_MACHINE"
+"""set to 1 where other programs never rest (a machine for tests, a server): nothing waits for a quiet moment there, and rows do not
+say whether they had one. A variable of the environment, as commands and workers inherit it"""
+
+
+def waits_for_quiet() -> bool:
+    """Whether measurements wait for moments in which nothing else works."""
+    return os.environ.get(SHARED, "0") in ("", "0")
 
 LEVEL = 0.1
 """the share of its times that lie below the reference's level"""

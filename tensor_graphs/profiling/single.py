@@ -61,12 +61,19 @@ def views_graph(graph: Graph, form: Form = "views", axis: int = 0, left: Collect
     """The same op on operands that are windows of its inputs, as a plan hands them over; `left` are operands as they are.
 
     views: axes in the other order, a single axis backwards. windows: of arrays with more on each side. strided: every other
-    element. backwards: along an axis. repeated: with stride 0 along an axis. Inputs keep their names; `as_stored` makes arrays.
+    element. backwards: along an axis. repeated: with stride 0 along an axis. uniform: the operand of this number is one number for
+    all elements. Inputs keep their names; `as_stored` makes arrays.
     """
     (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
-    by_input = {i: i if name in left else _window(name, i, form, axis) for name, i in graph.inputs.items()}
+    by_input = {i: i if name in _as_they_are(graph, form, axis, left) else _window(name, i, form, axis)
+                for name, i in graph.inputs.items()}
     again = apply(node.op, [by_input[i] for i in node.inputs], node.attrs)
     return make_graph({name: leaves.item(again, k) for k, name in enumerate(graph.outputs)})
+
+
+def _as_they_are(graph: Graph, form: Form, axis: int, left: Collection[str]) -> set[str]:
+    """The operands that are no windows in this form."""
+    return {*left, *(n for i, n in enumerate(graph.inputs) if form == "uniform" and i != axis)}
 
 
 def _window(name: str, x: Node, form: Form, axis: int) -> Node:
@@ -84,6 +91,8 @@ def _window(name: str, x: Node, form: Form, axis: int) -> Node:
         return reshape(cut(stored(*shape, 2), [*((0, s, 1) for s in shape), (0, 1, 1)]), shape)
     if form in ("backwards", "views") and rank > axis and _some(x, axis):
         return stored(*shape)[(*[slice(None)] * axis, slice(None, None, -1))]
+    if form == "uniform":
+        return expand(stored(*[1] * rank), shape)
     if form == "repeated" and rank > axis:
         return expand(stored(*shape[:axis], 1, *shape[axis + 1:]), shape)
     return stored(*shape)
@@ -101,7 +110,8 @@ def _some(x: Node, axis: int) -> bool:
 def as_stored(graph: Graph, arrays: Mapping[str, np.ndarray], form: Form = "views", axis: int = 0,
               left: Collection[str] = ()) -> dict[str, np.ndarray]:
     """The arrays whose windows in `views_graph(graph, …)` hold these values; what lies around them is NaN, or all ones."""
-    return {n: a if n in left else np.ascontiguousarray(_stored(graph.inputs[n], a, form, axis)) for n, a in arrays.items()}
+    kept = _as_they_are(graph, form, axis, left)
+    return {n: a if n in kept else np.ascontiguousarray(_stored(graph.inputs[n], a, form, axis)) for n, a in arrays.items()}
 
 
 def _stored(x: Node, a: np.ndarray, form: Form, axis: int) -> np.ndarray:
@@ -118,6 +128,8 @@ def _stored(x: Node, a: np.ndarray, form: Form, axis: int) -> np.ndarray:
         return around
     if form in ("backwards", "views") and rank > axis and _some(x, axis):
         return np.flip(a, axis)
+    if form == "uniform":
+        return a.reshape(-1)[:1].reshape([1] * rank) if a.size else np.zeros([1] * rank, a.dtype)
     if form == "repeated" and rank > axis:
         return a.take([0], axis=axis) if a.shape[axis] else np.zeros((*a.shape[:axis], 1, *a.shape[axis + 1:]), a.dtype)
     return a

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from tensor_graphs.profiling.blocks import WARM_UP, Block
-from tensor_graphs.profiling.reference_stream import FEW_QUIET, QUIET, STILL, level_of
+from tensor_graphs.profiling.reference_stream import FEW_QUIET, QUIET, STILL, level_of, waits_for_quiet
 from tensor_graphs.profiling.replies import Name
 from tensor_graphs.profiling.samples import drifting, thinned
 
@@ -59,7 +59,8 @@ def weigh(workers: Workers) -> Weighed:
         "cold": drifting(counting["cold"], _seconds).to_json(1e3),
         "hot": {**drifting(counting["hot"], _seconds).to_json(1e3), "samples": [s * 1e3 for s in hot]},
         "reference": drifting(counting["cold"], _reference).to_json(1e3),
-        "over_reference": {**drifting(stillest, _over_quiet if quiet else _over).to_json(), "quiet": quiet},
+        "over_reference": {**drifting(stillest, _over_quiet if quiet else _over).to_json(),
+                           "quiet": quiet if waits_for_quiet() else None},
         "wall": {"seconds": sum(b.wall for b in blocks), "counted": sum(b.counted for b in blocks),
                  "runs": sum(len(b.calls) for b in blocks), "processes": len(workers)}})
 

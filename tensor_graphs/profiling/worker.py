@@ -8,12 +8,11 @@ outputs go into a file in a folder that the judge names. The candidate's own pri
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import random
 import signal
 import socket
-import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,54 +21,36 @@ from typing import TYPE_CHECKING, Any
 from tensor_graphs.profiling.protocol import KEY_BYTES, Channel
 
 if TYPE_CHECKING:
+    from tensor_graphs.profiling.origin import Origin
     from tensor_graphs.profiling.tampering import Watch
 
-MAIN = "__main__"
 INSIDE = "TENSOR_GRAPHS_WORKER"
 """set in the worker's environment: a candidate's module may not start another one"""
 
 LONGEST_LOG = 8000
-"""characters of a traceback, the end of it"""
+"""characters of what was raised, and of a traceback the end of it"""
+
+LONGEST_REASON = 400
+"""characters of the message in its first line"""
+
+HEADER = "Traceback (most recent call last):"
 
 HIGHEST = 900
 """file descriptors below this are always allowed"""
 
 
-def load_module(name: str, file: str | None) -> None:
-    """Import what registers a kernel: by name, or from its file when the name is not importable here.
-
-    A script that was started by hand is called __main__ there and __tensor_graphs_main__ here, so that what it guards does not run.
-    """
-    alias = "__tensor_graphs_main__" if name == MAIN else name
-    if alias in sys.modules:
-        return
-    if name != MAIN:
-        try:
-            importlib.import_module(name)
-            return
-        except ImportError:
-            if file is None:
-                raise
-    if file is None:
-        raise ImportError("the kernel was defined in an interactive session; put it into a file")
-    spec = importlib.util.spec_from_file_location(alias, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[alias] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[alias]
-        raise
-
-
 def preload(names: Sequence[str] = ()) -> None:
-    """Import what every job needs and no candidate brings, and libraries that take long to import."""
+    """Import what every job needs and no candidate brings, and libraries that take long to import.
+
+    The kernels of numpy are declared here too, and their modules' texts read: they are the baselines, and reading them takes a
+    process as long as a short job does. Nothing runs a kernel here.
+    """
     from tensor_graphs.kernels import registry
     from tensor_graphs.language import text
     from tensor_graphs.profiling import bench, process_state, tampering
 
     assert all((registry, text, bench, process_state, tampering))
+    assert all(kernel.identity for kernel in {k.module: k for k in registry.load_backend("numpy")}.values())
     for name in names:
         with suppress(Exception):                                   # the kernel that imports it will say what is wrong
             importlib.import_module(name)
@@ -83,13 +64,14 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.profiling.bench import Bench
+    from tensor_graphs.profiling.origin import load
     from tensor_graphs.profiling.process_state import StateGuard, deployed, floating_point
     from tensor_graphs.profiling.single import plain_plan, prepared_names
     from tensor_graphs.runtime.compiled_graph import bind
 
     before = floating_point()
-    for name, file in job["modules"]:
-        load_module(name, file)
+    for origin in job["origins"]:
+        load(origin)
     if job.get("threads"):
         from tensor_graphs.runtime.threads import set_threads
 
@@ -145,7 +127,7 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
         reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
     except BaseException as e:                                      # SystemExit and KeyboardInterrupt of a candidate too
         compiling = isinstance(e, ToolchainError)
-        reply = {"status": "COMPILE_ERROR" if compiling else "RUNTIME_ERROR", "log": _words_of(e)}
+        reply = {"status": "COMPILE_ERROR" if compiling else "RUNTIME_ERROR", "log": words_of(e, job["origins"])}
     signal.setitimer(signal.ITIMER_REAL, 0)
     if _file(outputs) != file:
         return {"status": "RUNTIME_ERROR", "log": "the kernel closed or replaced the file of its outputs", "spoiled": True}
@@ -154,13 +136,37 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
     return {"status": "RUNTIME_ERROR", "log": str(ReplacedError(names)), "spoiled": True} if names else reply
 
 
-def _words_of(error: BaseException) -> str:
-    """The traceback of an exception whose class is a candidate's, and may raise whatever it is asked."""
+def words_of(error: BaseException, origins: Sequence[Origin] = ()) -> str:
+    """What was raised, and where in a candidate's file, in the first line (`queries.reason_of`); then the traceback.
+
+    The class of the exception is a candidate's, and may raise whatever it is asked. origins: of the kernels that were run.
+    """
     try:
-        return "".join(map(str, traceback.format_exception(error)))[-LONGEST_LOG:]
+        text = "".join(map(str, traceback.format_exception(error)))
+        where, said = _place_of(error, origins), str(traceback.format_exception_only(error)[0]).partition("\n")[0].rstrip()
+        first = f"{said[:LONGEST_REASON]} at {where}\n" if where else ""
+        room = LONGEST_LOG - len(first)
+        return first + (text if len(text) <= room else f"{HEADER}\n{text[len(HEADER) + 1 - room:]}")
     except BaseException as e:
         name = type.__getattribute__(type(error), "__name__")
         return f"{str.__str__(name)}, which raises {type.__getattribute__(type(e), '__name__')} when it is to be described"
+
+
+def _place_of(error: BaseException, origins: Sequence[Origin]) -> str:
+    """`my.py:12 in my_softmax`: the innermost line that ran in the file that declares the kernel, or else in a file that is of no
+    library; "" where there is none."""
+    steps = traceback.walk_tb(error.__traceback__)
+    frames = [(_real(frame.f_code.co_filename), line, frame.f_code.co_name) for frame, line in steps]
+    own = {_real(origin.file) for origin in origins if origin.file is not None}
+    folders = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), os.path.dirname(os.path.dirname(__file__)))
+    libraries = ("<frozen ", *(_real(folder) + os.sep for folder in folders))
+    inside = [each for each in frames if each[0] in own] or [each for each in frames if not each[0].startswith(libraries)]
+    return "{}:{} in {}".format(os.path.basename(inside[-1][0]), *inside[-1][1:]) if inside else ""
+
+
+def _real(file: str) -> str:
+    """A file by its real name; what is no file, like <stdin>, as it is."""
+    return file if file.startswith("<") else os.path.realpath(file)
 
 
 def _file(descriptor: int) -> tuple[int, int] | None:

@@ -29,6 +29,7 @@ from tensor_graphs.profiling import process_tree
 from tensor_graphs.profiling.protocol import KEY_BYTES, Channel, Forged
 from tensor_graphs.profiling.replies import Mark, Reply, SaidError, clean, parse
 from tensor_graphs.profiling.worker import INSIDE
+from tensor_graphs.records.connection import VARIABLE as DATABASE
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +52,13 @@ LAST_BYTES = 4000
 """of what a worker has printed"""
 
 SILENT_SECONDS = 15.0
-"""after so long a wait it is said for whom"""
+"""after so long a wait, and half of the time after which a kernel counts as hanging, a warning says what is waited for"""
 
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """signals by which people and systems end a process, so that it need not have died of what it did"""
 
-DATABASE_VARIABLE = "TENSOR_GRAPHS_DB"
 DATA_VARIABLE = "XDG_DATA_HOME"
-"""where a database would be looked for: the worker is told of none, and of an empty folder"""
+"""where a database would be looked for: the worker gets an empty folder, and the variable that names a database is removed"""
 
 OnMark = Callable[[Mark, float], dict[str, Any] | None]
 """(what the worker says in the middle of a job, when it was heard on time.perf_counter's clock) -> what is answered, if anything"""
@@ -113,8 +113,8 @@ class WorkerProcess:
         One that ends (killed, say) before it is ready is started once more.
         """
         if INSIDE in os.environ:
-            raise JudgeError("a worker may not start another worker\n  fix: in the file that defines the kernel, compile and "
-                             "profile under `if __name__ == \"__main__\":` only")
+            raise JudgeError("the file that defines the kernel compiles or profiles while it is imported, and a worker may not "
+                             "start another: put that under `if __name__ == \"__main__\":`")
         environment = self._scrubbed()
         self.starts += 1
         log.debug(STARTED)
@@ -162,7 +162,7 @@ class WorkerProcess:
             self.folder = _folder()
             nowhere = Path(self.folder.name, "data")
             nowhere.mkdir()
-        kept = {name: value for name, value in os.environ.items() if name != DATABASE_VARIABLE}
+        kept = {name: value for name, value in os.environ.items() if name != DATABASE}
         return {**kept, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path), DATA_VARIABLE: str(nowhere)}
 
     def _start_supervisor(self, environment: dict[str, str], theirs: socket.socket) -> None:
@@ -426,7 +426,7 @@ def _await(sock: socket.socket, process: int, seconds: float, say: Callable[[flo
             raise Stopped
         if waited >= seconds:
             raise TimeoutError(f"no answer within {seconds:.0f} s")
-        if say is not None and waited >= SILENT_SECONDS and not said:
+        if say is not None and waited >= max(SILENT_SECONDS, seconds / 2) and not said:
             said = True
             say(waited)
 

@@ -33,20 +33,27 @@ from tensor_graphs.records.errors import (
 )
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+VARIABLE = "TENSOR_GRAPHS_DB"
+"""names the database, by path or URL, where no argument does: of the command line and of the Python API alike"""
 ADVISORY_LOCK = 0x7467_7265_6373  # PostgreSQL: one migration at a time; the number only has to be ours
 
 
 def default_path() -> Path:
-    """Where the database lives unless told otherwise: benchmarks.db in the user's data folder."""
+    """Where the database is unless an argument or TENSOR_GRAPHS_DB says otherwise: benchmarks.db in the user's data folder."""
     import platformdirs
 
     return Path(platformdirs.user_data_dir("tensor_graphs")) / "benchmarks.db"
 
 
+def default_target() -> str | Path:
+    """What `open_database()` opens: what TENSOR_GRAPHS_DB names, else `default_path()`. The variable is read at every call."""
+    return os.environ.get(VARIABLE) or default_path()
+
+
 def parse_target(target: str | Path | None) -> sa.URL:
     """The URL of what `open_database` was given. Raises UnsupportedDatabase for a scheme that is not one of ours."""
     if target is None:
-        target = default_path()
+        target = default_target()
     text = str(target)
     if text == ":memory:":
         return sa.URL.create("sqlite")
@@ -81,6 +88,10 @@ def prepare_file(path: Path, *, create: bool = True) -> None:
     if path.is_dir():
         raise DatabasePathError(
             f"{path} is a folder, and the database is a file\n  fix: name a file in it, e.g. {path / 'benchmarks.db'}"
+        )
+    if path.exists() and not path.is_file():
+        raise DatabasePathError(
+            f"{path} is a device or a pipe, and the database is a regular file\n  fix: name a file on a local disk"
         )
     if not create:
         if not path.exists():
@@ -239,6 +250,19 @@ def stored_revision(connection: Connection, location: str) -> str | None:
             )
         return None
     return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+
+
+def create_schema(connection: Connection) -> None:
+    """Write the newest schema into an empty database, on a connection that holds the write lock.
+
+    From the models, and without Alembic: its import and the migrations take as long as all else that a first use does. A test
+    holds what the migrations make to the same.
+    """
+    schema.Base.metadata.create_all(connection, checkfirst=False)
+    connection.exec_driver_sql(
+        "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+    )
+    connection.exec_driver_sql(f"INSERT INTO alembic_version (version_num) VALUES ('{schema.REVISION}')")
 
 
 def upgrade(connection: Connection, found: str | None, location: str) -> None:

@@ -29,6 +29,7 @@ from tensor_graphs.records import schema
 from tensor_graphs.records.connection import (
     ADVISORY_LOCK,
     connect,
+    create_schema,
     enter_wal,
     explain,
     no_database,
@@ -49,6 +50,7 @@ from tensor_graphs.records.rows import (
     TraceRecord,
     WorkloadRecord,
 )
+from tensor_graphs.records.wrong_values import wrong_values
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,8 @@ def open_database(
 ) -> Database:
     """Open the benchmark database; create it, or migrate it to this version's schema, when needed.
 
-    target: a path, ":memory:", a URL (sqlite:///…, postgresql+psycopg://…), or None for `default_path()`.
+    target: a path, ":memory:", a URL (sqlite:///…, postgresql+psycopg://…), or None for `default_target()`
+    (TENSOR_GRAPHS_DB, else the user's data folder).
     create=False: for a question about what is there, so that a mistyped path makes no empty database.
     Safe when several processes do it at once. Raises DatabasePathError, UnsupportedDatabase, CorruptDatabase,
     SchemaMismatch, DatabaseReadOnly, DatabaseBusy.
@@ -121,7 +124,7 @@ def _same_file(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
     except OSError:  # one of them is not there
-        return one.resolve() == other.resolve()
+        return os.path.realpath(one) == os.path.realpath(other)  # `resolve` raises for a link to itself
 
 
 class Database:
@@ -197,7 +200,24 @@ class Database:
                     raise explain(self.location, error.orig, error) from error
                 if isinstance(error, sqlite3.Error):
                     raise explain(self.location, error, error) from error
+                if isinstance(error, OverflowError) and "SQLite" in str(error):
+                    raise InvalidRecord(f"{self.location} holds numbers of 64 bits, and one beyond them was asked for or given\n"
+                                        "  fix: a smaller number") from error
+                if isinstance(error, schema.DamagedValue):
+                    raise CorruptDatabase(self._damaged(self._wrong_value() or str(error))) from error
+                if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)) and (wrong := self._wrong_value()):
+                    raise CorruptDatabase(self._damaged(wrong)) from error
                 raise
+
+    def _damaged(self, what: str) -> str:
+        return (f"{self.location} is damaged: {what}\n"
+                "  fix: `tg db check` looks for more; tg db export and import carry what can be read to a new file")
+
+    def _wrong_value(self) -> str | None:
+        """The first value that its column cannot hold, if there is one: asked when what was read made no sense."""
+        with contextlib.suppress(exc.SQLAlchemyError, sqlite3.Error), self.engine.connect() as connection:
+            return next(wrong_values(connection), None)
+        return None
 
     def _forget(self) -> None:
         self._ids.clear()
@@ -223,7 +243,10 @@ class Database:
             found = stored_revision(connection, self.location)  # again: another process may have come first
             if found == schema.REVISION:
                 return
-            upgrade(connection, found, self.location)
+            if found is None:
+                create_schema(connection)
+            else:
+                upgrade(connection, found, self.location)
         log.info("%s: schema %s -> %s", self.location, found or "(new)", schema.REVISION)
 
     # -- what a trace refers to --------------------------------------------------------------------------------------
@@ -492,6 +515,10 @@ class Database:
                 yield f"reference: row {row} of {table} points to a row of {parent} that is not there"
 
     def _row_damage(self, connection: Connection) -> Iterator[str]:
+        mistyped = list(wrong_values(connection))
+        if mistyped:  # and what else is asked of the rows could not be answered
+            yield from mistyped
+            return
         trace, source = schema.BenchmarkTrace, schema.ImplementationSource
         length = "json_array_length(samples_ms)"
         if self.is_sqlite:

@@ -38,6 +38,7 @@ from tensor_graphs.records.connection import explain
 from tensor_graphs.records.database import BESIDE, Database, latest_timestamp, open_database, text_hash
 from tensor_graphs.records.errors import ExportError, InvalidRecord, SchemaMismatch
 from tensor_graphs.records.rows import ImplementationRecord
+from tensor_graphs.regular_file import open_regular
 
 FORMAT = "tensor_graphs benchmark database"
 VERSION = 1
@@ -45,6 +46,8 @@ VERSION = 1
 
 TEXT_SUFFIXES = (".jsonl.gz", ".jsonl")
 FILE_SUFFIXES = (".sqlite", ".db")
+MOST_LINE = 1 << 28
+"""bytes of a line of text: a damaged archive may unpack to one that no memory holds"""
 CHUNK = 500
 """rows looked up and stored together"""
 
@@ -281,14 +284,14 @@ def import_file(
     contradicts what is stored here.
     """
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             beginning = opened.read(16)
     except OSError as error:
         raise ExportError(f"{file} cannot be read: {error.strerror}\n  fix: name a file that `tg db export` wrote") from error
     if beginning == b"SQLite format 3\0":
         return _import_copy(database, file, on_step, installed)
     with contextlib.ExitStack() as stack:
-        lines: Any = stack.enter_context(file.open("rb"))
+        lines: Any = stack.enter_context(open_regular(file))
         if beginning[:2] == b"\x1f\x8b":
             lines = stack.enter_context(gzip.GzipFile(fileobj=lines))
         reader = _TextReader(file, lines)
@@ -384,7 +387,7 @@ class _TextReader:
     def _read(self) -> bytes:
         self._number += 1
         try:
-            return self._lines.readline()
+            return self._lines.readline(MOST_LINE)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise self._wrong("is where it is cut or damaged") from error
 
@@ -394,7 +397,7 @@ class _TextReader:
             raise self._wrong("is where it is cut")
         try:
             return json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._wrong("is no JSON") from error
 
     def _wrong(self, what: str) -> ExportError:
@@ -410,7 +413,8 @@ class _TextReader:
                 if self._read():  # this also compares the checksum at the end of a compressed file
                     raise self._wrong("stands behind the end")
                 return
-            if not (isinstance(found, list) and len(found) == 2 and isinstance(found[1], dict) and found[0] in _READERS):
+            if not (isinstance(found, list) and len(found) == 2 and isinstance(found[0], str) and isinstance(found[1], dict)
+                    and found[0] in _READERS):
                 raise self._wrong("is no row of a table that this version knows")
             count += 1
             yield found[0], self._row(found[0], found[1])
@@ -444,7 +448,11 @@ def _reader(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any]:
         return float
     if isinstance(kind, sa.JSON):
         return lambda value: value
-    wanted = bool if isinstance(kind, sa.Boolean) else int if isinstance(kind, sa.Integer) else str
+    wanted: type = str
+    if isinstance(kind, schema.JsonObject):
+        wanted = kind.kind
+    elif isinstance(kind, (sa.Boolean, sa.Integer)):
+        wanted = bool if isinstance(kind, sa.Boolean) else int
 
     def same(value: Any) -> Any:
         if type(value) is not wanted:

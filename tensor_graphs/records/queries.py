@@ -28,11 +28,12 @@ from sqlalchemy.orm import aliased
 
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.records.database import Database, decompress_log, environment_key, untrusted
-from tensor_graphs.records.errors import MissingRecord
+from tensor_graphs.records.errors import CorruptDatabase, MissingRecord
 from tensor_graphs.records.rows import REFUTING, DeviceConstant, SourceRecord, TraceKind, WorkloadRecord
 from tensor_graphs.records.schema import (
     BenchmarkTrace,
     CanonicalGraph,
+    DamagedValue,
     DeviceConstantRow,
     EnvironmentRow,
     Implementation,
@@ -42,6 +43,7 @@ from tensor_graphs.records.schema import (
 )
 
 _Group = tuple[int, str, str]  # environment row, source hash, workload key
+_NUMBERS = frozenset((float, int, type(None)))
 _COMPARED = ("PASSED", "INCORRECT_NUMERICAL")  # the candidate ran to its end and its output was compared
 
 AGREE = 1.25
@@ -305,7 +307,7 @@ def history(
             newest.extend((row[0], row[1]) for row in connection.execute(select))
         ids = [each for _, each in sorted(newest, reverse=True)[:limit]]
         rows = _rows(connection, ids, {})
-    return tuple(rows[each] for each in ids)
+    return tuple(_present(database, rows, ids))
 
 
 def conditions_of(database: Database, *trace_ids: int) -> dict[int, dict[str, Any]]:
@@ -356,16 +358,73 @@ def circumstances(database: Database, *trace_ids: int) -> dict[int, tuple[dateti
     return found
 
 
+def in_busy_times(database: Database, *trace_ids: int, seconds: float) -> frozenset[int]:
+    """Those of these times that were stored within so many seconds of a row of the same machine that says that something disturbed
+    it, as were all rows of the same implementation, workload, environment and kind that agree with them.
+
+    Looks at the NEARBY rows before and behind each, whose ids are about in the order of time.
+    """
+    trace, other = BenchmarkTrace, aliased(BenchmarkTrace)
+    when = sa.select(trace.id, trace.timestamp, EnvironmentRow.hardware_name).join(EnvironmentRow)
+    disturbed = when.where(sa.or_(trace.conditions["quiet"].as_boolean().is_(False),
+                                  trace.conditions["over_reference"]["quiet"].as_boolean().is_(False)))
+    same = (trace.implementation_id == other.implementation_id, trace.workload_id == other.workload_id,
+            trace.environment_id == other.environment_id, trace.kind == other.kind, trace.verifier == other.verifier)
+    agrees = other.median_ms.between(trace.median_ms / AGREE, trace.median_ms * AGREE)
+    alike = sa.select(trace.id, other.id).join(other, sa.and_(*same, other.status == "PASSED", agrees))
+    with database.reading() as connection:
+        def beside(ids: Iterable[int]) -> set[int]:
+            rows = list(_of(connection, when, ids))
+            around: dict[str, set[datetime]] = {}
+            for first, last in _ranges((row[0] for row in rows), NEARBY):
+                for _, moment, machine in connection.execute(disturbed.where(trace.id.between(first, last))):
+                    around.setdefault(machine, set()).add(moment)
+            return {row for row, own, machine in rows
+                    if any(abs((own - moment).total_seconds()) <= seconds for moment in around.get(machine, ()))}
+
+        found = beside(trace_ids)
+        agreeing: dict[int, set[int]] = {}
+        for row, other_row in _of(connection, alike, found):
+            agreeing.setdefault(row, set()).add(other_row)
+        busy = found | beside(set().union(*agreeing.values()) - found)
+    return frozenset(row for row in found if agreeing.get(row, set()) <= busy)
+
+
+NEARBY = 64
+"""rows: a profile stores no more in the time within which it matters"""
+
+
+def _ranges(ids: Iterable[int], wide: int) -> list[tuple[int, int]]:
+    """From so many before each to so many behind it; what overlaps is one range.
+
+    >>> _ranges([20, 3, 5], 2)
+    [(1, 7), (18, 22)]
+    """
+    found: list[tuple[int, int]] = []
+    for each in sorted(ids):
+        first = found.pop()[0] if found and each - wide <= found[-1][1] else each - wide
+        found.append((first, each + wide))
+    return found
+
+
+def _of(connection: Connection, select: Any, trace_ids: Iterable[int]) -> Iterator[Any]:
+    """What a query over `benchmark_traces` says of these."""
+    ids = sorted(trace_ids)
+    for start in range(0, len(ids), 500):
+        yield from connection.execute(select.where(BenchmarkTrace.id.in_(ids[start : start + 500])))
+
+
 def failures(
     database: Database,
     *,
     environment: Environment | str | None = None,
     kernel: str | None = None,
+    workload: WorkloadRecord | str | None = None,
     limit: int = 100,
 ) -> tuple[Failure, ...]:
     """The traces that did not pass, the newest first, each with the line of its log that says why.
 
-    kernel: only this name's or source hash's.
+    kernel: only this name's or source hash's. workload: only on this one.
     """
     trace = BenchmarkTrace
     later = aliased(BenchmarkTrace)
@@ -381,12 +440,16 @@ def failures(
         select = select.where(_here(environment))
     if kernel is not None:
         select = select.where(trace.implementation_id.in_(_named_or_hashed(kernel)))
+    if workload is not None:
+        at = sa.select(Workload.id).where(Workload.key == _workload_key(workload)).scalar_subquery()
+        select = select.where(trace.workload_id == at)
     with database.reading() as connection:
         found = connection.execute(select.order_by(trace.timestamp.desc(), trace.id.desc()).limit(limit)).all()
         rows = _rows(connection, [row[0] for row in found], {})
+    present = _present(database, rows, (row[0] for row in found))
     return tuple(
-        Failure(rows[each], reason_of(decompress_log(log)), not superseded)
-        for each, log, superseded in found
+        Failure(evidence, reason_of(decompress_log(log)), not superseded)
+        for evidence, (_, log, superseded) in zip(present, found, strict=True)
     )
 
 
@@ -694,6 +757,8 @@ def _known(
             source = sources.get(implementation)
             if source is not None:
                 key = workloads[workload]
+                if median.__class__ not in _NUMBERS or worst.__class__ not in _NUMBERS:
+                    raise DamagedValue(f"a time or an error of benchmark_traces, about row {trace}, is no number")
                 times = agreeing = int(timed is not None)
                 if several:
                     assert median is not None and timed is not None
@@ -789,6 +854,15 @@ _EVIDENCE = (
     .join(Implementation, Implementation.id == BenchmarkTrace.implementation_id)
     .outerjoin(_target, _target.id == Implementation.recipe_graph_id)
 )  # fmt: skip
+
+
+def _present(database: Database, rows: Mapping[int, Evidence], ids: Iterable[int]) -> Iterator[Evidence]:
+    """The rows of traces that are there. Raises CorruptDatabase for one whose graph, workload or kernel is missing."""
+    for each in ids:
+        if each not in rows:
+            raise CorruptDatabase(f"{database.location} is damaged: trace {each} belongs to a row that is not there\n"
+                                  "  fix: `tg db check` lists what is missing")
+        yield rows[each]
 
 
 def _rows(

@@ -300,14 +300,14 @@ def _logsumexp(x: Any, /, dim: Any, keepdim: bool = False) -> Any:
 
 @_row("mean")
 def _mean(x: Any, /, dim: Any = None, keepdim: bool = False, dtype: DType | None = None) -> Any:
-    return c.mean(_cast(tensor(x), dtype), axes=_axes(x, dim), keepdims=keepdim)
+    return c.mean(_cast(tensor(x), dtype), _axes(x, dim), keepdims=keepdim)
 
 
 @_row("var")
 def _var(x: Any, /, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: int = 1) -> Any:
     if unbiased and correction != 0:
         refuse("a variance with Bessel's correction")
-    return c.var(tensor(x), axes=_axes(x, dim), keepdims=keepdim)
+    return c.var(tensor(x), _axes(x, dim), keepdims=keepdim)
 
 
 @_row("sum")

@@ -7,6 +7,7 @@ A change here is: edit the model, add migrations/versions/vNNNN_*.py, set REVISI
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -35,7 +36,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tensor_graphs.records.rows import IMPLEMENTATION_TYPES, NUMERIC_CLASSES, STATUSES, TRACE_KINDS
 
-REVISION = "0004"  # the newest migration; a database at this revision opens without importing Alembic
+REVISION = "0004"  # the newest migration; only a database of an older revision is opened by Alembic
 
 KEY = String(64)  # sha256, hexadecimal
 
@@ -49,7 +50,52 @@ LINE_KINDS = (*LINE_ROWS, "blank", "whole")
 ROW = BigInteger().with_variant(Integer(), "sqlite")
 
 
-class UtcDateTime(TypeDecorator[datetime]):
+class DamagedValue(Exception):
+    """A value in the file that its column cannot hold: somebody else wrote it. `Database` tells it as a CorruptDatabase."""
+
+
+class _Checked(TypeDecorator[Any]):
+    """A type whose stored values may be unreadable, as SQLite lets anything into a column."""
+
+    impl: Any = DateTime
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: Any) -> Callable[[Any], Any] | None:
+        read = super().result_processor(dialect, coltype)
+
+        def checked(value: Any) -> Any:
+            try:
+                return value if read is None else read(value)
+            except (AttributeError, RecursionError, TypeError, ValueError) as error:
+                raise DamagedValue(f"a value cannot be read: {str(value)[:80]!r}") from error
+
+        return checked
+
+
+class JsonObject(_Checked):
+    """A JSON object, as a dict."""
+
+    impl = JSON
+    cache_ok = True
+    kind: type = dict
+
+    def coerce_compared_value(self, op: Any, value: Any) -> Any:
+        return self.impl_instance.coerce_compared_value(op, value)  # what SQLAlchemy asks of a type around JSON
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        if value is not None and not isinstance(value, self.kind):
+            raise TypeError(f"a JSON {self.kind.__name__} is needed")
+        return value
+
+
+class JsonList(JsonObject):
+    """A JSON array, as a list."""
+
+    cache_ok = True
+    kind = list
+
+
+class UtcDateTime(_Checked):
     """An aware datetime, stored as UTC without zone (as text in SQLite, which sorts by time), returned aware."""
 
     impl = DateTime
@@ -76,7 +122,7 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map: ClassVar[dict[Any, Any]] = {datetime: UtcDateTime, dict[str, Any]: JSON, list[Any]: JSON}
+    type_annotation_map: ClassVar[dict[Any, Any]] = {datetime: UtcDateTime, dict[str, Any]: JsonObject, list[Any]: JsonList}
 
 
 class CanonicalGraph(Base):

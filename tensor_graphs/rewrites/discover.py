@@ -24,10 +24,11 @@ from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply
+from tensor_graphs.language.part import over
 from tensor_graphs.meaning.equality import Verdict, equal
 from tensor_graphs.meaning.fingerprint import fingerprint
 from tensor_graphs.rewrites.composites import CHOICES
-from tensor_graphs.rewrites.egraph import VIEWS
+from tensor_graphs.rewrites.cuts import Cuts, inside, is_step
 from tensor_graphs.rewrites.errors import RewriteError
 from tensor_graphs.rewrites.recognise import MARKED, with_roots
 
@@ -35,9 +36,6 @@ MOST_STEPS = 12
 """Steps of a part."""
 
 MOST_OPERANDS = 3
-
-MOST_CUTS = 160
-"""Parts that are looked at for one output."""
 
 MOST_VALUES = 24
 """Choices of attributes for one composite on one part."""
@@ -80,7 +78,7 @@ def discover(graph: Graph, names: Sequence[str] | None = None, *, most_steps: in
     search = _Search(graph, ops)
     found: list[Found] = []
     for node in reversed(graph.nodes):
-        if _is_step(node) and len(node.types) == 1 and node in search.fed:
+        if is_step(node) and len(node.types) == 1 and node in search.cuts.fed:
             here: dict[Any, Found] = {}
             for f in search.at(node, most_steps):
                 here.setdefault((f.op.name, frozenset(f.operands)), f)
@@ -91,13 +89,13 @@ def discover(graph: Graph, names: Sequence[str] | None = None, *, most_steps: in
 def replaced(graph: Graph, found: Sequence[Found]) -> Graph:
     """The graph with composites where they were found: at each node the largest, and none within another."""
     chosen: dict[Node, Found] = {}
-    inside: set[Node] = set()
+    taken: set[Node] = set()
     order = {n: i for i, n in enumerate(graph.nodes)}
     for f in sorted(found, key=lambda f: (-f.steps, -order.get(f.node, -1))):
-        part = _between(f.node, f.operands)
-        if f.node in order and not part & inside:
+        part = inside(f.node, f.operands)
+        if f.node in order and not part & taken:
             chosen[f.node] = f
-            inside |= part
+            taken |= part
 
     made: dict[Node, Node] = {}
     stack = list(graph.roots)
@@ -116,49 +114,24 @@ def replaced(graph: Graph, found: Sequence[Found]) -> Graph:
     return with_roots(graph, [made[r] for r in graph.roots])
 
 
-def _is_step(node: Node) -> bool:
-    return node.op.kind in ("atomic", "composite") and node.op.name not in VIEWS
-
-
-def _between(node: Node, operands: Sequence[Node]) -> set[Node]:
-    """What is computed from the operands on the way to a node, the node included."""
-    seen: set[Node] = set()
-    stack = [node]
-    while stack:
-        n = stack.pop()
-        if n not in seen and n not in operands and n.op.kind != "leaf":
-            seen.add(n)
-            stack.extend(n.inputs)
-    return seen
-
-
 def _call(op: CompositeOp, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Graph:
     """The composite on inputs of these types. Raises LanguageError where it does not take them."""
     return make_graph(apply(op, [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)], attrs))
 
 
 class _Search:
-    """One graph, and the composites that are looked for. fed: nodes that hang on a leaf with a name."""
+    """One graph, and the composites that are looked for."""
 
     def __init__(self, graph: Graph, ops: Sequence[CompositeOp]) -> None:
-        self.ops = ops
-        self.fed: set[Node] = set()
-        self.bit = {n: 1 << i for i, n in enumerate(graph.nodes)}
-        self.below: dict[Node, int] = {}                            # what a node is made of, as bits
-        for n in graph.nodes:
-            if n.op in leaves.NAMED_LEAVES or any(i in self.fed for i in n.inputs):
-                self.fed.add(n)
-            self.below[n] = self.bit[n]
-            for i in n.inputs:
-                self.below[n] |= self.below[i]
+        self.ops, self.cuts = ops, Cuts(graph)
         self.calls: dict[Any, tuple[Graph, str] | None] = {}
         self.prints: dict[str, str | None] = {}
 
     def at(self, node: Node, most_steps: int) -> Iterator[Found]:
         """The composites whose value a node has, over any operands below it."""
-        for cut in self.cuts(node, most_steps):
-            part = _between(node, cut)
-            steps = sum(map(_is_step, part))
+        for cut in self.cuts.of(node, most_steps, MOST_OPERANDS):
+            part = inside(node, cut)
+            steps = sum(map(is_step, part))
             if steps < 2:
                 continue
             numbers = [n.attrs["value"] for p in part for n in p.inputs if n.op is leaves.CONSTANT]
@@ -176,26 +149,6 @@ class _Search:
                     verdict = equal(mine, call[0])
                     if verdict.proved:
                         yield Found(node, op, attrs, order, steps, verdict)
-
-    def cuts(self, node: Node, most_steps: int) -> Iterator[tuple[Node, ...]]:
-        """Sets of operands over which a node is a part of few steps, and from which no way leads out of the part and back."""
-        first = frozenset(i for i in node.inputs if i in self.fed)
-        seen, todo = {first}, [first]
-        while todo and len(seen) < MOST_CUTS:
-            cut = todo.pop(0)
-            part = _between(node, tuple(cut))
-            if sum(map(_is_step, part)) > most_steps:
-                continue
-            inside = sum(self.bit[n] for n in part)
-            if 0 < len(cut) <= MOST_OPERANDS and not any(self.below[o] & inside for o in cut):
-                yield tuple(sorted(cut, key=lambda o: self.bit[o]))
-            for operand in sorted(cut, key=lambda o: -self.bit[o]):
-                if operand.op.kind == "leaf" or len(operand.types) != 1 or operand.op is leaves.ITEM:
-                    continue
-                wider = (cut - {operand}) | {i for i in operand.inputs if i in self.fed}
-                if wider not in seen and len(wider) <= MOST_OPERANDS + 1:
-                    seen.add(wider)
-                    todo.append(wider)
 
     def candidates(self, types: Sequence[TensorType], node: Node,
                    numbers: Sequence[float]) -> Iterator[tuple[CompositeOp, dict[str, Any]]]:
@@ -238,11 +191,7 @@ class _Search:
 
     def alone(self, node: Node, operands: Sequence[Node]) -> Graph:
         """A part as a graph of its own, over inputs named x0, x1, …"""
-        inputs = {o: leaves.input(f"x{i}", o.shape, o.dtype) for i, o in enumerate(operands)}
-        made: dict[Node, Node] = dict(inputs)
-        for n in walk_until(node, inputs):
-            made[n] = apply(n.op, [made[i] for i in n.inputs], n.attrs) if n.inputs else n
-        return make_graph(made[node])
+        return make_graph(over(node, operands, [leaves.input(f"x{i}", o.shape, o.dtype) for i, o in enumerate(operands)]))
 
     def fingerprint(self, graph: Graph) -> str | None:
         key = graph.outputs["out"].digest
@@ -252,19 +201,3 @@ class _Search:
             except TensorGraphsError:
                 self.prints[key] = None
         return self.prints[key]
-
-
-def walk_until(node: Node, operands: Mapping[Node, Node]) -> list[Node]:
-    """What a node is made of down to the operands, which are left out, operands before users."""
-    order: list[Node] = []
-    seen = set(operands)
-    stack = [(node, False)]
-    while stack:
-        n, done = stack.pop()
-        if done:
-            order.append(n)
-        elif n not in seen:
-            seen.add(n)
-            stack.append((n, True))
-            stack.extend((i, False) for i in n.inputs)
-    return order

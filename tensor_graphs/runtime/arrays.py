@@ -98,8 +98,7 @@ def solve_dims(types: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, 
         raise RunError(f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(dims) or 'none'}")
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-            lo, hi = d.bounds(dims[name])
-            raise RunError(f"dim {name} is given as {value!r}\n  fix: a whole number from {lo} to {hi}")
+            raise RunError(f"dim {d.why_no_size(name, value, dims[name])}")
     found = {n: int(v) for n, v in given.items()}
     by_dim = {s: n for n, s in dims.items()}
     for name, t in types.items():
@@ -113,9 +112,9 @@ def solve_dims(types: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, 
     if missing:
         raise RunError(f"dim {', '.join(missing)} follows from no input\n  fix: run(…, dims={{{missing[0]!r}: …}})")
     for name, value in found.items():
-        lo, hi = d.bounds(dims[name])
-        if not lo <= value <= hi:
-            raise RunError(f"dim {name} = {value} is outside of {lo}..{hi}")
+        why = d.why_no_size(name, value, dims[name])
+        if why is not None:
+            raise RunError(f"dim {why}")
     for name, t in types.items():
         for axis, s in enumerate(t.shape):
             wanted = int(d.evaluate(s, found))

@@ -9,24 +9,67 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tensor_graphs.devices.free_memory import LARGE, require_memory
+from tensor_graphs.errors import close_to
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.conditions import conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.paths.lower import Instruction, Operand
 from tensor_graphs.paths.path import expanded
-from tensor_graphs.paths.plan import MemoryUse, Plan
+from tensor_graphs.paths.plan import MemoryUse, Plan, human
 from tensor_graphs.rewrites.widen import widened_value
+from tensor_graphs.runtime.address import address
 from tensor_graphs.runtime.arrays import as_array, as_output, solve_dims
 from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.executor import Executor, Frame, bytes_of
+from tensor_graphs.runtime.native import check
 from tensor_graphs.runtime.session import Session
+from tensor_graphs.runtime.written_rows import check_rows, given_rows
+
+WHOLE = 0x101
+"""the bits of numpy's flags that say C-contiguous and aligned"""
+
+MOST_KNOWN = 256
+"""combinations of input shapes that are remembered"""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A run that was checked: who does it, at which sizes, on which arrays (by the name of the input, of the output)."""
+
+    variant: int
+    executor: Executor
+    sizes: tuple[int, ...]
+    arrays: dict[str, np.ndarray]
+    results: dict[str, np.ndarray]
+
+    def bases(self) -> dict[int, np.ndarray]:
+        """The memory of inputs and outputs, as flat bytes, by base number."""
+        return {base: bytes_of(arrays[name]) for bases, arrays in ((self.executor.input_bases, self.arrays),
+                                                                   (self.executor.output_bases, self.results))
+                for name, base in bases.items()}
+
+    def state_bases(self, session: Session) -> dict[int, np.ndarray]:
+        return {base: session.memory[name] for name, base in self.executor.state_bases.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a run at some input shapes needs. inputs: the base of each; outputs: name, shape, dtype and base of each."""
+
+    variant: int
+    executor: Executor
+    sizes: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[tuple[str, tuple[int, ...], np.dtype[Any], int], ...]
 
 
 class CompiledGraph:
@@ -43,7 +86,9 @@ class CompiledGraph:
         self.parameters: dict[str, np.ndarray] = {}
         for name, node in self.graph.parameters.items():
             if name not in parameters:
-                raise RunError(f"parameter {name!r} ({node.type}) is not given")
+                near = close_to(name, [n for n in parameters if n not in self.graph.parameters])
+                raise RunError(f"parameter {name!r} ({node.type}) is not given"
+                               + (f"\n  fix: {near[0]!r} is given, and the graph has no such parameter" if near else ""))
             self.parameters[name] = self._checked(name, parameters[name])
         extra = sorted(set(parameters) - set(self.parameters)) if not _is_lazy(parameters) else []
         if extra:
@@ -59,7 +104,22 @@ class CompiledGraph:
         self._state_types = {n: node.type for n, node in self.graph.states.items()}
         self._conditions = conditions_of(self.graph.roots)
         self._gaps = d.compile_dims([c.gap for c in self._conditions], self.dims)
+        self.written_rows = given_rows(self.graph)
         self._allowed: tuple[int, ...] | None = None         # the sizes of the last run, at which every condition holds
+        self._plain_inputs = [(n, t.dtype.numpy) for n, t in self._input_types.items()]
+        self._known: dict[tuple[tuple[int, ...], ...], _Known] = {}
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{n} {t}" for n, t in self._input_types.items())
+        outputs = ", ".join(f"{n} {t}" for n, t in self._output_types.items())
+        held = sum(a.nbytes for a in self.parameters.values())
+        counts = [(len(self.parameters), "parameter", f" ({human(held)})"), (len(self._state_types), "state", "")]
+        rest = "".join(f"; {n} {what}{'' if n == 1 else 's'}{more}" for n, what, more in counts if n)
+        return f"<compiled graph: {inputs or 'no inputs'} -> {outputs or 'no outputs'}{rest}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its plan and its parameters, whole: they are bound again where it is read."""
+        return bind, (self.plan, self.parameters)
 
     def _checked(self, name: str, value: Any) -> np.ndarray:
         t = self.graph.parameters[name].type
@@ -82,10 +142,75 @@ class CompiledGraph:
         C-contiguous, DLPack tensors on the CPU too); the others are new arrays, or (plan.reuse_outputs) the ones of the last run
         at these sizes. An input that shares memory with an output or a state is copied first. Raises RunError before anything runs.
         """
+        if session is None and out is None and not dims and type(inputs) is dict:
+            found = self._again(inputs)
+            if found is not None:
+                return found
         return self._run({} if inputs is None else inputs, dims or {}, session, out)
 
-    def _run(self, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
-             out: Mapping[str, np.ndarray] | None, **options: Any) -> dict[str, np.ndarray]:
+    def prepared(self, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None,
+                 session: Session | None = None, out: Mapping[str, np.ndarray] | None = None) -> Prepared:
+        """A run on these very arrays, to be repeated: `prepared.run()` reads what the inputs hold by then, and writes the outputs.
+
+        The arguments are those of `run`. Inputs must lie in memory as a run reads them (right dtype, C-contiguous), and apart from
+        outputs and states; nothing is copied. Outputs that `out` does not give are new arrays, the same ones at every run.
+        Raises RunError.
+        """
+        return Prepared(self, {} if inputs is None else inputs, dims or {}, session, out)
+
+    def _again(self, inputs: dict[str, Any]) -> dict[str, np.ndarray] | None:
+        """The run of a graph in one native call, at sizes that a run has checked before; None where that is not the case."""
+        wanted = self._plain_inputs
+        if len(inputs) != len(wanted):
+            return None
+        shapes, places = [], []
+        for name, dtype in wanted:
+            array = inputs.get(name)
+            if type(array) is not np.ndarray or array.dtype is not dtype or array.flags.num & WHOLE != WHOLE:
+                return None
+            shapes.append(array.shape)
+            places.append(address(array))
+        known = self._known.get(tuple(shapes))
+        if known is None:
+            return None
+        try:
+            frame = self._frames[known.variant].pop()
+        except IndexError:
+            return None
+        try:
+            if frame.binding != known.sizes or frame.bound != known.executor.bound:
+                return None
+            bases, memory = frame.bases, frame.memory
+            for base, place in zip(known.inputs, places, strict=True):
+                bases[base], memory[base] = place, None
+            results = {}
+            for name, shape, dtype, base in known.outputs:
+                made = results[name] = np.empty(shape, dtype)
+                bases[base], memory[base] = address(made), None
+            assert frame.call is not None                           # `_note` has looked
+            check(frame.call())
+        finally:
+            self._frames[known.variant].append(frame)
+        return results
+
+    def _note(self, call: Placed) -> None:
+        """Remember that arrays of these shapes may run, for `_again`: not where outputs are so large that memory is looked at."""
+        ins, outs = call.executor.input_bases, call.executor.output_bases
+        if not call.executor.is_native or self.graph.states or self.plan.reuse_outputs or len(self._known) >= MOST_KNOWN:
+            return
+        if set(ins) != set(call.arrays) or set(outs) != set(call.results):
+            return
+        if not all(a.size for a in (*call.arrays.values(), *call.results.values())):
+            return
+        if sum(a.nbytes for a in call.results.values()) >= LARGE:
+            return
+        self._known[tuple(a.shape for a in call.arrays.values())] = _Known(
+            call.variant, call.executor, call.sizes, tuple(ins[n] for n in call.arrays),
+            tuple((n, a.shape, a.dtype, outs[n]) for n, a in call.results.items()))
+
+    def placed(self, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
+               out: Mapping[str, np.ndarray] | None) -> Placed:
+        """What a run was asked for, checked, and the arrays that it reads and writes. Raises RunError."""
         if session is not None and not isinstance(session, Session):
             raise RunError(f"session is {session!r}, a {type(session).__name__}\n  fix: session=compiled.session()")
         arrays = self._inputs(inputs)
@@ -93,41 +218,44 @@ class CompiledGraph:
         sizes = tuple(binding[n] for n in self.dims)
         if sizes != self._allowed:
             self._check_sizes(sizes)
+        if self.written_rows:
+            check_rows(self.written_rows, arrays, binding)
         if self.plan.capacity is not None:
             self.plan.check_capacity(binding)
         if self.graph.states and session is None:
-            raise RunError("the graph has states: run(…, session=compiled.session())")
+            raise RunError("the graph has states, and no session holds them\n  fix: session = compiled.session(), given to each "
+                           "run, trace, tap or profile that goes on from the last")
+        if session is not None and session.types != self._state_types:
+            session.check(self.graph)
         index = self._variant(binding)
-        executor = self.executors[index]
-        results = self._outputs(sizes, binding, out)
-        self._keep_apart(arrays, results, session, out)
-        bases: dict[int, np.ndarray] = {}
-        for name, base in executor.input_bases.items():
-            bases[base] = bytes_of(arrays[name])
-        for name, base in executor.output_bases.items():
-            bases[base] = bytes_of(results[name])
-        frame = self._take(index)
+        return Placed(index, self.executors[index], sizes, arrays, self._outputs(sizes, binding, out))
+
+    def _run(self, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
+             out: Mapping[str, np.ndarray] | None, **options: Any) -> dict[str, np.ndarray]:
+        call = self.placed(inputs, dims, session, out)
+        self._keep_apart(call.arrays, call.results, session, out)
+        if not options and not dims and out is None:
+            self._note(call)
+        bases = call.bases()
+        frame = self._take(call.variant)
         try:
             if session is None:
-                executor.run(frame, sizes, bases, **options)
+                call.executor.run(frame, call.sizes, bases, **options)
             else:
-                if session.types != self._state_types:
-                    session.check(self.graph)
                 with session.lock:
-                    for name, base in executor.state_bases.items():
-                        bases[base] = session.memory[name]
-                    executor.run(frame, sizes, bases, **options)
+                    call.executor.run(frame, call.sizes, bases | call.state_bases(session), **options)
         finally:
             with self._lock:
-                self._frames[index].append(frame)
-        return results
+                self._frames[call.variant].append(frame)
+        return call.results
 
     def _check_sizes(self, sizes: tuple[int, ...]) -> None:
         """Raise RunError when an op would leave an axis at these sizes: each is in range, but not all of them together."""
         for c, gap in zip(self._conditions, self._gaps(*sizes), strict=True):
             if gap < 0:
                 at = ", ".join(f"{n} = {s}" for n, s in zip(self.dims, sizes, strict=True))
-                raise RunError(f"{c}; here {at}\n  fix: sizes with {c.wanted}, or other bounds where the dim is made")
+                raise RunError(f"{c}\n  fix: {c.otherwise}" if d.is_static(c.gap) else
+                               f"{c}; here {at}\n  fix: sizes with {c.wanted}, or {c.otherwise}")
         self._allowed = sizes
 
     def _keep_apart(self, arrays: dict[str, np.ndarray], results: Mapping[str, np.ndarray], session: Session | None,
@@ -141,11 +269,19 @@ class CompiledGraph:
                         raise RunError(f"out[{name!r}] and out[{other!r}] share memory")
                 if session is not None and session.holds(a):
                     raise RunError(f"out[{name!r}] shares memory with a state of the session")
+            self.keep_parameters(out, written)
         for name, array in arrays.items():
             # an array that owns its memory cannot be a view of a state: those are only handed out as views
             if any(np.may_share_memory(array, w) for w in written) or (
                     session is not None and not array.flags.owndata and session.holds(array)):
                 arrays[name] = array.copy()
+
+    def keep_parameters(self, names: Iterable[str], written: Iterable[np.ndarray]) -> None:
+        """Refuse outputs that lie in a bound parameter: it is the array that `bind` was given, and the next run would read it."""
+        for name, array in zip(names, written, strict=True):
+            for parameter, held in self.parameters.items():
+                if np.may_share_memory(array, held):
+                    raise RunError(f"out[{name!r}] shares memory with the parameter {parameter!r}\n  fix: an array of its own")
 
     def _variant(self, binding: Mapping[str, int]) -> int:
         plan = self.plan
@@ -178,8 +314,11 @@ class CompiledGraph:
                     self._reused.clear()
                 found = self._reused[sizes] = self._new_outputs(binding, {})
             return dict(found)
+        if given is not None and not isinstance(given, Mapping):
+            named = ", ".join(f"{n!r}: …" for n in self._output_types)
+            raise RunError(f"outputs are given by name, this is a {type(given).__name__}\n  fix: out={{{named}}}")
         arrays: dict[str, np.ndarray] = {}
-        for name, array in (given or {}).items():
+        for name, array in ({} if given is None else given).items():
             if name not in self._output_types:
                 raise RunError(f"the graph has no output {name!r}; it has {', '.join(self._output_types)}")
             arrays[name] = as_output(name, array, self._output_types[name].at(binding))
@@ -187,9 +326,11 @@ class CompiledGraph:
 
     def _new_outputs(self, binding: Mapping[str, int], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         out = {}
-        for n, t in self._output_types.items():
-            out[n] = given[n] if n in given else np.empty(
-                tuple(int(d.evaluate(s, binding)) for s in t.shape), dtype=t.dtype.numpy)
+        types = {n: t.at(binding) for n, t in self._output_types.items() if n not in given}
+        if (nbytes := sum(int(t.nbytes()) for t in types.values())) >= LARGE:
+            require_memory(nbytes, "the output " + ", ".join(f"{n} {t}" for n, t in types.items()), "smaller sizes")
+        for n in self._output_types:
+            out[n] = given[n] if n in given else np.empty(types[n].shape, dtype=types[n].dtype.numpy)
         return out
 
     def _take(self, index: int) -> Frame:
@@ -332,6 +473,48 @@ class CompiledGraph:
         return statistics.median(samples[1:])
 
 
+class Prepared:
+    """A run on arrays that stay where they are: their addresses and all tables are made once. Made by `CompiledGraph.prepared`.
+
+    outputs: the arrays that each run writes, by name. Two runs of one Prepared take turns.
+    """
+
+    def __init__(self, compiled: CompiledGraph, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
+                 out: Mapping[str, np.ndarray] | None) -> None:
+        call = compiled.placed(inputs, dims, session, out)
+        compiled.keep_parameters(call.results, call.results.values())
+        for name, array in call.arrays.items():
+            if array is not inputs[name] and array.flags.owndata:         # of a list, of a view with strides
+                raise RunError(f"input {name!r} would have to be copied at every run\n  fix: np.ascontiguousarray(…) beforehand")
+            if any(np.may_share_memory(array, r) for r in call.results.values()) or (session is not None and session.holds(array)):
+                raise RunError(f"input {name!r} shares memory with an output or a state, and a prepared run copies nothing\n"
+                               "  fix: run(…), or an array of its own")
+        self._call, self._session, self._bases = call, session, call.bases()
+        self._lock = threading.Lock() if session is None else session.lock
+        self._frame = Frame(call.executor)
+        self._written, self._binding = compiled.written_rows, dict(zip(compiled.dims, call.sizes, strict=True))
+        self.outputs: dict[str, np.ndarray] = call.results
+
+    def __repr__(self) -> str:
+        listed = ", ".join(f"{n} {a.dtype.name}{list(a.shape)}" for n, a in self.outputs.items())
+        return f"<prepared run: -> {listed}>"
+
+    def run(self) -> dict[str, np.ndarray]:
+        """Compute the outputs from what the inputs hold now, and move the session's states on. -> `outputs`, the same arrays."""
+        frame, executor, session = self._frame, self._call.executor, self._session
+        if self._written:
+            check_rows(self._written, self._call.arrays, self._binding)
+        with self._lock:
+            if frame.bound != executor.bound or session is not None:
+                states = {} if session is None else self._call.state_bases(session)
+                executor.ready(frame, self._call.sizes, self._bases | states)
+            if frame.call is None:
+                executor.run(frame, self._call.sizes, {})
+            else:
+                check(frame.call())
+        return self.outputs
+
+
 def _window(operand: Operand, whole: np.ndarray, binding: Mapping[str, int]) -> np.ndarray:
     """A copy of what an operand reads of the contiguous value that fills its buffer."""
     t = TensorType(operand.shape, operand.dtype).at(binding)
@@ -352,5 +535,11 @@ def _is_lazy(parameters: Mapping[str, Any]) -> bool:
 
 
 def bind(plan: Plan, parameters: Mapping[str, Any] | None = None) -> CompiledGraph:
-    """Give a plan its parameters: an array per graph parameter (a lazy mapping is read by name). Raises RunError."""
+    """Give a plan its parameters: an array per graph parameter (a lazy mapping is read by name). Raises RunError.
+
+    An array that is contiguous and of the right dtype is kept as it is, not copied: whoever changes it changes later runs.
+    """
+    if not isinstance(plan, Plan):
+        raise RunError(f"bind takes a plan, this is {plan!r}"
+                       + ("\n  fix: tg.bind(tg.compile(graph), parameters)" if isinstance(plan, Graph) else ""))
     return CompiledGraph(plan, parameters or {})

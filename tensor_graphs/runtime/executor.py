@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tensor_graphs.devices.free_memory import require_memory
 from tensor_graphs.kernels.kernel import HostCall, NativeCall
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import resolve_attributes
@@ -21,6 +22,7 @@ from tensor_graphs.language.node import ArrayValue, encode_attribute
 from tensor_graphs.paths.lower import Instruction, Operand, Program, arena_buffers, has_dims
 from tensor_graphs.paths.memory import ALIGNMENT, ArenaLayout
 from tensor_graphs.paths.plan import Variant
+from tensor_graphs.runtime.address import address
 from tensor_graphs.runtime.native import NativeRunner
 
 NULL, ARENA, FIRST = 0, 1, 2
@@ -73,10 +75,12 @@ class Frame:
         self.layout_key: tuple[int, ...] | None = None
         self.arrays: dict[int, tuple[list[np.ndarray], list[np.ndarray]]] = {}
         self.epoch = -1
+        self.bound = -1                                     # the executor's `bound` whose values are in the tables
+        self.call = executor.native_call(self)
 
     def set_base(self, base: int, memory: np.ndarray) -> None:
         self.memory[base] = memory
-        self.bases[base] = memory.__array_interface__["data"][0] if memory.size else 0
+        self.bases[base] = address(memory) if memory.size else 0
 
 
 def bytes_of(array: np.ndarray) -> np.ndarray:
@@ -122,6 +126,8 @@ class Executor:
             {b.name: FIRST + i for i, b in enumerate(self.program.buffers) if b.kind == kind and b.alias is None}
             for kind in ("input", "output", "state", "parameter"))
         self.fixed: dict[int, np.ndarray] = {}
+        self.bound = 0
+        """how often `fixed` has changed"""
         self._bound_keys: dict[int, Hashable | None] = {}
         self._bind_constants()
 
@@ -179,7 +185,7 @@ class Executor:
             operands: list[Operand | None] = [*ins.outs, *(None if p is None else ins.ins[p] for p in call.pointers)]
             if len(operands) > 16 or len(call.ints) > 32 or len(call.floats) > 8:
                 raise ValueError(f"{ins.kernel} has more arguments than a step holds")
-            step["fn"] = self._native.address(call.symbol)
+            step["fn"] = self._native.address(call.symbol, call.image)
             step["n_ptr"], step["n_int"], step["n_float"] = len(operands), len(call.ints), len(call.floats)
             for i, o in enumerate(operands):
                 step["ptr_base"][i] = NULL if o is None else self._base(o)
@@ -219,6 +225,7 @@ class Executor:
         changed: only these were replaced; what does not depend on them is not evaluated again. shared: what executors of the same
         parameters have evaluated in this round; taken from there, or put there.
         """
+        self.bound += 1
         for name, base in self.parameter_bases.items():
             self.fixed[base] = bytes_of(parameters[name])
         if not self.program.bind_instructions:
@@ -268,18 +275,20 @@ class Executor:
         """Fill the frame's tables for these dims; nothing to do when they did not change."""
         if frame.binding == sizes:
             return
-        frame.binding = sizes
+        frame.binding = None                                          # until all is there: what raises below is tried again
         frame.epoch += 1
         key = tuple(sizes[i] for i in self._layout_dims)
         if frame.layout_key != key:
             offsets, total = self.layout.offsets(dict(zip(self.dims, sizes, strict=True)))
             frame.arena_offsets[:self.n_slots] = offsets
-            frame.layout_key = key
+            frame.layout_key = None
             if total > frame.arena.nbytes or total < frame.arena.nbytes // 4:
                 frame.arena = np.empty(0, dtype=np.uint8)             # free before growing: never two arenas at once
                 frame.set_base(ARENA, frame.arena)
+                require_memory(total, "the memory for what this run computes in between", "smaller sizes (plan.memory says more)")
                 frame.arena = aligned_empty(total)
             frame.set_base(ARENA, frame.arena)
+            frame.layout_key = key
         values = frame.values
         values[:self.n_exprs] = self._evaluate(*sizes)
         values[self.n_exprs:self.n_exprs + len(self._slot_index)] = (
@@ -292,6 +301,7 @@ class Executor:
             for (i, b), value in zip(self.dim_buffers, self._dim_values(*sizes), strict=True):
                 assert b.dtype is not None
                 frame.set_base(FIRST + i, bytes_of(np.full(1, value).astype(b.dtype.numpy)))
+        frame.binding = sizes
 
     def run(self, frame: Frame, sizes: tuple[int, ...], bases: Mapping[int, np.ndarray], *,
             seconds: np.ndarray | None = None, after: Callable[[Instruction, list[np.ndarray]], None] | None = None) -> None:
@@ -300,15 +310,7 @@ class Executor:
         seconds: array of one float per instruction that receives the time of each. after: called behind every instruction with
         views of its outputs (slow: for tracing).
         """
-        self._prepare(frame, sizes)
-        for base, memory in self.fixed.items():
-            if frame.memory[base] is not memory:
-                frame.set_base(base, memory)
-                frame.arrays.clear()
-        for base, memory in bases.items():
-            if frame.memory[base] is not memory:
-                frame.set_base(base, memory)
-                frame.arrays.clear()
+        self.ready(frame, sizes, bases)
         if after is not None:
             for indices, step in self.segments:
                 for k, index in enumerate(indices):
@@ -331,6 +333,27 @@ class Executor:
                 start = time.perf_counter()
                 self._host(frame, step)
                 seconds[step.index] += time.perf_counter() - start
+
+    def ready(self, frame: Frame, sizes: tuple[int, ...], bases: Mapping[int, np.ndarray]) -> None:
+        """Fill a frame's tables for a run at these sizes, on this memory."""
+        self._prepare(frame, sizes)
+        for base, memory in (*self.fixed.items(), *bases.items()):
+            if frame.memory[base] is not memory:
+                frame.set_base(base, memory)
+                frame.arrays.clear()
+        frame.bound = self.bound
+
+    def native_call(self, frame: Frame) -> Callable[[], int] | None:
+        """What runs a frame that is ready in one native call (0: all went well); None where a step is a host call."""
+        if not self.is_native:
+            return None
+        assert self._native is not None
+        return self._native.call(self.segments[0][1], frame.bases, frame.values)  # type: ignore[arg-type]  # as is_native says
+
+    @property
+    def is_native(self) -> bool:
+        """Whether a run is one list of native calls."""
+        return len(self.segments) == 1 and isinstance(self.segments[0][1], np.ndarray)
 
     def _one(self, frame: Frame, step: np.ndarray | _HostStep, k: int) -> None:
         if isinstance(step, np.ndarray):

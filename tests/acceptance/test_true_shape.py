@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.frontends.huggingface import model_graph
 from tensor_graphs.records.connection import default_path
@@ -35,6 +37,7 @@ def found_by_a_process_of_its_own() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_the_tokens_vary_and_the_memory_is_what_the_plan_announced() -> None:
     """One test for both, as drawing the weights and starting the process take longest. Weights that settle on a few
     tokens would hide a wrong window, scale or position (tests/models has the proof)."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensor_graphs.frontends.huggingface_folder import write_gemma3_folder
-from tests.cli.command import TINY
+from tests.cli.command import TALK, TINY, with_words
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +17,12 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tiny-gemma"
     write_gemma3_folder(folder, TINY, seed=0)
     return folder
+
+
+@pytest.fixture(scope="session")
+def wordy(gemma: Path) -> Path:
+    """The tiny Gemma with a tokenizer of one word per id, and a chat template."""
+    return with_words(gemma, gemma.with_name("wordy"), template=TALK)
 
 
 @pytest.fixture(scope="session")

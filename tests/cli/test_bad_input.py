@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import shutil
@@ -14,8 +15,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tensor_graphs.cli import options
+from tensor_graphs.cli.graphs import STEP, typical, within
 from tensor_graphs.devices.environment import usable_cores
-from tests.cli.command import ROOT, assert_complains, tg
+from tensor_graphs.language.text import parse_graph
+from tests.cli.command import ROOT, assert_complains, tg, with_words
 
 WEIGHTS = "model.safetensors"
 SOFTMAX = "tg 1\ndim n 1..64\ninput x f32[n, 32]\noutput y = softmax(x)\n"
@@ -127,6 +130,27 @@ def test_either_a_prompt_or_ids(gemma: Path, arguments: tuple[str, ...]) -> None
     assert_complains(tg("run", gemma, "--tokens", 2, *arguments), "give either --prompt TEXT or --ids", code=2)
 
 
+def test_a_system_text_and_a_chat_need_a_chat_template(gemma: Path, wordy: Path, minilm: Path, tmp_path: Path) -> None:
+    assert_complains(tg("chat", gemma), "has no tokenizer.json", "tokenizer.save_pretrained(folder)")
+    assert_complains(tg("chat", minilm), "does not generate text", f"tg embed {minilm}")
+    plain = with_words(wordy, tmp_path / "plain", template=None)
+    for arguments in (("chat", plain), ("run", plain, "--prompt", "w9", "--system", "w7")):
+        assert_complains(tg(*arguments), "plain has no chat template", "fix: tg run … --prompt TEXT goes on from a text; to chat,",
+                         "(chat_template.jinja)")  # fmt: skip
+    for around in (("--ids", "2"), ("--no-chat", "--prompt", "w9")):
+        result = tg("run", wordy, "--system", "w7", *around)
+        assert_complains(result, f"--system goes through the chat template, and {around[0]} goes around it", code=2)
+    refusing = with_words(wordy, tmp_path / "refusing", template="{{ raise_exception('no ' + messages[0].role) }}")
+    assert_complains(tg("run", refusing, "--prompt", "w9", "--system", "w7"), "the chat template refuses the messages: no system")
+
+
+def test_a_file_of_prompts_that_holds_none(wordy: Path, tmp_path: Path) -> None:
+    for content, said in ((b" \n\n", "has no prompt in it\n  fix: one prompt a line"), (b"w9\n\xff", "is not UTF-8 text (byte 3)")):
+        (tmp_path / "prompts").write_bytes(content)
+        assert_complains(tg("run", wordy, "--prompts", tmp_path / "prompts"), f"{tmp_path / 'prompts'} {said}")
+    assert_complains(tg("run", wordy, "--prompts", tmp_path / "none"), f"{tmp_path / 'none'} cannot be read: No such file")
+
+
 @pytest.mark.parametrize("ids", ["2,9259,10", "-1,2"])
 def test_ids_outside_of_the_vocabulary(gemma: Path, ids: str) -> None:
     wrong = "9259" if "9259" in ids else "-1"
@@ -229,7 +253,8 @@ def test_a_file_that_is_no_graph(tmp_path: Path, content: bytes, said: str) -> N
 
 def test_a_graph_file_that_is_not_there(tmp_path: Path) -> None:
     assert_complains(tg("list-paths", tmp_path / "none.tg"), "cannot be read: No such file or directory")
-    assert_complains(tg("list-paths", tmp_path), "is a folder; a .tg file is needed")
+    assert_complains(tg("equal", tmp_path, tmp_path), "is a folder; a .tg file is needed")
+    assert_complains(tg("list-paths", tmp_path), "there is no config.json", "fix:")
 
 
 @pytest.mark.parametrize(
@@ -244,6 +269,12 @@ def test_a_graph_file_that_is_not_there(tmp_path: Path) -> None:
 def test_sizes_that_are_none(softmax: Path, at: str, said: str) -> None:
     assert_complains(tg("list-paths", softmax, "--at", at), "--at: ", said, code=2)
     assert_complains(tg("explain", softmax, "--largest", at), "--largest: ", said, code=2)
+
+
+def test_a_decoder_is_priced_in_the_midst_of_a_text_or_at_the_end_of_a_short_cache() -> None:
+    decoder = parse_graph("tg 1\ndim n 1..9\ndim m 1..2\ndim p 0..8\ninput x f32[n, m, n + p]\noutput y = relu(x)\n")
+    assert within(decoder, STEP) == typical(decoder, None) == {"n": 1, "m": 1, "p": 8}
+    assert typical(decoder, "p=3") == {"n": 1, "m": 1, "p": 3}
 
 
 def test_a_size_that_is_given_twice(softmax: Path) -> None:
@@ -383,3 +414,85 @@ def test_a_derivation_that_was_not_found_says_what_would_open_more_rules() -> No
     again = tg("rewrites", naive, "--to", online, "--assuming", "no overflow", "--seconds", 0.01)
     assert_complains(again, "the search stopped: more than 0.01 s", "a larger --seconds")
     assert '--assuming "no overflow"' not in again.stderr
+
+
+# ---- files that have no end, numbers that have no bound ----
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom"])
+def test_a_device_is_no_graph_database_or_part_of_a_model(device: str, copy: Path, tmp_path: Path) -> None:
+    assert_complains(tg("show", device), f"{device} cannot be read: it is a device, not a regular file")
+    assert_complains(tg("db", "stats", "--db", device), f"{device} is a device or a pipe", "fix:")
+    for name in ("config.json", WEIGHTS, "chat_template.jinja"):
+        file = copy / name
+        kept = file.read_bytes() if file.exists() else None
+        file.unlink(missing_ok=True)
+        file.symlink_to(device)
+        if name != "chat_template.jinja":                           # which is read with a tokenizer only
+            assert_complains(run(copy), str(copy))
+        file.unlink()
+        if kept is not None:
+            file.write_bytes(kept)
+
+
+def test_a_pipe_that_nobody_writes_into_is_no_graph(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert_complains(tg("show", tmp_path / "pipe"), "a .tg text starts with its version")
+    assert_complains(tg("db", "stats", "--db", tmp_path / "pipe"), "is a device or a pipe, and the database is a regular file")
+
+
+@pytest.mark.parametrize("digits", [30, 400, 5000])
+@pytest.mark.parametrize("key", ["hidden_size", "rms_norm_eps", "sliding_window", "max_position_embeddings", "rope_theta"])
+def test_a_number_of_many_digits_in_a_configuration(copy: Path, key: str, digits: int) -> None:
+    file = copy / "config.json"
+    text = json.dumps({**json.loads(file.read_text()), key: "@"}).replace('"@"', "9" * digits)
+    file.write_text(text)
+    assert_complains(tg("show", copy), str(file))
+
+
+@pytest.mark.parametrize("line", ["input x f32[{}]", "dim n 1..{}\ninput x f32[n]",
+                                  "input y f32[4]\nx = pad(y; padding=((1, {}),), value=0.0)",
+                                  "input y f32[4]\nx = softmax(y; axis={})", "input y i64[4]\nx = y + {}"],
+                         ids=["shape", "dim", "pad", "axis", "constant"])
+@pytest.mark.parametrize("digits", [30, 5000])
+def test_a_number_of_many_digits_in_a_graph(tmp_path: Path, line: str, digits: int) -> None:
+    file = tmp_path / "g.tg"
+    file.write_text(f"tg 1\n{line.format('9' * digits)}\noutput out = exp(x)\n")
+    assert_complains(tg("show", file), f"{file}:")
+
+
+@pytest.mark.parametrize("verb", [("list-paths", "x.tg"), ("db", "failures"), ("db", "history", "numpy.add")], ids=" ".join)
+@pytest.mark.parametrize("limit", ["1000000000", "9" * 30])
+def test_a_limit_beyond_what_is_listed(verb: tuple[str, ...], limit: str) -> None:
+    assert_complains(tg(*verb, "--limit", limit), "Invalid value for '--limit'", "1000000", code=2)
+
+
+def test_a_line_of_an_error_is_cut_where_it_quotes_much(tmp_path: Path) -> None:
+    result = tg("show", tmp_path / ("a" * 200), *["b" * 100_000])
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert_complains(tg("db", "stats", "--db", "x" * 100_000), "more characters")
+
+
+# ---- what is no graph and no model ----
+
+
+@pytest.mark.parametrize(("verb", "name", "kind"), [
+    ("run", "m.gguf", "GGUF"), ("embed", "M.ONNX", "ONNX"), ("profile", "m.onnx", "ONNX"), ("explain", "m.gguf", "GGUF"),
+    ("list-paths", "m.pt", "PyTorch"), ("show", "m.onnx", "ONNX"),
+])  # fmt: skip
+def test_a_model_file_of_another_kind_is_named(tmp_path: Path, verb: str, name: str, kind: str) -> None:
+    (tmp_path / name).write_bytes(b"GGUF")
+    more = {"run": ("--ids", "2"), "embed": ("--text", "a")}.get(verb, ())
+    assert_complains(tg(verb, tmp_path / name, *more), f"this is a file of the {kind} kind, which is not read yet",
+                     str(tmp_path / name), "fix: a model folder as it is published (config.json, *.safetensors)")  # fmt: skip
+
+
+def test_a_built_in_shape_that_is_spelt_almost_right() -> None:
+    assert_complains(tg("list-paths", "gemma-3-270"), "there is no file, folder or built-in shape 'gemma-3-270'",
+                     "fix: did you mean gemma-3-270m?")
+
+
+def test_an_option_that_takes_one_value_is_given_once(gemma: Path) -> None:
+    result = tg("run", gemma, "--ids", "2", "--tokens", 2, "--ids=3")
+    assert_complains(result, "--ids is given 2 times, and it takes one value\n  fix: --ids once", code=2)
+    assert_complains(tg("db", "best", "--tolerance", 1, "--tolerance", 2), "--tolerance is given 2 times", code=2)

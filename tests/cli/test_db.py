@@ -128,7 +128,8 @@ def test_best_takes_a_file_an_op_or_the_beginning_of_a_key(ask, answer, db: Path
         (row,) = answer("best", what, "--db", db)
         assert (row["implementation_name"], row["graph_key"], row["median_ms"]) == ("numpy.softmax", SIGNATURE.key, 0.25)
         shown = ask("best", what, "--db", db).stdout
-        assert "250.0 µs" in shown and "numpy.softmax" in shown and "d0=16" in shown
+        assert "250.0 µs" in shown and "numpy.softmax" in shown and "softmax f32[16, 32] " in shown and "d0=16" in shown
+        assert row["shapes"] == ["f32[16, 32]"] and answer("leaderboard", what, "--db", db) == [row]
     assert answer("best", "--db", db) == answer("best", "--all", "--db", db)
     assert answer("best", "softmax", "--tolerance", 1e-9, "--db", db) == []
     assert "nothing measured is within" in ask("best", "softmax", "--tolerance", 1e-9, "--db", db).stdout
@@ -287,9 +288,9 @@ def test_retry_of_a_kernel_that_is_not_imported_says_a_command_that_imports_it(a
     shown = ask("retry", "numpy.stale", "--db", db)
     assert shown.returncode == 1
     assert "NOT RETRIED  no kernel is named 'numpy.stale' here; fix: import the module that defines it first: " in shown.stdout
-    command = shlex.split(shown.stdout.rpartition("first: ")[2].replace("MODULE", "own_kernel"))
-    assert command[0] == "python"
-    again = subprocess.run([TG[0], *command[1:], "--db", str(db)], env=env, stdout=subprocess.PIPE, text=True, check=False)
+    command = shlex.split(shown.stdout.rpartition("first: ")[2].replace("FILE", str(tmp_path / "own_kernel.py")))
+    assert command[0] == "tg"
+    again = tg(*command[1:], "--db", db)
     assert again.returncode == 0 and "numpy.stale softmax: TIMEOUT → PASSED" in again.stdout
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
 
 from tensor_graphs.cli.main import VERBS
 from tensor_graphs.frontends.huggingface import load_model
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.meaning.interpreter import interpret
-from tests.cli.command import ROOT, TINY, document, tg
+from tests.cli.command import ROOT, TINY, document, tg, with_words
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.tg"))
 
@@ -54,15 +53,14 @@ def test_run_generates_the_tokens_of_the_oracle_and_says_what_it_took(gemma: Pat
 
 
 def test_random_weights_and_draws_are_repeatable_and_depend_on_their_seeds(gemma: Path) -> None:
-    def ids(*more: object) -> list[int]:
-        return list(
-            document(tg("run", gemma, "--ids", "2,9,10", "--tokens", 8, "--ignore-eos", "--json", *more))["ids"]
-        )
+    def ids(*more: object, anew: bool = False) -> list[int]:
+        said = tg("run", gemma, "--ids", "2,9,10", "--tokens", 8, "--ignore-eos", "--json", *more, anew=anew)
+        return list(document(said)["ids"])
 
     stored = ids()
     assert ids("--random-weights", 0, "--threads", 1) == stored  # the folder was written from seed 0
     drawn = ids("--temperature", 5, "--top-k", 50, "--top-p", 0.9, "--seed", 3)
-    assert drawn == ids("--temperature", 5, "--top-k", 50, "--top-p", 0.9, "--seed", 3) != stored
+    assert drawn == ids("--temperature", 5, "--top-k", 50, "--top-p", 0.9, "--seed", 3, anew=True) != stored   # another hash seed
     assert ids("--top-k", 50, "--seed", 3) == ids("--temperature", 1, "--top-k", 50, "--seed", 3)
     assert ids("--top-k", 0) == stored == ids("--temperature", 0, "--top-k", 50, "--seed", 3)
 
@@ -70,27 +68,29 @@ def test_random_weights_and_draws_are_repeatable_and_depend_on_their_seeds(gemma
 def test_a_folder_with_a_tokenizer_takes_a_prompt_a_chat_template_and_stops_at_the_end_of_text(
     gemma: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for file in gemma.iterdir():
-        (folder / file.name).symlink_to(file)
-    words = {f"w{i}": i for i in range(TINY.vocab_size)}
-    splitter = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
-    splitter.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    splitter.save(str(folder / "tokenizer.json"))
+    folder = with_words(gemma, tmp_path / "model", template=None)
     expected = oracle_tokens(gemma, [2, 9, 10], 6)
     said = document(tg("run", folder, "--prompt", "w2 w9 w10", "--tokens", 6, "--json", "--ignore-eos"))
     assert said["ids"] == expected and said["text"] == " ".join(f"w{i}" for i in expected)
 
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"chat_template": "{% for message in messages %}w2 {{ message['content'] }} w10{% endfor %}"})
-    )
-    (folder / "generation_config.json").unlink()
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, expected[2]]}))
+    template = "{% for message in messages %}w2 {{ message['content'] }} w10{% endfor %}"
+    folder = with_words(gemma, tmp_path / "chat", template=template, end=[1, expected[2]])
     chat = document(tg("run", folder, "--prompt", "w9", "--tokens", 6, "--json"))
     assert chat["ids"] == expected[: expected.index(expected[2]) + 1] and chat["stopped"] is True
     plain = tg("run", folder, "--prompt", "w2 w9 w10", "--tokens", 6, "--no-chat", "--ignore-eos")
     assert plain.stdout == said["text"] + "\n"
+
+
+def test_several_prompts_are_answered_each_on_its_own(wordy: Path, tmp_path: Path) -> None:
+    options = ("--tokens", 4, "--system", "w7", "--top-k", 9, "--seed", 3)
+    (tmp_path / "prompts").write_text("w9 w10\n\nw11\nw9 w10\n")
+    said = document(tg("run", wordy, "--prompts", tmp_path / "prompts", *options, "--json"))
+    assert [d["prompt"] for d in said] == ["w9 w10", "w11", "w9 w10"] and [d["prompt_tokens"] for d in said] == [9, 8, 9]
+    assert said[0]["ids"] == said[2]["ids"] != said[1]["ids"]
+    alone = document(tg("run", wordy, "--prompt", "w11", *options, "--json"))
+    assert alone["ids"] == said[1]["ids"] and "prompt" not in alone
+    shown = tg("run", wordy, "--prompt", "w9 w10", "--prompt", "w11", *options)
+    assert shown.stdout == f"> w9 w10\n{said[0]['text']}\n\n> w11\n{said[1]['text']}\n"
 
 
 def test_bf16_weights_take_half_the_memory(gemma: Path) -> None:

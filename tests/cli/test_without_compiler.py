@@ -22,6 +22,7 @@ def test_run_gives_the_same_tokens(gemma: Path, bare: dict[str, str | None]) -> 
     assert document(tg(*arguments, env=bare))["ids"] == document(tg(*arguments))["ids"]
 
 
+@pytest.mark.long
 def test_embed_gives_the_same_vectors(minilm: Path, bare: dict[str, str | None]) -> None:
     arguments = ("embed", minilm, "--text", "A cat sleeps.", "--json")
     here, there = (np.array(document(tg(*arguments, env=env))["embeddings"]) for env in ({}, bare))

@@ -60,7 +60,7 @@ def starts() -> Iterator[list[int]]:
 
 def add_row(database: Database, kernel: Kernel, signature: Signature, at: Mapping[str, int] | None = None, *, us: float = 1.0,
             error: float = 1e-7, status: Status = "PASSED", when: datetime | None = None, threads: int | None = None,
-            kind: TraceKind = "cold", conditions: Mapping[str, Any] | None = None) -> int:
+            kind: TraceKind = "cold", conditions: Mapping[str, Any] | None = None, log: str = "") -> int:
     """Store a row as the judge would: a verdict (no sizes), or a time [µs] at these sizes; returns its id."""
     database.ensure_graph(graph_record(signature))
     passed = status == "PASSED"
@@ -68,4 +68,4 @@ def add_row(database: Database, kernel: Kernel, signature: Signature, at: Mappin
         implementation_of(kernel), verify_workload(signature) if at is None else timed_workload(signature, at),
         environment_of(kernel.backend, threads), "verify" if at is None else kind, status,
         samples_ms=() if at is None or not passed else (us * 1e-3,) * 5, max_relative_error=error if passed else None,
-        tolerance=1e-4, verifier=VERIFIER, timestamp=when, conditions=conditions or {}))
+        tolerance=1e-4, verifier=VERIFIER, timestamp=when, conditions=conditions or {}, log=log))

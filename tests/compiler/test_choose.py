@@ -67,6 +67,18 @@ def test_a_failure_is_a_refusal_with_its_reason(database: Database, status: Stat
     assert (elsewhere is None) == (where == "at these sizes")
 
 
+def test_a_refusal_for_people_holds_the_line_of_the_newest_log_that_says_why(database: Database) -> None:
+    add_row(database, KERNEL, SIGNATURE, {"n": 9}, status="RUNTIME_ERROR", log="of other sizes")
+    add_row(database, KERNEL, SIGNATURE)
+    add_row(database, KERNEL, SIGNATURE, AT, status="RUNTIME_ERROR", log="an old one", when=datetime.now(UTC) - timedelta(days=3))
+    add_row(database, KERNEL, SIGNATURE, AT, status="TIMEOUT", log="no end within 3 s\nmore")
+    assert book(database).refusal(KERNEL, SIGNATURE, AT) == "TIMEOUT at these sizes: no end within 3 s"
+    assert book(database).refusal(KERNEL, SIGNATURE, {"n": 10}) is None
+    assert book(database, 1e-9).refusal(KERNEL, SIGNATURE, {"n": 10}) == "its error 1e-07 is beyond the tolerance 1e-09"
+    add_row(database, KERNEL, SIGNATURE, status="RUNTIME_ERROR")
+    assert book(database).refusal(KERNEL, SIGNATURE, {"n": 10}) == "RUNTIME_ERROR when compared with the oracle"
+
+
 def test_the_error_at_these_sizes_counts_beside_the_verdict(database: Database) -> None:
     add_row(database, KERNEL, SIGNATURE, error=1e-7)
     add_row(database, KERNEL, SIGNATURE, AT, error=3e-5)
@@ -119,6 +131,20 @@ def test_a_guess_is_priced_by_what_the_rows_of_its_op_say_of_such_work(database:
     assert book(database).price(other, SIGNATURE, AT, True) == guess, "where the next measurement is sought a guess is a hope"
     elsewhere = careful.price(other, SIGNATURE, {"n": 9}, True)
     assert elsewhere is not None and "took" not in elsewhere.note
+
+
+def test_a_guess_does_not_beat_a_row_of_its_own_backend_because_another_backend_comes_near_its_roofline(database: Database) -> None:
+    """The numpy kernel does well for a numpy kernel; the C kernel took far longer than its roofline, and the next one may too."""
+    c = kernel_named("c.softmax")
+    numpys = book(database).price(KERNEL, SIGNATURE, AT, True)
+    assert numpys is not None
+    add_row(database, KERNEL, SIGNATURE, AT, us=numpys.seconds * 1e6)
+    row = add_row(database, c, SIGNATURE, AT, us=900.0)
+    for kernel in (KERNEL, c):
+        add_row(database, kernel, SIGNATURE)
+    careful = PriceBook(database, ("c", "numpy"), 1e-3, margin=GUESS_MARGIN).load()
+    hope = careful.price(replace(c, name="c.other", source="another one"), SIGNATURE, AT, True)
+    assert hope is not None and hope.seconds == pytest.approx(900e-6 * GUESS_MARGIN) and f"as trace {row} took" in hope.note
 
 
 def test_paths_are_listed_cheapest_first_and_each_once(database: Database) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -39,6 +40,7 @@ OWN = kernel_named("numpy.softmax")
 QUIET: Mapping[str, Any] = {"over_reference": {"quiet": True}}
 BUSY: Mapping[str, Any] = {"over_reference": {"quiet": False}}
 IN_PLACE = {"kind": "in_graph"}
+BEGUN, MINUTES = datetime.now(UTC) - timedelta(days=7), itertools.count()
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +73,8 @@ def close_definition(database: Database) -> None:
 
 
 def time_of(database: Database, kernel: Kernel, us: float, **more: Any) -> int:
-    return add_row(database, kernel, SIGNATURE, {}, us=us, **more)
+    """Each row is of a minute of its own, unless `when` is given: what disturbed one is long gone at the next."""
+    return add_row(database, kernel, SIGNATURE, {}, us=us, **{"when": BEGUN + next(MINUTES) * timedelta(minutes=1), **more})
 
 
 def doubts(database: Database, signatures: Sequence[Signature] = (SIGNATURE,),
@@ -140,6 +143,7 @@ def test_a_time_in_its_place_far_above_the_time_alone_is_in_doubt_until_a_second
     assert why(only) == ""
 
 
+@pytest.mark.usefixtures("waiting")
 def test_a_row_beside_a_slow_reference_stream_is_in_doubt(only: Database) -> None:
     for kernel, reference in ((OWN, 0.05), (EXACT, 0.12)):
         time_of(only, kernel, 300.0, conditions={**QUIET, "reference": {"kind": "read", "median": reference}})
@@ -153,6 +157,24 @@ def test_a_row_beside_a_slow_reference_stream_is_in_doubt(only: Database) -> Non
 def test_an_old_row_is_in_doubt(only: Database) -> None:
     time_of(only, EXACT, 100.0, when=datetime.now(UTC) - timedelta(days=40))
     assert "older than 30 days" in why(only)
+
+
+def test_a_row_of_a_time_in_which_others_were_disturbed_is_in_doubt_until_one_of_another_time_agrees(only: Database) -> None:
+    """Its own runs seemed quiet: what shows a neighbour works on one core."""
+    begun = datetime.now(UTC) - timedelta(hours=3)
+    time_of(only, OWN, 100.0, conditions=QUIET, when=begun)
+    assert why(only, OWN) == ""
+    time_of(only, ROUGH, 100.0, conditions=BUSY, when=begun + timedelta(seconds=10))
+    time_of(only, EXACT, 100.0, when=begun + timedelta(seconds=20), **IN_PLACE, conditions={"quiet": True})
+    time_of(only, EXACT, 100.0, conditions=QUIET, when=begun + timedelta(seconds=40))
+    for kernel in (OWN, EXACT):
+        assert "measured within 15 s of a row that something disturbed" in why(only, kernel)
+    time_of(only, OWN, 101.0, conditions=QUIET, when=begun + timedelta(seconds=22))
+    assert why(only, OWN) != "", "that was the same time"
+    time_of(only, OWN, 110.0, conditions=QUIET, when=begun + timedelta(hours=1))
+    assert why(only, OWN) == ""
+    time_of(only, EXACT, 60.0, conditions={"quiet": True}, when=begun + timedelta(hours=1), **IN_PLACE)
+    assert why(only, EXACT) == "", "and a better time counts instead"
 
 
 # ---- what is asked again ----

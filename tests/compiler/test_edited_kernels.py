@@ -171,3 +171,58 @@ def test_what_was_edited_after_it_was_imported_is_not_used_until_the_process_sta
             judge.examine(kernel, signature, {})
     finally:
         unregister("numpy.running")
+
+
+C_KERNEL = '''
+import json, math, sys
+import numpy as np
+import tensor_graphs as tg
+
+kernel = tg.c_kernel("relu", name="c.edited", entry="edited", dtypes=["f32"], ints=lambda spec: [math.prod(spec.outputs[0].shape)],
+                     source=r"""
+#include "tg.h"
+#include "zero.h"
+TG_KERNEL(edited) {
+    for (int64_t i = 0; i < ints[0]; i++) {
+        float x = ((const float *)ptr[1])[i];
+        ((float *)ptr[0])[i] = x < ZERO ? ZERO : x;
+    }
+    (void)floats;
+}
+""")
+
+if __name__ == "__main__":
+    graph = tg.graph(tg.relu(tg.input("x", (4, 8))))
+    plan = tg.compile(graph, backends=("c",), database=sys.argv[1], simplify=False)
+    x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
+    wrong = np.abs(tg.bind(plan).run({"x": x})["out"] - np.maximum(x, 0)).max()
+    chosen = "c.edited" in plan.variants[0].kernels
+    print(json.dumps({"identity": kernel.identity, "chosen": chosen, "wrong": float(wrong)}))
+'''
+C_EDITS = {
+    "the text of a C kernel": ("program.py", ": x;", ": x * 1.06f;"),
+    "a header that it includes": ("zero.h", "0.0f", "0.06f"),
+    "a number that it is called with": ("program.py", "[math.prod(spec.outputs[0].shape)]", "[31]"),
+}
+
+
+def test_each_edit_of_a_c_kernels_text_or_header_leads_to_a_new_verdict(compiles: Callable[[], dict[str, Any]],
+                                                                        tmp_path: Path) -> None:
+    files = {"program.py": C_KERNEL, "zero.h": "#define ZERO 0.0f\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    first = compiles()
+    assert first["chosen"] and first["wrong"] == 0
+    (tmp_path / "program.py").write_text(C_KERNEL.replace("import numpy", "# a comment in Python\n\nimport numpy"))
+    assert compiles() == first
+    for what, (name, old, new) in C_EDITS.items():
+        assert files[name].count(old) == 1
+        (tmp_path / "program.py").write_text(C_KERNEL)
+        (tmp_path / name).write_text(files[name].replace(old, new))
+        found = compiles()
+        assert not found["chosen"] and found["wrong"] < 1e-6 and found["identity"] != first["identity"], what
+        (tmp_path / name).write_text(files[name])
+    assert compiles() == first                                      # the code of then, and its verdict
+    with open_database(tmp_path / "own.db", create=False) as store:
+        statuses = [r.status for r in reversed(history(store, "c.edited"))]
+    assert statuses == ["PASSED", *["INCORRECT_NUMERICAL"] * len(C_EDITS)]

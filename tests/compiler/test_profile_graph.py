@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,6 @@ import tensor_graphs as tg
 from tensor_graphs.compiler import profile_graph as module
 from tensor_graphs.compiler.compile import Choice, compile_graph
 from tensor_graphs.compiler.doubts import Doubts
-from tensor_graphs.compiler.explain import measured_share
 from tensor_graphs.compiler.profile_graph import profile_graph, questions_of
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
@@ -42,17 +43,27 @@ N = tg.dim("n", 1, 24)
 SMALL = tg.graph({"y": tg.softmax(tg.linear(tg.input("x", (5, 16), tg.f32), tg.parameter("w", (12, 16), tg.f32)))})
 
 
-def transformer() -> Node:
-    """One head of attention and an MLP over n rows of 16 numbers."""
+def weight(name: str, out: int, size: int = 16) -> Node:
+    return tg.parameter(name, (out, size), tg.f32)
+
+
+def attention() -> Node:
+    """Two heads of attention over n rows of 16 numbers, and what goes around them."""
     x = tg.input("x", (N, 16), tg.f32)
-
-    def weight(name: str, out: int, size: int = 16) -> Node:
-        return tg.parameter(name, (out, size), tg.f32)
-
     h = tg.rms_norm(x, tg.parameter("g", (16,), tg.f32))
     q, k, v = (tg.reshape(tg.linear(h, weight(name, 16)), (N, 2, 8)) for name in "qkv")
     a = tg.reshape(tg.attention(q, k, v, scale=0.35, causal=True), (N, 16))
-    x = x + tg.linear(a, weight("o", 16))
+    return x + tg.linear(a, weight("o", 16))
+
+
+def normalised_product() -> Node:
+    """A norm and the product behind it."""
+    return tg.linear(tg.rms_norm(tg.input("x", (N, 16), tg.f32)), weight("w", 16))
+
+
+def transformer() -> Node:
+    """Attention and an MLP."""
+    x = attention()
     up = tg.gelu(tg.linear(tg.rms_norm(x), weight("up", 32)), approximate="tanh")
     return x + tg.linear(up, weight("down", 16, 32))
 
@@ -121,8 +132,10 @@ def test_a_small_budget_is_shared_by_several_questions(database: Database, monke
     assert seen == [questions.LEAST_EACH, 2.0 / questions.SEVERAL, 0.25, 4.0]
 
 
-def test_no_more_kernels_take_turns_than_there_is_time_for(database: Database) -> None:
+def test_no_more_kernels_take_turns_than_there_is_time_for(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, bool]] = []
+    clock = itertools.count()                               # microseconds: what is measured here takes no time
+    monkeypatch.setattr(questions, "time", SimpleNamespace(perf_counter=lambda: next(clock) * 1e-6))
 
     class Listening(Judge):
         def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
@@ -133,28 +146,25 @@ def test_no_more_kernels_take_turns_than_there_is_time_for(database: Database) -
     asked = [Question(kernel_named("numpy.softmax"), signature_of(node), {}, 1.0)] * 5
     with Listening(database) as judge:
         for budget in (3.0, 60.0):
-            end = time.perf_counter() + budget + 1.0
+            end = budget + 1e-3
             list(questions.answer(judge, asked, budget=budget, per_kernel=1.2))
         list(questions.answer(judge, asked, budget=0.0, per_kernel=1.2, at_least=1))
     assert [count for count, _ in seen] == [2, 2, 1, 5, 1] and all(in_time for _, in_time in seen)
 
 
-def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list[int]) -> None:
-    g = tg.graph({"y": transformer()})
+@pytest.mark.parametrize("made", [normalised_product, pytest.param(attention, marks=pytest.mark.long),
+                                  pytest.param(transformer, marks=pytest.mark.long)])
+def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list[int], made: Callable[[], Node]) -> None:
+    g = tg.graph({"y": made()})
     report = profile_graph(g, database=database, budget=300.0)
     assert report.measured > 20 and report.left == 0 and not report.interrupted
     starts.clear()
     plan = compile_graph(g, database=database)
-    assert [measured_share(v) for v in plan.variants] == [1.0] * len(plan.variants)
+    assert [v.measured_share for v in plan.variants] == [1.0] * len(plan.variants)
     assert plan.unmeasured == () and starts == []
     again = profile_graph(g, database=database, budget=300.0)
     assert again.measured == again.failed == again.left == again.deployed == 0 < again.already_known <= report.measured
-
-
-def test_the_steps_of_the_chosen_paths_are_known_in_their_places(database: Database) -> None:
-    g = tg.graph({"y": transformer()})
-    report = profile_graph(g, database=database, budget=300.0)
-    plan = compile_graph(g, database=database)
+    # … and the steps of the chosen paths are known in their places
     chosen = {(e.signature, e.chosen, str(v.at)) for v in plan.variants for e in v.evidence if e.chosen != "expand"}
     assert report.deployed >= len(chosen)
     rows = [e for v in plan.variants for e in v.evidence if e.chosen != "expand"]
@@ -340,7 +350,7 @@ def test_ops_that_read_given_values_are_measured_with_them_too_and_the_workload_
     again = profile_graph(SMALL, database=database, budget=100.0, backends=("numpy",), inputs={"w": f"{weights}:w"})
     assert again.measured == 0 < again.already_known
     plan = compile_graph(SMALL, database=database, backends=("numpy",))
-    assert [measured_share(v) for v in plan.variants] == [1.0], "the usual rows are there too"
+    assert [v.measured_share for v in plan.variants] == [1.0], "the usual rows are there too"
 
 
 def test_values_that_no_op_reads_directly_are_named(database: Database, weights: Path) -> None:
@@ -362,3 +372,90 @@ def test_values_that_do_not_fit_are_refused_before_anything_is_measured(database
     done = profile_graph(g, database=database, budget=100.0, backends=("numpy",), at={"n": 5}, largest={"n": 5},
                          inputs={"x": f"{weights}:rows"})
     assert done.unused == () and {kernel for kernel, _ in workloads(database)} == {"numpy.softmax"}
+
+
+# ---- what is asked for comes first ----
+
+
+def counted_answers(database: Database, most: int, seen: list[Question]) -> Any:
+    """Stands for `answer`: rows are made up, and the budget is spent after so many questions of a call."""
+
+    def answer(judge: Judge, todo: Sequence[Question], *, budget: float, per_kernel: float | None = None, at_least: int = 0) -> Any:
+        for q in todo[:most if budget > 0 else at_least]:
+            seen.append(q)
+            add_row(database, q.kernel, q.signature)
+            add_row(database, q.kernel, q.signature, q.binding, us=50.0)
+            yield q, "PASSED"
+
+    return answer
+
+
+def rows_of_plan(database: Database, graph: tg.Graph, n: int) -> list[bool]:
+    plan = compile_graph(graph, database=database, backends=("numpy",), at={"n": n})
+    (variant,) = [v for v in plan.variants if v.low <= n <= v.high]
+    return [e.measured for e in variant.evidence if e.chosen != "expand"]
+
+
+def test_the_plan_that_is_asked_for_is_measured_before_anything_else_and_whole(database: Database,
+                                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    g, seen = tg.graph({"y": transformer()}), []
+    monkeypatch.setattr(module, "answer", counted_answers(database, 2, seen))
+    report = profile_graph(g, database=database, backends=("numpy",), at={"n": 7}, budget=5.0)
+    asked = [q for q in seen if q.binding.get("n", 7) == 7]
+    assert len(asked) > 4 and seen[:len(asked)] == asked, "beyond what the budget had"
+    assert all(rows_of_plan(database, g, 7)) and len(seen) > len(asked), "then comes what other sizes need"
+    shares = {r.at["n"]: (r.share, r.asked) for r in report.rests}
+    assert shares[7] == (1.0, True) and not any(was_asked for n, (_, was_asked) in shares.items() if n != 7)
+    assert report.left > 0 and 0.0 <= report.may_save <= 1.0
+
+
+def test_the_dearest_of_the_plan_comes_first_and_without_more_time_the_rest_is_left(database: Database,
+                                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    g, seen = tg.graph({"y": transformer()}), []
+    monkeypatch.setattr(module, "answer", counted_answers(database, 1, seen))
+    report = profile_graph(g, database=database, backends=("numpy",), at={"n": 7}, budget=1e-9)
+    assert len(seen) == 1 and report.left > 0
+    here = [b for b in module.price_points(g, {"n": 7}) if b["n"] == 7]
+    fresh = open_database(":memory:")
+    needed = module.needed(g, here, backends=("numpy",), database=fresh, tolerance=1e-3)
+    assert [q.worth for q in needed] == sorted((q.worth for q in needed), reverse=True)
+    assert seen[0].kernel is needed[0].kernel and seen[0].signature.key == needed[0].signature.key
+    (asked,) = [r for r in report.rests if r.asked]
+    assert asked.share < 1.0 and report.may_save > 0.0
+
+
+def test_where_no_size_is_asked_for_all_plans_are(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    g, seen = tg.graph({"y": transformer()}), []
+    monkeypatch.setattr(module, "answer", counted_answers(database, 1, seen))
+    report = profile_graph(g, database=database, backends=("numpy",), budget=5.0)
+    assert [(r.share, r.asked) for r in report.rests] == [(1.0, True)] * len(report.rests) and len(report.rests) > 2
+    plan = compile_graph(g, database=database, backends=("numpy",))
+    assert [v.measured_share for v in plan.variants] == [1.0] * len(plan.variants)
+
+
+def test_a_plan_that_moves_to_another_kernel_once_it_is_measured_is_followed(database: Database,
+                                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first kernel turns out a hundred times as slow as its guess: what is chosen then is measured too."""
+    g, seen = tg.graph({"y": tg.softmax(tg.input("x", (64, 256), tg.f32))}), []
+
+    def answer(judge: Judge, todo: Sequence[Question], *, budget: float, per_kernel: float | None = None, at_least: int = 0) -> Any:
+        for q in todo[:1]:
+            add_row(database, q.kernel, q.signature)
+            add_row(database, q.kernel, q.signature, q.binding, us=5e4 if not seen else 40.0)
+            seen.append(q)
+            yield q, "PASSED"
+
+    monkeypatch.setattr(module, "answer", answer)
+    monkeypatch.setattr(module, "in_place", lambda *args, **more: 0)
+    profile_graph(g, database=database, budget=5.0)
+    plan = compile_graph(g, database=database)
+    assert len(seen) > 1 and plan.variants[0].measured_share == 1.0 and plan.unmeasured == ()
+    assert kernels_of(plan) != {seen[0].kernel.name}
+
+
+def test_the_variable_names_the_database_of_the_python_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSOR_GRAPHS_DB", str(tmp_path / "own.db"))
+    report = tg.profile(SMALL, budget=0.001, backends=("numpy",))
+    tg.compile(SMALL, backends=("numpy",))
+    with open_database(tmp_path / "own.db") as found:
+        assert found.stats().rows["benchmark_traces"] > sum(report.statuses.values()) == 1

@@ -19,7 +19,7 @@ from tensor_graphs.language.node import walk
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.bert import BertSpec, bert_graph
 from tensor_graphs.models.gemma3 import Gemma3Spec, Rope, gemma3_graph
-from tensor_graphs.paths.plan import Plan
+from tensor_graphs.paths.plan import Plan, PlanError
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.extract import paid_nodes
 from tensor_graphs.rewrites.recognise import NESTED, _choices, _types, may_hold_more, recognise, steps, write_out
@@ -179,3 +179,21 @@ def test_explain_says_what_was_recognised_and_it_can_be_switched_off(filled: Dat
     assert plain.graph is graph and "recognised" not in explain(plain)
     path = plain.variants[0].path
     assert compile_graph(graph, database=filled, backends=("numpy",), path=path).graph is graph
+
+
+def test_a_copy_to_the_device_that_everything_is_on_is_its_source(store: Database) -> None:
+    x = tg.input("x", (4, 8), tg.f32)
+    shifted = tg.exp(tg.copy_to(x, "cpu") - tg.reduce_max(x, -1, keepdims=True))
+    out = tg.copy_to(shifted / tg.sum(shifted, -1, keepdims=True), "cpu")
+    plan = compile_graph(tg.graph({"y": out, "x": tg.copy_to(x, "cpu")}), backends=("numpy",), database=store)
+    assert set(calls(plan)) == {"numpy.softmax", "numpy.copy"} and "copies to cpu left out" in explain(plan)
+    given = np.linspace(-3, 3, 32, dtype=np.float32).reshape(4, 8)
+    found = bind(plan).run({"x": given})
+    np.testing.assert_array_equal(found["x"], given)
+    np.testing.assert_allclose(found["y"].sum(-1), 1, rtol=1e-5)
+
+
+def test_a_copy_to_a_device_that_is_not_there_says_which_one_is(store: Database) -> None:
+    x = tg.input("x", (4,), tg.f32)
+    with pytest.raises(PlanError, match="this machine has the device 'cpu' only"):
+        compile_graph(tg.graph(tg.exp(tg.copy_to(x * 1.0, "cuda:0"))), backends=("numpy",), database=store)

@@ -202,6 +202,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
+def test_a_header_whose_length_looks_like_a_pickle_is_read(tmp_path: Path) -> None:
+    """640 = 0x0280 bytes of header, so that the file starts like a pickle of protocol 2."""
+    names = [f"{i:074d}" for i in range(5)]
+    write_weights(tmp_path / "w.safetensors", dict.fromkeys(names, (f32, (1,))), lambda name: np.ones(1, np.float32))
+    assert (tmp_path / "w.safetensors").read_bytes()[:2] == b"\x80\x02"
+    assert len(open_weights(tmp_path / "w.safetensors")) == 5
+
+
 @pytest.mark.parametrize("case", DAMAGE)
 def test_damage_has_a_message_of_its_own(case: str, tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"

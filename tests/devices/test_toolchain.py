@@ -90,6 +90,23 @@ def test_a_library_is_built_once_and_again_when_anything_it_was_made_of_changes(
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700 and sorted(cache.iterdir()) == sorted([first, portable, second])
 
 
+def test_a_library_meets_the_loaded_copy_of_the_one_it_is_linked_against_even_when_its_file_was_replaced(tmp_path: Path) -> None:
+    """As when two processes compile at the same time: a second copy would have a pool of threads and scratch memory of its own."""
+    shown = '__attribute__((visibility("default")))'
+    for name, text in (("first.c", f"int value; {shown} int *where(void) {{ return &value; }}\n"),
+                       ("second.c", f"int *where(void); {shown} int *seen(void) {{ return where(); }}\n")):
+        (tmp_path / name).write_text(text)
+    first = toolchain.build_library([tmp_path / "first.c"], name="first", cache=tmp_path / "cache")
+    loaded = ctypes.CDLL(str(first))
+    (tmp_path / "copy").write_bytes(first.read_bytes())
+    (tmp_path / "copy").chmod(0o700)
+    (tmp_path / "copy").replace(first)
+    linked = toolchain.build_library([tmp_path / "second.c"], name="second", against=first, cache=tmp_path / "cache")
+    second = ctypes.CDLL(str(linked))
+    loaded.where.restype = second.seen.restype = ctypes.c_void_p
+    assert second.seen() == loaded.where()
+
+
 def test_an_identity_follows_text_headers_flags_and_compiler_but_not_the_folder(source: Path, tmp_path: Path) -> None:
     first = toolchain.source_identity(source)
     moved = tmp_path / "moved"

@@ -17,7 +17,7 @@ from transformers import AutoModel, Gemma3ForCausalLM
 from tensor_graphs.devices.safetensors import WeightsError, open_weights, write_weights
 from tensor_graphs.frontends import huggingface
 from tensor_graphs.frontends.errors import ConfigError, FolderError, FrontendError
-from tensor_graphs.frontends.huggingface import LoadedModel, gemma3_spec, load_model, model_graph
+from tensor_graphs.frontends.huggingface import LoadedModel, load_model, model_graph
 from tensor_graphs.frontends.huggingface_folder import (
     FULL,
     GEMMA3_270M,
@@ -30,7 +30,8 @@ from tensor_graphs.frontends.huggingface_folder import (
 from tensor_graphs.language.dtypes import bf16, f32, i8, parse_dtype
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.models.gemma3 import gemma3_graph
+from tensor_graphs.models.gemma3 import GEMMA3
+from tensor_graphs.models.transformer import decoder_graph
 
 SMALL = Gemma3TextConfig(
     vocab_size=71, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
@@ -125,7 +126,7 @@ def test_weights_in_another_dtype_are_converted_to_nearest(folder: Path, tmp_pat
 
 def test_the_graph_and_the_checkpoint_name_the_same_tensors() -> None:
     for config in (SMALL, UNTIED):
-        g = gemma3_graph(gemma3_spec(config), max_positions=8)
+        g = decoder_graph(config.read.facts, GEMMA3, max_positions=8)
         assert {name: node.shape for name, node in g.parameters.items()} == gemma3_tensors(config)
 
 
@@ -189,8 +190,8 @@ def test_a_tensor_that_holds_integers_is_refused(folder: Path) -> None:
 
 
 def test_an_unknown_model_type_is_answered_with_the_known_ones(folder: Path) -> None:
-    edit_config(folder, model_type="llama")
-    with pytest.raises(ConfigError, match="'llama' is not known[^$]*bert, gemma3, gemma3_text"):
+    edit_config(folder, model_type="llama4_text")
+    with pytest.raises(ConfigError, match=r"'llama4_text' is not known[^$]*bert, cohere2, [^$]*; nearest: llama"):
         load_model(folder)
 
 
@@ -214,7 +215,7 @@ def test_random_weights_are_those_of_the_recipe(folder: Path, monkeypatch: pytes
     monkeypatch.setitem(huggingface.BUILTIN, "small", SMALL)  # type: ignore[arg-type]  # a dict, typed as read-only
     recipe = random_gemma3_weights(SMALL, 3)
     for model in (load_model(folder, random_seed=3), load_model("small", random_seed=3)):
-        assert model.random_seed == 3 and model.spec == gemma3_spec(SMALL)
+        assert model.random_seed == 3 and model.facts == SMALL.read.facts
         assert set(model.weights) == set(model.graph.parameters)
         assert all(np.array_equal(model.weights[name], recipe[name]) for name in recipe)
     narrow = load_model("small", dtype="bfloat16", random_seed=3)
@@ -224,7 +225,7 @@ def test_random_weights_are_those_of_the_recipe(folder: Path, monkeypatch: pytes
 
 def test_the_built_in_shape_is_that_of_gemma_3_270m() -> None:
     assert dict(huggingface.BUILTIN) == {"gemma-3-270m": GEMMA3_270M}
-    g = gemma3_graph(gemma3_spec(GEMMA3_270M), max_positions=huggingface.DEFAULT_POSITIONS)
+    g = decoder_graph(GEMMA3_270M.read.facts, GEMMA3, max_positions=huggingface.DEFAULT_POSITIONS)
     assert sum(math.prod(node.shape) for node in g.parameters.values()) == 268_098_176
     assert len(g.states) == 36 and sum(4 * math.prod(node.shape) for node in g.states.values()) == 150_994_944
 
@@ -245,10 +246,10 @@ def test_a_missing_folder_says_so(tmp_path: Path) -> None:
 
 
 def test_random_weights_of_another_model_are_refused(minilm: Path) -> None:
-    with pytest.raises(ConfigError, match="random weights are drawn for Gemma 3 only"):
+    with pytest.raises(ConfigError, match=r"random weights \(.*\) are drawn for Gemma 3 only"):
         load_model(minilm, random_seed=0)
 
 
 def test_a_cap_on_scores_is_honoured_and_said_to_differ_from_transformers(caplog: pytest.LogCaptureFixture) -> None:
-    assert gemma3_spec(dataclasses.replace(SMALL, attn_logit_softcapping=30.0)).attention_softcap == 30.0
+    assert dataclasses.replace(SMALL, attn_logit_softcapping=30.0).read.facts.attention_softcap == 30.0
     assert "transformers ignores this setting" in caplog.text

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from tensor_graphs.frontends import chat_template
 from tensor_graphs.frontends.errors import ConfigError, FolderError, TokenizerError
 from tensor_graphs.frontends.tokenizer import Tokenizer, load_tokenizer
 
@@ -322,9 +323,29 @@ def test_the_template_is_found_in_each_of_its_places(tmp_path: Path) -> None:
         ("{{ messages.append(1) }}", "the chat template fails: .*append"),
         ("{% include 'other' %}", "the chat template fails"),
         ("{% for i in range(10 ** 9) %}{% endfor %}", "the chat template fails"),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "takes more than 1 s of processor time"),
+        ("{{ 10 ** (10 ** 9) }}", "takes more than 1 s of processor time"),
+        ("{{ 'a' * 10 ** 10 }}", "takes more than 1024 MiB of memory"),
+        ("{{ 'a' | center(10 ** 10) }}", "takes more than 1024 MiB of memory"),
+        ("{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}", "more than the 16777216 characters that a prompt may have"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "the chat template fails on these messages: maximum recursion"),
     ],
+    ids=lambda value: value[:40],
 )
-def test_a_template_that_fails_or_reaches_out_is_refused(template: str, message: str, tmp_path: Path) -> None:
+def test_a_template_that_fails_reaches_out_or_does_not_end_is_refused(
+    template: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_template, "CPU_SECONDS", 1)
     ours = load_tokenizer(folder_with(tmp_path, byte_fallback(False), tokenizer_config={"chat_template": template}))
     with pytest.raises(TokenizerError, match=message):
         ours.chat(CHAT)
+
+
+def test_a_template_reads_plain_data_only_and_passes_half_characters_on(tmp_path: Path) -> None:
+    said = {"chat_template": "{{ messages[0].content }}"}
+    ours = load_tokenizer(folder_with(tmp_path, byte_fallback(False), tokenizer_config=said))
+    with pytest.raises(TokenizerError, match="what is given to the chat template is no plain data: .*Path"):
+        ours.chat(CHAT, tools=[tmp_path])
+    assert ours.chat([{"role": "user", "content": "a\udcffé😀"}]) == "a\udcffé😀"
+    with pytest.raises(TokenizerError, match="the text is not Unicode: character 1"):
+        ours.encode_chat([{"role": "user", "content": "a\udcff"}])

@@ -35,6 +35,12 @@ REFUSED: dict[str, tuple[Callable[[], Node], str]] = {
     "linear with a double weight": (lambda: tg.linear(x(3, 4), x(5, 4, dtype=tg.f64)), "f32 or bf16 weights only"),
     "linear with a bf16 bias": (lambda: tg.linear(x(3, 4), x(5, 4), x(5, dtype=tg.bf16)), "f32 bias only"),
     "linear in bf16": (lambda: tg.linear(x(3, 4, dtype=tg.bf16), x(5, 4, dtype=tg.bf16)), "{} activations only"),
+    "gather_linear by bytes": (lambda: tg.gather_linear(x(3, 4), x(6, 5, 4), x(3, dtype=tg.u8)),
+                               "f32 or bf16 weights, i32 or i64 indices only"),
+    "gather_linear of doubles": (lambda: tg.gather_linear(x(3, 4, dtype=tg.f64), x(6, 5, 4), x(3, dtype=tg.i32)),
+                                 "f32 activations and bias only"),
+    "gather_linear that broadcasts": (lambda: tg.gather_linear(x(1, 2, 4), x(6, 5, 4), x(3, 2, dtype=tg.i32)),
+                                      "leading axes of x as the index has them, but for the last only"),
     "dot of vectors": (lambda: tg.dot(x(4), x(4, 5)), "matrices only"),
     "dot that broadcasts": (lambda: tg.dot(x(2, 1, 3, 4), x(1, 3, 4, 5)), "equal leading axes, or none on one side"),
     "norm with a double weight": (lambda: tg.rms_norm(x(3, 4), x(4, dtype=tg.f64)), "f32 or bf16 weights only"),
@@ -96,6 +102,8 @@ def samples(op: str, dtype: DType) -> list[Node]:
         "gelu": lambda: [tg.gelu(a), tg.gelu(a, approximate="tanh")],
         "gated": lambda: [tg.gated(a, b, activation=n) for n in ("gelu_tanh", "gelu", "silu")],
         "linear": lambda: [tg.linear(a, x(5, 4)), tg.linear(a, x(5, 4, dtype=tg.bf16), x(5))],
+        "gather_linear": lambda: [tg.gather_linear(x(3, each, 4), x(6, 5, 4, dtype=w), x(3, 2, dtype=i), *bias)
+                                  for each in (1, 2) for w, i, bias in ((tg.f32, tg.i32, ()), (tg.bf16, tg.i64, (x(6, 5),)))],
         "dot": lambda: [tg.dot(act(*s), act(*t, name="b")) for s, t in (
             ((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((3, 4), (2, 4, 5)))],
         "attention": lambda: [tg.attention(act(3, 2, 4), act(5, 2, 4, name="k"), act(5, 2, 4, name="v"), scale=1.0)],
@@ -112,8 +120,8 @@ def samples(op: str, dtype: DType) -> list[Node]:
         return own[op]()
     build = getattr(tg, op, None) or getattr(tg.language.atomic, op)
     if op in ("add", "sub", "mul", "max", "div"):
-        from tensor_graphs.kernels.registry import op_named
         from tensor_graphs.language.node import apply
+        from tensor_graphs.profiling.conformance_cases import op_named
 
         found = op_named(op)
         assert found is not None

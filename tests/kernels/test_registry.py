@@ -21,6 +21,7 @@ from tensor_graphs.kernels.signature import is_composite, signature_of
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.text import parse_graph, print_graph
 
 
 @pytest.fixture
@@ -47,7 +48,8 @@ def test_numpy_computes_every_atomic_op() -> None:
 def test_a_registered_kernel_is_found_until_it_is_taken_back(mine: Kernel) -> None:
     assert mine in registry.all_kernels(("numpy",)) and mine not in registry.all_kernels(("c",))
     assert registry.kernel_named("mine.sin") is mine and repr(mine) == "mine.sin"
-    with pytest.raises(KernelError, match=r"^a kernel named 'mine\.sin' is registered already$"):
+    with pytest.raises(KernelError, match=r"^a kernel named 'mine\.sin' is registered already: \S+test_registry\.py:\d+\n"
+                                          r"  and once more: \S+test_registry\.py:\d+\n  fix: another name for one of them$"):
         registry.register(mine)
     registry.unregister("mine.sin")
     assert mine not in registry.all_kernels(("numpy",))
@@ -55,7 +57,35 @@ def test_a_registered_kernel_is_found_until_it_is_taken_back(mine: Kernel) -> No
         registry.kernel_named("mine.sin")
 
 
+def test_a_composite_of_ones_own_has_kernels_wherever_its_definition_is_the_same() -> None:
+    def triple(x: Node) -> Node:
+        return x * 3.0
+
+    def third(x: Node) -> Node:
+        return x * (1 / 3)
+
+    mine, again = tg.composite(triple), tg.composite(triple)
+    other = tg.composite(third, name="triple")
+    x = tg.input("x", (tg.dim("n", 1, 8), 4))
+    kernel = registry.host_kernel(mine, name="numpy.triple")(lambda outs, ins, attrs: np.multiply(ins[0], 3, out=outs[0]))
+    try:
+        table = registry.by_op(registry.all_kernels(("numpy",)))
+        assert [registry.matching(Spec.of(op(x)), table) for op in (mine, again, other)] == [[kernel], [kernel], []]
+        read = parse_graph(print_graph(tg.graph(mine(x))))
+        (node,) = [n for n in read.nodes if n.op.kind == "composite"]
+        assert registry.matching(Spec.of(node), table) == [kernel]
+    finally:
+        registry.unregister("numpy.triple")
+
+
+def test_a_kernel_may_not_have_the_name_of_one_of_ours() -> None:
+    with pytest.raises(KernelError, match=r"^'numpy\.softmax' is the name of a kernel of ours, so \S+test_registry\.py:\d+ "):
+        registry.host_kernel("softmax", name="numpy.softmax")(lambda outs, ins, attrs: None)
+
+
 def test_a_kernel_of_no_op_is_refused() -> None:
+    with pytest.raises(KernelError, match="computes 'sofmax', which is no op\n  fix: did you mean softmax"):
+        tg.kernel("sofmax")(lambda outs, ins, attrs: None)
     with pytest.raises(KernelError, match=r"computes 'sine', which is no op"):
         registry.host_kernel("sine")(lambda outs, ins, attrs: None)
 
@@ -178,11 +208,12 @@ def test_a_kernel_from_outside_is_left_out_where_what_it_accepts_raises(mine: Ke
     def accepts(spec: Spec) -> str | None:
         raise LookupError
 
-    spec = Spec.of(tg.silu(tg.input("x", (3,))))
-    assert registry.matching(spec, {"silu": [replace(mine, accepts=accepts)]}) == []
+    spec = Spec.of(tg.sin(tg.input("x", (3,))))
+    assert registry.matching(spec, {"sin": [mine]}) == [mine]
+    assert registry.matching(spec, {"sin": [replace(mine, accepts=accepts)]}) == []
     assert "raised LookupError" in caplog.text
     with pytest.raises(LookupError):
-        registry.matching(spec, {"silu": [replace(mine, accepts=accepts, module="tensor_graphs.kernels.numpy.backend")]})
+        registry.matching(spec, {"sin": [replace(mine, accepts=accepts, module="tensor_graphs.kernels.numpy.backend")]})
 
 
 def test_another_source_or_toolchain_is_another_kernel(mine: Kernel) -> None:

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 import tensor_graphs as tg
 from tensor_graphs.language.composite import LIBRARY, expand_all
 from tensor_graphs.language.composites import arithmetic
-from tensor_graphs.language.errors import AttributeValueError, DTypeError
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, NoValueError
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import evaluate
 from tests.language.agreement import both_ways, check
@@ -148,7 +148,11 @@ def test_numbers_in_where_take_the_dtype_of_the_other_side():
 def test_where_needs_a_tensor_as_condition():
     assert said(lambda: tg.where(True, tg.input("x", (2,)), 0.0), DTypeError) == (
         "DTypeError at HERE: where: the condition is bool, a bool tensor is needed\n"
-        "  fix: write a comparison, or tg.constant(array)")
+        "  fix: x < y, tg.equals(x, y) or tg.not_equal(x, y) compare element by element (x == y asks whether they are one tensor); "
+        "tg.constant(array) makes a tensor of an array")
+    x = tg.input("x", (2,))
+    assert "tg.equals" in said(lambda: tg.where(x == x, x, 0.0), DTypeError)       # two tensors may be compared: are they one?
+    assert "tg.equals" in said(lambda: tg.where(x == 0, x, 0.0), NoValueError)
 
 
 @pytest.mark.parametrize("axes, keepdims", [(None, False), (0, True), ((0, -1), False), ((), False)])

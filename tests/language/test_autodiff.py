@@ -142,6 +142,8 @@ SAMPLES = (
     Sample("dot", (normal(2, 3, 4), normal(4)), note="by a vector"),
     Sample("linear", (normal(2, 3, 4), normal(5, 4), normal(5))),
     Sample("linear", (normal(3, 4), normal(5, 4), None), note="bare"),
+    Sample("gather_linear", (normal(2, 1, 4), normal(3, 5, 4), integers(-1, 4, 2, 2), normal(3, 5))),
+    Sample("gather_linear", (normal(2, 3, 4), normal(3, 5, 4), integers(0, 3, 2, 3), None), note="bare, a row for each"),
     Sample("attention", (normal(3, 4, 6), normal(5, 2, 6), normal(5, 2, 6), None), {"scale": 0.4}),
     Sample("attention", (normal(3, 2, 6), normal(5, 2, 6), normal(5, 2, 6), None),
            {"scale": 0.4, "causal": True, "start": 2, "window": 2, "softcap": 3.0}, "causal, window, softcap"),

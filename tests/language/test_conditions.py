@@ -26,7 +26,7 @@ def wanted(*roots: tg.Node) -> list[str]:
         (lambda: X[5] * 2.0, ["d ≥ 6"]),
         (lambda: X[1:], []),
         (lambda: X[-3:], []),
-        (lambda: tg.flip(X, axes=0), []),
+        (lambda: tg.flip(X, axis=0), []),
         (lambda: atomic.slice(X, ((P, P + 4, 1), (0, 3, 1))), ["d ≥ p + 4"]),
         (lambda: atomic.slice(X, ((P, 9, 2), (0, 3, 1))), ["d ≥ 9"]),
         (lambda: atomic.slice(X, ((2, P, 1), (0, 3, 1))), ["d ≥ p", "p ≥ 2"]),

@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import (
+    MAX_SIZE,
+    Dim,
     DimError,
     bounds,
+    ceil_div,
     compile_dims,
     dim,
     dim_ge,
@@ -346,3 +349,18 @@ def test_a_hundred_expressions_are_computed_in_microseconds():
     function = compile_dims(exprs, ["n", "m"])
     seconds = min(timeit.repeat(lambda: function(17, 3), number=50, repeat=5)) / 50
     assert seconds < 200e-6, f"{seconds * 1e6:.1f} µs"     # 10 µs when the machine is idle
+
+
+def test_a_product_that_multiplies_out_to_too_many_terms_is_refused() -> None:
+    product: Dim = 1
+    with pytest.raises(DimError, match="has 512 terms when its products are multiplied out"):
+        for i in range(30):
+            product = product * (dim(f"m{i}", 1, 9) + 1)
+
+
+def test_a_size_beyond_64_bits_is_no_dim() -> None:
+    assert bounds(dim("n", 1, MAX_SIZE)) == (1, MAX_SIZE)
+    with pytest.raises(DimError, match="the dim 'n' up to 9223372036854775808, which is beyond 64 bits"):
+        dim("n", 1, MAX_SIZE + 1)
+    with pytest.raises(DimError, match="the size a number of about 5000 digits is beyond 64 bits"):
+        ceil_div(10 ** 5000, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.language.errors import GraphError, ShapeError
+from tensor_graphs.language.errors import AttributeValueError, GraphError, ShapeError
 from tensor_graphs.language.graph import replace_dims
 from tests.language.messages import said
 
@@ -22,7 +22,7 @@ def test_a_graph_finds_its_leaves_and_dims_by_name():
     assert list(g.inputs) == ["x"] and list(g.parameters) == ["w"] and list(g.states) == ["cache"]
     assert list(g.outputs) == ["y"] and list(g.updates) == ["cache"]
     assert g.dims == {"n": n}
-    assert repr(g).startswith(f"<graph of {len(g.nodes)} nodes: 1 inputs, 1 parameters, 1 states -> y")
+    assert repr(g) == f"<graph of {len(g.nodes)} nodes: x f32[n, 4] -> y f32[n, 4]; 1 parameter; 1 state>"
 
 
 def test_outputs_get_names_when_they_have_none():
@@ -134,3 +134,61 @@ def test_a_negative_size_is_refused():
         "ShapeError at HERE: axis 1 of shape (2, -1) is negative\n  fix: sizes are ≥ 0")
     assert said(lambda: tg.input("x", (2, 1.5)), ShapeError) == (
         "ShapeError at HERE: axis 1 of a shape is 1.5\n  fix: a size is an int or a tg.dim expression")
+
+
+def test_a_size_beyond_64_bits_is_refused():
+    message = said(lambda: tg.input("x", (2 ** 64,)), ShapeError)
+    assert "axis 0 of a shape is 18446744073709551616, which is beyond 64 bits" in message
+    x = tg.input("x", (2 ** 31, 2 ** 31), tg.f64)
+    assert "more than 64 bits can address" in said(lambda: tg.graph(tg.exp(x)), ShapeError)
+    assert tg.graph(tg.exp(tg.input("x", (2 ** 31, 2 ** 20), tg.f64))).nodes
+
+
+def test_an_attribute_beyond_64_bits_is_refused():
+    message = said(lambda: tg.softmax(tg.input("x", (4,)), axis=10 ** 5000), AttributeValueError)
+    assert "an attribute is a number of about 5000 digits, which is beyond 64 bits" in message
+
+
+class Module:
+    """Looks like torch's, to who asks for the name of its class and of the module that this is in."""
+
+
+Module.__module__ = "torch.nn.modules.module"
+
+
+class Net(Module):
+    def __iter__(self):
+        return iter(())
+
+
+def double(x: tg.Node) -> tg.Node:
+    return x + x
+
+
+NO_GRAPHS = {
+    "function": (double, "this is a Python function (double)", "tg.graph(f(tg.input("),
+    "op": (tg.softmax, "this is a Python function (softmax)", "tg.graph(f(tg.input("),
+    "module": (Net(), "this is a torch module (Net), and modules are not translated", "tg.parameter("),
+    "file": ("m.onnx", "this is 'm.onnx'", "GGUF and ONNX files are not read yet"),
+    "number": (3, "this is a builtins.int", "tg.graph("),
+}
+
+
+@pytest.mark.parametrize("name", NO_GRAPHS)
+def test_what_is_no_graph_is_named_with_the_fix(name: str) -> None:
+    value, what, fix = NO_GRAPHS[name]
+    for taker, take in (("compile", tg.compile), ("profile", tg.profile), ("list_paths", tg.list_paths), ("graph", tg.graph)):
+        with pytest.raises(GraphError) as error:
+            take(value)  # type: ignore[arg-type]
+        wanted = "graph takes tensors" if taker == "graph" else f"{taker} takes a graph"
+        assert f"{wanted}, and {what}" in str(error.value) and fix in str(error.value)
+
+
+def test_a_tensor_a_plan_and_a_graph_are_told_apart() -> None:
+    x = tg.input("x", (3,))
+    with pytest.raises(GraphError, match=r"compile takes a graph, and this is a tensor, f32\[3\](.|\n)*fix: tg\.graph\(tensor\)"):
+        tg.compile(x)  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match=r"takes a plan, and this is a graph(.|\n)*fix: tg\.explain\(tg\.compile\(graph\)\)"):
+        tg.explain(tg.graph(x))  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="this is a graph already"):
+        tg.graph(tg.graph(x))  # type: ignore[arg-type]

@@ -90,10 +90,10 @@ def test_the_gradient_of_concat_is_cut_into_its_pieces():
 
 def test_flip_reverses_the_axes_it_is_given():
     x = np.random.default_rng(4).normal(size=(2, 3, 2))
-    check(tg.flip(tg.input("x", x.shape), axes=1), x[:, ::-1], x=x)
-    check(tg.flip(tg.input("x", x.shape), axes=(0, -1)), x[::-1, :, ::-1], x=x)
+    check(tg.flip(tg.input("x", x.shape), axis=1), x[:, ::-1], x=x)
+    check(tg.flip(tg.input("x", x.shape), axis=(0, -1)), x[::-1, :, ::-1], x=x)
     n = tg.dim("n", 1, 8)
-    check(tg.flip(tg.input("x", (n, 3, 2)), axes=0), x[::-1], {"n": 2}, x=x)
+    check(tg.flip(tg.input("x", (n, 3, 2)), axis=0), x[::-1], {"n": 2}, x=x)
 
 
 def test_joining_says_what_does_not_fit():
@@ -211,17 +211,17 @@ def test_cumsum_of_integers_wraps_and_takes_symbolic_sizes():
 @pytest.mark.parametrize("axes", [None, 0, (0, 2), (-1,), ()])
 def test_prod_is_that_of_numpy(axes):
     x = np.random.default_rng(8).normal(size=(3, 4, 5))
-    check(tg.prod(tg.input("x", x.shape), axes=axes), np.prod(x, axis=axes), x=x)
+    check(tg.prod(tg.input("x", x.shape), axis=axes), np.prod(x, axis=axes), x=x)
 
 
 @pytest.mark.parametrize("size", range(1, 10))
 def test_prod_over_a_symbolic_size_is_right_at_every_size(size):
     x = np.random.default_rng(size).normal(size=(size, 2))
-    check(tg.prod(tg.input("x", (tg.dim("n", 1, 9), 2)), axes=0), np.prod(x, axis=0), {"n": size}, x=x)
+    check(tg.prod(tg.input("x", (tg.dim("n", 1, 9), 2)), axis=0), np.prod(x, axis=0), {"n": size}, x=x)
 
 
 def test_prod_of_nothing_is_one_and_integers_wrap():
-    check(tg.prod(tg.input("x", (0, 2)), axes=0), np.ones(2), x=np.zeros((0, 2)))
+    check(tg.prod(tg.input("x", (0, 2)), axis=0), np.ones(2), x=np.zeros((0, 2)))
     x = np.array([200, 3, 7], np.uint8)
     check(tg.prod(tg.input("x", (3,), tg.u8)), np.prod(x, dtype=np.uint8), x=x)
 
@@ -229,7 +229,7 @@ def test_prod_of_nothing_is_one_and_integers_wrap():
 def test_the_gradient_of_a_product_is_right_where_a_factor_is_zero():
     x = np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 4.0]])
     tx = torch.tensor(x, requires_grad=True)
-    check_gradients(tg.prod(tg.input("x", x.shape), axes=1), torch.prod(tx, 1), {"x": tx}, x=x)
+    check_gradients(tg.prod(tg.input("x", x.shape), axis=1), torch.prod(tx, 1), {"x": tx}, x=x)
 
 
 def test_a_product_over_a_dim_without_a_real_bound_is_refused():

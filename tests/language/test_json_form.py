@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tensor_graphs as tg
@@ -15,6 +18,7 @@ from tensor_graphs.language.text import parse_graph, print_graph
 from tensor_graphs.models.bert import BertSpec, bert_graph
 from tensor_graphs.models.gemma3 import Gemma3Spec, Rope, gemma3_graph
 from tests.language.test_written_ops import users_graph
+from tests.language.written_graphs import scaled
 
 
 def gemma() -> Graph:
@@ -125,3 +129,26 @@ def test_a_definition_that_uses_itself_is_refused():
             row["op"] = name
     with pytest.raises(JsonFormError, match="no op is named"):
         graph_from_json(json.dumps(data))
+
+
+def test_what_a_program_is_made_of_is_pickled_and_is_the_same_object_afterwards():
+    x = tg.input("x", (tg.dim("n", 1, 8), 4))
+    values, indices = tg.topk(scaled(x, by=3.0), k=2)
+    cache = tg.state("cache", (8, 4))
+    for node in (x, values, values.inputs[0], indices, x * np.arange(4, dtype=np.float32), cache.read(), tg.grad(values.sum(), x)):
+        assert pickle.loads(pickle.dumps(node)) is node and copy.deepcopy(node) is node and copy.copy(node) is node
+    g = tg.graph({"b": values, "a": indices}, {cache: cache.write(x, at=0)})
+    again = pickle.loads(pickle.dumps(g))
+    assert again == g and list(again.outputs) == ["b", "a"] and again.structural_key == g.structural_key
+    assert pickle.loads(pickle.dumps(cache)).read() is cache.read()
+    for same in (tg.softmax, tg.mean, tg.f32, tg.bf16, scaled, tg.TensorType((2,), tg.f16), tg.dim("n", 1, 8) * 2):
+        assert pickle.loads(pickle.dumps(same)) == same == copy.deepcopy(same)
+    assert pickle.loads(pickle.dumps(tg.softmax)) is tg.softmax and copy.deepcopy(tg.bf16) is tg.bf16
+
+
+def test_a_deep_graph_is_pickled():
+    x = tg.input("x", (2,))
+    y = x
+    for _ in range(5000):
+        y = tg.sin(y)
+    assert pickle.loads(pickle.dumps(tg.graph(y))) == tg.graph(y) and pickle.loads(pickle.dumps(y)) is y

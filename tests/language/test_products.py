@@ -120,6 +120,45 @@ def test_linear_says_what_a_weight_looks_like():
         "DTypeError at HERE: linear (weight) takes float, the operand is i8[5, 3]\n  fix: cast it first")
 
 
+# ---- gather_linear ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_gather_linear_is_a_linear_of_each_row_with_its_gradient(shared, bias):
+    rng = np.random.default_rng(6)
+    x, w, b = rng.normal(size=(3, 1 if shared else 2, 4)), rng.normal(size=(6, 5, 4)), rng.normal(size=(6, 5))
+    index = np.array([[0, 5], [2, 2], [5, 1]], np.int32)
+    tx, tw, tb = (torch.tensor(v, requires_grad=True) for v in (x, w, b))
+    operands = [tg.input("x", x.shape), tg.input("w", w.shape), tg.input("i", (3, 2), tg.i32),
+                *([tg.input("b", b.shape)] if bias else [])]
+    node = tg.gather_linear(*operands)
+    chosen = torch.tensor(index.astype(np.int64))
+    reference = torch.einsum("nkoi,nki->nko", tw[chosen], tx.expand(3, 2, 4)) + (tb[chosen] if bias else 0.0)
+    check(node, reference.detach().numpy(), x=x, w=w, b=b, i=index)
+    check_gradients(node, reference, {"x": tx, "w": tw, **({"b": tb} if bias else {})}, x=x, w=w, b=b, i=index)
+
+
+def test_gather_linear_gives_zeros_out_of_range_the_bias_included():
+    x, w, b = np.ones((3, 2)), np.ones((2, 4, 2)), np.full((2, 4), 7.0)
+    node = tg.gather_linear(tg.input("x", x.shape), tg.input("w", w.shape), tg.input("i", (3,), tg.i32), tg.input("b", b.shape))
+    check(node, np.array([[0.0] * 4, [9.0] * 4, [0.0] * 4]), x=x, w=w, b=b, i=np.array([-1, 1, 2], np.int32))
+
+
+def test_gather_linear_says_what_a_stack_looks_like():
+    x, i = tg.input("x", (2, 1, 3)), tg.input("i", (2, 4), tg.i32)
+    assert said(lambda: tg.gather_linear(x, tg.input("w", (6, 3, 5)), i), ShapeError) == (
+        "ShapeError at HERE: gather_linear of f32[2, 1, 3] and the weight f32[6, 3, 5]: the last axis of x has to be the third of "
+        "a weight[matrices, out, in]\n  fix: weight.permute(0, 2, 1) when it is stored as [matrices, in, out]")
+    assert said(lambda: tg.gather_linear(tg.input("y", (2, 2, 3)), tg.input("w", (6, 5, 3)), i), ShapeError) == (
+        "ShapeError at HERE: gather_linear of f32[2, 2, 3] by the index i32[2, 4]: the leading axes of x differ from those of "
+        "index\n  fix: as many axes, of equal sizes or 1")
+    assert said(lambda: tg.gather_linear(x, tg.input("w", (6, 5, 3)), i, tg.input("b", (5,))), ShapeError) == (
+        "ShapeError at HERE: gather_linear: the bias is f32[5], the weight f32[6, 5, 3]\n  fix: a bias of [6, 5]")
+    assert said(lambda: tg.gather_linear(x, tg.input("w", (6, 5, 3)), tg.input("f", (2, 4))), DTypeError).startswith(
+        "DTypeError at HERE: gather_linear (index) takes int or uint, the operand is f32[2, 4]")
+
+
 # ---- attention -------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tensor_graphs as tg
-from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, NoValueError, ShapeError
 from tensor_graphs.language.leaves import CONSTANT
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
@@ -155,16 +155,30 @@ def test_an_error_shows_the_line_it_was_written_on():
     assert '\n    X + tg.input("y", (4, 1))\n' in str(caught.value)
 
 
-@pytest.mark.parametrize("use, words", [
-    (lambda: bool(X), "a tensor has no truth value while the graph is being written; use tg.where(condition, a, b)"),
-    (lambda: len(X), "len of a tensor: use x.shape[0]"),
-    (lambda: list(X), "a tensor is not iterable; index it, x[i]"),
-    (lambda: np.asarray(X), "a tensor of a graph holds no values; compile the graph and run it"),
-], ids=["bool", "len", "iter", "array"])
-def test_a_tensor_is_not_mistaken_for_its_values(use, words):
+@pytest.mark.parametrize("use, words, fix", [
+    (lambda: bool(X < 1), "bool[4, 5, 6] has no truth value", "tg.equals"),
+    (lambda: 1 if X else 2, "f32[4, 5, 6] has no truth value", "tg.where"),
+    (lambda: X == 0, "f32[4, 5, 6] == 0: == asks", "tg.equals(x, 0)"),
+    (lambda: 0.5 == X, "f32[4, 5, 6] == 0.5: == asks", "tg.equals(x, 0.5)"),
+    (lambda: np.float32(2) == X, "f32[4, 5, 6] == ", "tg.equals(x, 2.0)"),
+    (lambda: X != 0, "f32[4, 5, 6] != 0: != asks", "tg.not_equal(x, 0)"),
+    (lambda: X == np.zeros(6), "f32[4, 5, 6] == ", "tg.equals(x, array)"),
+    (lambda: np.zeros(6) != X, "f32[4, 5, 6] != ", "tg.not_equal(x, array)"),
+    (lambda: X == tg.dim("n", 1, 4), "f32[4, 5, 6] == n", "tg.equals(x, n)"),
+    (lambda: len(X), "len of a tensor", "x.shape[0]"),
+    (lambda: list(X), "f32[4, 5, 6] is not iterable", "x[i]"),
+    (lambda: np.asarray(X), "f32[4, 5, 6] holds no values yet", "tg.compile"),
+], ids=["bool", "if", "eq", "number eq", "numpy number eq", "ne", "eq array", "array ne", "eq dim", "len", "iter", "array"])
+def test_a_tensor_is_not_mistaken_for_its_values(use, words, fix):
     with pytest.raises(TypeError) as caught:
         use()
-    assert str(caught.value) == words
+    assert isinstance(caught.value, NoValueError) and words in str(caught.value)
+    assert fix in str(caught.value).partition("fix: ")[2]
+
+
+def test_equal_signs_between_tensors_ask_whether_they_are_one():
+    assert (X == X) is True and (X != X) is False and (X == X + 0) is False and (X != X + 0) is True
+    assert X in [X + 1, X] and {X: 1}[X] == 1 and X != None and X != "x"  # noqa: E711
 
 
 # ---- indexing --------------------------------------------------------------------------------------------------------

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 import tensor_graphs as tg
 from tensor_graphs.language import atomic, written_ops
 from tensor_graphs.language.atomic import ROWS
-from tensor_graphs.language.composite import LIBRARY
+from tensor_graphs.language.composite import LIBRARY, expand_all
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import GraphError, LanguageError
 from tensor_graphs.language.graph import Graph, replace_dims
 from tensor_graphs.language.json_form import graph_from_json, graph_to_json
-from tensor_graphs.language.node import ArrayValue, Node
+from tensor_graphs.language.node import ArrayValue, Node, walk
 from tensor_graphs.language.text import TextError, parse_graph, print_graph
 from tensor_graphs.language.text_tokens import KEYWORDS
-from tensor_graphs.language.written_ops import _ATTRIBUTES
+from tensor_graphs.language.written_ops import _ATTRIBUTES, MAX_DEPTH
 from tensor_graphs.meaning.interpreter import interpret
 from tests import strategies
 
@@ -258,3 +258,18 @@ def test_no_op_has_the_name_of_another():
     names = {row.name for row in ROWS}
     assert not names & set(LIBRARY)
     assert not (names | set(LIBRARY)) & {*KEYWORDS, "copy_to", "item", "argument"}
+
+
+def tower_text(levels: int) -> str:
+    """Definitions inside of one another."""
+    made = ["tg 1", "define f0(a f32[4]) {", "return sin(a)", "}"]
+    for i in range(1, levels):
+        made += [f"define f{i}(a f32[4]) {{", f"return f{i - 1}(a)", "}"]
+    return "\n".join([*made, "input x f32[4]", f"output y = f{levels - 1}(x)", ""])
+
+
+def test_definitions_are_inside_of_one_another_up_to_a_limit():
+    graph = parse_graph(tower_text(MAX_DEPTH))
+    assert [n.op.name for n in walk(expand_all(graph.roots))] == ["input", "sin"]
+    with pytest.raises(TextError, match=f"definition of f{MAX_DEPTH} uses others, and these others, {MAX_DEPTH + 1} levels"):
+        parse_graph(tower_text(MAX_DEPTH + 1))

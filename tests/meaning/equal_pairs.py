@@ -1,5 +1,5 @@
 """equal_pairs: pairs of graphs that are the same function, as data. test_equality.py holds `equal` to proving each, but for those that are
-`tested_at` sizes which a number of the program meets."""
+`tested_at` sizes which a number of the program meets; and to refuting none of UNREFUTED, of which runs in float64 say too little."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tensor_graphs.language.dims import dim_max, dim_min
 from tests.meaning.pairs import Suite
 
 EQUAL = Suite()
+UNREFUTED = Suite()
 
 N, S, M = tg.dim("n", 1, 4096), tg.dim("s", 1, 2048), tg.dim("m", 1, 512)
 D, H, G = 8, 4, 2                                        # head size, heads of q, heads of k and v
@@ -33,7 +34,7 @@ def total(x: tg.Node) -> tg.Node:
 
 
 def average(x: tg.Node) -> tg.Node:
-    return tg.mean(x, axes=-1, keepdims=True)
+    return tg.mean(x, axis=-1, keepdims=True)
 
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
@@ -157,10 +158,10 @@ def _welford(x: tg.Node, eps: float) -> tg.Node:
 
 
 EQUAL.many(
-    mean_as_scaled_sum=lambda: (tg.mean(X, axes=-1), X.sum(-1) * (1.0 / 6.0)),
-    mean_of_all=lambda: (tg.mean(X), tg.mean(tg.mean(X, axes=1), axes=0)),
-    mean_of_a_product_axis=lambda: (tg.mean(A, axes=1), A.sum(1) / tg.constant(M, tg.f32)),
-    variance_by_moments=lambda: (tg.var(X, axes=-1), tg.mean(X * X, axes=-1) - tg.square(tg.mean(X, axes=-1))),
+    mean_as_scaled_sum=lambda: (tg.mean(X, axis=-1), X.sum(-1) * (1.0 / 6.0)),
+    mean_of_all=lambda: (tg.mean(X), tg.mean(tg.mean(X, axis=1), axis=0)),
+    mean_of_a_product_axis=lambda: (tg.mean(A, axis=1), A.sum(1) / tg.constant(M, tg.f32)),
+    variance_by_moments=lambda: (tg.var(X, axis=-1), tg.mean(X * X, axis=-1) - tg.square(tg.mean(X, axis=-1))),
     rms_norm_written_out=lambda: (tg.rms_norm(X, SCALE, eps=1e-6), X / tg.sqrt(average(X * X) + 1e-6) * SCALE),
     rms_norm_offset=lambda: (tg.rms_norm(X, SCALE, offset=1.0), tg.rms_norm(X) * (1.0 + SCALE)),
     rms_norm_scale_folded_into_weights=lambda: (tg.linear(tg.rms_norm(X, SCALE), W), tg.linear(tg.rms_norm(X), W * SCALE)),
@@ -387,7 +388,7 @@ def convolution_in_one_dimension_by_padding() -> tuple[tg.Node, tg.Node]:
 # ---- movement, indices, states ---------------------------------------------------------------------------------------
 
 EQUAL.many(
-    flip_twice=lambda: (tg.flip(tg.flip(X, axes=1), axes=1), X),
+    flip_twice=lambda: (tg.flip(tg.flip(X, axis=1), axis=1), X),
     permute_there_and_back=lambda: (Q.permute(2, 0, 1).permute(1, 2, 0), Q),
     reshape_shuffle=lambda: (tg.reshape(tg.reshape(X, (N * 6,)), (N, 3, 2)).permute(0, 2, 1), tg.reshape(X, (N, 3, 2)).permute(0, 2, 1)),
     concat_of_slices=lambda: (tg.concat(X[:, :2], X[:, 2:], axis=1), X),
@@ -396,8 +397,8 @@ EQUAL.many(
                                   tg.one_hot(tg.input("ids", (N,), tg.i32), size=5) @ W),
     scaled_embedding=lambda: (tg.embedding(W, tg.input("ids", (N,), tg.i32), scale=2.5), tg.embedding(W * 2.5, tg.input("ids", (N,), tg.i32))),
     cumsum_by_triangle=lambda: (tg.cumsum(X), X @ tg.cast(tg.less_equal(atomic.iota((6, 6), 0), atomic.iota((6, 6), 1)), tg.f32)),
-    cumsum_backwards=lambda: (tg.cumsum(X) - X + tg.flip(tg.cumsum(tg.flip(X, axes=1)), axes=1), tg.expand(total(X), (N, 6))),
-    product_by_halves=lambda: (tg.prod(X, axes=1), tg.prod(X[:, :2], axes=1) * tg.prod(X[:, 2:], axes=1)),
+    cumsum_backwards=lambda: (tg.cumsum(X) - X + tg.flip(tg.cumsum(tg.flip(X, axis=1)), axis=1), tg.expand(total(X), (N, 6))),
+    product_by_halves=lambda: (tg.prod(X, axis=1), tg.prod(X[:, :2], axis=1) * tg.prod(X[:, 2:], axis=1)),
     gather_by_slice=lambda: (tg.gather(X, tg.constant([4, 2, 0]), axis=1), X[:, 4::-2]),
     scatter_is_transposed_gather=lambda: (
         (tg.scatter(fill(0, (7,), tg.f32), tg.constant([1, 5, 1]), tg.input("u", (3,)), mode="add") * tg.input("g", (7,))).sum(),
@@ -490,7 +491,7 @@ def bytes_wrap_in_both() -> tuple[tg.Node, tg.Node]:
 def flipped_by_unsigned_indices() -> tuple[tg.Node, tg.Node]:
     """−i wraps at every size, and n − 1 − i nowhere."""
     x = tg.input("r", (N,))
-    return tg.gather(x, tg.constant(N - 1, tg.u32) - tg.iota((N,), 0, tg.u32), 0), tg.flip(x, axes=0)
+    return tg.gather(x, tg.constant(N - 1, tg.u32) - tg.iota((N,), 0, tg.u32), 0), tg.flip(x, axis=0)
 
 
 # ---- casts count -----------------------------------------------------------------------------------------------------
@@ -505,3 +506,69 @@ def rounded_once_in_both() -> tuple[tg.Node, tg.Node]:
 @EQUAL.add(bits=True)
 def rounding_keeps_signs() -> tuple[tg.Node, tg.Node]:
     return tg.cast(-X, tg.bf16), -tg.cast(X, tg.bf16)
+
+
+def _count(size: int, dtype: tg.DType) -> tg.Node:
+    """How many of some booleans are true, counted in floats of a dtype."""
+    return tg.cast(tg.sum(tg.cast(tg.input("b", (size,), tg.bool_), dtype)), tg.f32)
+
+
+U8, I8, I16, SCALAR = tg.input("u", (3,), tg.u8), tg.input("i", (3,), tg.i8), tg.input("i", (3,), tg.i16), tg.input("x", ())
+EQUAL.many(
+    bits=True,
+    as_many_as_bf16_counts=lambda: (_count(256, tg.bf16), _count(256, tg.f32)),
+    bytes_in_bf16=lambda: (tg.cast(tg.cast(I8, tg.bf16), tg.f32), tg.cast(I8, tg.f32)),
+    bytes_and_two_in_f16=lambda: (tg.cast(tg.cast(U8, tg.f16) + 2.0, tg.f32), tg.cast(U8, tg.f32) + 2.0),
+    integers_rounded_at_once=lambda: (tg.cast(tg.cast(I16, tg.f32), tg.bf16), tg.cast(I16, tg.bf16)),
+    number_that_bf16_holds=lambda: (SCALAR * tg.cast(tg.constant(257.0, tg.bf16), tg.f32), SCALAR * 256.0),
+    threshold_that_bf16_holds=lambda: (
+        tg.less(0.125, tg.input("x", (), tg.bf16)), tg.less(0.125, tg.cast(tg.input("x", (), tg.bf16), tg.f32))),
+    size_that_bf16_holds=lambda: (
+        SCALAR * tg.cast(tg.constant(tg.dim("n", 1, 256), tg.bf16), tg.f32), SCALAR * tg.constant(tg.dim("n", 1, 256), tg.f32)),
+)
+EQUAL.many(
+    root_of_a_sum_of_tenths=lambda: (
+        tg.sqrt(tg.constant(0.1) + tg.constant(0.2)) * SCALAR, tg.sqrt(tg.constant(0.3)) * SCALAR),
+    tenths_that_add_up=lambda: (tg.floor(tg.constant(0.1) + tg.constant(0.2) + tg.constant(0.7)) * SCALAR, SCALAR),
+    scale_by_a_root=lambda: (SCALAR * 8.0**-0.5, SCALAR / tg.sqrt(tg.constant(8.0))),
+)
+
+# ---- integers that float64 does not hold -----------------------------------------------------------------------------
+
+I64, U64 = tg.input("i", (3,), tg.i64), tg.input("v", (3,), tg.u64)
+
+
+def _number(x: tg.Node) -> tg.Node:
+    return tg.cast(x, tg.f64)
+
+
+def _near(x: tg.Node) -> tg.Node:
+    """Some numbers from 2^60 to 2^60 + 7."""
+    return tg.bit_and(x, 7) | 2**60
+
+
+def _true(shape: tuple[int, ...]) -> tg.Node:
+    return fill(True, shape, tg.bool_)
+
+
+UNREFUTED.many(
+    order_of_long_integers=lambda: (tg.less(_number(I64), _number(tg.bit_or(I64, 1))), tg.less(I64, tg.bit_or(I64, 1))),
+    long_integers_that_differ=lambda: (tg.not_equal(_number(I64), _number(tg.bit_xor(I64, 1))), _true((3,))),
+    long_numbers_that_differ=lambda: (
+        tg.less(_number(tg.constant(2**53, tg.i64)), _number(tg.constant(2**53 + 1, tg.i64))), tg.constant(True)),
+    below_the_end_of_i64=lambda: (tg.less(_number(I64), 2.0**63), _true((3,))),
+    below_the_end_of_u64=lambda: (tg.less(_number(U64), 2.0**64), _true((3,))),
+    place_of_the_largest=lambda: (tg.argmax(_number(_near(I64)), axis=0), tg.argmax(_near(I64), axis=0)),
+    places_of_the_largest=lambda: (tg.topk(_number(_near(I64)), k=2)[1], tg.topk(_near(I64), k=2)[1]),
+    is_the_largest=lambda: (tg.equals(_number(_near(I64)), tg.reduce_max(_number(_near(I64)))),
+                            tg.equals(_near(I64), tg.reduce_max(_near(I64)))),
+    order_of_long_products=lambda: (lambda p: (tg.less(_number(p), _number(tg.bit_or(p, 1))), tg.less(p, tg.bit_or(p, 1))))(
+        tg.cast(tg.input("p", (64,), tg.i32), tg.i64) * tg.cast(tg.input("q", (64,), tg.i32), tg.i64)),
+    maximum_over_none=lambda: (lambda v: (tg.relu(tg.reduce_max(v)), tg.relu(tg.reduce_max(tg.relu(v)))))(
+        tg.input("x", (tg.dim("n", 0, 9),))),
+    nearly_zero=lambda: (tg.less(0.0, tg.erfc(SCALAR * SCALAR + 40.0)), tg.constant(True)),
+    nearly_one=lambda: (tg.less(tg.erf(SCALAR * SCALAR + 20.0), 1.0), tg.constant(True)),
+    too_small_to_differ=lambda: (tg.equals(tg.exp(SCALAR - 1000.0), tg.exp(tg.input("y", ()) - 1000.0)),
+                                 tg.equals(SCALAR, tg.input("y", ()))),
+    too_near_to_one=lambda: (tg.less(tg.tanh(SCALAR * 100.0), tg.tanh(tg.input("y", ()) * 100.0)), tg.less(SCALAR, tg.input("y", ()))),
+)

@@ -69,7 +69,7 @@ def of_numbers(r: random.Random, n: Node) -> Iterator[Edge]:
     yield Edge("floor: fraction", n, tg.floor(n) + (n - tg.floor(n)))
     yield Edge("floor: at most", tg.less_equal(tg.floor(n), n), tg.less(n * 0.0, n * 0.0 + 1.0))
     yield Edge("floor: trunc by selection", tg.trunc(n), tg.where(tg.less(n, _fill(0, n)), tg.ceil(n), tg.floor(n)))
-    yield Edge("moves: flipped twice", n, tg.flip(tg.flip(n, axes=n.rank - 1), axes=n.rank - 1) if n.rank else n * 1.0)
+    yield Edge("moves: flipped twice", n, tg.flip(tg.flip(n, axis=n.rank - 1), axis=n.rank - 1) if n.rank else n * 1.0)
     if not n.rank:
         return
     axis = r.randrange(n.rank)
@@ -84,7 +84,7 @@ def of_numbers(r: random.Random, n: Node) -> Iterator[Edge]:
         ),
     )
     yield Edge("moves: gathered in order", n, tg.gather(n, atomic.iota((size,), 0, tg.i32), axis=axis))
-    yield Edge("sums: flipped", n.sum(axis), tg.flip(n, axes=axis).sum(axis))
+    yield Edge("sums: flipped", n.sum(axis), tg.flip(n, axis=axis).sum(axis))
     yield Edge("sums: scaled", (n * 3.0).sum(axis), n.sum(axis) * 3.0)
     yield Edge(
         "sums: padded with zeros",
@@ -115,7 +115,7 @@ def of_numbers(r: random.Random, n: Node) -> Iterator[Edge]:
             axis
         ) * tg.exp(bm - m)
         yield Edge("softmax: merged sums of exponentials", total, merged)
-    yield Edge("norm: written out", tg.rms_norm(n), n / tg.sqrt(tg.mean(n * n, axes=n.rank - 1, keepdims=True) + 1e-6))
+    yield Edge("norm: written out", tg.rms_norm(n), n / tg.sqrt(tg.mean(n * n, axis=n.rank - 1, keepdims=True) + 1e-6))
 
 
 def of_integers(r: random.Random, n: Node) -> Iterator[Edge]:

@@ -73,7 +73,7 @@ MISSES.many(
     max_over_the_wrong_axis=lambda: (A.max(0).sum(), A.max(1).sum()),
     max_of_all_but_the_last=lambda: (X.max(-1), X[:, :5].max(-1)),
     products_of_relus=lambda: (tg.relu(X) * tg.relu(Y), tg.relu(X * Y)),
-    prod_of_relus_is_not_zero=lambda: (tg.prod(tg.relu(X), axes=1), X.sum(-1) * 0.0),
+    prod_of_relus_is_not_zero=lambda: (tg.prod(tg.relu(X), axis=1), X.sum(-1) * 0.0),
     min_for_max=lambda: (tg.maximum(X, Y), tg.minimum(X, Y)),
     leaky_slope=lambda: (tg.maximum(X, X * 0.01), tg.maximum(X, X * 0.02)),
     floor_is_not_trunc=lambda: (tg.floor(X), tg.trunc(X)),
@@ -106,15 +106,15 @@ MISSES.many(
     rms_norm_offset_dropped=lambda: (tg.rms_norm(X, SCALE, offset=1.0), tg.rms_norm(X, SCALE)),
     rms_norm_for_layer_norm=lambda: (tg.rms_norm(X, eps=1e-5), tg.layer_norm(X)),
     rms_norm_by_sum=lambda: (tg.rms_norm(X), X * tg.rsqrt(total(X * X) + 1e-6)),
-    rms_norm_over_the_wrong_axis=lambda: (tg.rms_norm(X), X * tg.rsqrt(tg.mean(X * X, axes=0, keepdims=True) + 1e-6)),
+    rms_norm_over_the_wrong_axis=lambda: (tg.rms_norm(X), X * tg.rsqrt(tg.mean(X * X, axis=0, keepdims=True) + 1e-6)),
     rms_norm_scale_folded_on_the_wrong_side=lambda: (tg.linear(tg.rms_norm(X, SCALE[:6]), tg.parameter("w6", (6, 6))),
                                                      tg.linear(tg.rms_norm(X), tg.parameter("w6", (6, 6)) * tg.reshape(SCALE, (6, 1)))),
     layer_norm_bias_inside=lambda: (tg.layer_norm(X, SCALE, BIAS), (tg.layer_norm(X) + BIAS) * SCALE),
     layer_norm_unbiased_variance=lambda: (
         tg.layer_norm(X), (X - average(X)) * tg.rsqrt(total(tg.square(X - average(X))) * (1.0 / 5.0) + 1e-5)),
-    layer_norm_without_centring=lambda: (tg.layer_norm(X), X * tg.rsqrt(tg.var(X, axes=-1, keepdims=True) + 1e-5)),
-    welford_off_by_one=lambda: (tg.mean(X, axes=-1), X[:, 0] + (X[:, 1:] - X[:, :1]).sum(-1) * (1.0 / 5.0)),
-    mean_of_unequal_parts=lambda: (tg.mean(X, axes=-1), (tg.mean(X[:, :2], axes=-1) + tg.mean(X[:, 2:], axes=-1)) * 0.5),
+    layer_norm_without_centring=lambda: (tg.layer_norm(X), X * tg.rsqrt(tg.var(X, axis=-1, keepdims=True) + 1e-5)),
+    welford_off_by_one=lambda: (tg.mean(X, axis=-1), X[:, 0] + (X[:, 1:] - X[:, :1]).sum(-1) * (1.0 / 5.0)),
+    mean_of_unequal_parts=lambda: (tg.mean(X, axis=-1), (tg.mean(X[:, :2], axis=-1) + tg.mean(X[:, 2:], axis=-1)) * 0.5),
     # products
     product_not_transposed=lambda: (tg.parameter("sq", (6, 6)) @ X.T, tg.parameter("sq", (6, 6)).T @ X.T),
     products_do_not_commute=lambda: (tg.parameter("sq", (6, 6)) @ tg.parameter("sr", (6, 6)),
@@ -134,7 +134,7 @@ MISSES.many(
     rope_theta=lambda: (tg.rope_table(IDS, head_dim=D, theta=10000.0)[1], tg.rope_table(IDS, head_dim=D, theta=1000.0)[1]),
     rope_one_position_late=lambda: (tg.rope_table(IDS, head_dim=D, theta=1e4)[0], tg.rope_table(IDS + 1, head_dim=D, theta=1e4)[0]),
     # movement and indices
-    flip_of_the_other_axis=lambda: (tg.flip(A, axes=0), tg.flip(A, axes=1)),
+    flip_of_the_other_axis=lambda: (tg.flip(A, axis=0), tg.flip(A, axis=1)),
     concat_swapped=lambda: (tg.concat(X, Y, axis=1), tg.concat(Y, X, axis=1)),
     transpose_by_reshape=lambda: (tg.reshape(W.T, (30,)), tg.reshape(W, (30,))),
     heads_merged_in_the_wrong_order=lambda: (tg.reshape(Q, (N, H * D)), tg.reshape(Q.permute(0, 2, 1), (N, H * D))),
@@ -187,7 +187,7 @@ MISSES.many(
     softcap_dropped=lambda: (_attention(softcap=5.0), _attention()),
     softcap_changed=lambda: (_attention(softcap=5.0), _attention(softcap=6.0)),
     heads_interleaved=lambda: (_attention(), tg.attention(Q, tg.concat(K, K, axis=1), tg.concat(V, V, axis=1), scale=R)),
-    heads_of_q_swapped=lambda: (_attention(), _attention_of(tg.flip(Q, axes=1))),
+    heads_of_q_swapped=lambda: (_attention(), _attention_of(tg.flip(Q, axis=1))),
     keys_for_values=lambda: (_attention(), tg.attention(Q, K, K, scale=R)),
     mask_inverted=lambda: (tg.attention(Q, K, V, tg.input("mask", (N, S), tg.bool_), scale=R),
                            tg.attention(Q, K, V, tg.logical_not(tg.input("mask", (N, S), tg.bool_)), scale=R)),
@@ -225,7 +225,7 @@ def merge_without_the_masses() -> tuple[tg.Node, tg.Node]:
 @MISSES.add()
 def convolution_flipped() -> tuple[tg.Node, tg.Node]:
     image, kernel = tg.input("image", (6, 7)), tg.parameter("kernel", (3, 3))
-    return convolution(image, kernel), convolution(image, tg.flip(kernel, axes=(0, 1)))
+    return convolution(image, kernel), convolution(image, tg.flip(kernel, axis=(0, 1)))
 
 
 @MISSES.add()
@@ -381,7 +381,7 @@ UNDECIDED.many(
          @ repeated(V).permute(1, 0, 2)).permute(1, 0, 2)),
     eps_too_small_to_see=lambda: (tg.rms_norm(X, eps=1e-20), tg.rms_norm(X, eps=1e-21)),
     swallowed_by_a_large_number=lambda: ((X + 1e30) - 1e30, X * 0.5),
-    ties_of_argmax=lambda: (tg.argmax(X), 5 - tg.argmax(tg.flip(X, axes=1))),
+    ties_of_argmax=lambda: (tg.argmax(X), 5 - tg.argmax(tg.flip(X, axis=1))),
     step_at_a_rare_value=lambda: (X, X + tg.where(X * X * X > 1e9, 1.0, 0.0)),
     many_relus=lambda: (tg.prod(tg.relu(tg.input("wide", (40,)))), tg.prod(tg.input("wide", (40,))) * 0.0),
     reads_another_leaf=lambda: (tg.input("i", (N,), tg.i32), tg.where(tg.equals(I32, 2**30 + 12345), 0, tg.input("j", (N,), tg.i32) * 0 + I32)),
@@ -398,3 +398,96 @@ def a_cast_counts_in_bits_mode() -> tuple[tg.Node, tg.Node]:
 @UNDECIDED.add(bits=True)
 def rounded_before_the_sum() -> tuple[tg.Node, tg.Node]:
     return tg.cast(X + Y, tg.bf16), tg.cast(X, tg.bf16) + tg.cast(Y, tg.bf16)
+
+
+# ---- literals next to each other -------------------------------------------------------------------------------------
+
+ONE, F64 = tg.input("x", (), tg.f64), tg.f64
+NEXT = 1.0 + 2.0**-52
+
+
+def _f64(value: float) -> tg.Node:
+    return tg.constant(value, tg.f64)
+
+
+UNDECIDED.many(
+    one_and_the_next_amplified=lambda: ((_f64(NEXT) - _f64(1.0)) * 2.0**52 * ONE, ONE * 0.0),
+    times_one_and_times_the_next_amplified=lambda: ((ONE * NEXT - ONE) * 2.0**52, ONE * 0.0),
+    floor_below_one=lambda: (tg.floor(_f64(0.9999999999999999)) * ONE, ONE),
+    below_one_and_below_the_next=lambda: (tg.less(ONE, 1.0), tg.less(ONE, NEXT)),
+    one_is_below_the_next=lambda: (tg.less(_f64(1.0), _f64(NEXT)), tg.constant(False)),
+    chosen_as_one_is_below_the_next=lambda: (tg.where(tg.less(_f64(1.0), _f64(NEXT)), ONE, tg.input("y", (), F64)), tg.input("y", (), F64)),
+    positions_below_two_and_the_next=lambda: (
+        tg.where(tg.less(tg.iota((4,), 0, F64), 2.0000000000000004), tg.input("v", (4,)), 0.0),
+        tg.where(tg.less(tg.iota((4,), 0, F64), 2.0), tg.input("v", (4,)), 0.0)),
+    integer_of_nearly_three=lambda: (tg.cast(tg.cast(_f64(2.9999999999999996), tg.i32), F64) * ONE, ONE * 3.0),
+    three_tenths_and_the_next=lambda: (ONE * 0.3, ONE * 0.30000000000000004),
+    a_tenth_and_the_next=lambda: (ONE * 0.1, ONE * 0.10000000000000002),
+    tenths_added_up_and_the_next=lambda: (ONE * 0.1 + ONE * 0.2, ONE * 0.30000000000000004),
+    a_third_and_the_next=lambda: (ONE / 3.0, ONE * float(np.nextafter(1 / 3, 1.0))),
+    pi_and_the_next=lambda: (ONE * math.pi, ONE * float(np.nextafter(math.pi, 4.0))),
+    ln2_and_the_next=lambda: (tg.exp2(ONE / math.log(2.0)), tg.exp2(ONE / float(np.nextafter(math.log(2.0), 1.0)))),
+    root_and_the_next=lambda: (ONE * 8.0**-0.5, ONE * float(np.nextafter(8.0**-0.5, 0.0))),
+    half_by_the_float_before_a_root=lambda: (ONE * 0.7071067811865475 * 0.7071067811865475, ONE * 0.5),
+    product_of_vectors_near_zero=lambda: (
+        tg.where(tg.less(tg.dot(tg.constant(np.array([0.1, 0.2, -0.30000000000000004]), F64), tg.constant(np.ones(3), F64)), 0.0),
+                 ONE, ONE * 2.0), ONE * 2.0),
+    root_of_the_next=lambda: (tg.sqrt(_f64(0.30000000000000004)) * ONE, tg.sqrt(_f64(0.3)) * ONE),
+)
+
+
+# ---- narrow floats in bits mode --------------------------------------------------------------------------------------
+
+
+def _counted(size: int, dtype: tg.DType) -> tg.Node:
+    return tg.cast(tg.sum(tg.cast(tg.input("b", (size,), tg.bool_), dtype)), tg.f32)
+
+
+def _times(x: tg.Node) -> tg.Node:
+    return tg.input("x", x.shape) * tg.cast(x, tg.f32)
+
+
+def _sized(dtype: tg.DType) -> tg.Node:
+    return tg.constant(tg.dim("n", 1, 300), dtype)
+
+
+BF, I32S = tg.input("x", (), tg.bf16), tg.input("i", (), tg.i32)
+UNDECIDED.many(
+    bits=True,
+    bf16_has_no_257=lambda: (_times(tg.constant(257.0, tg.bf16)), _times(tg.constant(257.0))),
+    bf16_has_no_tenth=lambda: (_times(tg.constant(0.1, tg.bf16)), _times(tg.constant(0.1))),
+    f32_has_no_tenth=lambda: (tg.cast(tg.constant(0.1), F64) * ONE, ONE * 0.1),
+    bf16_threshold=lambda: (tg.less(0.1, BF), tg.less(0.1, tg.cast(BF, tg.f32))),
+    bf16_counts_booleans=lambda: (_counted(300, tg.bf16), _counted(300, tg.f32)),
+    bf16_counts_choices=lambda: (
+        tg.cast(tg.sum(tg.where(tg.input("b", (300,), tg.bool_), tg.constant(1.0, tg.bf16), tg.constant(0.0, tg.bf16))), tg.f32),
+        _counted(300, tg.f32)),
+    bf16_sizes=lambda: (_times(_sized(tg.bf16)), _times(_sized(tg.f32))),
+    bf16_positions=lambda: (_times(tg.iota((300,), 0, tg.bf16)), _times(tg.iota((300,), 0, tg.f32))),
+    bf16_bytes_and_two=lambda: (tg.cast(tg.cast(U8, tg.bf16) + 2.0, tg.f32), tg.cast(U8, tg.f32) + 2.0),
+    f16_integers=lambda: (tg.cast(tg.cast(I32S, tg.f16), tg.f32), tg.cast(I32S, tg.f32)),
+    f32_integers_a_little_too_large=lambda: (
+        tg.where(tg.less(I32S, 2**24 + 2), tg.cast(tg.cast(I32S, tg.f32), F64), 0.0),
+        tg.where(tg.less(I32S, 2**24 + 2), tg.cast(I32S, F64), 0.0)),
+    f16_halves_of_the_least=lambda: (tg.input("h", (), tg.f16) * 2.0**-10 * 2.0**10, tg.input("h", (), tg.f16)),
+    f16_added_in_place=lambda: (lambda h, u, at: (
+        tg.cast(tg.scatter(h, at, u, mode="add"), tg.f32), tg.scatter(tg.cast(h, tg.f32), at, tg.cast(u, tg.f32), mode="add")))(
+        tg.input("h", (4,), tg.f16), tg.input("u", (3,), tg.f16), tg.constant(np.zeros(3, np.int32))),
+    f16_border=lambda: (tg.cast(tg.pad(tg.input("h", (4,), tg.f16), [(1, 1)], 0.1), tg.f32),
+                        tg.pad(tg.cast(tg.input("h", (4,), tg.f16), tg.f32), [(1, 1)], 0.1)),
+)
+
+
+def _masked_maxima(times: int) -> tg.Node:
+    """Of each place the largest before it, over and over again."""
+    n = tg.dim("n", 1, 64)
+    mask, out = tg.less(tg.iota((n, n), 1), tg.iota((n, n), 0)), tg.exp(tg.input("x", (n,)))
+    for _ in range(times):
+        out = tg.reduce_max(tg.where(mask, tg.expand(tg.reshape(out, (1, n)), (n, n)), 0.0), axis=1)
+    return tg.maximum(tg.reduce_max(out), 0.0)
+
+
+UNDECIDED.many(
+    maxima_of_maxima=lambda: (_masked_maxima(4), tg.sum(tg.input("x", (tg.dim("n", 1, 64),))) * 0.0),
+    maxima_one_step_later=lambda: (_masked_maxima(4), _masked_maxima(5)),
+)

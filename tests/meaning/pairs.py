@@ -39,7 +39,7 @@ class Suite(list[Pair]):
 
         return register
 
-    def many(self, **builds: Build) -> None:
+    def many(self, bits: bool = False, **builds: Build) -> None:
         """Short ones, each a lambda."""
         for name, build in builds.items():
-            self.append(Pair(name, build))
+            self.append(Pair(name, build, bits=bits))

@@ -62,8 +62,8 @@ OPS: dict[str, Callable[[random.Random, Node, Node], Node]] = {
     "min": lambda r, x, y: tg.minimum(x, y), "exp": lambda r, x, y: tg.exp(tg.sin(x)), "tanh": lambda r, x, y: tg.tanh(x),
     "sigmoid": lambda r, x, y: tg.sigmoid(x), "root": lambda r, x, y: tg.sqrt(positive(x)),
     "log": lambda r, x, y: tg.log(positive(x)), "softmax": lambda r, x, y: tg.softmax(x), "norm": lambda r, x, y: tg.rms_norm(x),
-    "centre": lambda r, x, y: x - tg.mean(x, axes=1, keepdims=True), "where": lambda r, x, y: tg.where(x < y, x * 2.0, y),
-    "flip": lambda r, x, y: tg.flip(x, axes=r.randrange(2)), "rowsum": lambda r, x, y: x + y.sum(1, keepdims=True),
+    "centre": lambda r, x, y: x - tg.mean(x, axis=1, keepdims=True), "where": lambda r, x, y: tg.where(x < y, x * 2.0, y),
+    "flip": lambda r, x, y: tg.flip(x, axis=r.randrange(2)), "rowsum": lambda r, x, y: x + y.sum(1, keepdims=True),
     "colmax": lambda r, x, y: x - y.max(0, keepdims=True), "sin": lambda r, x, y: tg.sin(x), "relu": lambda r, x, y: tg.relu(x),
     "pick": lambda r, x, y: x + tg.gather(TABLE, WORDS, axis=0),
     "gate": lambda r, x, y: gate(tg.less(WORDS, r.randrange(ROWS)), x, y),
@@ -117,7 +117,7 @@ IDENTITIES: dict[str, Callable[[random.Random, Node], Node | None]] = {
     "add and take away": lambda r, n: (n + LEAVES[0]) - LEAVES[0] if _plain(n) and n.shape == (N, M) else None,
     "multiply and divide": lambda r, n: n * positive(LEAVES[1]) / positive(LEAVES[1]) if n.shape == (N, M) and _plain(n) else None,
     "transpose twice": lambda r, n: (n.T * 1.0).T if _plain(n) else None,
-    "flip twice": lambda r, n: tg.flip(tg.flip(n, axes=1), axes=1) if _plain(n) else None,
+    "flip twice": lambda r, n: tg.flip(tg.flip(n, axis=1), axis=1) if _plain(n) else None,
     "reshape there and back": lambda r, n: (
         tg.reshape(tg.reshape(n, (n.shape[0] * n.shape[1],)) * 1.0, n.shape) if _plain(n) else None),
     "minus minus": lambda r, n: tg.neg(tg.neg(n)) if _plain(n) else None,
@@ -128,9 +128,9 @@ IDENTITIES: dict[str, Callable[[random.Random, Node], Node | None]] = {
     "softmax by exp": lambda r, n: tg.exp(n.inputs[0]) / tg.exp(n.inputs[0]).sum(1, keepdims=True) if _is(n, "softmax") else None,
     "max by min": lambda r, n: -tg.minimum(-n.inputs[0], -n.inputs[1]) if _is(n, "max") else None,
     "max by where": lambda r, n: tg.where(n.inputs[0] < n.inputs[1], n.inputs[1], n.inputs[0]) if _is(n, "max") else None,
-    "norm written out": lambda r, n: n.inputs[0] / tg.sqrt(tg.mean(n.inputs[0] ** 2, axes=1, keepdims=True) + 1e-6)
+    "norm written out": lambda r, n: n.inputs[0] / tg.sqrt(tg.mean(n.inputs[0] ** 2, axis=1, keepdims=True) + 1e-6)
     if _is(n, "rms_norm") else None,
-    "sum of flipped": lambda r, n: tg.flip(n.inputs[0], axes=tuple(n.attrs["axes"])).sum(n.attrs["axes"])
+    "sum of flipped": lambda r, n: tg.flip(n.inputs[0], axis=tuple(n.attrs["axes"])).sum(n.attrs["axes"])
     if _is(n, "sum") and n.inputs[0].rank == 2 else None,
     "table moved": lambda r, n: tg.gather(n.inputs[0] + 1.0, n.inputs[1], axis=0) - gate(
         both(tg.less(-1, WORDS), tg.less(WORDS, ROWS)), as_ones(n), n * 0.0) if _is(n, "gather") and n.inputs[0] is TABLE else None,
@@ -159,7 +159,7 @@ MISTAKES: dict[str, Callable[[random.Random, Node], Node | None]] = {
     "magnitude put in": lambda r, n: tg.abs(n) if _plain(n) else None,
     "min for max": lambda r, n: tg.minimum(*n.inputs) if _is(n, "max") else None,
     "first operand of max": lambda r, n: n.inputs[0] if _is(n, "max") else None,
-    "flipped": lambda r, n: tg.flip(n, axes=r.randrange(2)) if _plain(n) else None,
+    "flipped": lambda r, n: tg.flip(n, axis=r.randrange(2)) if _plain(n) else None,
     "softmax over the other axis": lambda r, n: tg.softmax(n.inputs[0], axis=0) if _is(n, "softmax") else None,
     "another eps": lambda r, n: tg.rms_norm(n.inputs[0], eps=1e-5) if _is(n, "rms_norm") else None,
     "exp in base two": lambda r, n: tg.exp2(n.inputs[0]) if _is(n, "exp") else None,

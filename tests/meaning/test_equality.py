@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.language.errors import GraphError
 from tensor_graphs.meaning import counterexample
 from tensor_graphs.meaning.equality import equal
-from tests.meaning.equal_pairs import EQUAL
+from tests.meaning.equal_pairs import EQUAL, UNREFUTED
 from tests.meaning.near_misses import MISSES, UNDECIDED
 from tests.meaning.pairs import Pair
 from tests.meaning.random_graphs import differ, random_pair
@@ -51,7 +52,14 @@ def test_a_miss_that_is_too_near_is_never_called_equal(pair: Pair) -> None:
         assert verdict.status == "refuted" or verdict.reason
 
 
-@pytest.mark.parametrize("start", range(0, 200, 20))
+@pytest.mark.parametrize("pair", UNREFUTED, ids=lambda pair: pair.name)
+def test_an_equal_pair_that_float64_does_not_show_is_never_refuted(pair: Pair) -> None:
+    a, b = pair.graphs()
+    for one, other in ((a, b), (b, a)):
+        assert equal(one, other, bits=pair.bits).status != "refuted"
+
+
+@pytest.mark.parametrize("start", [0, 20, 40, *(pytest.param(n, marks=pytest.mark.long) for n in range(60, 200, 20))])
 def test_random_pairs_get_no_wrong_verdict(start: int) -> None:
     known = 0
     for seed in range(start, start + 20):
@@ -153,3 +161,53 @@ def test_a_run_is_charged_for_what_a_composite_hides_so_that_none_takes_seconds(
     sizes.clear()
     assert equal(_causal(512), _causal(513)).status == "refuted" and max(sizes) == 513
     assert counterexample.cost(_causal(2047).roots, {"s": 2048}) > 10 * counterexample.cost(_causal(2047).roots, {"s": 512})
+
+
+def test_disturbed_runs_end_when_no_difference_can_count_any_more() -> None:
+    x, y = tg.input("x", (64,)), tg.input("y", (64,))
+    always = tg.graph(tg.expand(tg.reshape(tg.constant(True), (1,)), (64,)))
+    for below, runs in ((tg.less(0.0, tg.erfc(x * x + 40.0)), 1),       # e^-1600 is below the range of float64
+                        (tg.less(tg.erf(x * x + 20.0), 1.0), 20),       # at 1 each run falls on either side
+                        (tg.less(x * 0.5, y + y), counterexample.RUNS)):
+        trial = counterexample.attempt(tg.graph(below).outputs, always.outputs, {}, 0, 0)
+        assert trial is not None and trial.disturbed <= runs
+        assert (trial.found is not None) == (runs == counterexample.RUNS) == (trial.disturbed == counterexample.RUNS)
+
+
+def test_a_run_with_an_integer_that_float64_does_not_hold_refutes_nothing() -> None:
+    i = tg.input("i", (64,), tg.i64)
+    for make, counts in ((lambda x: tg.cast(x, tg.f64), False), (lambda x: tg.bit_and(x, 1), True)):
+        left, right = tg.graph(make(i)), tg.graph(make(tg.bit_xor(i, 1)))
+        found = [counterexample.attempt(left.outputs, right.outputs, {}, 4, seed) for seed in range(3)]
+        assert all(trial is not None and (trial.found is not None) == counts for trial in found)
+    small = counterexample.attempt(tg.graph(tg.cast(i, tg.f64)).outputs, tg.graph(tg.cast(i + i, tg.f64)).outputs, {}, 2, 0)
+    assert small is not None and small.found is not None    # up to 2^53 each is held
+
+
+def test_what_is_no_graph_is_refused() -> None:
+    x = tg.input("x", (3,))
+    with pytest.raises(GraphError, match=r"equal takes a graph, and this is a tensor(?s:.*)fix: tg\.graph\(tensor\)"):
+        tg.equal(tg.graph(x), x)  # type: ignore[arg-type]
+
+
+def test_known_numbers_are_compared_as_far_as_their_bounds_tell_them_apart() -> None:
+    s, third, tenth = tg.input("s", (), tg.f64), tg.reciprocal(tg.constant(3.0, tg.f64)), tg.constant(0.1, tg.f64)
+    large = tg.constant(1e10, tg.f64)
+    for condition in (tg.less(tenth * 3.0, third), tg.less(0.0, tg.exp(third - 700.0)), tg.less(0.0, (large + 1e-3) - large),
+                      tg.less((large + 1e-3) - large, 1.1e-3)):
+        verdict = equal(tg.graph(tg.where(condition, s, s + 1.0)), tg.graph(s * 1.0))
+        assert verdict.proved, verdict.show()
+    for condition in (tg.less(tenth * 3.0, third - 0.1 / 3.0), tg.less(0.0, tg.exp(third - 800.0)),
+                      tg.less(0.0, (large + 1e-7) - large)):
+        verdict = equal(tg.graph(tg.where(condition, s, s + 1.0)), tg.graph(s * 1.0))
+        assert not verdict.proved, verdict.show()
+
+
+def test_no_update_wins_where_a_scatter_writes_twice_to_one_place() -> None:
+    u, index = tg.input("u", (2,)), tg.input("i", (2,), tg.i32)
+    none, twice = tg.constant([0.0, 0.0]), tg.constant([0, 0])
+    for update in (u[0], u[1]):
+        verdict = equal(tg.graph(tg.scatter(none, twice, u)[0]), tg.graph(update))
+        assert verdict.status == "unknown" and "two writes" in verdict.reason, verdict.show()
+    verdict = equal(tg.graph(tg.scatter(none, index, u)), tg.graph(tg.scatter(none, index[::-1], u[::-1])))
+    assert verdict.proved and "no two writes of a scatter to one place" in verdict.assuming, verdict.show()

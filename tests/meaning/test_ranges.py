@@ -42,3 +42,16 @@ def test_a_verdict_lists_the_sizes_at_which_integers_wrap() -> None:
     other = tg.cast(tg.iota((N,)), tg.u8)
     verdict = equal(tg.graph(x * tg.cast(count, tg.f32)), tg.graph(x * tg.cast(other, tg.f32)))
     assert verdict.status == "tested" and {"n": 257} in verdict.sizes
+
+
+def test_casts_that_round_nothing_are_whole_numbers_within_what_the_float_holds() -> None:
+    def held(node: tg.Node, **sizes: int) -> bool:
+        return node in ranges.held(walk([node]), sizes)
+
+    byte, short, flag = tg.input("u", (N,), tg.u8), tg.input("i", (N,), tg.i16), tg.input("b", (N,), tg.bool_)
+    assert held(tg.cast(byte, tg.bf16), n=9) and not held(tg.cast(short, tg.f16), n=9) and held(tg.cast(short, tg.f32), n=9)
+    count = tg.cast(tg.sum(tg.where(flag, tg.constant(1.0), tg.constant(0.0))), tg.bf16)
+    assert held(count, n=256) and not held(count, n=257)
+    assert not held(tg.cast(tg.cast(byte, tg.f32) * 0.5, tg.bf16), n=9)         # 0.5 is no whole number
+    assert not held(tg.cast(tg.input("x", (N,)), tg.bf16), n=9)
+    assert held(tg.cast(tg.sum(tg.cast(flag, tg.u8)), tg.bf16), n=300)          # wraps at 256

@@ -179,7 +179,7 @@ FLOATS: dict[str, Callable[[Grower], Node]] = {
     "softmax": lambda g: tg.softmax(g.f()),
     "norm": lambda g: tg.rms_norm(g.f(), eps=g.r.choice([1e-6, 1e-5])),
     "silu": lambda g: tg.silu(g.f()),
-    "flip": lambda g: tg.flip(g.f(), axes=g.axis()),
+    "flip": lambda g: tg.flip(g.f(), axis=g.axis()),
     "row sum": _row_sum,
     "row max": _row_max,
     "shifted": _shifted,

@@ -25,6 +25,7 @@ from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.paths.path import EXPAND, NoPathError, Path, Paths, Price
+from tensor_graphs.paths.screen import SCREEN_LINES
 from tensor_graphs.records.database import Database
 from tests.plans import check, paths_of, plan_of
 
@@ -42,7 +43,7 @@ def small_graphs() -> dict[str, Graph]:
         "the inner of one is the outer of another": tg.graph({"a": tg.silu(x), "b": tg.sigmoid(x), "c": tg.exp(y)}),
         "twice the same": tg.graph(tg.sub(tg.tanh(x), tg.tanh(y))),
         "a reduction": tg.graph(tg.softmax(x)),
-        "views between": tg.graph(tg.mean(x.T[::-1], axes=1)),
+        "views between": tg.graph(tg.mean(x.T[::-1], axis=1)),
         "a product": tg.graph(tg.linear(x, w)),
         "a norm": tg.graph(tg.rms_norm(x, tg.parameter("v", (4,)))),
         "a state": state_graph(x),
@@ -295,3 +296,17 @@ def test_a_saved_path_is_what_compile_runs(store: Database) -> None:
     assert math.isfinite(plan.variants[0].path.seconds) and plan.variants[0].path.seconds > 0
     assert [i.kernel for i in plan.variants[0].program.instructions] == [
         i.kernel for i in plan_of(g, path=chosen).variants[0].program.instructions]
+
+
+def test_a_path_is_printed_as_its_price_and_steps_on_one_screen() -> None:
+    x = tg.input("x", (N, 4))
+    path = paths_of(tg.graph(tg.silu(tg.sin(x))), ("numpy",)).cheapest()
+    first, *steps = str(path).splitlines()
+    assert first.split() == [path.id, f"{path.seconds * 1e6:.1f}", "µs", "guess", "error", "unknown"]
+    assert {tuple(s.split()[:4]) for s in steps} == {
+        (name, "×", "1", path.titles[key].split()[0]) for key, name in path.choices.items() if name != EXPAND}
+    assert repr(path) == f"<path {path.id}: {len(path.choices)} choices, {path.seconds * 1e6:.1f} µs, guess>"
+    saved = Path.from_json(path.to_json())
+    assert str(saved).startswith(f"{path.id}  saved, without a price\n") and "no price" in repr(saved)
+    many = replace(path, choices={f"k{i}": f"numpy.k{i}" for i in range(90)})
+    assert len(str(many).splitlines()) == SCREEN_LINES and str(many).endswith("… 52 more steps")

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.paths.plan import PlanError, human, midpoint
+from tensor_graphs.paths.plan import Evidence, PlanError, human, midpoint
+from tensor_graphs.paths.screen import SCREEN_LINES, SCREEN_WIDTH
 from tests.plans import plan_of
 
 N = tg.dim("n", 1, 1000)
@@ -39,7 +40,7 @@ def test_dims_that_the_graph_does_not_have_are_named() -> None:
     plan = plan_of(step())
     with pytest.raises(PlanError, match=r"^the graph has no dim named k, m; it has n$"):
         plan.memory(k=1, m=2)
-    with pytest.raises(PlanError, match=r"^dim n = 1001 is outside of 1\.\.1000$"):
+    with pytest.raises(PlanError, match=r"^dim n = 1001 is outside of its range, 1 to 1000\n  fix: a size in that range"):
         plan.memory(n=1001)
     with pytest.raises(PlanError, match=r"^the graph has no dim named k; it has none$"):
         plan_of(tg.graph(tg.constant(1.0))).memory(k=1)
@@ -75,3 +76,21 @@ def test_bytes_for_people() -> None:
 def test_a_typical_size_lies_between_the_bounds() -> None:
     assert [midpoint(tg.dim("n", lo, hi)) for lo, hi in ((0, 0), (1, 1), (1, 100), (0, 4), (500, 1000), (1, 10**6))] == [
         0, 1, 10, 2, 500, 256]
+
+
+def test_a_plan_is_printed_on_one_screen():
+    plan = plan_of(step())
+    (v,) = plan.variants
+    lines = str(plan).splitlines()
+    assert lines[0] == repr(plan) and repr(plan).startswith(f"<plan of graph {plan.graph.structural_key[:12]}: 1 variant of ")
+    assert any(line.startswith(f"path {v.path.id}") for line in lines) and "tg.explain(plan)" in lines[-1]
+    long = "x" * 300
+    steps = tuple(Evidence(long, str(i), f"numpy.kernel_{i}", 18, 1e-3 * i, i % 2 == 0, None, "", ()) for i in range(50))
+    many = replace(v, evidence=steps)
+    crowded = replace(plan, table_dim="n", notes=(long,) * 9, prepared=long, intermediates=long,
+                      variants=tuple(replace(many, low=i, high=i) for i in range(30)))
+    text = str(crowded)
+    assert len(text.splitlines()) <= SCREEN_LINES and max(map(len, text.splitlines())) <= SCREEN_WIDTH
+    assert "… 22 more variants" in text and "ms in" not in text and "in 36 more" in text
+    shown = [line for line in text.splitlines() if "numpy.kernel_" in line]
+    assert "numpy.kernel_49" in shown[0] and "guess" in shown[0] and "measured" in shown[1]     # the most expensive first

@@ -92,7 +92,7 @@ def test_rows_are_found_independent_where_they_are() -> None:
                    "linear": tg.linear(X, tg.input("w", (5, 6), tg.f32))}
     for node in independent.values():
         assert rows_are_independent(signature_of(node), "n")
-    dependent = [tg.sum(X, axes=0), tg.softmax(X, axis=0), tg.dot(tg.input("a", (3, N), tg.f32), X), tg.cumsum(X, axis=0)]
+    dependent = [tg.sum(X, axis=0), tg.softmax(X, axis=0), tg.dot(tg.input("a", (3, N), tg.f32), X), tg.cumsum(X, axis=0)]
     for node in dependent:
         assert not rows_are_independent(signature_of(node), "n"), node
 
@@ -115,8 +115,8 @@ def test_a_window_holds_the_operand_however_it_is_stored(form: Form, axis: int) 
     graph = signature_of(tg.add(X, Y)).graph
     inputs = point_inputs(graph, Point((("n", 5),), 3, form=form, axis=axis))
     plan = single_kernel_plan(views_graph(graph, form, axis), kernel_named("numpy.add"))
-    (given, _) = plan.variants[0].program.instructions[-1].ins
-    assert not given.contiguous
+    given = plan.variants[0].program.instructions[-1].ins
+    assert not given[axis if form == "uniform" else 0].contiguous
     found = bind(plan).run(as_stored(graph, inputs, form, axis), dims={"n": 5})["y0"]
     np.testing.assert_array_equal(found, inputs["x0"] + inputs["x1"])
 
@@ -129,14 +129,26 @@ def test_a_kernel_is_shown_what_a_plan_may_hand_it_and_nothing_else() -> None:
                      ("backwards", 0), ("backwards", 1), ("same", 0), ("overlapping", 0)}
     strict = replace(free, contiguous=True)
     assert {p.form for p in layout_points(strict, signature, base, 1)} == {"views", "unaligned", "same", "overlapping"}
+    scalars = replace(strict, uniform=lambda spec, operands: None)
+    assert {p.axis for p in layout_points(scalars, signature, base, 1) if p.form == "uniform"} == {0, 1}
     assert "backwards" not in {p.form for p in layout_points(replace(free, positive_strides=True), signature, base, 1)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_windows_have_few_rows_once_and_many_once(seed: int) -> None:
+    """A kernel that walks rows without their stride is right about the first of them."""
+    signature = signature_of(tg.add(X, Y))
+    points = layout_points(replace(right_kernel("numpy", "add"), contiguous=False), signature, {"n": 1}, seed)
+    for form in ("windows", "strided"):
+        few, many = sorted(p.binding["n"] for p in points if p.form == form)
+        assert 2 <= few <= 8 < many <= 80
 
 
 def test_every_operand_is_huge_and_structured_in_turn() -> None:
     found = adversarial_points(signature_of(tg.add(X, Y)), 5)
     assert {p.only for p in found if p.extreme == "huge"} == {None, "x0", "x1"}
     assert {p.only for p in found if p.extreme == "structured"} == {None, "x0", "x1"}
-    line = adversarial_points(signature_of(tg.sum(tg.input("x", (N,), tg.f32), axes=0)), 5)
+    line = adversarial_points(signature_of(tg.sum(tg.input("x", (N,), tg.f32), axis=0)), 5)
     assert len([p for p in line if p.extreme == "structured"]) == 8         # a single row is in one order at a time
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,30 +17,22 @@ from tensor_graphs.profiling import judge as judging
 from tensor_graphs.profiling.judge import Judge, Verdict, environment_of, verify_workload
 from tensor_graphs.profiling.worker_process import JudgeError
 from tensor_graphs.records import queries
-from tensor_graphs.records.database import Database, open_database
+from tensor_graphs.records.database import Database
 from tests.profiling import hostile_kernels  # noqa: F401  (fills the table)
 from tests.profiling.wrong_kernels import BY_NAME, HOSTILE, NODES, NOTHING, Candidate
 
 
-@pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    """One that measures again, where it doubts, in blocks of 0.05 s only."""
-    folder = tmp_path_factory.mktemp("hostile")
-    with open_database(folder / "bench.db") as database, Judge(database) as made, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging, "AGAIN", (0.05,))
-        yield made
-
-
+@pytest.mark.usefixtures("waiting")
 @pytest.mark.parametrize("candidate", HOSTILE, ids=lambda c: c.name)
-def test_a_hostile_kernel_does_not_pass(judge: Judge, candidate: Candidate) -> None:
+def test_a_hostile_kernel_does_not_pass(brief_judge: Judge, candidate: Candidate) -> None:
     signature = signature_of(NODES[candidate.node])
     sizes = dict.fromkeys(signature.dim_names, 20)
-    judge.worker.timeout = candidate.timeout
-    verdict = judge.examine(candidate.kernel, signature, sizes, time_at=sizes, budget=0.02)
-    row = judge.record(candidate.kernel, signature, verdict, sizes)
+    brief_judge.worker.timeout = candidate.timeout
+    verdict = brief_judge.examine(candidate.kernel, signature, sizes, time_at=sizes, budget=0.02)
+    row = brief_judge.record(candidate.kernel, signature, verdict, sizes)
     assert row.status in candidate.status.split("|"), verdict.log
     assert verdict.log and "no kernel is named" not in verdict.log
-    known = queries.verified(judge.database, candidate.kernel.identity, verify_workload(signature), environment_of("numpy"))
+    known = queries.verified(brief_judge.database, candidate.kernel.identity, verify_workload(signature), environment_of("numpy"))
     assert not known.within(1.0)
 
 
@@ -56,7 +47,7 @@ def _agrees(*arguments: object, **more: object) -> ErrorReport:
 
 @pytest.mark.parametrize("name", ["judge.measure", "judge.Judge._compare", "judge.SAME_MATH", "judge.settled_rows",
                                   "judge.VERIFIER", "judge.Judge.examine_in_turns", "inputs.generator", "extremes.SIZES"])
-def test_a_judge_in_whose_process_a_kernels_module_replaced_something_gives_no_verdict(judge: Judge, name: str) -> None:
+def test_a_judge_in_whose_process_a_kernels_module_replaced_something_gives_no_verdict(brief_judge: Judge, name: str) -> None:
     """A module may do it when it is imported."""
     signature, candidate = signature_of(NODES["relu"]), BY_NAME["trial.all_zeros"].kernel
     verdict = Verdict("PASSED", 0.0, 0.0, 0.0, 0.0, "")
@@ -64,9 +55,9 @@ def test_a_judge_in_whose_process_a_kernels_module_replaced_something_gives_no_v
         patch.setattr(f"tensor_graphs.profiling.{name}", _agrees)
         if not name.endswith("examine_in_turns"):
             with pytest.raises(JudgeError, match=f"{name} was replaced"):
-                judge.examine(candidate, signature, {"n": 20})
+                brief_judge.examine(candidate, signature, {"n": 20})
         with pytest.raises(JudgeError, match="fix: start Python again"):
-            judge.record(candidate, signature, verdict, None)
+            brief_judge.record(candidate, signature, verdict, None)
     judging.refuse_replaced()
 
 
@@ -106,23 +97,23 @@ def test_the_watch_of_the_judge_takes_less_than_a_millisecond() -> None:
     assert min(seconds() for _ in range(50)) < 1e-3
 
 
-def test_the_judge_is_well_after_all_of_them(judge: Judge) -> None:
+def test_the_judge_is_well_after_all_of_them(brief_judge: Judge) -> None:
     signature = signature_of(NODES["relu"])
-    judge.worker.timeout = 30.0
+    brief_judge.worker.timeout = 30.0
     honest = BY_NAME["trial.right_in_place"].kernel
-    assert judge.examine(honest, signature, {"n": 20}, time_at={"n": 20}, budget=0.02).status == "PASSED"
+    assert brief_judge.examine(honest, signature, {"n": 20}, time_at={"n": 20}, budget=0.02).status == "PASSED"
 
 
 @pytest.mark.parametrize("name", sorted(set(NODES) - {"big linear"}))
-def test_a_kernel_that_does_nothing_passes_for_no_op(judge: Judge, name: str) -> None:
+def test_a_kernel_that_does_nothing_passes_for_no_op(brief_judge: Judge, name: str) -> None:
     """The control: were this to pass, nothing here would mean anything."""
     signature = signature_of(NODES[name])
     candidate = next(c for c in NOTHING if c.node == name)
     sizes = dict.fromkeys(signature.dim_names, 20)
-    assert judge.examine(candidate.kernel, signature, sizes, time_at=sizes, budget=0.02).status == "INCORRECT_NUMERICAL"
+    assert brief_judge.examine(candidate.kernel, signature, sizes, time_at=sizes, budget=0.02).status == "INCORRECT_NUMERICAL"
 
 
-def test_a_worker_finds_no_database_by_its_environment(judge: Judge, shared: Database, tmp_path: Path) -> None:
-    environment = judge.worker._scrubbed()
+def test_a_worker_finds_no_database_by_its_environment(brief_judge: Judge, shared: Database, tmp_path: Path) -> None:
+    environment = brief_judge.worker._scrubbed()
     assert "TENSOR_GRAPHS_DB" not in environment
-    assert Path(environment["XDG_DATA_HOME"]).is_relative_to(judge.worker.folder.name)
+    assert Path(environment["XDG_DATA_HOME"]).is_relative_to(brief_judge.worker.folder.name)

@@ -25,7 +25,7 @@ LONGER = {
     "dot": tg.dot(X, tg.input("y", (8, 8), tg.f32)), "softmax": tg.softmax(X), "logsumexp": tg.logsumexp(X),
     "rms_norm": tg.rms_norm(X),
     "linear": tg.linear(X, tg.input("w", (5, 8), tg.f32), tg.input("b", (5,), tg.f32)), "layer_norm": tg.layer_norm(X),
-    **{name: op(tg.input("x", (6, 9, 8), tg.f32), axes=1) for name, op in (("sum", tg.sum), ("mean", tg.mean), ("var", tg.var))},
+    **{name: op(tg.input("x", (6, 9, 8), tg.f32), axis=1) for name, op in (("sum", tg.sum), ("mean", tg.mean), ("var", tg.var))},
 }
 """the same ops, whose last axis is long enough"""
 

@@ -37,6 +37,7 @@ def test_the_stillest_runs_count_where_there_are_enough(still: int, beside: floa
     assert {run.seconds for run in runs} == seconds and all(run.quiet for run in runs) == quiet
 
 
+@pytest.mark.usefixtures("waiting")
 def test_workers_weigh_alike_however_many_quiet_runs_each_had() -> None:
     few, many = worker((FEW_QUIET, 1 * MS, 1.0)), worker((400, 2 * MS, 1.0))
     weights: dict[float, float] = {}
@@ -59,12 +60,20 @@ def test_what_is_compared_with_the_reference_was_still_where_times_need_only_be_
     assert weighed.timing["over_reference"]["low"] == weighed.timing["over_reference"]["median"] == pytest.approx(10.0)
 
 
+@pytest.mark.usefixtures("waiting")
 def test_where_nothing_was_quiet_every_run_is_compared_with_the_reference_before_it() -> None:
     blocks = worker((30, 1 * MS, 1.0), (30, 2 * MS, 2.0))
     for each in blocks:
         each.switches = [1.0] * len(each.whole)
     over = weigh([blocks]).timing["over_reference"]
     assert not over["quiet"] and over["median"] == pytest.approx(10.0) == pytest.approx(over["low"])
+
+
+def test_on_a_shared_machine_nothing_is_said_of_quiet() -> None:
+    busy, calm = worker((30, 1 * MS, 1.0)), worker((30, 1 * MS, 1.0))
+    for each in busy:
+        each.switches = [1.0] * len(each.whole)
+    assert [weigh([blocks]).timing["over_reference"]["quiet"] for blocks in (busy, calm)] == [None, None]
 
 
 def test_the_level_is_that_of_cold_blocks_and_not_of_the_luckiest() -> None:

@@ -19,7 +19,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.profiling import process_tree, worker_process
 from tensor_graphs.profiling.inputs import Point
-from tensor_graphs.profiling.judge import module_of
+from tensor_graphs.profiling.origin import origin_of
 from tensor_graphs.profiling.worker import INSIDE
 from tensor_graphs.profiling.worker_process import WorkerProcess
 from tests.profiling.wrong_kernels import BY_NAME, NODES
@@ -38,7 +38,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerProcess]:
 def job(name: str, points: int = 4) -> dict[str, Any]:
     """A job that compares nothing: `says_that_it_began` takes 0.15 s a point."""
     kernel: Kernel = BY_NAME[f"trial.{name}"].kernel
-    return {"graph": print_graph(RELU.graph), "kernel": kernel.name, "identity": kernel.identity, "modules": [module_of(kernel)],
+    return {"graph": print_graph(RELU.graph), "kernel": kernel.name, "identity": kernel.identity, "origins": [origin_of(kernel)],
             "points": [Point((("n", 5),), seed) for seed in range(points)], "time": None, "threads": None, "argv": []}
 
 

@@ -39,10 +39,10 @@ K, L = tg.input("x", (N, 12), tg.i64), tg.input("y", (N, 12), tg.i64)
 NODES: dict[str, Node] = {
     "max": tg.maximum(X, Y),
     "add": tg.add(X, Y), "mul": tg.mul(X, Y), "exp": tg.exp(X), "square": tg.square(X), "softmax": tg.softmax(X),
-    "rms_norm": tg.rms_norm(X), "sum": tg.sum(X, axes=1), "linear": tg.linear(X, tg.input("w", (16, 24), tg.f32)),
+    "rms_norm": tg.rms_norm(X), "sum": tg.sum(X, axis=1), "linear": tg.linear(X, tg.input("w", (16, 24), tg.f32)),
     "dot": tg.dot(tg.input("x", (N, M), tg.f32), tg.input("y", (M, 8), tg.f32)),
     "i64 add": tg.add(K, L), "i64 mul": tg.mul(K, L), "i64 less": tg.less(K, L),
-    "i64 sum": tg.sum(K, axes=1),
+    "i64 sum": tg.sum(K, axis=1),
     "embedding": tg.embedding(tg.input("t", (300, 12), tg.f32), tg.input("i", (N,), tg.i32)),
 }
 

@@ -9,9 +9,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 import pytest
+import sqlalchemy as sa
 from sqlalchemy import event
 
 from tensor_graphs.errors import TensorGraphsError
@@ -22,6 +24,7 @@ from tensor_graphs.records import (
     DatabaseFull,
     DatabasePathError,
     DatabaseReadOnly,
+    InvalidRecord,
     NoDatabase,
     SchemaMismatch,
     UnsupportedDatabase,
@@ -64,6 +67,14 @@ def open_folder() -> Iterator[Path]:
 
 def test_the_default_is_benchmarks_db_in_the_users_data_folder() -> None:
     assert default_path() == Path(platformdirs.user_data_dir("tensor_graphs")) / "benchmarks.db"
+    assert parse_target(None).database == str(default_path())
+
+
+def test_the_variable_names_the_database_where_no_argument_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSOR_GRAPHS_DB", str(tmp_path / "own.db"))
+    assert parse_target(None).database == str(tmp_path / "own.db")
+    assert parse_target(tmp_path / "other.db").database == str(tmp_path / "other.db")
+    monkeypatch.setenv("TENSOR_GRAPHS_DB", "")
     assert parse_target(None).database == str(default_path())
 
 
@@ -230,3 +241,15 @@ def test_text_that_only_looks_like_a_url_is_refused() -> None:
 def test_a_missing_postgresql_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg2", None)
     assert "pip install 'psycopg[binary]'" in refusal(UnsupportedDatabase, "postgresql+psycopg2://someone@host/db")
+
+
+@pytest.mark.parametrize(("text", "kind"), [
+    ("[1]", schema.JsonObject()), ("{}", schema.JsonList()), ("{", schema.JsonObject()), ("[" * 5000, schema.JsonList()),
+    ("yesterday", schema.UtcDateTime())])
+def test_a_value_that_its_column_cannot_hold_is_damage(tmp_path: Path, text: str, kind: Any) -> None:
+    """SQLite takes anything; a reader of such a row was told by a traceback."""
+    with open_database(tmp_path / "a.db") as database:
+        with pytest.raises(CorruptDatabase, match=r"a\.db is damaged: a value cannot be read: '"), database.reading() as connection:
+            connection.execute(sa.select(sa.literal_column(f"'{text}'", kind))).all()
+        with pytest.raises(InvalidRecord, match="numbers of 64 bits"), database.reading() as connection:
+            connection.execute(sa.select(sa.bindparam("x", 2 ** 64))).all()

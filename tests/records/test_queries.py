@@ -258,6 +258,8 @@ def test_failures_tell_the_first_line_of_their_log_and_whether_they_are_the_last
     assert (early.trace.status, early.reason, early.newest) == ("RUNTIME_ERROR", "library not found", False)
     assert [each.trace.trace_id for each in queries.failures(database, kernel="tanh_c")] == [1]
     assert [each.trace.trace_id for each in queries.failures(database, kernel=other.source_hash)] == [2]
+    at = late.trace.workload_key
+    assert len(queries.failures(database, workload=at)) == 2 and queries.failures(database, workload="elsewhere") == ()
     assert len(queries.failures(database, limit=1)) == 1 and queries.failures(database, environment="elsewhere") == ()
 
 

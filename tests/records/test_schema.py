@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from tensor_graphs.records import schema
-from tensor_graphs.records.connection import MIGRATIONS
+from tensor_graphs.records.connection import MIGRATIONS, connect, parse_target, upgrade
 from tensor_graphs.records.rows import IMPLEMENTATION_TYPES, STATUSES, TRACE_KINDS
 
 
@@ -24,8 +25,6 @@ def described(engine: sa.Engine) -> dict[str, object]:
     inspector = sa.inspect(engine)
     tables: dict[str, object] = {}
     for table in inspector.get_table_names():
-        if table == "alembic_version":
-            continue
         tables[table] = {
             "columns": sorted(
                 (c["name"], repr(c["type"]), c["nullable"], c["primary_key"]) for c in inspector.get_columns(table)
@@ -46,17 +45,27 @@ def described(engine: sa.Engine) -> dict[str, object]:
     return tables
 
 
-def test_the_migrations_create_exactly_the_schema_of_the_models(database, tmp_path: Path) -> None:
-    from_models = sa.create_engine(f"sqlite:///{tmp_path}/models.db")
-    schema.Base.metadata.create_all(from_models)
-    migrated, declared = described(database.engine), described(from_models)
+@pytest.fixture
+def migrated(tmp_path: Path) -> Iterator[sa.Engine]:
+    """An empty database that went through every migration, as one of the first release would."""
+    engine = connect(parse_target(tmp_path / "migrated.db"), 10)
+    with engine.connect().execution_options(write=True) as connection, connection.begin():
+        upgrade(connection, None, "migrated.db")
+    yield engine
+    engine.dispose()
+
+
+def test_the_migrations_create_exactly_the_schema_of_the_models(database, migrated: sa.Engine) -> None:
+    by_migration, from_models = described(migrated), described(database.engine)
     views = {f"view {name}" for name in schema.VIEWS}
-    assert migrated.keys() == declared.keys() == set(schema.Base.metadata.tables) | views
-    for table in declared:
-        assert migrated[table] == declared[table]
-    with database.engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, schema.Base.metadata) == []
+    assert by_migration.keys() == from_models.keys() == set(schema.Base.metadata.tables) | views | {"alembic_version"}
+    for table in from_models:
+        assert by_migration[table] == from_models[table]
+    for engine in (migrated, database.engine):
+        with engine.connect() as connection:
+            context = MigrationContext.configure(connection, opts={"compare_type": True})
+            assert compare_metadata(context, schema.Base.metadata) == []
+            assert context.get_current_heads() == (schema.REVISION,)
 
 
 def test_a_changed_model_is_noticed_by_the_comparison(database) -> None:

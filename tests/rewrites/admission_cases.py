@@ -203,7 +203,7 @@ SOUND: tuple[Case, ...] = (
     Case("sums of both axes", "sum(sum(x, axes=a), axes=b)", R, lambda x, a, b: x.sum(tuple(sorted({*a, *(
          [i for i in range(x.rank) if i not in a][j] for j in b)}))), FLOAT),
     Case("halves of any axis", "sum(x, axes=(0,))", B, lambda x: x[:x.shape[0] // 2].sum(0) + x[x.shape[0] // 2:].sum(0), INTEGER),
-    Case("a mean with its axis", "mean(x, axes=a, keepdims=k)", R, lambda x, a, k: tg.mean(-x, axes=a, keepdims=k) * -1.0, FLOAT),
+    Case("a mean with its axis", "mean(x, axes=a, keepdims=k)", R, lambda x, a, k: tg.mean(-x, axis=a, keepdims=k) * -1.0, FLOAT),
     Case("a softmax of any axis", "softmax(x, axis=k)", R, lambda x, k: tg.softmax(x, axis=k % x.rank) if x.rank else None, FLOAT),
     Case("rows that are joined", "neg(concat(x, y, axis=k))", B, lambda x, y, k: tg.concat(-x, -y, axis=k), NUMBER),
     Case("idiv of idiv by numbers", "idiv(idiv(x, 2), 3)", B, lambda x: atomic.idiv(x, like(6, x)), INTEGER),

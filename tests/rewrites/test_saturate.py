@@ -88,10 +88,10 @@ def test_every_library_definition_written_out_is_recognised() -> None:
 
     cases = [tg.softmax(X), tg.rms_norm(X, eps=1e-5), tg.rms_norm(X, tg.input("g", (8,)), eps=1e-6, offset=1.0),
              tg.log_softmax(X),
-             tg.layer_norm(X, tg.input("g", (8,)), tg.input("b", (8,)), eps=1e-5), tg.mean(X, axes=1, keepdims=True),
+             tg.layer_norm(X, tg.input("g", (8,)), tg.input("b", (8,)), eps=1e-5), tg.mean(X, axis=1, keepdims=True),
              tg.dot(X, tg.input("w", (8, 3))), tg.linear(X, tg.input("w", (3, 8))), tg.silu(X), tg.tanh(X), tg.exp(X),
              tg.sigmoid(X),
-             tg.gelu(X), tg.var(X, axes=1), tg.logsumexp(X, axis=0), tg.minimum(X, tg.input("y", (2, 8))),
+             tg.gelu(X), tg.var(X, axis=1), tg.logsumexp(X, axis=0), tg.minimum(X, tg.input("y", (2, 8))),
              tg.gated(X, tg.input("y", (2, 8)), activation="silu")]
     for node in cases:
         (best,) = recipes(tg.graph(expand(node)[0]), level="bitwise", count=1).list

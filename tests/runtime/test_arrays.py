@@ -110,7 +110,8 @@ def test_dims_that_do_not_fit_are_named() -> None:
         "input 'x' has size 3 at axis 0, dim n is 4 already")
     assert said(lambda: solve_dims({"a": of(N), "b": of(N)}, {"a": (3,), "b": (4,)}, {"n": N}, {})) == (
         "input 'b' has size 4 at axis 0, dim n is 3 already")
-    assert said(lambda: solve_dims(types, {"x": (9, 1), "y": (18, 3)}, DIMS, {})) == "dim n = 9 is outside of 1..8"
+    assert said(lambda: solve_dims(types, {"x": (9, 1), "y": (18, 3)}, DIMS, {})) == (
+        "dim n = 9 is outside of its range, 1 to 8\n  fix: a size in that range, or a wider range where the dim is made")
     assert said(lambda: solve_dims({"y": of(2 * N)}, {"y": (6,)}, {"n": N}, {})) == (
         "dim n follows from no input\n  fix: run(…, dims={'n': …})")
     assert said(lambda: solve_dims({}, {}, DIMS, {"n": 1, "m": 1, "k": 1})) == "the graph has no dim named k; it has n, m"

@@ -6,16 +6,20 @@ import os
 import signal
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import tensor_graphs as tg
+from tensor_graphs.devices.free_memory import OutOfMemory
 from tensor_graphs.kernels.kernel import HostCall
 from tensor_graphs.language import atomic
 from tensor_graphs.language.text import parse_graph
@@ -89,8 +93,8 @@ def test_a_cache_that_would_overflow_is_refused_and_keeps_its_rows() -> None:
     before = session.snapshot()
     for n, p in ((256, 255), (7, 250)):
         message = said(lambda n=n, p=p: step(n, p))                        # type: ignore[misc]
-        assert "slice of f32[256, 1, 64] at cached_attention.tg:12: axis 0 from 0 to n + p" in message
-        assert f"here n = {n}, p = {p}" in message and "fix: sizes with n + p ≤ 256" in message
+        assert "write_rows at cached_attention.tg:10: the state 'k' has 256 rows along axis 0, n are written from p on" in message
+        assert f"here n = {n}, p = {p}" in message and "fix: sizes with n + p ≤ 256, or more rows" in message
     assert all((session[name] == value).all() for name, value in before.items())
 
 
@@ -313,7 +317,10 @@ def test_a_mapping_that_loads_on_access_may_hold_more() -> None:
 
 def test_a_graph_with_states_asks_for_a_session() -> None:
     compiled = compiled_of(counter())
-    assert said(lambda: compiled.run({"x": numbers(3)})) == "the graph has states: run(…, session=compiled.session())"
+    doors: list[Callable[[dict[str, Any]], object]] = [compiled.run, compiled.trace, compiled.profile]
+    for door in doors:
+        found = said(partial(door, {"x": numbers(3)}))
+        assert found.startswith("the graph has states, and no session holds them") and "compiled.session()" in found
 
 
 def test_a_session_of_another_graph_is_refused() -> None:
@@ -511,6 +518,26 @@ def test_memory_is_a_function_of_the_dims() -> None:
     assert frame.arena.nbytes == large.arena
 
 
+@pytest.mark.parametrize("backends", BACKENDS, ids=lambda b: b[0])
+def test_a_number_for_all_elements_takes_no_memory_of_an_array(backends: tuple[str, ...]) -> None:
+    """x * 2.0 keeps one number: neither the plan nor the process has a second array of the operand's size."""
+    x = tg.input("x", (1024, 1024), tg.f32)
+    array = 1024 * 1024 * 4
+    tracemalloc.start()
+    try:
+        compiled = compiled_of(tg.graph(1.0 - x * 2.0), {}, backends)
+        memory = compiled.memory()
+        assert memory.bound == 0 and memory.constants < 1000 and memory.arena <= array
+        given = np.ones((1024, 1024), np.float32)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        out = compiled.run({"x": given})["out"]
+        assert tracemalloc.get_traced_memory()[1] - before <= memory.arena + array + (1 << 16)
+    finally:
+        tracemalloc.stop()
+    assert out.min() == out.max() == -1.0
+
+
 def test_an_arena_that_is_far_too_large_is_given_back() -> None:
     compiled = compiled_of(block(), WEIGHTS)
     compiled.run({"x": numbers(64, 8)})
@@ -522,10 +549,10 @@ def test_an_arena_that_is_far_too_large_is_given_back() -> None:
 def test_attributes_that_hold_dims_follow_the_run(backends: tuple[str, ...]) -> None:
     p = tg.dim("p", 0, 8)
     s, x = tg.state("s", (8, 2)), tg.input("x", (N, 2))
-    g = tg.graph({"n": tg.constant(3 * N + p), "mean": tg.mean(x, axes=0)}, {s: s.write(x, at=p)})
+    g = tg.graph({"n": tg.constant(3 * N + p), "mean": tg.mean(x, axis=0)}, {s: s.write(x, at=p)})
     compiled = compiled_of(g, backends=backends)
     session = compiled.session()
-    for n, at in ((2, 0), (1, 5), (3, 1), (3, 6)):
+    for n, at in ((2, 0), (1, 5), (3, 1), (2, 6)):
         before = session.snapshot()
         out = compiled.run({"x": numbers(n, 2)}, dims={"p": at}, session=session)
         assert out["n"] == 3 * n + at and out["n"].dtype == np.int32
@@ -569,3 +596,23 @@ def test_what_is_made_of_parameters_is_made_once_for_all_variants() -> None:
         for rows in (3, 20):
             given = numbers(rows, 8, seed=rows)
             np.testing.assert_array_equal(compiled.run({"x": given})["index"], (given @ weight.T).argmax(1))
+
+
+def test_a_run_that_does_not_fit_into_memory_is_refused_and_a_smaller_one_runs() -> None:
+    rows = tg.dim("rows", 1, 10**6)
+    x = tg.input("x", (rows,))
+    table = tg.reshape(x, (rows, 1)) * tg.reshape(x, (1, rows))
+    whole, inside = compiled_of(tg.graph({"y": table})), compiled_of(tg.graph({"y": tg.sum(tg.exp(table), 1)}))
+    for compiled, what in ((whole, r"the output y f32\[1000000, 1000000\]"), (inside, "the memory for what this run computes")):
+        for _ in range(2):                                          # what was begun is begun again, not taken for done
+            with pytest.raises(OutOfMemory, match=rf"^{what}.* takes \d{{4}}\.\d GB, and .* GB of memory are free\n  fix: smaller"):
+                compiled.run({"x": np.ones(10**6, np.float32)})
+    np.testing.assert_array_equal(whole.run({"x": np.ones(3, np.float32)})["y"], np.ones((3, 3)))
+    np.testing.assert_allclose(inside.run({"x": np.ones(3, np.float32)})["y"], 3 * np.exp(np.ones(3)), rtol=1e-6)
+
+
+def test_a_session_that_does_not_fit_into_memory_is_refused() -> None:
+    s = tg.state("s", (10**6, 10**6))
+    compiled = compiled_of(tg.graph({"y": tg.sum(s.read())}, {s: s.read()}))
+    with pytest.raises(OutOfMemory, match=r"^a session of 1 states takes 4000\.0 GB"):
+        compiled.session()

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import tensor_graphs as tg
+from tensor_graphs.language.errors import ShapeError
+from tensor_graphs.language.text import parse_graph
 from tensor_graphs.runtime.errors import RunError
 from tests.plans import compiled_of
 
@@ -138,3 +140,76 @@ def test_two_graphs_may_share_a_session() -> None:
     add.run({"x": ONES}, session=session)
     double.run({}, session=session)
     assert session["s"].tolist() == [2, 2, 2]
+
+
+def test_a_session_and_a_model_are_shown_by_what_they_take_and_hold():
+    x = tg.input("x", (tg.dim("n", 1, 8), 2))
+    states = [tg.state(f"s{i}", (2,)) for i in range(6)]
+    g = tg.graph({"y": x @ tg.parameter("w", (2, 2)) + states[0].read()}, {s: s.read() + 1.0 for s in states})
+    model = compiled_of(g, {"w": np.eye(2, dtype=np.float32)})
+    assert repr(model) == "<compiled graph: x f32[n, 2] -> y f32[n, 2]; 1 parameter (16 B); 6 states>"
+    assert repr(model.session()) == "<session: s0 f32[2], s1 f32[2], s2 f32[2], s3 f32[2], and 2 more>"
+    assert repr(states[0]) == "<state s0 f32[2]>"
+
+
+# ---- rows that are not there ----
+
+
+def cache(at: tg.Node | tg.Dim | int) -> tg.Graph:
+    """A state of 8 rows, into which a run writes 3 from `at` on (or at 3 indices)."""
+    s, x = tg.state("s", (8, 2)), tg.input("x", (3, 2))
+    return tg.graph({"y": x * 2.0}, {s: s.write(x, at=at)})
+
+
+ROWS = np.ones((3, 2), np.float32)
+AT = tg.input("at", (), tg.i32)
+
+
+@pytest.mark.parametrize("backends", BACKENDS, ids="+".join)
+@pytest.mark.parametrize("begin", ["dim", "input", "inputs"])
+def test_a_write_behind_the_end_of_a_state_is_refused_and_nothing_is_lost(begin: str, backends: tuple[str, ...]) -> None:
+    at = {"dim": tg.dim("p", 0, 8), "input": AT, "inputs": tg.input("at", (3,), tg.i64)}[begin]
+    compiled = compiled_of(cache(at), backends=backends)
+    session = compiled.session()
+
+    def step(first: int) -> np.ndarray:
+        given = {"input": first, "inputs": [first, first + 1, first + 2]}.get(begin)
+        rows, dims = ({"x": ROWS}, {"p": first}) if given is None else ({"x": ROWS, "at": given}, {})
+        compiled.run(rows, dims=dims, session=session)
+        return session["s"][:, 0]
+
+    assert step(5).tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+    with pytest.raises(RunError, match=r"the state 's' has 8 rows along axis 0, .*\n  fix: .*(p ≤ 5|at up to [57]).* or more rows"):
+        step(6)
+    assert session["s"][:, 0].tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+    if begin == "inputs":
+        assert step(-3).tolist() == [0, 0, 0, 0, 0, 1, 1, 1]        # below 0: left out
+
+
+def test_a_prepared_run_looks_at_the_rows_that_its_inputs_say_by_then() -> None:
+    compiled, at = compiled_of(cache(AT)), np.array(2, np.int32)
+    session = compiled.session()
+    prepared = compiled.prepared({"x": ROWS, "at": at}, session=session)
+    prepared.run()
+    at[...] = 6
+    with pytest.raises(RunError, match="the state 's' has 8 rows along axis 0"):
+        prepared.run()
+    assert session["s"][:, 0].tolist() == [0, 0, 1, 1, 1, 0, 0, 0]
+
+
+def test_a_write_that_never_fits_is_refused_where_it_is_written() -> None:
+    with pytest.raises(ShapeError, match=r"state 's' is f32\[8, 2\], and f32\[3, 2\] does not fit into it from 6 on along axis 0"):
+        cache(6)
+    text = "tg 1\ninput x f32[3, 2]\nstate s f32[8, 2]\noutput y = relu(x)\nupdate s = write_rows(s, x; start=6)\n"
+    compiled = compiled_of(parse_graph(text))
+    with pytest.raises(RunError, match=r"3 are written from 6 on\n  fix: more rows where the state 's' is made$"):
+        compiled.run({"x": ROWS}, session=compiled.session())
+
+
+def test_rows_of_a_value_that_is_no_state_and_numbers_that_are_computed_are_dropped_as_the_op_says() -> None:
+    computed = compiled_of(cache(AT + 1))
+    session = computed.session()
+    computed.run({"x": ROWS, "at": 5}, session=session)
+    assert session["s"][:, 0].tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
+    written = compiled_of(tg.graph(tg.write_at(tg.input("b", (8, 2)), tg.input("x", (3, 2)), AT)))
+    assert written.run({"b": np.zeros((8, 2), np.float32), "x": ROWS, "at": 7})["out"].sum() == 2

@@ -11,13 +11,14 @@ from __future__ import annotations
 import typer
 
 from tensor_graphs.cli.db import care, carrying, draining, questions, retrying
+from tensor_graphs.cli.verbs import Verbs
 
 
 def register(app: typer.Typer) -> None:
-    db = typer.Typer(no_args_is_help=True, help="The database of measurements.")
+    db = Verbs(no_args_is_help=True, help="The database of measurements.")
     for verb in (
-        questions.stats, questions.best, questions.history, questions.failures, care.check, care.vacuum, care.trust,
-        retrying.retry, draining.drain,
+        questions.stats, questions.best, questions.leaderboard, questions.history, questions.failures, care.check, care.vacuum,
+        care.trust, retrying.retry, draining.drain,
     ):  # fmt: skip
         db.command()(verb)
     db.command("export")(carrying.export)

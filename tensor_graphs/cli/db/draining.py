@@ -11,8 +11,9 @@ from tensor_graphs.cli import options
 
 def drain(
     budget: Annotated[float, typer.Option(min=0.1, help="Seconds to spend.")] = 60.0,
-    backends: options.Backends = "c,numpy",
+    backends: options.Backends = None,
     threads: options.Threads = None,
+    imports: options.Imports = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:

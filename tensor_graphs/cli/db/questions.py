@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tensor_graphs.cli import options
+from tensor_graphs.errors import TensorGraphsError
 
 if TYPE_CHECKING:
     from tensor_graphs.devices.environment import Environment
+    from tensor_graphs.language.graph import Graph
     from tensor_graphs.records.database import Database
     from tensor_graphs.records.queries import Evidence
 
-Limit = Annotated[int, typer.Option(min=1, help="Show at most so many rows.")]
+Limit = Annotated[int, typer.Option(min=1, max=options.MOST_ROWS, help="Show at most so many rows.")]
 
 
 def stats(db: options.DatabaseAt = None, json: options.Json = False) -> None:
@@ -35,41 +37,101 @@ def stats(db: options.DatabaseAt = None, json: options.Json = False) -> None:
     print("  whether every page and row of it is sound: tg db check")  # which reads all of them; counting does not
 
 
+What = Annotated[
+    str | None,
+    typer.Argument(metavar="[FILE|OP|KEY]", help="A .tg file (and each op in it), an op, or how a structural key begins."),
+]
+
+
 def best(
-    what: Annotated[
-        str | None,
-        typer.Argument(metavar="[FILE|OP|KEY]", help="A .tg file (and each op in it), an op, or how a structural key begins."),
-    ] = None,
+    what: What = None,
     tolerance: options.Tolerance = 1e-3,
-    every: Annotated[bool, typer.Option("--all", help="Not only the fastest, but all within the tolerance.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Not only the fastest, but all: tg db leaderboard.")] = False,
+    imports: options.Imports = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
     """The fastest implementation within the tolerance, per graph, workload and machine, of whichever backend."""
+    if every:
+        leaderboard(what, tolerance, imports, db, json)
+        return
     from tensor_graphs.records import queries
 
     store = options.database(db, create=False)
-    rows: list[Evidence] = []
-    if what is None and not every:
-        rows.extend(queries.best_per_machine(store, tolerance))
+    if what is None:
+        rows = list(queries.best_per_machine(store, tolerance))
     else:
-        for key in _graphs(store, what):
-            if every:
-                rows.extend(queries.leaderboard(store, key, tolerance=tolerance))
-            else:
-                rows.extend(queries.best_per_machine(store, tolerance, graph_key=key))
+        rows = [r for key in _graphs(store, what) for r in queries.best_per_machine(store, tolerance, graph_key=key)]
+    _show_ranking(store, rows, tolerance, json)
+
+
+def leaderboard(
+    what: What = None,
+    tolerance: options.Tolerance = 1e-3,
+    imports: options.Imports = None,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """All implementations within the tolerance, the fastest first, per graph, shapes and machine."""
+    from tensor_graphs.records import queries
+
+    store = options.database(db, create=False)
+    rows = [r for key in _graphs(store, what) for r in queries.leaderboard(store, key, tolerance=tolerance)]
+    _show_ranking(store, rows, tolerance, json)
+
+
+def _show_ranking(store: Database, rows: Sequence[Evidence], tolerance: float, json: bool) -> None:
+    from tensor_graphs.records import queries
+
     places = dict(queries.environments(store))
+    shapes = _Shapes(store)
     if json:
-        options.print_json([{**dataclasses.asdict(r), "machine": places[r.environment_key].machine} for r in rows])
+        options.print_json([
+            {**dataclasses.asdict(r), "machine": places[r.environment_key].machine, "shapes": shapes.of(r)} for r in rows
+        ])  # fmt: skip
         return
     for r in rows:
         gain = "" if r.speedup_factor is None else f" {r.speedup_factor:6.1f} × plain"
         print(
             f"{(r.median_ms or 0) * 1e3:12.1f} µs{gain}  error {r.worst_relative_error:.1e}  "
-            f"{r.implementation_name:20s} {_place(r, places[r.environment_key])}"
+            f"{r.implementation_name:20s} {_place(r, places[r.environment_key], shapes.of(r))}"
         )
     if not rows:
         print(f"nothing measured is within the tolerance {tolerance:g}")
+
+
+class _Shapes:
+    """The operands' types of what a row is about, at its sizes, like f32[16, 256]."""
+
+    def __init__(self, store: Database) -> None:
+        self.store = store
+        self.graphs: dict[str, Graph | None] = {}
+
+    def of(self, row: Evidence) -> list[str]:
+        """One a operand, its sizes where the row says them; nothing of a graph that cannot be read here."""
+        from tensor_graphs.profiling.single import signature_of_graph
+
+        graph = self._graph(row.graph_key)
+        if graph is None:
+            return []
+        sizes: dict[str, int] | None
+        try:  # axes are numbered
+            sizes = signature_of_graph(graph).binding(row.axes) if graph.dims else {}
+        except (KeyError, ValueError):  # several ops, or a row about all sizes
+            sizes = dict(row.axes) if graph.dims.keys() <= row.axes.keys() else None
+        return [str(node.type if sizes is None else node.type.at(sizes)) for node in graph.inputs.values()]
+
+    def _graph(self, key: str) -> Graph | None:
+        from tensor_graphs.language.text import parse_graph
+        from tensor_graphs.records import queries
+
+        if key not in self.graphs:
+            text, _ = queries.graph_text(self.store, key)
+            try:
+                self.graphs[key] = parse_graph(text)
+            except TensorGraphsError:
+                self.graphs[key] = None
+        return self.graphs[key]
 
 
 def history(
@@ -136,13 +198,13 @@ def _over_reference(conditions: Mapping[str, Any]) -> str:
     from elsewhere) not so."""
     match conditions:
         case {"over_reference": {"median": float(times), "quiet": quiet}, "reference": {"kind": str(kind)}}:
-            return f"{times:.4g} × {kind}{'' if quiet else ', busy'}"
+            return f"{times:.4g} × {kind}{', busy' if quiet is False else ''}"
         case {"quiet": False}:
             return "busy"
     return ""
 
 
-def _place(r: Evidence, environment: Environment | None = None) -> str:
+def _place(r: Evidence, environment: Environment | None = None, shapes: Sequence[str] = ()) -> str:
     axes = ", ".join(f"{k}={v}" for k, v in r.axes.items())
     where = r.hardware_name
     if environment is not None:  # with what tells two machines of one processor apart, and two environments of one machine
@@ -151,7 +213,8 @@ def _place(r: Evidence, environment: Environment | None = None) -> str:
         memory = f"{environment.memory_bytes >> 30} GiB" if environment.memory_bytes else ""
         parts = (where, f"{cores} cores" if cores else "", memory, environment.backend, f"{threads} threads" if threads else "")
         where = ", ".join(filter(None, parts))
-    return f"{r.graph_name} {r.graph_key[:8]} at {axes or 'all sizes'}  [{where}]"
+    what = " ".join([r.graph_name, *shapes, r.graph_key[:8]])
+    return f"{what} at {axes or 'all sizes'}  [{where}]"
 
 
 def _graphs(store: Database, what: str | None) -> Iterable[str]:

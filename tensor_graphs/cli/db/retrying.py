@@ -25,6 +25,7 @@ MOST = 10_000
 def retry(
     what: Annotated[str, typer.Argument(metavar="KERNEL|TRACE", help="A kernel's name, or the number of one trace.")],
     threads: options.Threads = None,
+    imports: options.Imports = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
@@ -106,7 +107,7 @@ def _identity_today(name: str) -> str | None:
 def _again(judge: Judge, store: Database, t: Evidence) -> tuple[str, str]:
     """Examine the kernel as it was examined then, and store the row; (its status or "NOT RETRIED", why)."""
     from tensor_graphs.kernels.kernel import KernelError
-    from tensor_graphs.kernels.registry import kernel_named, matching
+    from tensor_graphs.kernels.registry import by_op, kernel_named, matching
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.paths.plan import midpoint
     from tensor_graphs.profiling.descriptors import InputError, given_of
@@ -118,14 +119,13 @@ def _again(judge: Judge, store: Database, t: Evidence) -> tuple[str, str]:
     text, _ = queries.graph_text(store, t.graph_key)
     try:
         kernel = kernel_named(t.implementation_name)
-    except KernelError as error:  # somebody's own, which no verb imports, and `tg profile` asks no question twice
-        again = f'python -c "import MODULE; from tensor_graphs.cli.main import main; main()" db retry {t.implementation_name}'
-        return "NOT RETRIED", f"{_in_one_line(error)}: {again}"
+    except KernelError as error:  # somebody's own
+        return "NOT RETRIED", f"{_in_one_line(error)}: tg db retry {t.implementation_name} --import FILE"
     try:
         signature = signature_of_graph(parse_graph(text))
         if kernel.identity != t.source_hash:
             return "NOT RETRIED", "its source is another one today, which has no such row"
-        if not matching(signature.spec, {kernel.op: [kernel]}):
+        if not matching(signature.spec, by_op([kernel])):
             return "NOT RETRIED", f"it does not accept {signature.title()} any more"
         if t.axes:
             at = signature.binding({n: v for n, v in t.axes.items() if signature.dim_names})

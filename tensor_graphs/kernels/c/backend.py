@@ -8,7 +8,8 @@ identity, and their symbols end in `_f64`. Weights may be narrower than activati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from tensor_graphs.kernels.c import library, scratch, screened
@@ -50,6 +51,7 @@ class Row:
     in_place: tuple[tuple[int, int], ...] = ()
     updates: bool = False
     mark: str = ""
+    uniform: Callable[[Spec, frozenset[int]], NativeCall] | None = None
 
     @property
     def name(self) -> str:
@@ -136,6 +138,27 @@ def _linear_refuse(a: DType) -> Refusal:
         return _weights_ok(a)(spec)
 
     return refuse
+
+
+def _gather_linear_refuse(spec: Spec) -> str | None:
+    x, weight, index = spec.inputs[:3]
+    if x.dtype != f32 or spec.outputs[0].dtype != f32 or (spec.inputs[3:] and spec.inputs[3].dtype != f32):
+        return "f32 activations and bias only"
+    if weight.dtype not in WEIGHTS_OF[f32] or index.dtype not in INDEX_DTYPES:
+        return "f32 or bf16 weights, i32 or i64 indices only"
+    if x.shape[:-1] == index.shape or x.shape[:-1] == (*index.shape[:-1], 1):
+        return None
+    return "leading axes of x as the index has them, but for the last only"
+
+
+def _gather_linear(spec: Spec) -> NativeCall:
+    x, weight, index = spec.inputs[:3]
+    matrices, m, k = weight.shape
+    pairs = product(index.shape)
+    per: Dim = 1 if x.shape[:-1] == index.shape else index.shape[-1]
+    return NativeCall(f"tg_gather_linear_{weight.dtype.name}", (0, 1, 2, _weight(spec, "bias")[0]),
+                      (pairs, per, matrices, m, k, INDEX_DTYPES[index.dtype]),
+                      scratch=scratch.gather_linear(pairs, m, k, weight.dtype == bf16))
 
 
 def _dot_refuse(a: DType) -> Refusal:
@@ -273,13 +296,20 @@ def rows_for(a: DType) -> tuple[Row, ...]:
     def row(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int]) -> Row:
         return Row(op, wide + file, refuse, build, in_place, mark=mark)
 
+    def pair(op: str) -> Row:
+        def build(spec: Spec, uniform: frozenset[int] = frozenset()) -> NativeCall:
+            return NativeCall(f"tg_{op}{mark}", (0, 1), (product(spec.outputs[0].shape), *(int(i not in uniform) for i in (0, 1))))
+
+        in_place = ((0, 0),) if op == "div" else ((0, 0), (0, 1))
+        return replace(row(op, "elementwise.c", same, build, *in_place), uniform=build)
+
     def elementwise(op: str) -> Row:
         return row(op, "elementwise.c", same, lambda spec: NativeCall(
-            f"tg_{op}{mark}", tuple(range(len(spec.inputs))), (product(spec.outputs[0].shape),)),
-            *((0, i) for i in range(2 if op in ("add", "sub", "mul", "max") else 1)))
+            f"tg_{op}{mark}", (0,), (product(spec.outputs[0].shape),)), (0, 0))
 
     return (
-        *map(elementwise, ("add", "sub", "mul", "max", "div", "exp", "tanh", "silu")),
+        *map(pair, ("add", "sub", "mul", "max", "div")),
+        *map(elementwise, ("exp", "tanh", "silu")),
         row("gelu", "elementwise.c", same, lambda spec: NativeCall(
             f"tg_gelu_{'tanh' if spec.attrs['approximate'] == 'tanh' else 'erf'}{mark}", (0,), (product(spec.outputs[0].shape),)),
             (0, 0)),
@@ -297,6 +327,7 @@ def rows_for(a: DType) -> tuple[Row, ...]:
 
 ROWS: tuple[Row, ...] = (
     *rows_for(f32), *rows_for(f64),
+    Row("gather_linear", "gather_linear.c", _gather_linear_refuse, _gather_linear),
     Row("embedding", "movement.c", _embedding_refuse, _embedding),
     Row("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,
         _write_rows, in_place=((0, 0),), updates=True),
@@ -314,10 +345,11 @@ def _source(file: Path) -> str:
 
 def kernels() -> list[Kernel]:
     """One kernel per row, identified by the sources its code comes from, their headers, the flags and the compiler."""
+    source, identity = cache(_source), cache(library.identity_of)   # of this call: many rows share a file
     return [Kernel(name=row.name, backend=NAME, op=row.op, build=row.build, accepts=row.refuse,
-                   source=_source(SOURCES / row.file), module=__name__, toolchain=library.identity_of(SOURCES / row.file),
-                   in_place=row.in_place, contiguous=True, updates=row.updates) for row in ROWS] + [
-            screened.kernel(library.identity_of(screened.SOURCE), __name__)]
+                   source=source(SOURCES / row.file), module=__name__, toolchain=identity(SOURCES / row.file),
+                   in_place=row.in_place, contiguous=True, updates=row.updates, uniform=row.uniform) for row in ROWS] + [
+            screened.kernel(identity(screened.SOURCE), __name__)]
 
 
 def copy_kernel() -> Kernel:

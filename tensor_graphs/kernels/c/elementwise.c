@@ -4,13 +4,29 @@
 #include "loops.h"
 #include "vec.h"
 
+/* An operand is an array (step 1), or one number for all elements (step 0). */
 #define PAIRS(name, expression)                                                                     \
     TG_INLINE void name##_rows(const call *c, int64_t from, int64_t to) {                           \
         float *out = c->ptr[0];                                                                     \
         const float *a = c->ptr[1], *b = c->ptr[2];                                                 \
-        for (int64_t i = from; i < to; i++) {                                                       \
-            float x = a[i], y = b[i];                                                               \
-            out[i] = expression;                                                                    \
+        if (c->ints[1] && c->ints[2]) {                                                             \
+            for (int64_t i = from; i < to; i++) {                                                   \
+                float x = a[i], y = b[i];                                                           \
+                out[i] = expression;                                                                \
+            }                                                                                       \
+        } else if (c->ints[1]) {                                                                    \
+            const float y = b[0];                                                                   \
+            for (int64_t i = from; i < to; i++) {                                                   \
+                float x = a[i];                                                                     \
+                out[i] = expression;                                                                \
+            }                                                                                       \
+        } else {                                                                                    \
+            const float x = a[0];                                                                   \
+            const int64_t step = c->ints[2];                                                        \
+            for (int64_t i = from; i < to; i++) {                                                   \
+                float y = b[i * step];                                                              \
+                out[i] = expression;                                                                \
+            }                                                                                       \
         }                                                                                           \
     }                                                                                               \
     ROWS_KERNEL(name, ints[0], 1, name##_rows)
@@ -22,7 +38,7 @@ TG_INLINE float larger(float x, float y) {
     return x != x ? x : m; /* when only y is NaN, x > y is false and m is y already */
 }
 
-/* ptr: out, a, b.  ints: count. */
+/* ptr: out, a, b.  ints: count, step of a, step of b. */
 PAIRS(tg_add, x + y)
 PAIRS(tg_sub, x - y)
 PAIRS(tg_mul, x *y)

@@ -50,6 +50,10 @@ def symbol_sources() -> dict[str, Path]:
     return {symbol: path for path in sources() for symbol in _DECLARATION.findall(path.read_text())}
 
 
+ENTRY = "tg_entry"
+"""the variable of a kernel's own library that holds the kernel's address"""
+
+
 def code_of(path: Path) -> tuple[Path, ...]:
     """A C file and the others that its code comes from: the C file of each header that it includes (gemm.c of gemm.h), and pool.c,
     which cuts a kernel's work into parts and lends it memory.
@@ -83,6 +87,7 @@ class NativeLibrary:
         toolchain.check_private(path)
         self.path = path
         self._lib = ctypes.CDLL(str(path))
+        self._images: dict[str, ctypes.CDLL] = {}
         integers, pointer = ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
         for name, result, arguments in (
             ("tg_threads", ctypes.c_int, []),
@@ -101,11 +106,28 @@ class NativeLibrary:
         if size != ctypes.sizeof(Step):
             raise toolchain.ToolchainError(f"{path}: a step has {size} bytes there and {ctypes.sizeof(Step)} here")
 
-    def address(self, symbol: str) -> int:
-        """The address of a kernel, for `Step.fn`. Raises KeyError for a symbol that no source declares."""
+    def address(self, symbol: str, image: str = "") -> int:
+        """The address of a kernel, for `Step.fn`. image: the library that it is in (`NativeCall.image`), loaded at its first use.
+
+        Raises KeyError for a symbol that no source of ours declares; ToolchainError when the image cannot be loaded."""
+        if image:
+            return self._entry(image)
         if symbol not in symbol_sources():
             raise KeyError(f"no kernel {symbol!r} among the sources in {FOLDER.name}/; there are {sorted(symbol_sources())}")
         found = ctypes.cast(getattr(self._lib, symbol), ctypes.c_void_p).value
+        assert found is not None
+        return found
+
+    def _entry(self, image: str) -> int:
+        """The kernel of a library that was linked against this one, so that it runs on this one's pool."""
+        if image not in self._images:
+            toolchain.check_private(Path(image))
+            try:
+                self._images[image] = ctypes.CDLL(image)
+            except OSError as error:
+                fix = "remove it; it is compiled anew"
+                raise toolchain.ToolchainError(f"{image} cannot be loaded: {error}\n  fix: {fix}") from error
+        found = ctypes.c_void_p.in_dll(self._images[image], ENTRY).value
         assert found is not None
         return found
 

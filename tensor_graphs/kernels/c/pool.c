@@ -272,6 +272,7 @@ static void scratch_free(void *set) {
 static void scratch_init(void) { pthread_key_create(&scratch_key, scratch_free); }
 
 void *tg_scratch(int slot, size_t bytes) {
+    if (slot < 0 || slot >= SLOTS) return NULL;
     if (!mine) {
         pthread_once(&scratch_once, scratch_init);
         if (!(mine = calloc(1, sizeof *mine))) return NULL;

@@ -1,8 +1,8 @@
 """scratch: how much memory of their own the C kernels ask the pool for, as expressions of their dims.
 
-The formulas are those of the tg_scratch calls in linear.c, matmul.c, attention.c and their wide twins, as upper bounds: every
-thread of the pool is taken to do a part, and a symbolic number of rows to be as awkward as it can be. A test compares them with
-what the pool was asked for. In: numbers of rows and widths.  Out: bytes, on all threads together.
+The formulas are those of the tg_scratch calls in linear.c, gather_linear.c, matmul.c, attention.c and their wide twins, as upper
+bounds: every thread of the pool is taken to do a part, and a symbolic number of rows to be as awkward as it can be. A test compares
+them with what the pool was asked for. In: numbers of rows and widths.  Out: bytes, on all threads together.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ PAGE = 4096                                            # the pool rounds each bl
 STREAM_LIMIT = {4: 8, 8: 6}                            # rows that `linear` streams the weights past (by bytes of a float)
 GROUP = {4: (4, 192 << 10), 8: (2, 256 << 10)}         # linear: tiles, or bytes, of weights that go through together
 FEW_LANES = 8                                          # attention: lanes up to which keys are cut between threads
+GATHERED = 512                                         # gather_linear: rows that are brought together at once
 LONGEST_GROUP = 16                                     # linear: the most tiles that go through together
 
 
@@ -39,6 +40,12 @@ def linear(n: Dim, k: Dim, itemsize: int, pairs: bool) -> Dim:
     many = panels + PAGE + threads * (weights + products + PAGE)
     few: Dim = dim_min(n, limit) * k * itemsize + 8 + PAGE if pairs else 0
     return dim_max(_beyond(n, limit) * many, few)
+
+
+def gather_linear(pairs: Dim, m: Dim, k: Dim, narrow: bool) -> Dim:
+    """A block of rows of x and of the result, of m and k elements, and what `linear` takes for it; narrow: bf16 weights."""
+    block = dim_min(pairs, GATHERED)
+    return block * ((m + k) * 4 + 8) + PAGE + linear(block, k, 4, narrow)
 
 
 def matmul(k: Dim, itemsize: int) -> Dim:

@@ -34,19 +34,19 @@ typedef struct tg_step {
 /* Runs body(ctx, part, parts) once for every part in 0..parts-1, on the one pool of the process, and returns when all are
  * done. Parts may run in any order and on any thread, one after another on a single one if the pool is busy: a part
  * never waits for another. */
-void tg_parallel(void (*body)(void *ctx, int part, int parts), void *ctx, int parts);
+TG_API void tg_parallel(void (*body)(void *ctx, int part, int parts), void *ctx, int parts);
 
 /* The number of threads of the pool, the caller included. */
 TG_API int tg_threads(void);
 
 /* How many parts to cut `units` of work into when a part should hold at least `least`: a few per thread, so that a slow
  * core does not hold up the region; 1 means "not worth a region". */
-int tg_parts(int64_t units, int64_t least);
+TG_API int tg_parts(int64_t units, int64_t least);
 
 /* Memory kept by the calling thread, 64-byte aligned, contents undefined; one block per slot, valid until the next call
- * with the same slot on the same thread. NULL when there is no memory. Slot 0: shared by the parts of a region (asked for by
- * its caller); slot 1: private to a part. */
-void *tg_scratch(int slot, size_t bytes);
+ * with the same slot on the same thread. NULL when there is no memory or no such slot. Slot 0: shared by the parts of a
+ * region (asked for by its caller); slot 1: private to a part. */
+TG_API void *tg_scratch(int slot, size_t bytes);
 
 TG_INLINE int64_t tg_min(int64_t a, int64_t b) { return a < b ? a : b; }
 TG_INLINE int64_t tg_max_i(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -4,13 +4,29 @@
 #include "loops.h"
 #include "wide.h"
 
+/* An operand is an array (step 1), or one number for all elements (step 0). */
 #define PAIRS(name, expression)                                                                     \
     TG_INLINE void name##_rows(const call *c, int64_t from, int64_t to) {                           \
         double *out = c->ptr[0];                                                                    \
         const double *a = c->ptr[1], *b = c->ptr[2];                                                \
-        for (int64_t i = from; i < to; i++) {                                                       \
-            double x = a[i], y = b[i];                                                              \
-            out[i] = expression;                                                                    \
+        if (c->ints[1] && c->ints[2]) {                                                             \
+            for (int64_t i = from; i < to; i++) {                                                   \
+                double x = a[i], y = b[i];                                                          \
+                out[i] = expression;                                                                \
+            }                                                                                       \
+        } else if (c->ints[1]) {                                                                    \
+            const double y = b[0];                                                                  \
+            for (int64_t i = from; i < to; i++) {                                                   \
+                double x = a[i];                                                                    \
+                out[i] = expression;                                                                \
+            }                                                                                       \
+        } else {                                                                                    \
+            const double x = a[0];                                                                  \
+            const int64_t step = c->ints[2];                                                        \
+            for (int64_t i = from; i < to; i++) {                                                   \
+                double y = b[i * step];                                                             \
+                out[i] = expression;                                                                \
+            }                                                                                       \
         }                                                                                           \
     }                                                                                               \
     ROWS_KERNEL(name, ints[0], 2, name##_rows)
@@ -22,7 +38,7 @@ TG_INLINE double larger(double x, double y) {
     return x != x ? x : m;
 }
 
-/* ptr: out, a, b.  ints: count. */
+/* ptr: out, a, b.  ints: count, step of a, step of b. */
 PAIRS(tg_add_f64, x + y)
 PAIRS(tg_sub_f64, x - y)
 PAIRS(tg_mul_f64, x *y)

@@ -185,6 +185,23 @@ def linear(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 ACCEPTS["linear"] = only_floats
 
 
+@row("gather_linear")
+def gather_linear(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """One product for all rows that chose one matrix; those that nobody chose are not read."""
+    (x, weight, index), bias = ins[:3], operand(ins, attrs, ("x", "weight", "index", "bias"), "bias")
+    x = np.broadcast_to(wide(x), (*index.shape, weight.shape[2]))
+    outs[0][...] = 0
+    with np.errstate(all="ignore"):
+        for e in np.unique(index[(index >= 0) & (index < len(weight))]):
+            mine = index == e
+            y = np.matmul(x[mine], wide(weight[e]).astype(x.dtype, copy=False).T)
+            outs[0][mine] = y if bias is None else y + wide(bias[e])
+
+
+ACCEPTS["gather_linear"] = lambda spec: next((f"{t.dtype.name} is no float" for t in (
+    *spec.inputs[:2], *spec.inputs[3:], *spec.outputs) if t.dtype.kind != "float"), None)
+
+
 @row("embedding")
 def embedding(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     table, ids = ins
@@ -268,6 +285,16 @@ def concat(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 @row("argmax")
 def argmax(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     outs[0][...] = np.argmax(wide(ins[0]), axis=attrs["axis"])
+
+
+@row("topk")
+def topk(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """A stable sort of the reversed axis, read backwards: descending, equal ones by index, NaN first. The definition ranks by
+    counting, which takes n² elements: 256 rows of 1024 took minutes and gigabytes."""
+    x = wide(ins[0])
+    order = x.shape[-1] - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1][..., :attrs["k"]]
+    outs[0][...] = np.take_along_axis(ins[0], order, axis=-1)
+    outs[1][...] = order
 
 
 @row("mean")

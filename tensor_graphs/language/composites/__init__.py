@@ -89,6 +89,7 @@ from tensor_graphs.language.composites.positions import rope as rope
 from tensor_graphs.language.composites.positions import rope_table as rope_table
 from tensor_graphs.language.composites.products import attention as attention
 from tensor_graphs.language.composites.products import dot as dot
+from tensor_graphs.language.composites.products import gather_linear as gather_linear
 from tensor_graphs.language.composites.products import linear as linear
 from tensor_graphs.language.composites.random import normal as normal
 from tensor_graphs.language.composites.random import random_bits as random_bits

@@ -14,6 +14,7 @@ import numpy as np
 
 from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import fill, need
+from tensor_graphs.language.axis import Axes, several_axes
 from tensor_graphs.language.composite import CompositeOp, library
 from tensor_graphs.language.dtypes import bool_, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError
@@ -56,35 +57,50 @@ def _both(name: str, x: Node, y: Node, *kinds: str) -> None:
 
 @library()
 def neg(x: Node) -> Node:
-    """−x; unsigned integers wrap."""
+    """−x; unsigned integers wrap.
+
+    x[…] of floats or integers -> its shape and dtype. Raises DTypeError.
+    """
     need("neg", x, "float", "int", "uint")
     return atomic.mul(x, _minus_one(x))
 
 
 @library()
 def abs(x: Node) -> Node:
-    """|x| = max(x, −x); the smallest signed integer stays itself, as it does everywhere when integers wrap."""
+    """|x| = max(x, −x); the smallest signed integer stays itself, as it does everywhere when integers wrap.
+
+    x[…] of floats or integers -> its shape and dtype. Raises DTypeError.
+    """
     need("abs", x, "float", "int", "uint")
     return x if x.dtype.kind == "uint" else atomic.max(x, neg(x))
 
 
 @library()
 def square(x: Node) -> Node:
-    """x · x."""
+    """x · x.
+
+    x[…] of floats or integers -> its shape and dtype. Raises DTypeError.
+    """
     need("square", x, "float", "int", "uint")
     return atomic.mul(x, x)
 
 
 @library()
 def rsqrt(x: Node) -> Node:
-    """1 / √x, for floats."""
+    """1 / √x, for floats.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
     need("rsqrt", x, "float")
     return atomic.reciprocal(atomic.sqrt(x))
 
 
 @library()
 def sign(x: Node) -> Node:
-    """−1, 0 or 1; NaN stays NaN."""
+    """−1, 0 or 1; NaN stays NaN.
+
+    x[…] of floats or integers -> its shape and dtype. Raises DTypeError.
+    """
     need("sign", x, "float", "int", "uint")
     zero = _zeros(x)
     rest = atomic.where(atomic.not_equal(x, x), x, zero) if x.dtype.kind == "float" else zero
@@ -94,21 +110,30 @@ def sign(x: Node) -> Node:
 
 @library()
 def ceil(x: Node) -> Node:
-    """The smallest whole number ≥ x, for floats: −floor(−x)."""
+    """The smallest whole number ≥ x, for floats: −floor(−x).
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
     need("ceil", x, "float")
     return _one(neg, atomic.floor(neg(x)))
 
 
 @library()
 def trunc(x: Node) -> Node:
-    """x without its fraction, for floats."""
+    """x without its fraction, for floats.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
     need("trunc", x, "float")
     return atomic.where(atomic.less(x, _zeros(x)), ceil(x), atomic.floor(x))
 
 
 @library()
 def round(x: Node) -> Node:
-    """The nearest whole number, halves to the even one (IEEE 754 roundTiesToEven, as numpy.round), for floats."""
+    """The nearest whole number, halves to the even one (IEEE 754 roundTiesToEven, as numpy.round), for floats.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
     need("round", x, "float")
     low = atomic.floor(x)
     fraction = sub(x, low)
@@ -120,21 +145,30 @@ def round(x: Node) -> Node:
 
 @library()
 def is_nan(x: Node) -> Node:
-    """True where x is not a number, for floats: only NaN differs from itself."""
+    """True where x is not a number, for floats: only NaN differs from itself.
+
+    x[…] of a float dtype -> bool[…]. Raises DTypeError.
+    """
     need("is_nan", x, "float")
     return atomic.not_equal(x, x)
 
 
 @library()
 def is_finite(x: Node) -> Node:
-    """True where x is neither NaN nor infinite, for floats."""
+    """True where x is neither NaN nor infinite, for floats.
+
+    x[…] of a float dtype -> bool[…]. Raises DTypeError.
+    """
     need("is_finite", x, "float")
     return atomic.less(abs(x), fill(float("inf"), x.shape, x.dtype))
 
 
 @library()
 def integer_power(x: Node, *, exponent: int) -> Node:
-    """x multiplied with itself `exponent` ≥ 0 times, by repeated squaring; x⁰ is 1, of NaN too."""
+    """x multiplied with itself `exponent` ≥ 0 times, by repeated squaring; x⁰ is 1, of NaN too.
+
+    x[…] of floats or integers -> its shape and dtype. Raises AttributeValueError (exponent), DTypeError.
+    """
     need("integer_power", x, "float", "int", "uint")
     if isinstance(exponent, bool) or not isinstance(exponent, int) or exponent < 0:
         raise AttributeValueError(f"integer_power: the exponent is {exponent!r}",
@@ -155,7 +189,10 @@ def integer_power(x: Node, *, exponent: int) -> Node:
 
 @library(name="sub")
 def _sub(x: Node, y: Node) -> Node:
-    """x − y; integers wrap."""
+    """x − y; integers wrap.
+
+    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
+    """
     _both("sub", x, y, "float", "int", "uint")
     return atomic.add(x, atomic.mul(y, _minus_one(y)))
 
@@ -167,21 +204,30 @@ def _div_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_t
 
 @library(name="div", direct=_div_direct)
 def _div(x: Node, y: Node) -> Node:
-    """x / y, for floats."""
+    """x / y, for floats.
+
+    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
+    """
     _both("div", x, y, "float")
     return atomic.mul(x, atomic.reciprocal(y))
 
 
 @library(name="floor_div")
 def _floor_div(x: Node, y: Node) -> Node:
-    """⌊x / y⌋; integers by the atomic op idiv, where ÷0 gives 0."""
+    """⌊x / y⌋; integers by the atomic op idiv, where ÷0 gives 0.
+
+    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
+    """
     _both("floor_div", x, y, "float", "int", "uint")
     return atomic.floor(_div(x, y)) if x.dtype.kind == "float" else atomic.idiv(x, y)
 
 
 @library(name="mod")
 def _mod(x: Node, y: Node) -> Node:
-    """x − ⌊x / y⌋·y, with the sign of y as in Python; integers: x mod 0 is x, since x ÷ 0 is 0."""
+    """x − ⌊x / y⌋·y, with the sign of y as in Python; integers: x mod 0 is x, since x ÷ 0 is 0.
+
+    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
+    """
     _both("mod", x, y, "float", "int", "uint")
     quotient = _floor_div(x, y)
     whole = atomic.mul(quotient, y)
@@ -228,6 +274,8 @@ def _pow(x: Node, y: Node) -> Node:
 
     x⁰ and 1^y are 1, of NaN too. Integers by repeated squaring over the bits of y, wrapping; where y < 0 the exact
     value is rounded towards zero, and 0^y is 0.
+
+    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
     """
     _both("pow", x, y, "float", "int", "uint")
     one = _ones(x)
@@ -265,7 +313,10 @@ def _pow(x: Node, y: Node) -> Node:
 
 @library(name="min")
 def _min(x: Node, y: Node) -> Node:
-    """The smaller one; NaN wins, and −0 < +0. Floats: −max(−x, −y); integers: ~max(~x, ~y), which cannot overflow."""
+    """The smaller one; NaN wins, and −0 < +0. Floats: −max(−x, −y); integers: ~max(~x, ~y), which cannot overflow.
+
+    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
+    """
     _both("min", x, y, "float", "int", "uint")
     flip = neg if x.dtype.kind == "float" else atomic.logical_not
     return flip(atomic.max(flip(x), flip(y)))
@@ -273,14 +324,20 @@ def _min(x: Node, y: Node) -> Node:
 
 @library(name="equals")
 def _equals(x: Node, y: Node) -> Node:
-    """True where x = y; NaN equals nothing."""
+    """True where x = y; NaN equals nothing.
+
+    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
+    """
     _both("equals", x, y, "float", "int", "uint", "bool")
     return atomic.logical_not(atomic.not_equal(x, y))
 
 
 @library(name="less_equal")
 def _less_equal(x: Node, y: Node) -> Node:
-    """True where x ≤ y; False beside NaN."""
+    """True where x ≤ y; False beside NaN.
+
+    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
+    """
     _both("less_equal", x, y, "float", "int", "uint")
     if x.dtype.kind == "float":
         return atomic.bit_or(atomic.less(x, y), _equals(x, y))
@@ -289,7 +346,10 @@ def _less_equal(x: Node, y: Node) -> Node:
 
 @library(name="bit_or")
 def _bit_or(x: Node, y: Node) -> Node:
-    """x or y, bit by bit; of booleans the logical or."""
+    """x or y, bit by bit; of booleans the logical or.
+
+    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
+    """
     _both("bit_or", x, y, "int", "uint", "bool")
     return atomic.bit_or(x, y)
 
@@ -299,7 +359,10 @@ def _bit_or(x: Node, y: Node) -> Node:
 
 @library(name="reduce_min")
 def _reduce_min(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """The smallest element over the axes, as `min` by negation; of nothing: +inf, or the integers' maximum."""
+    """The smallest element over the axes, as `min` by negation; of nothing: +inf, or the integers' maximum.
+
+    x of floats or integers. Raises AttributeValueError (axes), DTypeError.
+    """
     need("reduce_min", x, "float", "int", "uint")
     flip = neg if x.dtype.kind == "float" else atomic.logical_not
     return flip(atomic.reduce_max(flip(x), axes))
@@ -307,7 +370,10 @@ def _reduce_min(x: Node, *, axes: tuple[int, ...]) -> Node:
 
 @library(name="any")
 def _any(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """True where some element over the axes is True; of nothing: False."""
+    """True where some element over the axes is True; of nothing: False.
+
+    x of booleans. Raises AttributeValueError (axes), DTypeError.
+    """
     need("any", x, "bool")
     count = atomic.sum(atomic.cast(x, i32), axes)
     return atomic.not_equal(count, _zeros(count))
@@ -315,61 +381,91 @@ def _any(x: Node, *, axes: tuple[int, ...]) -> Node:
 
 @library(name="all")
 def _all(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """True where every element over the axes is True; of nothing: True."""
+    """True where every element over the axes is True; of nothing: True.
+
+    x of booleans. Raises AttributeValueError (axes), DTypeError.
+    """
     need("all", x, "bool")
     return atomic.logical_not(_any(atomic.logical_not(x), axes=axes))
 
 
-def _reduced(op: CompositeOp, x: Node, axes: int | Sequence[int] | None, keepdims: bool) -> Node:
-    found = atomic._axes(op.name, x, axes)
+def _reduced(op: CompositeOp, x: Node, axis: Axes, keepdims: bool) -> Node:
+    found = several_axes(op.name, axis, x.rank)
     return keep(x, op(x, axes=found), found, keepdims) if found else x
 
 
-def sum(x: Node, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """The sum over the axes (all by default), in x's dtype; integers wrap."""
-    return keep(x, atomic.sum(x, axes), axes, keepdims)
+def sum(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """The sum over the axes (all by default), in x's dtype; integers wrap.
+
+    x of floats or integers; the axes disappear, or stay with size 1 (keepdims). Raises AttributeValueError (axis), DTypeError.
+    """
+    return keep(x, atomic.sum(x, axis), axis, keepdims)
 
 
-def reduce_max(x: Node, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """The largest element over the axes (all by default); NaN wins; of nothing: −inf, or the integers' minimum."""
-    return keep(x, atomic.reduce_max(x, axes), axes, keepdims)
+def reduce_max(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """The largest element over the axes (all by default); NaN wins; of nothing: −inf, or the integers' minimum.
+
+    x of floats or integers; the axes disappear, or stay with size 1 (keepdims). Raises AttributeValueError (axis), DTypeError.
+    """
+    return keep(x, atomic.reduce_max(x, axis), axis, keepdims)
 
 
-def reduce_min(x: Node, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """The smallest element over the axes (all by default); NaN wins."""
-    return _reduced(_reduce_min, x, axes, keepdims)
+def reduce_min(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """The smallest element over the axes (all by default); NaN wins.
+
+    x of floats or integers; the axes disappear, or stay with size 1 (keepdims). Raises AttributeValueError (axis), DTypeError.
+    """
+    return _reduced(_reduce_min, x, axis, keepdims)
 
 
-def any(x: Node, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """Whether some element of a bool tensor is True over the axes (all by default)."""
-    return _reduced(_any, x, axes, keepdims)
+def any(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """Whether some element of a bool tensor is True over the axes (all by default).
+
+    x of booleans; the axes disappear, or stay with size 1 (keepdims). Raises AttributeValueError (axis), DTypeError.
+    """
+    return _reduced(_any, x, axis, keepdims)
 
 
-def all(x: Node, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """Whether every element of a bool tensor is True over the axes (all by default)."""
-    return _reduced(_all, x, axes, keepdims)
+def all(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """Whether every element of a bool tensor is True over the axes (all by default).
+
+    x of booleans; the axes disappear, or stay with size 1 (keepdims). Raises AttributeValueError (axis), DTypeError.
+    """
+    return _reduced(_all, x, axis, keepdims)
 
 
 # ---- broadcasting functions: what the operators call -----------------------------------------------------------------
 
 
 def add(x: Operand, y: Operand) -> Node:
-    """x + y."""
+    """x + y.
+
+    Floats or integers, which wrap. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     return atomic.add(*together("add", x, y))
 
 
 def sub(x: Operand, y: Operand) -> Node:
-    """x − y; integers wrap."""
+    """x − y; integers wrap.
+
+    Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     return _one(_sub, *together("sub", x, y))
 
 
 def mul(x: Operand, y: Operand) -> Node:
-    """x · y."""
+    """x · y.
+
+    Floats or integers, which wrap. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     return atomic.mul(*together("mul", x, y))
 
 
 def div(x: Operand, y: Operand) -> Node:
-    """x / y for floats. Raises DTypeError for integers."""
+    """x / y for floats. Raises DTypeError for integers.
+
+    Shapes broadcast as numpy's. Raises ShapeError too.
+    """
     a, b = together("div", x, y)
     if a.dtype.kind != "float":
         raise DTypeError(f"div of {a.type} and {b.type}: integers have no /",
@@ -378,18 +474,27 @@ def div(x: Operand, y: Operand) -> Node:
 
 
 def floor_div(x: Operand, y: Operand) -> Node:
-    """⌊x / y⌋; integers ÷ 0 give 0."""
+    """⌊x / y⌋; integers ÷ 0 give 0.
+
+    Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     a, b = together("floor_div", x, y)
     return _floor_div(a, b) if a.dtype.kind == "float" else atomic.idiv(a, b)
 
 
 def mod(x: Operand, y: Operand) -> Node:
-    """x − ⌊x / y⌋·y, with the sign of y; integers: x mod 0 is x."""
+    """x − ⌊x / y⌋·y, with the sign of y; integers: x mod 0 is x.
+
+    Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     return _one(_mod, *together("mod", x, y))
 
 
 def pow(x: Operand, y: Operand) -> Node:
-    """x^y. A number as exponent becomes products (0 to 64), sqrt (½), rsqrt (−½) or reciprocal (−1); 2^y is exp2."""
+    """x^y. A number as exponent becomes products (0 to 64), sqrt (½), rsqrt (−½) or reciprocal (−1); 2^y is exp2.
+
+    Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     if isinstance(x, Node) and isinstance(y, (int, float, np.number)) and not isinstance(y, bool):
         exponent = float(y)
         if exponent == 2:
@@ -406,64 +511,101 @@ def pow(x: Operand, y: Operand) -> Node:
 
 
 def minimum(x: Operand, y: Operand) -> Node:
-    """The smaller one, element by element; NaN wins."""
+    """The smaller one, element by element; NaN wins.
+
+    Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     return _one(_min, *together("minimum", x, y))
 
 
 def maximum(x: Operand, y: Operand) -> Node:
-    """The larger one, element by element; NaN wins."""
+    """The larger one, element by element; NaN wins.
+
+    Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     return atomic.max(*together("maximum", x, y))
 
 
 def clip(x: Node, low: Operand, high: Operand) -> Node:
-    """min(max(x, low), high)."""
+    """min(max(x, low), high).
+
+    Floats or integers; NaN stays NaN. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError,
+    DTypeError.
+    """
     return minimum(maximum(x, low), high)
 
 
 def less(x: Operand, y: Operand) -> Node:
-    """x < y."""
+    """x < y.
+
+    A bool tensor. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     return atomic.less(*together("less", x, y))
 
 
 def greater(x: Operand, y: Operand) -> Node:
-    """x > y."""
+    """x > y.
+
+    A bool tensor. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     a, b = together("greater", x, y)
     return atomic.less(b, a)
 
 
 def less_equal(x: Operand, y: Operand) -> Node:
-    """x ≤ y; False beside NaN."""
+    """x ≤ y; False beside NaN.
+
+    A bool tensor. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     return _one(_less_equal, *together("less_equal", x, y))
 
 
 def greater_equal(x: Operand, y: Operand) -> Node:
-    """x ≥ y; False beside NaN."""
+    """x ≥ y; False beside NaN.
+
+    A bool tensor. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     a, b = together("greater_equal", x, y)
     return _one(_less_equal, b, a)
 
 
 def equals(x: Operand, y: Operand) -> Node:
-    """x = y as a bool tensor (`==` between tensors asks whether they are the same node); NaN equals nothing."""
+    """x = y as a bool tensor (`==` between tensors asks whether they are the same node); NaN equals nothing.
+
+    Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     return _one(_equals, *together("equals", x, y))
 
 
 def not_equal(x: Operand, y: Operand) -> Node:
-    """x ≠ y."""
+    """x ≠ y.
+
+    A bool tensor; True beside NaN. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     return atomic.not_equal(*together("not_equal", x, y))
 
 
 def bit_and(x: Operand, y: Operand) -> Node:
-    """x and y, bit by bit; of booleans the logical and."""
+    """x and y, bit by bit; of booleans the logical and.
+
+    Integers or booleans. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     return atomic.bit_and(*together("bit_and", x, y))
 
 
 def bit_or(x: Operand, y: Operand) -> Node:
-    """x or y, bit by bit; of booleans the logical or."""
+    """x or y, bit by bit; of booleans the logical or.
+
+    Integers or booleans. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     return _one(_bit_or, *together("bit_or", x, y))
 
 
 def bit_xor(x: Operand, y: Operand) -> Node:
-    """x xor y, bit by bit; of booleans: exactly one of them."""
+    """x xor y, bit by bit; of booleans: exactly one of them.
+
+    Integers or booleans. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
     return atomic.bit_xor(*together("bit_xor", x, y))
 
 
@@ -471,10 +613,13 @@ def where(condition: Operand, x: Operand, y: Operand) -> Node:
     """x where the condition (a bool tensor) is True, else y; a number takes the dtype of the other one.
 
     Of two numbers: f32 if one of them is a float, else i32 (bool for two booleans).
+
+    All three broadcast as numpy's. Raises ShapeError, DTypeError (the condition is no bool tensor, x and y differ in dtype).
     """
     if not isinstance(condition, Node):
         raise DTypeError(f"where: the condition is {type(condition).__name__}, a bool tensor is needed",
-                         fix="write a comparison, or tg.constant(array)")
+                         fix="x < y, tg.equals(x, y) or tg.not_equal(x, y) compare element by element (x == y asks whether they "
+                             "are one tensor); tg.constant(array) makes a tensor of an array")
     dtypes = [v.dtype for v in (x, y) if isinstance(v, Node)]
     if dtypes:
         dtype = dtypes[0]

@@ -76,6 +76,8 @@ def exp(x: Node) -> Node:
     """e^x = 2^k · 2^(r·log2 e) with k = ⌊x·log2 e⌋ and r = x − k·ln 2, ln 2 in two parts (Cody and Waite 1980).
 
     x·log2 e alone would be off by |x| · 2^-53 relative (1e-13 at 700). k is clipped so that r stays defined at ±∞.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
     """
     need("exp", x, "float")
     w = wide(x)
@@ -86,7 +88,10 @@ def exp(x: Node) -> Node:
 
 @library(direct=_by(np.log), gradient=_derivative(lambda x, y: atomic.reciprocal(x)))
 def log(x: Node) -> Node:
-    """The natural logarithm: log2(x) · ln 2."""
+    """The natural logarithm: log2(x) · ln 2.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
     need("log", x, "float")
     return atomic.cast(atomic.log2(wide(x)) * LN2, x.dtype)
 
@@ -96,7 +101,10 @@ _EXPM1 = tuple(1.0 / math.factorial(k) for k in range(2, 17))        # 0.5^16 / 
 
 @library(direct=_by(np.expm1), gradient=_derivative(lambda x, y: exp(x)))
 def expm1(x: Node) -> Node:
-    """e^x − 1 without cancellation: x + x²·(1/2! + x/3! + …) where |x| < ½, exp(x) − 1 elsewhere."""
+    """e^x − 1 without cancellation: x + x²·(1/2! + x/3! + …) where |x| < ½, exp(x) − 1 elsewhere.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
     need("expm1", x, "float")
     w = wide(x)
     near = w + w * w * polynomial(w, _EXPM1)
@@ -108,6 +116,8 @@ def log1p(x: Node) -> Node:
     """log(1 + x) without loss: log(u) + c/u, where u is 1 + x rounded and c = x − (u − 1) is what rounding lost.
 
     c is exact for |x| < 1 and too small to matter beyond. Over the reals c = 0.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
     """
     need("log1p", x, "float")
     w = wide(x)
@@ -121,7 +131,10 @@ def log1p(x: Node) -> Node:
 
 @library(direct=_by(np.cos), gradient=_derivative(lambda x, y: -atomic.sin(x)))
 def cos(x: Node) -> Node:
-    """cos x = 1 − 2·sin²(x/2), x in radians: sin(x + π/2) would round x first. Absolute error of a few 2^-53."""
+    """cos x = 1 − 2·sin²(x/2), x in radians: sin(x + π/2) would round x first. Absolute error of a few 2^-53.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
     need("cos", x, "float")
     s = atomic.sin(wide(x) * 0.5)
     return atomic.cast(1.0 - (s * s) * 2.0, x.dtype)
@@ -129,7 +142,10 @@ def cos(x: Node) -> Node:
 
 @library(direct=_by(np.tan), gradient=_derivative(lambda x, y: y * y + 1.0))
 def tan(x: Node) -> Node:
-    """sin x / cos x, x in radians. The error relative to 1 + tan² x is a few 2^-53."""
+    """sin x / cos x, x in radians. The error relative to 1 + tan² x is a few 2^-53.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
     need("tan", x, "float")
     w = wide(x)
     return atomic.cast(atomic.sin(w) / cos(w), x.dtype)
@@ -140,7 +156,10 @@ def tan(x: Node) -> Node:
 
 @library(direct=_by(np.tanh), gradient=_derivative(lambda x, y: 1.0 - y * y))
 def tanh(x: Node) -> Node:
-    """tanh x = −t / (2 + t) for x ≥ 0, t = expm1(−2|x|); odd. Relative error of a few 2^-53 near 0 too."""
+    """tanh x = −t / (2 + t) for x ≥ 0, t = expm1(−2|x|); odd. Relative error of a few 2^-53 near 0 too.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
     need("tanh", x, "float")
     w = wide(x)
     t = expm1(arithmetic.abs(w) * -2.0)
@@ -159,7 +178,10 @@ def _sigmoid_slope(x: Node, y: Node) -> Node:
 
 @library(direct=_by(_sigmoid_numpy), gradient=_derivative(_sigmoid_slope))
 def sigmoid(x: Node) -> Node:
-    """1 / (1 + e^−x). Both tails keep their digits; where e^−x overflows, 0 stands for a subnormal number."""
+    """1 / (1 + e^−x). Both tails keep their digits; where e^−x overflows, 0 stands for a subnormal number.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
     need("sigmoid", x, "float")
     return atomic.cast(atomic.reciprocal(exp(-wide(x)) + 1.0), x.dtype)
 
@@ -167,7 +189,10 @@ def sigmoid(x: Node) -> Node:
 @library(direct=_by(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))),
          gradient=_derivative(lambda x, y: sigmoid(x)))
 def softplus(x: Node) -> Node:
-    """log(1 + e^x) = max(x, 0) + log1p(e^−|x|), which overflows nowhere."""
+    """log(1 + e^x) = max(x, 0) + log1p(e^−|x|), which overflows nowhere.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
     need("softplus", x, "float")
     w = wide(x)
     return atomic.cast(arithmetic.maximum(w, 0.0) + log1p(exp(-arithmetic.abs(w))), x.dtype)
@@ -219,7 +244,10 @@ def _elementwise(f: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarr
 
 @library(direct=_by(_elementwise(math.erf)), gradient=_derivative(_bell(_TWO_OVER_SQRT_PI)))
 def erf(x: Node) -> Node:
-    """2/√π · ∫ e^(−t²) dt from 0 to x: x·P(x²) where |x| < ¾, else ±(1 − erfc |x|), by our own Chebyshev fits."""
+    """2/√π · ∫ e^(−t²) dt from 0 to x: x·P(x²) where |x| < ¾, else ±(1 − erfc |x|), by our own Chebyshev fits.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
     need("erf", x, "float")
     w = wide(x)
     a = arithmetic.abs(w)
@@ -233,6 +261,8 @@ def erfc(x: Node) -> Node:
     """1 − erf x, accurate relative to itself into the tail: e^(−x²)·Q(1/(x + 3))/(x + 3) where x ≥ ¾.
 
     erfc(−x) = 2 − erfc(x).
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
     """
     need("erfc", x, "float")
     w = wide(x)
@@ -247,7 +277,10 @@ def erfc(x: Node) -> Node:
 
 @library(direct=_by(lambda x: np.maximum(x, 0)))
 def relu(x: Node) -> Node:
-    """max(x, 0); NaN stays NaN. Its gradient at 0 is ½, as for every tie of max."""
+    """max(x, 0); NaN stays NaN. Its gradient at 0 is ½, as for every tie of max.
+
+    x[…] of floats or integers -> its shape and dtype. Raises DTypeError.
+    """
     need("relu", x, "float", "int", "uint")
     return arithmetic.maximum(x, 0)
 
@@ -258,7 +291,10 @@ def _silu_slope(x: Node, y: Node) -> Node:
 
 @library(direct=_by(lambda x: x * _sigmoid_numpy(x)), gradient=_derivative(_silu_slope))
 def silu(x: Node) -> Node:
-    """x · sigmoid(x)."""
+    """x · sigmoid(x).
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
     need("silu", x, "float")
     w = wide(x)
     return atomic.cast(w * sigmoid(w), x.dtype)
@@ -302,6 +338,8 @@ def gelu(x: Node, *, approximate: str = "none") -> Node:
 
     "none": x/2 · erfc(−x/√2), which keeps the negative tail that 1 + erf would cancel. "tanh": Φ is replaced by
     ½·(1 + tanh u) = sigmoid(2u), u = √(2/π)·(x + 0.044715·x³). Raises AttributeValueError for any other word.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError too.
     """
     need("gelu", x, "float")
     if approximate not in ("none", "tanh"):

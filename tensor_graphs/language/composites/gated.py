@@ -36,6 +36,8 @@ def gated(gate: Node, up: Node, *, activation: str = "gelu_tanh") -> Node:
     """activation(gate) · up, of equal shapes and dtypes: GeGLU ("gelu_tanh", "gelu") or SwiGLU ("silu").
 
     Raises ShapeError, DTypeError, and AttributeValueError for an activation of another name.
+
+    gate[…] and up[…] of a float dtype -> their shape and dtype. Source: Shazeer 2020.
     """
     need("gated (gate)", gate, "float")
     same_dtype("gated", gate, up)

@@ -14,7 +14,8 @@ import numpy as np
 
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.atomic import check_axis, dim_fill, fill, need, same_dim, same_dtype, show
+from tensor_graphs.language.atomic import dim_fill, fill, need, same_dim, same_dtype, show
+from tensor_graphs.language.axis import one_axis, several_axes
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.products import linear
@@ -23,7 +24,7 @@ from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import DType, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.tensor import broadcast_to, keep
 
 _LONGEST_PRODUCT = 1 << 24
 """The halving tree of a product fills its axis up to a power of two at its largest size."""
@@ -57,7 +58,10 @@ def _embedding_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients
 
 @library(direct=_embedding_direct, gradient=_embedding_gradient)
 def embedding(table: Node, ids: Node, *, scale: float = 1.0, dtype: DType = f32) -> Node:
-    """scale · table[ids]: rows of table[vocabulary, d] at integers ids[…]; ids out of range give zeros."""
+    """scale · table[ids]: rows of table[vocabulary, d] at integers ids[…]; ids out of range give zeros.
+
+    The result is ids' shape with d behind it, in `dtype`. Raises ShapeError, DTypeError.
+    """
     need("embedding (table)", table, "float")
     need("embedding (ids)", ids, "int", "uint")
     if table.rank != 2:
@@ -70,7 +74,10 @@ def embedding(table: Node, ids: Node, *, scale: float = 1.0, dtype: DType = f32)
 
 @library()
 def one_hot(ids: Node, *, size: Dim, dtype: DType = f32) -> Node:
-    """ids[…] -> [… , size]: 1 at the id, 0 elsewhere; an id out of range gives zeros."""
+    """ids[…] -> [… , size]: 1 at the id, 0 elsewhere; an id out of range gives zeros.
+
+    ids of integers. Raises DTypeError.
+    """
     need("one_hot", ids, "int", "uint")
     shape = (*ids.shape, size)
     places = atomic.iota(shape, ids.rank, ids.dtype)
@@ -88,7 +95,7 @@ def _concat_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     (g,) = grads
     if g is None:
         return {}
-    axis = check_axis("concat", node.attrs["axis"], node.inputs[0].rank)
+    axis = one_axis("concat", node.attrs["axis"], node.inputs[0].rank)
     pieces: list[Node] = []
     start: Dim = 0
     for x in node.inputs:
@@ -104,11 +111,13 @@ def concat(*xs: Node, axis: int = 0) -> Node:
     """The tensors one after the other along `axis`; other axes and dtypes are equal. Raises ShapeError, DTypeError.
 
     Defined by `where`: each padded to the whole length, and chosen where the index is before its end.
+
+    Any dtype. Raises AttributeValueError (axis) too.
     """
     if not xs:
         raise ShapeError("concat of nothing", fix="at least one tensor")
     first = xs[0]
-    axis = check_axis("concat", axis, first.rank)
+    axis = one_axis("concat", axis, first.rank)
     same_dtype("concat", *xs)
     ends: list[Dim] = []
     total: Dim = 0
@@ -138,18 +147,24 @@ def concat(*xs: Node, axis: int = 0) -> Node:
 
 
 def stack(*xs: Node, axis: int = 0) -> Node:
-    """The tensors, all of one shape, along a new axis: concat of each with an axis of size 1 put in."""
+    """The tensors, all of one shape, along a new axis: concat of each with an axis of size 1 put in.
+
+    Any dtype. Raises AttributeValueError (axis), ShapeError, DTypeError.
+    """
     if not xs:
         raise ShapeError("stack of nothing", fix="at least one tensor")
-    axis = check_axis("stack", axis, xs[0].rank + 1)
+    axis = one_axis("stack", axis, xs[0].rank + 1)
     atomic.same_shape("stack", *xs)
     made: Node = concat(*(atomic.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs), axis=axis)
     return made
 
 
-def flip(x: Node, *, axes: int | Sequence[int]) -> Node:
-    """x with the order along the axes reversed: one slice of step −1."""
-    turned = atomic._axes("flip", x, axes)
+def flip(x: Node, axis: int | Sequence[int] | None = None) -> Node:
+    """x with the order along the axes (all by default) reversed: one slice of step −1.
+
+    Any dtype. Raises AttributeValueError (axis).
+    """
+    turned = several_axes("flip", axis, x.rank)
     return atomic.slice(x, [(s - 1, -1, -1) if i in turned else (0, s, 1) for i, s in enumerate(x.shape)])
 
 
@@ -167,10 +182,13 @@ def _of_something(node: Node) -> list[Condition]:
 
 
 @library(direct=_argmax_direct, conditions=_of_something)
-def argmax(x: Node, *, axis: int = -1) -> Node:
-    """The index (i32) of the largest element along `axis`, which disappears: the first of equal ones; NaN wins."""
+def argmax(x: Node, axis: int = -1) -> Node:
+    """The index (i32) of the largest element along `axis`, which disappears: the first of equal ones; NaN wins.
+
+    x of floats or integers. Raises AttributeValueError (axis), ShapeError (no elements), DTypeError.
+    """
     need("argmax", x, "float", "int", "uint")
-    axis = check_axis("argmax", axis, x.rank)
+    axis = one_axis("argmax", axis, x.rank)
     size = x.shape[axis]
     if d.dim_ge(size, 1) is False:
         raise ShapeError(f"argmax of {show(x)} along axis {axis}: nothing is the largest of no elements")
@@ -232,6 +250,8 @@ def topk(x: Node, *, k: int) -> tuple[Node, Node]:
     """(values, indices i32)[…, k] of the k largest elements of the last axis, largest first, equal ones by index.
 
     NaN counts as larger than every number (as in numpy's sort order). Defined by ranks: how many elements come before.
+
+    x of floats or integers. Raises AttributeValueError (k), ShapeError, DTypeError.
     """
     need("topk", x, "float", "int", "uint")
     if x.rank == 0:
@@ -274,14 +294,17 @@ def _cumsum_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     if g is None:
         return {}
     axis = node.attrs["axis"]
-    return {"x": flip(cumsum(flip(g, axes=axis), axis=axis), axes=axis)}
+    return {"x": flip(cumsum(flip(g, axis), axis), axis)}
 
 
 @library(direct=_cumsum_direct, gradient=_cumsum_gradient)
-def cumsum(x: Node, *, axis: int = -1) -> Node:
-    """out[i] = x[0] + … + x[i] along `axis`; integers wrap. Defined as sums over the triangle j ≤ i."""
+def cumsum(x: Node, axis: int = -1) -> Node:
+    """out[i] = x[0] + … + x[i] along `axis`; integers wrap. Defined as sums over the triangle j ≤ i.
+
+    x of floats or integers -> its shape and dtype. Raises AttributeValueError (axis), DTypeError.
+    """
     need("cumsum", x, "float", "int", "uint")
-    axis = check_axis("cumsum", axis, x.rank)
+    axis = one_axis("cumsum", axis, x.rank)
     n = x.shape[axis]
     pairs = (*x.shape[:axis], n, *x.shape[axis:])                 # [..., i, j, ...]
     terms = broadcast_to(atomic.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])), pairs)
@@ -297,7 +320,10 @@ def _prod_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: 
 
 @library(name="prod", direct=_prod_direct)
 def _prod(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """The product over the axes as a halving tree: ones up to a power of two, then one half times the other."""
+    """The product over the axes as a halving tree: ones up to a power of two, then one half times the other.
+
+    x of floats or integers. Raises AttributeValueError (axes), ShapeError, DTypeError.
+    """
     need("prod", x, "float", "int", "uint")
     for axis in sorted(axes, reverse=True):
         size = x.shape[axis]
@@ -320,7 +346,12 @@ def _prod(x: Node, *, axes: tuple[int, ...]) -> Node:
     return x
 
 
-def prod(x: Node, *, axes: int | Sequence[int] | None = None) -> Node:
-    """The product over the axes (all by default), which disappear; of nothing: 1."""
-    found = atomic._axes("prod", x, axes)
-    return _prod(x, axes=found) if found else x
+def prod(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """The product over the axes (all by default), which disappear, or stay with size 1; of nothing: 1.
+
+    x of floats or integers; integers wrap. Raises AttributeValueError (axis), ShapeError (an axis that may be longer than
+    2^24),
+    DTypeError.
+    """
+    found = several_axes("prod", axis, x.rank)
+    return keep(x, _prod(x, axes=found), found, keepdims) if found else x

@@ -13,7 +13,8 @@ import numpy as np
 
 from tensor_graphs.language import atomic
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.atomic import check_axis, dim_fill, same_dim, same_dtype, show
+from tensor_graphs.language.atomic import dim_fill, same_dim, same_dtype, show
+from tensor_graphs.language.axis import one_axis
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import i32
@@ -53,8 +54,10 @@ def write_rows(base: Node, value: Node, *, start: Dim, axis: int = 0) -> Node:
     """base[…, s, …] with value[…, c, …] written at start … start + c − 1 of `axis`; what falls outside is dropped.
 
     start is an int or an expression of dims. Raises ShapeError unless value has base's shape but for `axis`.
+
+    Any dtype, the same for both. Raises DTypeError, AttributeValueError too.
     """
-    axis = check_axis("write_rows", axis, base.rank)
+    axis = one_axis("write_rows", axis, base.rank)
     same_dtype("write_rows", base, value)
     if value.rank != base.rank or not all(
             same_dim(a, b) for i, (a, b) in enumerate(zip(base.shape, value.shape, strict=True)) if i != axis):
@@ -70,13 +73,18 @@ def write_at_index(base: Node, value: Node, index: Node, *, axis: int = 0) -> No
     """base with slices of `value` written at the integers `index` along `axis`; indices out of range are dropped.
 
     base[a…, s, b…], index[i…], value[a…, i…, b…]. No two indices may be equal. Raises ShapeError, DTypeError.
+
+    Any dtype, the same for base and value.
     """
-    return atomic.scatter(base, index, value, axis=check_axis("write_at_index", axis, base.rank), mode="set")
+    return atomic.scatter(base, index, value, axis=one_axis("write_at_index", axis, base.rank), mode="set")
 
 
 def write_at(base: Node, value: Node, at: Dim | Node, axis: int = 0) -> Node:
-    """base with `value` written along `axis` from `at` on (int, dim, integer scalar), or at one index per slice."""
-    axis = check_axis("write_at", axis, base.rank)
+    """base with `value` written along `axis` from `at` on (int, dim, integer scalar), or at one index per slice.
+
+    What `State.write` calls. Raises ShapeError, DTypeError, AttributeValueError.
+    """
+    axis = one_axis("write_at", axis, base.rank)
     if isinstance(at, (int, np.integer, d.Expr)) and not isinstance(at, bool):
         rows: Node = write_rows(base, value, start=int(at) if isinstance(at, np.integer) else at, axis=axis)
         return rows

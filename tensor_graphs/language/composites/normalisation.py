@@ -13,7 +13,8 @@ from typing import Any, cast
 import numpy as np
 
 from tensor_graphs.language import atomic
-from tensor_graphs.language.atomic import check_axis, need, same_dim, show
+from tensor_graphs.language.atomic import need, same_dim, show
+from tensor_graphs.language.axis import Axes, one_axis, several_axes
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import exp, log, wide
@@ -52,13 +53,15 @@ def _softmax_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
 
 
 @library(direct=_softmax_direct, gradient=_softmax_gradient)
-def softmax(x: Node, *, axis: int = -1) -> Node:
+def softmax(x: Node, axis: int = -1) -> Node:
     """e^(x − max x) / Σ e^(x − max x) along `axis`.
 
     −∞ weighs nothing; a row of nothing but −∞ has no softmax and gives NaN, as does one with +∞ (as scipy and torch).
+
+    x of a float dtype -> its shape and dtype. Raises AttributeValueError (axis), DTypeError. Source: Bridle 1990.
     """
     need("softmax", x, "float")
-    axis = check_axis("softmax", axis, x.rank)
+    axis = one_axis("softmax", axis, x.rank)
     w = wide(x)
     e = exp(w - w.max(axis, keepdims=True))
     return atomic.cast(e / e.sum(axis, keepdims=True), x.dtype)
@@ -80,10 +83,13 @@ def _log_softmax_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradien
 
 
 @library(direct=_log_softmax_direct, gradient=_log_softmax_gradient)
-def log_softmax(x: Node, *, axis: int = -1) -> Node:
-    """log softmax(x) = (x − max x) − log Σ e^(x − max x) along `axis`, finite where softmax underflows."""
+def log_softmax(x: Node, axis: int = -1) -> Node:
+    """log softmax(x) = (x − max x) − log Σ e^(x − max x) along `axis`, finite where softmax underflows.
+
+    x of a float dtype -> its shape and dtype. Raises AttributeValueError (axis), DTypeError.
+    """
     need("log_softmax", x, "float")
-    axis = check_axis("log_softmax", axis, x.rank)
+    axis = one_axis("log_softmax", axis, x.rank)
     w = wide(x)
     shifted = w - w.max(axis, keepdims=True)
     return atomic.cast(shifted - log(exp(shifted).sum(axis, keepdims=True)), x.dtype)
@@ -103,21 +109,24 @@ def _logsumexp_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients
     if g is None:
         return {}
     x = node.inputs[0]
-    axis = check_axis("logsumexp", node.attrs["axis"], x.rank)
+    axis = one_axis("logsumexp", node.attrs["axis"], x.rank)
     kept = tuple(1 if i == axis else s for i, s in enumerate(x.shape))
     back = broadcast_to(atomic.reshape(g, kept), x.shape)
     return {"x": back * softmax(x, axis=axis)}
 
 
 @library(direct=_logsumexp_direct, gradient=_logsumexp_gradient)
-def logsumexp(x: Node, *, axis: int = -1, keepdims: bool = False) -> Node:
+def logsumexp(x: Node, axis: int = -1, *, keepdims: bool = False) -> Node:
     """log Σ e^x along `axis`, which disappears, or stays with size 1.
 
     Computed as m + log Σ e^(x − m), m the maximum, or 0 where that is not finite. A row of nothing but −∞, and an empty
     one, give −∞; a row with +∞ gives +∞.
+
+    x of a float dtype; the result has its dtype. Raises AttributeValueError (axis), DTypeError. Source: Blanchard, Higham and
+    Higham, "Accurately computing the log-sum-exp and softmax functions", 2021.
     """
     need("logsumexp", x, "float")
-    axis = check_axis("logsumexp", axis, x.rank)
+    axis = one_axis("logsumexp", axis, x.rank)
     w = wide(x)
     top = w.max(axis, keepdims=True)
     shift = arithmetic.where(arithmetic.is_finite(top), top, 0.0)
@@ -138,9 +147,9 @@ def _mean(w: Node, axes: tuple[int, ...]) -> Node:
     return total * atomic.reciprocal(constant(count, w.dtype))
 
 
-def _reduced(name: str, x: Node, axes: int | Sequence[int] | None) -> tuple[int, ...]:
+def _reduced(name: str, x: Node, axes: Axes) -> tuple[int, ...]:
     need(name, x, "float")
-    return atomic._axes(name, x, axes)
+    return several_axes(name, axes, x.rank)
 
 
 def _drop(x: Node, kept: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
@@ -161,20 +170,50 @@ def _statistic(f: Callable[..., Any]) -> Callable[[Roles, Attributes, Any], np.n
     return direct
 
 
-@library(direct=_statistic(np.mean))
-def mean(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """Σ x / count over the axes (all by default); of nothing: NaN."""
+@library(name="mean", direct=_statistic(np.mean))
+def _mean_over(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """Σ x / count over the axes (all by default); of nothing: NaN.
+
+    x of a float dtype. Raises AttributeValueError (axes), DTypeError.
+    """
     found = _reduced("mean", x, axes)
     return _drop(x, _mean(wide(x), found), found, keepdims)
 
 
-@library(direct=_statistic(np.var))
-def var(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """The mean of (x − mean x)² over the axes (all by default): the population's variance, no Bessel correction."""
+@library(name="var", direct=_statistic(np.var))
+def _var_over(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """The mean of (x − mean x)² over the axes (all by default): the population's variance, no Bessel correction.
+
+    x of a float dtype. Raises AttributeValueError (axes), DTypeError.
+    """
     found = _reduced("var", x, axes)
     w = wide(x)
     centred = w - _mean(w, found)
     return _drop(x, _mean(centred * centred, found), found, keepdims)
+
+
+def _stored(name: str, axis: Axes, x: Node) -> Axes:
+    """`axis` as these nodes keep it: as it was given, once it is known to be right (signatures on file have it so)."""
+    several_axes(name, axis, x.rank)
+    return axis if axis is None or isinstance(axis, (int, np.integer)) else tuple(int(a) for a in axis)
+
+
+def mean(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """Σ x / count over the axes (all by default); of nothing: NaN.
+
+    x of floats; the axes disappear, or stay with size 1 (keepdims). Raises AttributeValueError (axis), DTypeError.
+    """
+    return cast(Node, _mean_over(x, axes=_stored("mean", axis, x), keepdims=keepdims))
+
+
+def var(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+    """The mean of (x − mean x)² over the axes (all by default): the population's variance, no Bessel correction.
+
+    x of floats; the axes disappear, or stay with size 1 (keepdims). Raises AttributeValueError (axis), DTypeError. Source:
+    the two-pass
+    formula, Chan, Golub and LeVeque 1983.
+    """
+    return cast(Node, _var_over(x, axes=_stored("var", axis, x), keepdims=keepdims))
 
 
 # ---- RMS norm and layer norm -----------------------------------------------------------------------------------------
@@ -234,6 +273,8 @@ def rms_norm(x: Node, weight: Node | None = None, *, eps: float = 1e-6, offset: 
 
     offset = 1 for weights that are stored around 0 (Gemma). weight may have another float dtype: it is cast to the one
     computed in. Without a weight the factor is 1. Raises ShapeError, DTypeError.
+
+    x of a float dtype -> its shape and dtype. Source: Zhang and Sennrich 2019.
     """
     _last_axis("rms_norm", x, weight=weight)
     w = wide(x)
@@ -279,6 +320,8 @@ def layer_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *,
     """(x − mean x) · rsqrt(var x + eps) · weight[d] + bias[d], over the last axis of x[…, d].
 
     weight and bias may have another float dtype: they are cast to the dtype computed in. Raises ShapeError, DTypeError.
+
+    x of a float dtype -> its shape and dtype. Source: Ba, Kiros and Hinton 2016.
     """
     last = (_last_axis("layer_norm", x, weight=weight, bias=bias),)
     w = wide(x)

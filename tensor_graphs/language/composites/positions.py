@@ -40,6 +40,8 @@ def rope_table(positions: Node, *, head_dim: int, theta: float, scaling: float =
     positions are integers or floats; scaling > 1 stretches the context ("linear" rope scaling). The angles are
     computed in float64 and only the tables are rounded to `dtype`: at position 32768 an angle in float32 is 0.002 rad
     off. Raises ShapeError, AttributeValueError.
+
+    Source: RoFormer, Su et al. 2021.
     """
     need("rope_table (positions)", positions, "float", "int", "uint")
     if positions.rank != 1:
@@ -85,6 +87,8 @@ def rope(x: Node, cos: Node, sin: Node) -> Node:
     """x[n, heads, d] with channels (i, i + d/2) of row t rotated by the angle whose cos[t, i] and sin[t, i] are given.
 
     The tables are cast to x's dtype. Raises ShapeError, DTypeError.
+
+    Source: RoFormer, Su et al. 2021, in the half-split layout.
     """
     need("rope", x, "float")
     need("rope (cos)", cos, "float")

@@ -1,4 +1,4 @@
-"""products: sums of products — dot (numpy.matmul), linear (x · Wᵀ + b) and attention.
+"""products: sums of products — dot (numpy.matmul), linear (x · Wᵀ + b), gather_linear (by a chosen W) and attention.
 
 Their definitions are the plain math over the atomic ops; `direct` evaluates the same in float64 by BLAS, so that the
 oracle can judge whole models. Sources: attention, Vaswani et al. 2017; grouped heads, Ainslie et al. 2023 (GQA); soft
@@ -150,6 +150,72 @@ def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
         raise ShapeError(f"linear: the bias is {show(bias)}, the weight {show(weight)}",
                          fix=f"a bias of {format_dim(weight.shape[0])} elements")
     return atomic.add(out, broadcast_to(atomic.cast(bias, x.dtype), out.shape))
+
+
+# ---- gather_linear ---------------------------------------------------------------------------------------------------
+
+
+def _gather_linear_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
+    weight, index = roles["weight"], roles["index"]
+    x = np.broadcast_to(roles["x"], (*index.shape, weight.shape[2]))
+    out = np.zeros((*index.shape, weight.shape[1]), x.dtype)
+    with np.errstate(all="ignore"):
+        for e in range(len(weight)):
+            mine = index == e
+            if mine.any():
+                out[mine] = x[mine] @ weight[e].T + (roles["bias"][e] if "bias" in roles else 0.0)
+    return out
+
+
+def _gather_linear_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    (g,) = grads
+    if g is None:
+        return {}
+    roles = gather_linear.roles(node)
+    x, weight, index = roles["x"], roles["weight"], roles["index"]
+    lead, (matrices, size, inner) = index.shape, weight.shape
+    to_x = gather_linear(g, atomic.permute(weight, (0, 2, 1)), index)
+    pairs = (*lead, size, inner)
+    outer = atomic.mul(broadcast_to(atomic.reshape(g, (*lead, size, 1)), pairs),
+                       broadcast_to(atomic.reshape(x, (*x.shape[:-1], 1, inner)), pairs))
+    zeros = fill(0, (matrices, size, inner), g.dtype)
+    out: Gradients = {"x": _sum_to(to_x, x.shape), "index": None,
+                      "weight": atomic.cast(atomic.scatter(zeros, index, outer, axis=0, mode="add"), weight.dtype)}
+    if "bias" in roles:
+        added = atomic.scatter(fill(0, (matrices, size), g.dtype), index, g, axis=0, mode="add")
+        out["bias"] = atomic.cast(added, roles["bias"].dtype)
+    return out
+
+
+@library(direct=_gather_linear_direct, gradient=_gather_linear_gradient)
+def gather_linear(x: Node, weight: Node, index: Node, bias: Node | None = None) -> Node:
+    """x[…, k] · weight[index[…]][out, k]ᵀ + bias[index[…]][out] = […, out]: each row by the matrix that its index chooses.
+
+    weight[matrices, out, k] and bias[matrices, out] are stacks, as of a mixture's experts; an index out of range gives zeros. The
+    leading axes of x are those of index, or 1 where several indices share a row. x's dtype is the result's; weight and bias
+    may have another float dtype, as in `linear`. Kernels read the chosen matrices alone, each once, where the definition
+    has one copy per row. Raises ShapeError, DTypeError.
+    """
+    need("gather_linear", x, "float")
+    need("gather_linear (weight)", weight, "float")
+    need("gather_linear (index)", index, "int", "uint")
+    if x.rank == 0 or weight.rank != 3 or not same_dim(x.shape[-1], weight.shape[2]):
+        raise ShapeError(f"gather_linear of {show(x)} and the weight {show(weight)}: the last axis of x has to be the third of "
+                         "a weight[matrices, out, in]", fix="weight.permute(0, 2, 1) when it is stored as [matrices, in, out]")
+    if x.rank != index.rank + 1 or not all(a == 1 or same_dim(a, b) for a, b in zip(x.shape[:-1], index.shape, strict=True)):
+        raise ShapeError(f"gather_linear of {show(x)} by the index {show(index)}: the leading axes of x differ from those of index",
+                         fix="as many axes, of equal sizes or 1")
+    lead, (matrices, size, inner) = index.shape, weight.shape
+    chosen = atomic.cast(atomic.gather(weight, index, axis=0), x.dtype)
+    column = broadcast_to(atomic.reshape(x, (*x.shape, 1)), (*lead, inner, 1))
+    out = atomic.reshape(dot(chosen, column), (*lead, size))
+    if bias is None:
+        return out
+    need("gather_linear (bias)", bias, "float")
+    if bias.rank != 2 or not same_dim(bias.shape[0], matrices) or not same_dim(bias.shape[1], size):
+        raise ShapeError(f"gather_linear: the bias is {show(bias)}, the weight {show(weight)}",
+                         fix=f"a bias of [{format_dim(matrices)}, {format_dim(size)}]")
+    return atomic.add(out, atomic.cast(atomic.gather(bias, index, axis=0), x.dtype))
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
@@ -318,6 +384,8 @@ def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: flo
     so, with causal if j ≤ start + i, with window > 0 if start + i − j < window. softcap c > 0 replaces a score x by c
     · tanh(x / c). A row that sees no key is zero. v has to be finite at invisible keys too (0 · ∞ is NaN). Raises
     ShapeError, DTypeError, AttributeValueError.
+
+    Sources: Vaswani et al. 2017; grouped heads, Ainslie et al. 2023; soft cap, the report on Gemma 2, 2024.
     """
     sizes = _attention_sizes(q, k, v, mask)
     if isinstance(window, bool) or not isinstance(window, int) or window < 0:

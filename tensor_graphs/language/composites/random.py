@@ -81,6 +81,8 @@ def threefry2x32(key: Node, x0: Node, x1: Node) -> tuple[Node, Node]:
     """The counter (x0, x1) encrypted under key u32[2]: two tensors of random words u32[…], of the shape of x0 and x1.
 
     Raises DTypeError, ShapeError.
+
+    Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011.
     """
     _check("threefry2x32", key)
     for role, x in (("x0", x0), ("x1", x1)):

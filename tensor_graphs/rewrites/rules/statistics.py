@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensor_graphs.language import atomic
+from tensor_graphs.language.axis import several_axes
 from tensor_graphs.language.composites import mean, rsqrt, var
 from tensor_graphs.language.node import Node
 from tensor_graphs.rewrites.rule import REASSOCIATING, RuleTable
@@ -14,7 +15,7 @@ FLOATS = ("float",)
 
 
 def _axes(x: Node, axes: Any) -> tuple[int, ...]:
-    return atomic._axes("statistic", x, axes)
+    return several_axes("statistic", axes, x.rank)
 
 
 @TABLE.rule("var(x, axes=a, keepdims=k)", REASSOCIATING, dtypes=FLOATS, assuming=("no cancellation",), expanding=True)
@@ -22,8 +23,8 @@ def var_in_one_pass(x: Node, a: Any, k: bool) -> Node | None:
     """mean(x²) − mean(x)²: the same real number, which loses digits where the mean is large."""
     if x.dtype.itemsize < 4:
         return None
-    m = mean(x, axes=a, keepdims=k)
-    made: Node = mean(x * x, axes=a, keepdims=k) - m * m
+    m = mean(x, a, keepdims=k)
+    made: Node = mean(x * x, a, keepdims=k) - m * m
     return made
 
 
@@ -39,8 +40,8 @@ def var_by_halves(x: Node, a: Any, k: bool) -> Node | None:
         return None
     n1, n2 = size // 2, size - size // 2
     halves = [x[(slice(None),) * axes[0] + (part,)] for part in (slice(0, n1), slice(n1, size))]
-    m1, m2 = (mean(h, axes=a, keepdims=k) for h in halves)
-    v1, v2 = (var(h, axes=a, keepdims=k) for h in halves)
+    m1, m2 = (mean(h, a, keepdims=k) for h in halves)
+    v1, v2 = (var(h, a, keepdims=k) for h in halves)
     delta = m1 - m2
     made: Node = v1 * (n1 / size) + v2 * (n2 / size) + delta * delta * (n1 * n2 / (size * size))
     return made

@@ -338,7 +338,7 @@ def test_arithmetic_rounds_once(each_build: library.NativeLibrary, count: int) -
     pairs = {"tg_add": a + b, "tg_sub": a - b, "tg_mul": a * b, "tg_div": a / b, "tg_max": np.maximum(a, b)}
     for symbol, wanted in pairs.items():
         out = poisoned((count,))
-        run(each_build, symbol, [out, a, b], [count])
+        run(each_build, symbol, [out, a, b], [count, 1, 1])
         assert np.array_equal(out, wanted), symbol
     s = F32(0.37)
     scalars = {
@@ -351,11 +351,24 @@ def test_arithmetic_rounds_once(each_build: library.NativeLibrary, count: int) -
         assert np.array_equal(out, wanted), symbol
 
 
+@pytest.mark.parametrize("count", [0, 1, 3, 17, 40000])
+def test_an_operand_of_arithmetic_may_be_one_number_for_all_elements(each_build: library.NativeLibrary, count: int) -> None:
+    a, s = normal((count,), 1), normal((1,), 2)
+    ops: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum}
+    for name, op in ops.items():
+        for dtype, mark in ((np.float32, ""), (np.float64, "_f64")):
+            x, y = a.astype(dtype), s.astype(dtype)
+            for pair, steps in (((x, y), (1, 0)), ((y, x), (0, 1)), ((y, y), (0, 0))):
+                out = np.full((count,), np.nan, dtype)
+                run(each_build, f"tg_{name}{mark}", [out, *pair], [count, *steps])
+                assert np.array_equal(out, np.broadcast_to(op(*pair), (count,))), (name, mark, steps)
+
+
 def test_max_prefers_nan_and_plus_zero(each_build: library.NativeLibrary) -> None:
     a = np.array([np.nan, 1.0, -0.0, 0.0, -0.0, np.inf, -np.inf] * 5, F32)
     b = np.array([1.0, np.nan, 0.0, -0.0, -0.0, np.nan, 2.0] * 5, F32)
     out = poisoned(a.shape)
-    run(each_build, "tg_max", [out, a, b], [a.size])
+    run(each_build, "tg_max", [out, a, b], [a.size, 1, 1])
     assert np.array_equal(out[:7], np.array([np.nan, np.nan, 0.0, 0.0, -0.0, np.nan, 2.0], F32), equal_nan=True)
     assert list(np.signbit(out[2:5])) == [False, False, True] and np.array_equal(out[:7], out[28:], equal_nan=True)
 
@@ -596,7 +609,7 @@ def test_the_runner_takes_bases_offsets_and_sizes_from_its_tables(native: librar
     memory[0], memory[1] = normal((6,), 0), normal((6,), 1)
     values = [24, 48, 72, 1, 6]  # three byte offsets into the arena, then two sizes
     steps = (library.Step * 3)(
-        step(native, "tg_add", [0, 0, 0], [1, -1, 0], [4]),
+        step(native, "tg_add", [0, 0, 0], [1, -1, 0], [4, 3, 3]),
         step(native, "tg_noop", [], [], []),
         step(native, "tg_linear_f32", [0, 0, 1, -1], [2, 1, -1, -1], [3, 4, 4]),
     )

@@ -1,9 +1,10 @@
-"""Decode speed of Gemma-3-270M beside transformers eager: same folder, same process, interleaved step by step, medians.
+"""Decode speed of a model of true shape beside transformers eager: same folder, same process, interleaved step by step, medians.
 
-    python benchmarks/gemma_decode.py --dtypes float32,bfloat16 --steps 60 --threads 2 --json decode.json
+    python benchmarks/decode.py --dtypes float32,bfloat16 --steps 60 --threads 2 --json decode.json
+    python benchmarks/decode.py --shape llama-3.2-1b --dtypes bfloat16
 
 Ours twice: `token` is what `tg run` does when it decodes greedily (the likeliest token alone is asked for, and found exactly from
-8-bit codes of the head and the few rows that may win); `logits` computes all 262144 of them, as transformers does.
+8-bit codes of the head and the few rows that may win); `logits` computes all of them, as transformers does.
 Printed per dtype: milliseconds per step of each (median, quartiles), the ratios of transformers' step to ours, the bytes that the
 step reads over the read bandwidth measured in the same run (the limit), how much of that bandwidth our step reaches, and the price
 of the walk itself: a step in which every kernel does nothing, over the real step. Steps take
@@ -40,11 +41,41 @@ from tensor_graphs.kernels.registry import native_library
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.threads import set_threads
 
+GEMMA = "gemma-3-270m"
 PROMPT = 32
 PROOF = 32
 """Tokens of llama.cpp that are compared with transformers' before anything is measured."""
 PAUSE = 0.04
 """Seconds of sleep before each turn: longer than the threads of the one before it spin (OpenBLAS's do for 27 ms)."""
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama-3.2-1b": {
+        "model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": True,
+        "max_position_embeddings": 131072, "rope_theta": 500000.0,
+        "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                         "original_max_position_embeddings": 8192}},
+    "qwen3-0.6b": {
+        "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
+        "max_position_embeddings": 40960, "rope_theta": 1000000.0},
+}
+"""the sizes that the published config.json files give"""
+
+
+def write_folder(folder: Path, shape: str, dtype: str) -> None:
+    """A model of that shape with transformers' own random weights."""
+    if shape == GEMMA:
+        write_gemma3_folder(folder, GEMMA3_270M, 0)
+        return
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    settings = dict(SHAPES[shape])
+    config = AutoConfig.for_model(settings.pop("model_type"), **settings)
+    AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).save_pretrained(folder)
 
 
 def read_bandwidth(seconds: float = 1.0) -> float:
@@ -89,7 +120,7 @@ class OurDecoder:
         prepared = self.plan.memory(n=1, m=1).bound
         if not prepared:
             return weights
-        head = self.graph.parameters["model.embed_tokens.weight"]
+        head = max(self.graph.parameters.values(), key=lambda n: int(np.prod(n.shape)))
         return weights - int(np.prod(head.shape)) * head.dtype.itemsize + prepared
 
     def step(self) -> int:
@@ -140,7 +171,7 @@ def compare(folder: Path, dtype: str, steps: int, threads: int, database: str | 
     ours = [OurDecoder(model, output, database) for output in ("token", "logits")]
     theirs = TransformersDecoder(folder, dtype, threads)
     set_threads(threads)
-    prompt = [2, *np.random.default_rng(0).integers(5, 262000, PROMPT - 1).tolist()]
+    prompt = [2, *np.random.default_rng(0).integers(5, theirs.vocab_size - 100, PROMPT - 1).tolist()]
     agreeing = agreeing_tokens(llama, theirs, prompt) if llama else 0
     llama_seconds: list[float] = []
     if llama:
@@ -176,6 +207,7 @@ def compare(folder: Path, dtype: str, steps: int, threads: int, database: str | 
             "dtype": dtype, "output": decoder.output, "threads": threads, "ours_ms": quartiles(a), "transformers_ms": quartiles(b),
             "ratio": float(np.median(b) / np.median(a)), "paired_ratio": float(np.median(np.array(b) / np.array(a))),
             "read_bandwidth_GBps": bandwidth / 1e9, "limit_ms": limit * 1e3, "share_of_bandwidth": limit / float(np.median(a)),
+            "planned_bytes": decoder.plan.memory(n=1, m=1, p=64).total,
             "no_op_ms": no_op * 1e3, "no_op_share": no_op / real, "tokens": tokens[0], "llama_cpp": beside,
             "explain": explain(decoder.plan, {"n": 1, "m": 1, "p": 64}, rows=8)})
     return rows
@@ -186,7 +218,8 @@ def main() -> None:
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--folder", default=None, help="a model folder (default: one with random weights of seed 0 is made)")
+    parser.add_argument("--shape", choices=[GEMMA, *SHAPES], default=GEMMA, help="of the model that is made (default: %(default)s)")
+    parser.add_argument("--folder", default=None, help="a model folder (default: one with random weights is made)")
     parser.add_argument("--database", default=None)
     parser.add_argument("--llama-python", default=None, help="an interpreter that has llama_cpp and gguf (default: without)")
     parser.add_argument("--json", default=None)
@@ -197,7 +230,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(args.folder) if args.folder else Path(scratch) / "model"
         if not args.folder:
-            write_gemma3_folder(folder, GEMMA3_270M, 0)
+            write_folder(folder, args.shape, args.dtypes.split(",")[0])
         rows = []
         for dtype in args.dtypes.split(","):
             llama = LlamaCppProcess(args.llama_python, folder, dtype, args.threads) if version else None

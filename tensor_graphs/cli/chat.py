@@ -1,0 +1,260 @@
+"""chat: a conversation with a decoder: in a terminal, or a line of standard input per turn."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tensor_graphs import interrupted
+from tensor_graphs.cli import options
+from tensor_graphs.cli.compiling import Ready, load_decoder, ready
+from tensor_graphs.cli.graphs import STEP
+from tensor_graphs.cli.run import sampling_of
+
+if TYPE_CHECKING:
+    from tensor_graphs.frontends.conversation import Conversation
+    from tensor_graphs.frontends.huggingface import LoadedModel
+
+log = logging.getLogger(__name__)
+
+MOST_LINE = 1 << 24
+"""characters of a turn: a pipe may have no ends of lines"""
+
+COMMANDS = {
+    "/help": "say this",
+    "/reset": "begin anew: forget all turns",
+    "/exit": "end (also /bye, Ctrl-D)",
+}
+BY_OTHER_NAMES = {"/?": "/help", "/bye": "/exit", "/quit": "/exit", "/clear": "/reset"}
+KEYS = 'Ctrl-C stops an answer, and the chat goes on. A text of several lines begins and ends with """.'
+QUOTES = '"""'
+
+
+def register(app: typer.Typer) -> None:
+    app.command("chat")(chat)
+
+
+def chat(
+    model: Annotated[str, typer.Argument(help="A model folder with a chat template (instruct and chat variants have one).")],
+    system: options.System = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="How many tokens an answer has at most. [default: until the model ends its turn]")
+    ] = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    seed: options.Seed = None,
+    dtype: options.WeightDtype = "float32",
+    random_weights: options.RandomWeights = None,
+    tolerance: options.Tolerance = 1e-3,
+    backends: options.Backends = None,
+    threads: options.Threads = None,
+    max_positions: options.MaxPositions = None,
+    memory_limit: options.MemoryLimit = None,
+    imports: options.Imports = None,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """Talk with a decoder model, turn by turn: /help says how."""
+    from tensor_graphs.frontends.conversation import Conversation, chat_tokenizer
+
+    sampling = sampling_of(temperature, top_k, top_p, seed)
+    loaded = load_decoder(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
+    chat_tokenizer(loaded)
+    made = ready(
+        loaded,
+        tolerance=tolerance,
+        backends=backends,
+        database=db,
+        threads=threads,
+        at=STEP,
+        largest={"n": loaded.max_positions, "m": 1, "p": loaded.max_positions - 1},
+        quiet=json,
+        memory_limit=memory_limit,
+        greedy=sampling.greedy,
+    )
+    talk = Conversation(loaded, made.compiled, system=system, sampling=sampling)
+    answered = _Turns(talk, made, model, tokens, quiet=json).run()
+    if json:
+        options.print_json(_document(talk, made, answered.documents))
+    if answered.refused and not answered.by_hand:
+        raise typer.Exit(1)
+
+
+class _CtrlC:
+    """What Ctrl-C does in a terminal: while a turn is typed it drops the line; of an answer, the first one lets the token under way
+    be finished, and the next one does not wait for it. Else it does nothing."""
+
+    def __init__(self) -> None:
+        self.reading = self.answering = self.asked = False
+
+    def __call__(self) -> None:
+        if self.reading or (self.answering and self.asked):
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+class _Turns:
+    """The loop: a turn is read, answered, and written. by_hand: whether a person types the turns."""
+
+    def __init__(self, talk: Conversation, made: Ready, name: str, tokens: int | None, quiet: bool) -> None:
+        self.talk, self.made, self.name, self.tokens, self.quiet = talk, made, name, tokens, quiet
+        self.by_hand = sys.stdin is not None and sys.stdin.isatty()
+        self.ctrl_c = _CtrlC()
+        self.refused = 0
+        self.documents: list[dict[str, Any]] = []
+
+    def run(self) -> _Turns:
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")          # a turn that is no UTF-8 is refused, and the others are not
+        if not self.by_hand:                                         # Ctrl-C ends the command, as it does everywhere
+            return self._loop()
+        self._say(f"{self.made.model.name}, a cache of {self.made.model.max_positions} tokens. /help says what can be typed.")
+        with interrupted.taken_by(self.ctrl_c):
+            return self._loop()
+
+    def _loop(self) -> _Turns:
+        while (text := self._read()) is not None:
+            command = BY_OTHER_NAMES.get(text.strip(), text.strip())
+            if command == "/exit":
+                break
+            if command == "/reset":
+                self.talk.reset()
+                self._say("A new conversation.")
+            elif command == "/help":
+                self._say("\n".join([*(f"{name:8} {what}" for name, what in COMMANDS.items()), KEYS]))
+            elif re.fullmatch(r"/[a-z]+", command):
+                self._say(f"There is no command {command}; {', '.join(COMMANDS)}.")
+            elif command:
+                self._answer(text)
+        return self
+
+    # ---- reading ----
+
+    def _read(self) -> str | None:
+        """The next turn; None at the end of the input, where a person types Ctrl-D."""
+        if not self.by_hand:
+            return self._line("")
+        while True:
+            try:
+                self.ctrl_c.reading = True
+                text = self._line("> ")
+                if text is not None and text.lstrip().startswith(QUOTES):
+                    text = self._quoted(text)
+                self.ctrl_c.reading = False
+            except KeyboardInterrupt:
+                self.ctrl_c.reading = False
+                self._say("\nCtrl-D or /exit ends the chat.")
+                continue
+            if text is None:
+                self._say("")                        # the shell's prompt gets a line of its own
+            return text
+
+    def _quoted(self, first: str) -> str | None:
+        """A text of several lines, without its quotes."""
+        text = first.lstrip()[len(QUOTES):]
+        while not text.rstrip().endswith(QUOTES):
+            line = self._line("… ")
+            if line is None:
+                return None
+            text += "\n" + line
+        return text.rstrip()[: -len(QUOTES)]
+
+    def _line(self, prompt: str) -> str | None:
+        """A line without its end. The prompt never goes into what is piped on. Raises NotPossible for a line without an end."""
+        if self.by_hand and sys.stdout.isatty():
+            with contextlib.suppress(ImportError):   # a Python that was built without it
+                import readline  # noqa: F401 - editing and earlier lines, in `input`
+            try:
+                return input(prompt)
+            except EOFError:
+                return None
+        if self.by_hand:
+            print(prompt, end="", file=sys.stderr, flush=True)
+        line = "" if sys.stdin is None else sys.stdin.readline(MOST_LINE + 1)
+        if len(line) > MOST_LINE:
+            raise options.NotPossible(f"a line of standard input has more than {MOST_LINE} characters\n  fix: one turn a line")
+        return line.rstrip("\n") if line else None
+
+    # ---- answering ----
+
+    def _answer(self, text: str) -> None:
+        from tensor_graphs.frontends.errors import ConversationError, FrontendError
+
+        why: str | None = None
+        pieces = self.talk.say(text, self.tokens)
+        self.ctrl_c.asked, self.ctrl_c.answering = False, True
+        try:
+            for piece in pieces:
+                self._write(piece)
+                if self.ctrl_c.asked:
+                    break
+        except KeyboardInterrupt:
+            if not self.by_hand:
+                raise
+        except ConversationError as e:
+            why = self._longer()
+            log.info("%s", e)
+        except FrontendError as e:
+            why = str(e)
+        finally:
+            self.ctrl_c.answering = False
+            pieces.close()                           # what there is of an answer goes into the conversation
+        if self.talk.last.ids:
+            self._write("\n")
+        if why is not None:
+            self.refused += 1
+            self._say(why)
+        if self.quiet:
+            self.documents.append(_turn(text, self.talk, why))
+
+    def _longer(self) -> str:
+        """What to do about a conversation that is longer than the cache."""
+        loaded: LoadedModel = self.made.model
+        holds, most = loaded.max_positions, loaded.config.max_position_embeddings
+        what = "the answer is cut" if self.talk.last.ids else "the turn was not taken"
+        longer = (f", or a chat with a longer cache: tg chat {self.name} --max-positions {min(2 * holds, most)}"
+                  if holds < most else "; the model has positions for no more")
+        return f"{what}: the conversation is longer than the {holds} tokens that the cache holds\n  fix: /reset begins anew{longer}"
+
+    # ---- writing ----
+
+    def _write(self, piece: str) -> None:
+        if piece and not self.quiet:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+
+    def _say(self, text: str) -> None:
+        """For the person, on standard error: answers alone go to standard output."""
+        print(text, file=sys.stderr, flush=True)
+
+
+def _turn(text: str, talk: Conversation, why: str | None) -> dict[str, Any]:
+    last = talk.last
+    return {
+        "prompt": text,
+        "text": talk.answer if last.ids else None,
+        "ids": last.ids,
+        "fed_tokens": talk.fed,
+        "stopped": last.stopped,
+        "prefill_ms": last.prefill_seconds * 1e3,
+        "tokens_per_second": last.tokens_per_second,
+        "error": why,
+    }
+
+
+def _document(talk: Conversation, made: Ready, turns: list[dict[str, Any]]) -> dict[str, Any]:
+    use = made.plan.memory(n=1, m=1)
+    return {
+        "turns": turns,
+        "messages": talk.messages,
+        "memory": {use.device: use.total},
+        "compile_ms": made.compile_seconds * 1e3,
+        "path": made.plan.variants[0].path.id,
+    }

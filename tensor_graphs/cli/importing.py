@@ -1,0 +1,39 @@
+"""importing: modules that a person names: kernels, composites and rules of their own (`--import`), backends (`--module`)."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from tensor_graphs.cli import options
+from tensor_graphs.errors import TensorGraphsError
+
+
+def imported(source: str, option: str) -> ModuleType:
+    """The module of this dotted name, or at this path: by its dotted name, what holds its package on sys.path, where workers look
+    too. Raises NotPossible: there is none, it cannot be imported, or its name is that of another module."""
+    file, name = Path(source), source
+    by_path = source.endswith(".py") or "/" in source
+    if by_path:
+        if not file.is_file():
+            raise options.NotPossible(f"{option}: there is no file {source}\n  fix: the path of a Python module")
+        root, parts = file.resolve().parent, [file.stem]
+        while (root / "__init__.py").is_file():
+            parts.insert(0, root.name)
+            root = root.parent
+        name = ".".join(parts)
+        sys.path.insert(0, str(root))
+    try:
+        found = importlib.import_module(name)
+    except TensorGraphsError as e:
+        raise options.NotPossible(f"{option}: {source} cannot be imported: {e}") from e
+    except Exception as e:  # anyone's code
+        raise options.NotPossible(f"{option}: {source} cannot be imported: {type(e).__name__}: {e}") from e
+    there = getattr(found, "__file__", None)
+    if by_path and (there is None or Path(there).resolve() != file.resolve()):
+        raise options.NotPossible(
+            f"{option}: {source} has the name of another module, {name} ({there or 'built in'})\n  fix: give the file another name"
+        )
+    return found

@@ -1,0 +1,84 @@
+"""chat_template: the prompt text of a chat, by a template that came with a model, and so from a stranger.
+
+A template is a program (Jinja). It sees plain data only, in jinja2's sandbox, and it ends: it runs in a process of its own
+(`template_process`) with limits on processor time, memory and the length of its text. Limits inside of one process would have to
+know each filter, method and operator that can multiply a text or a loop; a process needs to know none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tensor_graphs.frontends.errors import TokenizerError
+
+CPU_SECONDS = 2
+"""of processor time for one rendering; a template for a chat of a thousand turns takes a few hundredths"""
+WALL_SECONDS = 60.0
+"""for one rendering on a machine with other work; then it is ended, whatever it waits for"""
+MEMORY = 1 << 30
+"""bytes of address space, Python and jinja2 included"""
+MOST_TEXT = 1 << 24
+"""characters of a prompt: more than any model has positions for"""
+
+_PROCESS = Path(__file__).with_name("template_process.py")
+
+
+def render(template: str, folder: Path, variables: Mapping[str, Any]) -> str:
+    """The text that a chat template makes of plain data (what JSON can say). folder: where it came from, for errors.
+
+    Raises TokenizerError: a template that is wrong, fails, refuses the messages or goes beyond a limit; variables that are no plain
+    data.
+    """
+    try:
+        asked = json.dumps({"path": [p for p in sys.path if p], "template": template, "variables": variables,
+                            "cpu_seconds": CPU_SECONDS, "memory": MEMORY, "most_text": MOST_TEXT})
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TokenizerError(f"what is given to the chat template is no plain data: {error}", file=folder,
+                             fix="texts, numbers, booleans, None, lists and dicts of them") from None
+    try:
+        # a session of its own: Ctrl-C in the terminal is for the command, which ends this process when it ends itself
+        done = subprocess.run([sys.executable, "-I", "-S", "-X", "utf8", str(_PROCESS)], input=asked.encode(),
+                              capture_output=True, timeout=WALL_SECONDS, check=False, start_new_session=True)
+    except subprocess.TimeoutExpired:
+        raise _beyond(f"{WALL_SECONDS:g} s", folder) from None
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise _beyond(f"{CPU_SECONDS} s of processor time", folder)
+    try:
+        made = json.loads(done.stdout)
+    except ValueError:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise TokenizerError(f"the chat template ended the process that renders it (exit code {done.returncode})"
+                             f"{': ' + said[-1][:200] if said else ''}", file=folder, fix=_FIX) from None
+    if "text" in made:
+        return str(made["text"])
+    raise _error(made, folder)
+
+
+_FIX = "this is no template of a published model: fetch the folder anew, or write a template of your own (chat_template.jinja)"
+
+
+def _beyond(limit: str, folder: Path) -> TokenizerError:
+    return TokenizerError(f"the chat template takes more than {limit}", file=folder, fix=_FIX)
+
+
+def _error(made: Mapping[str, Any], folder: Path) -> TokenizerError:
+    """What `template_process.rendered` reports, for a person."""
+    kind, why = made["wrong"], made.get("why", "")
+    if kind == "memory":
+        return _beyond(f"{MEMORY >> 20} MiB of memory", folder)
+    if kind == "long":
+        return _beyond(f"the {MOST_TEXT} characters that a prompt may have", folder)
+    if kind == "refused":
+        return TokenizerError(f"the chat template refuses the messages: {why}", file=folder)
+    if kind == "syntax":
+        return TokenizerError(f"the chat template is wrong at line {made['line']}: {why}", file=folder)
+    if kind == "failed":
+        return TokenizerError(f"the chat template fails: {why}", file=folder)
+    return TokenizerError(f"the chat template fails on these messages: {why}", file=folder,
+                          fix='messages look like [{"role": "user", "content": "…"}]')

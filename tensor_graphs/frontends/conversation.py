@@ -1,0 +1,115 @@
+"""conversation: a chat with a model: texts in, texts out, over one session.
+
+    talk = Conversation(model, compiled, system="Be brief.")
+    for piece in talk.say("Hello"):
+        print(piece, end="")
+
+The folder's chat template renders all messages at every turn, and that text, tokenised, is what the model sees: exactly the ids of
+the whole conversation. Of these only what is not in the session's caches is fed. Mostly the caches hold a prefix of them; where a
+template renders an earlier turn otherwise than it was generated (it trims it, or leaves out what was thought aloud), the caches go
+back to where the ids differ.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Sequence
+
+from tensor_graphs.frontends.errors import TokenizerError
+from tensor_graphs.frontends.generate import Generation, cache_length, check_ids, stream
+from tensor_graphs.frontends.huggingface import LoadedModel
+from tensor_graphs.frontends.sampling import Sampler, Sampling
+from tensor_graphs.frontends.tokenizer import TEMPLATE_FILE, TOKENIZER_FILE, Tokenizer
+from tensor_graphs.runtime.compiled_graph import CompiledGraph
+
+log = logging.getLogger(__name__)
+
+
+def chat_tokenizer(model: LoadedModel) -> Tokenizer:
+    """The model's tokenizer, if it can write a chat. Raises TokenizerError: no tokenizer, or no chat template."""
+    if model.tokenizer is None:
+        raise TokenizerError(f"{model.name} has no {TOKENIZER_FILE}, so text cannot become tokens", file=model.folder,
+                             fix="save the tokenizer in its fast form: tokenizer.save_pretrained(folder)")
+    if not model.tokenizer.has_chat_template:
+        raise TokenizerError(
+            f"{model.name} has no chat template, so nothing says how it takes the turns of a chat or a system text",
+            file=model.folder,
+            fix=f"tg run … --prompt TEXT goes on from a text; to chat, take the model's instruct or chat variant, or put a "
+                f"template into the folder ({TEMPLATE_FILE})")
+    return model.tokenizer
+
+
+def system_message(text: str | None) -> list[dict[str, str]]:
+    """The messages that a chat begins with."""
+    return [] if text is None else [{"role": "system", "content": text}]
+
+
+class Conversation:
+    """The turns so far, and the session that holds them.
+
+    model, compiled: a decoder with a chat template, and its `graph` or (greedy only) `greedy_graph`, bound. system: a text that
+    goes before all turns. sampling: of all answers; the draws go on from turn to turn. messages: the turns as the template gets
+    them; last: what the latest answer took; fed: how many tokens were fed for it.
+    Raises TokenizerError: no tokenizer, no chat template.
+    """
+
+    def __init__(self, model: LoadedModel, compiled: CompiledGraph, *, system: str | None = None,
+                 sampling: Sampling | None = None) -> None:
+        self.model, self.compiled, self.system = model, compiled, system
+        self.tokenizer = chat_tokenizer(model)
+        self.session = compiled.session()
+        self._sampling = sampling or Sampling()
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: no turns, an empty cache, the first draws again."""
+        self.messages = system_message(self.system)
+        self.session.reset()
+        self.last, self.fed = Generation(), 0
+        self._sampler = Sampler(self._sampling)
+
+    def say(self, text: str, tokens: int | None = None) -> Generator[str, None, None]:
+        """Yield the answer to a user's text, a piece per token (often "", while a character is not complete).
+
+        tokens: how many at most; None: until the model ends its turn (`model.end_ids`), or the cache is full. A caller may stop at
+        any piece: what was generated stays as the answer. A turn without any answer is forgotten, so that after an error the
+        conversation is what it was before.
+        Raises ConversationError when the turn, or the rest of its answer, is longer than the cache; TokenizerError for a text or a
+        template that makes no tokens; FrontendError for tokens that the model does not have; SamplingError.
+        """
+        self.last, self.fed = Generation(), 0
+        asked = {"role": "user", "content": text}
+        ids = self.tokenizer.encode_chat([*self.messages, asked])
+        check_ids(ids, self.model.facts.vocabulary)
+        new = self._not_in_the_caches(ids)
+        self.fed = len(new)
+        decoder = self.tokenizer.stream()
+        try:
+            for token in stream(self.compiled, self.session, new, cache_length(self.compiled) if tokens is None else tokens,
+                                sampling=self._sampler, stop=self.model.end_ids, result=self.last):
+                yield "" if token in self.model.end_ids else decoder.push(token)
+            rest = decoder.finish()
+            if rest:
+                yield rest
+        finally:
+            if self.last.ids:
+                self.messages += [asked, {"role": "assistant", "content": self.answer}]
+
+    @property
+    def answer(self) -> str:
+        """The text of the latest answer; the token that ended it is no part of it."""
+        ids = self.last.ids
+        return self.tokenizer.decode(ids[:-1] if ids and ids[-1] in self.model.end_ids else ids)
+
+    def _not_in_the_caches(self, ids: Sequence[int]) -> list[int]:
+        """What is to be fed of a conversation's ids, at least the last one; the caches go back to the others."""
+        transcript = self.session.transcript
+        assert transcript is not None, "the session was made here, so what its caches hold is known"
+        fed = transcript.fed
+        most = min(len(fed), max(len(ids) - 1, 0))
+        same = next((i for i in range(most) if fed[i] != ids[i]), most)
+        if same < len(fed):
+            log.info("the template renders earlier turns otherwise than they were generated: %d of %d tokens in the cache are kept",
+                     same, len(fed))
+        transcript.rewind(same)
+        return list(ids[same:])

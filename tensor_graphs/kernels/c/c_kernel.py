@@ -1,0 +1,192 @@
+"""c_kernel: a C kernel of a user's own, from its text: called, compiled and run as ours are (tg.h says how).
+
+It is in a library of its own, which is linked against ours, so that there is one thread pool and one set of scratch memory in a
+process. The call is a `NativeCall` like any other, with that library as its image.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tensor_graphs.devices import toolchain
+from tensor_graphs.kernels import registry
+from tensor_graphs.kernels.c import library
+from tensor_graphs.kernels.identity import base_folder
+from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
+from tensor_graphs.kernels.place import Place, here
+from tensor_graphs.kernels.requirements import unmet
+from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, parse_dtype
+
+log = logging.getLogger(__name__)
+
+BACKEND = "c"
+
+Numbers = Sequence[Dim] | Callable[[Spec], Sequence[Dim]]
+Scalars = Sequence[float] | Callable[[Spec], Sequence[float]]
+Pointers = Sequence[int | None] | Callable[[Spec], Sequence[int | None]]
+Bytes = Dim | Callable[[Spec], Dim]
+
+
+class Image:
+    """The library of one kernel: its sources, its identity, and where it is once it is compiled.
+
+    No attribute of it is part of a kernel's identity by itself (`identity` is): folders and lines may change.
+    """
+
+    __slots__ = ("_path", "entry", "name", "sources")
+
+    def __init__(self, name: str, entry: str, sources: Sequence[toolchain.Source]) -> None:
+        self.name, self.entry, self.sources = name, entry, tuple(sources)
+        self._path: Path | None = None
+
+    def _all(self) -> tuple[toolchain.Source, ...]:
+        declared = f'#include "tg.h"\nTG_KERNEL({self.entry});\nTG_API const tg_kernel {library.ENTRY} = {self.entry};\n'
+        return (*self.sources, toolchain.Text("entry.c", declared, library.FOLDER))
+
+    def identity(self) -> str:
+        """Of all that runs: the sources with their headers, ours among them, and the pool."""
+        own = (toolchain.source_identity(each, (library.FOLDER,)) for each in self._all())
+        return " ".join([*own, library.identity_of(library.FOLDER / "pool.c")])
+
+    def path(self) -> Path:
+        """The library, compiled now unless the cache has it; of the sources as they were then. Raises ToolchainError."""
+        if self._path is not None and self._path.exists():
+            return self._path
+        ours = library.load().path
+        name = re.sub(r"[^\w.-]", "_", self.name)
+        try:
+            self._path = toolchain.build_library(self._all(), name=name, folders=(library.FOLDER,), against=ours, cache=ours.parent)
+            return self._path
+        except toolchain.CacheFolderError:
+            raise
+        except toolchain.ToolchainError as error:
+            if f"undefined reference to `{self.entry}'" in str(error) or f"undefined symbol: {self.entry}\n" in str(error):
+                raise toolchain.ToolchainError(f"the source of kernel {self.name!r} has no function {self.entry!r}\n"
+                                               f"  fix: TG_KERNEL({self.entry}) {{ … }} in it, or another `entry`") from None
+            bare = not any("#include \"" in _text(each) for each in self.sources)
+            fix = "\n  fix: #include \"tg.h\" at its beginning, which says what TG_KERNEL is" if bare else ""
+            raise toolchain.ToolchainError(f"kernel {self.name!r}: {error}{fix}") from None
+
+
+def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str | None = None, ints: Numbers = (),
+             floats: Scalars = (), pointers: Pointers | None = None, scratch: Bytes = 0, dtypes: Sequence[DType | str] = (),
+             accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
+             updates: bool = False, requirements: Mapping[str, Any] | None = None, sources: Sequence[str | Path] = ()) -> Kernel:
+    """Register a function in C as a kernel of an op (its name, or a `tg.composite` of yours), or of a graph (see `tg.kernel`).
+
+    It is compiled here, with the compiler, flags and cache of our own kernels.
+
+        tg.c_kernel("softmax", source="softmax.c", entry="my_softmax", dtypes=["f32"],
+                    ints=lambda spec: (math.prod(spec.inputs[0].shape[:-1]), spec.inputs[0].shape[-1]))
+
+    source: C text; or a file, as a Path or as a name that ends in .c, relative to the folder of the calling module. The text finds
+    "tg.h", "loops.h" and "vec.h" of ours, and headers in that folder.
+    entry: the function, defined as `TG_KERNEL(entry) { … }`, which is `void entry(void *const *ptr, const int64_t *ints, const
+    double *floats)`. ptr: the outputs, then the operands, each C-contiguous in its dtype; an optional operand that is absent is
+    NULL. ints, floats: what is given here, as sequences or as functions of the spec; ints may be expressions of dims, and their
+    values are those of each run. At most 16, 32 and 8 of them.
+    pointers: other positions of operands, or None for NULL. scratch: bytes that it takes by tg_scratch at most, all threads
+    together; plans count them. dtypes: that all operands and outputs have, of one kind or mixed. accepts(spec): None, or why a spec
+    is not taken; asked after `dtypes`. name: "c." and the entry unless given.
+    in_place, updates, requirements: as in `Kernel`. sources: further C files, which are compiled with it, and other files that it
+    is made of.
+    Without a C compiler, and where the device does not meet the requirements, the kernel is registered, not compiled, and no
+    candidate; the log says why (WARNING).
+    Raises KernelError when the name is taken, a file is missing, neither `dtypes` nor `accepts` is given, or nothing here can check
+    a requirement; ToolchainError, with the compiler's messages, when it does not compile.
+    """
+    place = here()
+    op = registry.require_computed(op)
+    name = name or f"{BACKEND}.{entry}"
+    if not re.fullmatch(r"[A-Za-z_]\w*", entry, re.ASCII):
+        raise KernelError(f"kernel {name!r}: {entry!r} is no name of a C function\n  fix: entry=\"my_kernel\"")
+    if not dtypes and accepts is None:
+        raise KernelError(f"kernel {name!r} does not say which arrays it can read\n"
+                          "  fix: dtypes=[\"f32\"], or accepts=… for operands of several dtypes")
+    folder = base_folder(place.module) if place.file is None else Path(place.file).parent
+    main, read = _source(name, source, folder, place)
+    others = tuple(folder / each for each in ([sources] if isinstance(sources, (str, Path)) else sources))
+    for file in (*read, *others):
+        if not file.is_file():
+            raise KernelError(f"kernel {name!r} is made of {file.name!r}, and there is no such file: {file}\n"
+                              f"  fix: a path from the folder of its module ({folder}), or an absolute one")
+    image = Image(name, entry, (main, *(each for each in others if each.suffix == ".c")))
+    known = frozenset(parse_dtype(each) if isinstance(each, str) else each for each in dtypes)
+
+    def refuse(spec: Spec) -> str | None:
+        missing = registry.why_missing(BACKEND)
+        if missing is not None:
+            return missing
+        strange = next((t.dtype for t in (*spec.inputs, *spec.outputs) if known and t.dtype not in known), None)
+        if strange is not None:
+            return f"{strange.name} is not among {', '.join(sorted(d.name for d in known))}"
+        return accepts(spec) if accepts is not None else None
+
+    def build(spec: Spec) -> NativeCall:
+        given = _operands(spec) if pointers is None else _of(pointers, spec)
+        call = NativeCall(entry, tuple(given), tuple(_of(ints, spec)), tuple(map(float, _of(floats, spec))),
+                          scratch(spec) if callable(scratch) else scratch, str(image.path()))
+        numbers = len(spec.outputs) + len(call.pointers), len(call.ints), len(call.floats)
+        for what, count, most in zip(("arrays", "ints", "floats"), numbers,
+                                     (library.MAX_PTR, library.MAX_INT, library.MAX_FLOAT), strict=True):
+            if count > most:
+                raise KernelError(f"kernel {name!r} is to be called with {count} {what}; there are {most} at most")
+        return call
+
+    headers = (h for each in image.sources for h in toolchain.headers_of(each, (library.FOLDER,)) if h.parent != library.FOLDER)
+    kernel = Kernel(
+        name=name, backend=BACKEND, op=registry.op_name(op), composite=registry.own_composite(op), build=build, accepts=refuse,
+        source=_text(main), module=place.module, toolchain=image.identity(), in_place=in_place, contiguous=True, updates=updates,
+        requirements=requirements or {}, sources=tuple(str(each) for each in (*read, *others, *headers)))
+    why = registry.why_missing(BACKEND) or unmet(kernel.requirements)
+    if why is None:
+        image.path()                                                # an error is raised where the kernel is written
+    else:                                                           # nor does it compile where the device lacks what it requires
+        log.warning("kernel %s is no candidate: %s", name, why)
+    return registry.put(kernel, place)
+
+
+def _source(name: str, source: str | Path, folder: Path, place: Place) -> tuple[toolchain.Source, tuple[Path, ...]]:
+    """What is compiled, and the file that it is read from, if any."""
+    if isinstance(source, Path) or ("\n" not in source and source.endswith(".c")):
+        file = folder / source
+        return file, (file,)
+    return toolchain.Text(f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.c", source, folder, _line_of(source, place)), ()
+
+
+def _line_of(text: str, place: Place) -> tuple[Path, int] | None:
+    """Where a text stands in the file that declares the kernel, if it stands there once and letter by letter."""
+    if place.file is None or not text.strip():
+        return None
+    try:
+        before, found, after = Path(place.file).read_text(encoding="utf-8").partition(text)
+    except (OSError, UnicodeDecodeError):
+        return None
+    return (Path(place.file), before.count("\n") + 1) if found and text not in after else None
+
+
+def _text(source: toolchain.Source) -> str:
+    return source.text if isinstance(source, toolchain.Text) else source.read_text(encoding="utf-8", errors="replace")
+
+
+def _of(given: Any, spec: Spec) -> Any:
+    return given(spec) if callable(given) else given
+
+
+def _operands(spec: Spec) -> tuple[int | None, ...]:
+    """The positions of all operands, in the order in which the op declares them; None for one that is absent."""
+    if not isinstance(spec.op, CompositeOp):
+        return tuple(range(len(spec.inputs)))
+    at = spec.role_index()
+    named: list[int | None] = []
+    for role in spec.op.operands:
+        position = at.get(role)
+        named.append(position if isinstance(position, int) else None)
+    rest = at.get(spec.op.variadic or "", [])
+    return (*named, *(rest if isinstance(rest, list) else []))

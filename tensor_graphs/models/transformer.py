@@ -1,0 +1,478 @@
+"""transformer: one decoder and one encoder, described by facts: what differs between families is data here, not code.
+
+A graph is made of two descriptions: `Facts` (sizes, constants and choices of one model) and `Names` (what a family's checkpoints
+call its tensors; a norm or a projection without a name does not exist). Rows of both are in frontends/families.py.
+Sources: Vaswani et al. 2017 (attention), Shazeer 2020 (gated feed-forward), Wang and Komatsuzaki 2021 (parallel blocks), Gemma 2
+report 2024 (soft caps, norms before and after), Shazeer et al. 2017 and Jiang et al. 2024 (experts), Raffel et al. 2020 (relative
+positions in buckets), Reimers and Gurevych 2019 (pooling).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+import numpy as np
+
+from tensor_graphs.language import atomic
+from tensor_graphs.language.atomic import fill
+from tensor_graphs.language.composites import arithmetic
+from tensor_graphs.language.composites.elementary import gelu, relu, sigmoid, silu, tanh
+from tensor_graphs.language.composites.gated import gated
+from tensor_graphs.language.composites.indexing import argmax, embedding, linear_argmax, topk
+from tensor_graphs.language.composites.normalisation import layer_norm, logsumexp, mean, rms_norm, softmax
+from tensor_graphs.language.composites.products import attention, dot, gather_linear, linear
+from tensor_graphs.language.dims import Dim, dim
+from tensor_graphs.language.dtypes import DType, f32, i32
+from tensor_graphs.language.errors import AttributeValueError
+from tensor_graphs.language.graph import Graph, graph
+from tensor_graphs.language.leaves import State, constant, input, parameter, state
+from tensor_graphs.language.node import Node
+from tensor_graphs.models.rope import Rope
+
+Output = Literal["logits", "token"]
+"""what a decoder gives: all logits, or (for greedy decoding) the largest one and its token"""
+
+ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
+    "gelu": gelu, "gelu_tanh": lambda x: gelu(x, approximate="tanh"), "relu": relu, "silu": silu}
+
+_SHORTEST = 1e-12
+"""What a vector is divided by at least when it is brought to length 1, as in torch.nn.functional.normalize."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A feed-forward of `count` experts of width `ffn`, of which each token takes the `chosen` likeliest.
+
+    normalised: whether their probabilities are divided by their sum (what a softmax of the chosen ones alone gives too). shared:
+    the width of one that every token takes beside them, by a share of its own (0: none). limit: beyond which gates (above) and
+    ups (on either side) are cut, and then an expert's middle is gate · sigmoid(gain · gate) · (up + 1) (0: as elsewhere).
+    Source: Shazeer et al. 2017; Jiang et al. 2024 (Mixtral); Dai et al. 2024 (shared); OpenAI 2025 (gpt-oss: limit, gain).
+    """
+
+    count: int
+    chosen: int
+    ffn: int
+    normalised: bool = True
+    shared: int = 0
+    limit: float = 0.0
+    gain: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What may differ between the layers of one model.
+
+    window: how many last positions a token sees, its own included (of an encoder: how many on either side); 0 = all. rope: None =
+    positions are not rotated. scale: what attention scores are multiplied by. experts: None = a feed-forward of its own.
+    """
+
+    scale: float
+    window: int = 0
+    rope: Rope | None = None
+    experts: Experts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that the math of one transformer needs beside its weights.
+
+    vocabulary, hidden, ffn, heads, kv_heads, head_dim: sizes. layers: from the bottom. norm: "rms" or "layer"; norm_offset: what
+    is added to its weight. head_norms: whether q and k are normalised per head (else over all their heads at once). biases: which
+    of q, k, v, o, gate, up, down, norm and head add one. A softcap of 0 is none. parallel: attention and feed-forward read the
+    same x. embedding_scale: None = √hidden rounded to the dtype of the weights, as Gemma's published code does. residual_scale:
+    what each block's result is multiplied by before it is added; logit_scale: what logits are multiplied by, before their cap.
+    positions: rows of a table of learnt positions (0: none), of which the first token takes row first_position. token_types: rows
+    of a table of sentence types, of which row 0 is added (0: none). buckets: of relative positions (0: none).
+    pooling, normalise: how an encoder's tokens become one vector, and whether that is brought to length 1.
+    Raises AttributeValueError for facts that do not fit together.
+    """
+
+    vocabulary: int
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    layers: tuple[Layer, ...]
+    eps: float
+    activation: str = "silu"
+    norm: Literal["rms", "layer"] = "rms"
+    norm_offset: float = 0.0
+    head_norms: bool = True
+    biases: frozenset[str] = frozenset()
+    attention_softcap: float = 0.0
+    final_softcap: float = 0.0
+    tied: bool = False
+    parallel: bool = False
+    embedding_scale: float | None = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    positions: int = 0
+    first_position: int = 0
+    token_types: int = 0
+    buckets: int = 0
+    pooling: Literal["mean", "cls", "max"] = "mean"
+    normalise: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "hidden", "ffn", "heads", "kv_heads", "head_dim"):
+            if getattr(self, name) < 1:
+                raise AttributeValueError(f"the model's {name} is {getattr(self, name)}", fix="sizes are ≥ 1")
+        if self.heads % self.kv_heads:
+            raise AttributeValueError(f"{self.heads} heads are not a multiple of {self.kv_heads} kv_heads",
+                                      fix="each head of keys and values serves the same number of query heads")
+        for experts in (layer.experts for layer in self.layers if layer.experts):
+            if not 1 <= experts.chosen <= experts.count:
+                raise AttributeValueError(f"{experts.chosen} of {experts.count} experts", fix="at least 1, at most all")
+        if self.activation not in ACTIVATIONS or self.pooling not in ("mean", "cls", "max"):
+            raise AttributeValueError(f"activation {self.activation!r}, pooling {self.pooling!r}",
+                                      fix=f"activation in {sorted(ACTIVATIONS)}, pooling mean, cls or max")
+
+    def embedding_scale_for(self, weight_dtype: DType) -> float:
+        """What embedded tokens are multiplied by: as given, or √hidden rounded to the dtype of the weights."""
+        if self.embedding_scale is not None:
+            return self.embedding_scale
+        return float(np.asarray(math.sqrt(self.hidden), dtype=np.float64).astype(weight_dtype.numpy))
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Weights that checkpoints store as one tensor, `parts` after one another along the outputs (per_head: inside each head).
+
+    Parts with {e} are those of all experts in a stack, along a first axis of their own; its name has no `.weight`. in_turn: the
+    outputs of the parts take turns; transposed: stored as [in, out].
+    """
+
+    tensor: str
+    parts: tuple[str, ...]
+    per_head: bool = False
+    in_turn: bool = False
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the checkpoints of a family call its tensors, without `.weight` and `.bias`; "" = the family has none.
+
+    layer: the prefix of layer {i}, before all names of the second group. *_in: norms before a block, *_out: of what a block
+    gives, *_sum: after that was added. Without a gate the feed-forward is down(activation(up x)). first_in: whether layer 0 has
+    the norm attention_in. q_norm, k_norm: with {e}, each head has a norm of its own, without bias. sinks: one logit
+    per head, which joins the softmax over the keys and takes no value. root: what checkpoints of the bare model may lack before
+    their names. fused: parts that are stored together; transposed: projections of layers are stored as [in, out]. older:
+    spellings of older checkpoints. unused: name parts of tensors that the graph does not need (heads for training, buffers).
+    Parameters of all experts are stacks [experts, …], and norms of all heads [heads, head_dim], under the name of one without its
+    `.{e}`.
+    """
+
+    embed: str = "model.embed_tokens"
+    positions: str = ""
+    types: str = ""
+    embed_norm: str = ""
+    norm: str = "model.norm"
+    head: str = "lm_head"
+    relative: str = ""
+    layer: str = "model.layers.{i}."
+    attention_in: str = "input_layernorm"
+    attention_out: str = ""
+    attention_sum: str = ""
+    ffn_in: str = "post_attention_layernorm"
+    ffn_out: str = ""
+    ffn_sum: str = ""
+    q: str = "self_attn.q_proj"
+    k: str = "self_attn.k_proj"
+    v: str = "self_attn.v_proj"
+    o: str = "self_attn.o_proj"
+    q_norm: str = ""
+    k_norm: str = ""
+    sinks: str = ""
+    gate: str = "mlp.gate_proj"
+    up: str = "mlp.up_proj"
+    down: str = "mlp.down_proj"
+    router: str = ""
+    expert_gate: str = "mlp.experts.{e}.gate_proj"
+    expert_up: str = "mlp.experts.{e}.up_proj"
+    expert_down: str = "mlp.experts.{e}.down_proj"
+    shared: str = "mlp.shared_expert."
+    shared_gate: str = "mlp.shared_expert_gate"
+    root: str = "model."
+    first_in: bool = True
+    fused: tuple[Fused, ...] = ()
+    transposed: bool = False
+    older: tuple[tuple[str, str], ...] = field(default=())
+    unused: tuple[str, ...] = ("rotary_emb.inv_freq",)
+
+
+def decoder_graph(facts: Facts, names: Names, *, max_positions: int, weight_dtype: DType = f32,
+                  output: Output = "logits") -> Graph:
+    """A decoder over a cache of `max_positions` positions: `ids` i32[n] -> `logits` f32[m, vocabulary].
+
+    output "token": -> `token` i32[m] and `logit` f32[m] instead, the likeliest token of each position and its logit; where they
+    alone are asked for, most of the head's weights need not be read.
+
+    Dims: n new tokens, p tokens that are in the cache already, m ≤ n last positions that get logits; p + n ≤
+    max_positions. n = all, p = 0 is a prefill; n = m = 1 decodes; m = n is teacher forcing.
+    States: `layers.{i}.k` and `layers.{i}.v`, f32[max_positions, kv_heads, head_dim]; rows p … p + n − 1 are written,
+    keys after their rotation.
+    Parameters are declared in `weight_dtype` under the names of the checkpoint (`model.embed_tokens.weight`, …);
+    activations are f32. Raises AttributeValueError when max_positions < 1, or beyond a table of learnt positions.
+    """
+    if max_positions < 1:
+        raise AttributeValueError(f"decoder_graph: max_positions is {max_positions}", fix="at least 1")
+    n, p, m = dim("n", 1, max_positions), dim("p", 0, max_positions - 1), dim("m", 1, max_positions)
+    step = _Step(facts, names, weight_dtype, n, p, max_positions)
+    x, table = step.embed(input("ids", (n,), i32))
+    for i in range(len(facts.layers)):
+        x = step.layer(i, x)
+    x = step.norm(names.norm, x[n - m:])
+    head = table if facts.tied else step.weight(names.head + ".weight", facts.vocabulary, facts.hidden)
+    bias = step.bias("head", names.head, facts.vocabulary)
+
+    def scaled(logits: Node) -> Node:
+        logits = logits * facts.logit_scale if facts.logit_scale != 1.0 else logits
+        return tanh(logits / facts.final_softcap) * facts.final_softcap if facts.final_softcap else logits
+
+    if output == "logits":
+        return graph({"logits": scaled(linear(x, head, bias))}, step.updates)
+    if output != "token":
+        raise AttributeValueError(f"decoder_graph: the output is {output!r}", fix="'logits' or 'token'")
+    if bias is not None or facts.logit_scale <= 0:
+        logits = scaled(linear(x, head, bias))
+        return graph({"token": argmax(logits), "logit": atomic.reduce_max(logits, (1,))}, step.updates)
+    logit, token = linear_argmax(x, head)               # scale and cap grow with the logit: the largest stays the largest
+    return graph({"token": token, "logit": scaled(logit)}, step.updates)
+
+
+def encoder_graph(facts: Facts, names: Names, *, max_positions: int, weight_dtype: DType = f32) -> Graph:
+    """`ids` i32[n], one sentence with its special tokens -> `hidden` f32[n, hidden], `embedding` f32[hidden].
+
+    n: 1 … max_positions. Every token sees every token, or those in its window; all are of sentence type 0. Parameters are
+    declared in `weight_dtype` under the names of the checkpoint; activations are f32.
+    Raises AttributeValueError when max_positions < 1, or beyond a table of learnt positions.
+    """
+    if max_positions < 1:
+        raise AttributeValueError(f"encoder_graph: max_positions is {max_positions}", fix="at least 1")
+    step = _Step(facts, names, weight_dtype, dim("n", 1, max_positions), 0, max_positions, cached=False)
+    x, _ = step.embed(input("ids", (step.n,), i32))
+    for i in range(len(facts.layers)):
+        x = step.layer(i, x)
+    x = step.norm(names.norm, x)
+    return graph({"hidden": x, "embedding": pool(facts, x)})
+
+
+def pool(facts: Facts, hidden: Node) -> Node:
+    """hidden[n, d] -> [d]: the mean of the tokens, the first, or each channel's largest; of length 1 if asked."""
+    pooled: Node
+    if facts.pooling == "mean":
+        pooled = mean(hidden, axis=0)
+    else:
+        pooled = hidden[0] if facts.pooling == "cls" else atomic.reduce_max(hidden, (0,))
+    if not facts.normalise:
+        return pooled
+    length = atomic.sqrt(atomic.sum(atomic.mul(pooled, pooled)))
+    return pooled / arithmetic.maximum(length, _SHORTEST)
+
+
+class _Step:
+    """One forward step under construction: n new tokens after p cached ones (an encoder: after none, and none are kept)."""
+
+    def __init__(self, facts: Facts, names: Names, weight_dtype: DType, n: Dim, p: Dim, max_positions: int,
+                 cached: bool = True) -> None:
+        if facts.positions and max_positions > facts.positions - facts.first_position:
+            raise AttributeValueError(f"max_positions is {max_positions}",
+                                      fix=f"the model has 1 to {facts.positions - facts.first_position}")
+        self.facts, self.names, self.weight_dtype, self.cached = facts, names, weight_dtype, cached
+        self.n, self.p, self.max_positions = n, p, max_positions
+        self.updates: dict[State | str, Node] = {}
+        places = atomic.iota((n,), 0, i32)
+        positions = atomic.add(places, atomic.dim_fill(p, (n,), i32)) if cached else places
+        self.tables = {rope: rope.table(positions, p + n, facts.head_dim)
+                       for rope in dict.fromkeys(layer.rope for layer in facts.layers) if rope is not None}
+
+    # ---- weights, under the names of the checkpoint
+
+    def weight(self, name: str, *shape: Dim) -> Node:
+        return parameter(name, shape, self.weight_dtype)
+
+    def bias(self, part: str, name: str, size: int) -> Node | None:
+        return self.weight(name + ".bias", size) if part in self.facts.biases else None
+
+    def linear(self, part: str, name: str, x: Node, size: int) -> Node:
+        inner = x.shape[-1]
+        assert isinstance(inner, int)
+        out: Node = linear(x, self.weight(name + ".weight", size, inner), self.bias(part, name, size))
+        return out
+
+    def norm(self, name: str, x: Node) -> Node:
+        """x normalised over its last axis; x itself where the family has no norm."""
+        facts, size = self.facts, x.shape[-1]
+        if not name:
+            return x
+        if "{e}" in name:                                # x[n, heads, size]: a weight for each head
+            unit = rms_norm(x, eps=facts.eps) if facts.norm == "rms" else layer_norm(x, eps=facts.eps)
+            stack = atomic.cast(self.weight(name.replace(".{e}", "") + ".weight", *x.shape[1:]), f32)
+            return cast(Node, unit * (stack + facts.norm_offset if facts.norm_offset else stack))
+        assert isinstance(size, int)
+        weight = self.weight(name + ".weight", size)
+        out: Node = (rms_norm(x, weight, eps=facts.eps, offset=facts.norm_offset) if facts.norm == "rms" else
+                     layer_norm(x, weight, self.bias("norm", name, size), eps=facts.eps))
+        return out
+
+    # ---- the parts of a model, from the bottom
+
+    def embed(self, ids: Node) -> tuple[Node, Node]:
+        """(the tokens' vectors [n, hidden], the table they are from): tokens, types and learnt positions, added."""
+        facts, names = self.facts, self.names
+        table = self.weight(names.embed + ".weight", facts.vocabulary, facts.hidden)
+        x = embedding(table, ids, scale=facts.embedding_scale_for(self.weight_dtype), dtype=f32)
+        if facts.token_types:
+            x = x + atomic.cast(self.weight(names.types + ".weight", facts.token_types, facts.hidden)[0], f32)
+        if facts.positions:
+            start = facts.first_position + self.p
+            rows = self.weight(names.positions + ".weight", facts.positions, facts.hidden)[start:start + self.n]
+            x = x + atomic.cast(rows, f32)
+        return self.norm(names.embed_norm, x), table
+
+    def layer(self, i: int, x: Node) -> Node:
+        """x[n, hidden] through layer i: attention and feed-forward, each with its norms, added to what it was given."""
+        names, at = self.names, self.names.layer.format(i=i)
+
+        def norm(name: str, x: Node) -> Node:
+            return self.norm(at + name if name else "", x)
+
+        def feed_forward(x: Node) -> Node:
+            experts = self.facts.layers[i].experts
+            return self.mix(at, x, experts) if experts else self.feed_forward(at, x)
+
+        def add(x: Node, made: Node) -> Node:
+            return x + (made * self.facts.residual_scale if self.facts.residual_scale != 1.0 else made)
+
+        inside = x if i == 0 and not names.first_in else norm(names.attention_in, x)
+        attended = norm(names.attention_out, self.attend(i, inside))
+        if self.facts.parallel:
+            return add(add(x, attended), norm(names.ffn_out, feed_forward(norm(names.ffn_in, x))))
+        x = norm(names.attention_sum, add(x, attended))
+        return norm(names.ffn_sum, add(x, norm(names.ffn_out, feed_forward(norm(names.ffn_in, x)))))
+
+    def attend(self, i: int, x: Node) -> Node:
+        """x[n, hidden] -> [n, hidden]: what the tokens that each one sees add up to."""
+        facts, names, layer, at = self.facts, self.names, self.facts.layers[i], self.names.layer.format(i=i)
+        q = self.turn(layer, self.project("q", at + names.q, x, facts.heads, at + names.q_norm if names.q_norm else ""))
+        k = self.turn(layer, self.project("k", at + names.k, x, facts.kv_heads, at + names.k_norm if names.k_norm else ""))
+        v = self.project("v", at + names.v, x, facts.kv_heads)
+        seen: Node
+        if self.cached:
+            end = self.p + self.n
+            keys, values = self.remember(f"layers.{i}.k", k), self.remember(f"layers.{i}.v", v)
+            seen = attention(q, keys[:end], values[:end], scale=layer.scale, causal=True, start=self.p,
+                             window=layer.window, softcap=facts.attention_softcap)
+            if names.sinks:
+                seen = seen * self.kept(layer, q, keys[:end], self.weight(at + names.sinks, facts.heads))
+        elif facts.buckets:
+            scores = dot(atomic.permute(q, (1, 0, 2)), atomic.permute(k, (1, 2, 0))) * layer.scale + self.relative()
+            seen = atomic.permute(dot(softmax(scores), atomic.permute(v, (1, 0, 2))), (1, 0, 2))
+        else:
+            seen = attention(q, k, v, self.near(layer.window), scale=layer.scale, softcap=facts.attention_softcap)
+        width = facts.heads * facts.head_dim
+        return self.linear("o", at + names.o, atomic.reshape(seen, (self.n, width)), facts.hidden)
+
+    def project(self, part: str, name: str, x: Node, heads: int, norm: str = "") -> Node:
+        """x[n, hidden] -> [n, heads, head_dim], normalised where the family says so."""
+        out = self.linear(part, name, x, heads * self.facts.head_dim)
+        if not self.facts.head_norms:
+            out = self.norm(norm, out)
+        out = atomic.reshape(out, (self.n, heads, self.facts.head_dim))
+        return self.norm(norm, out) if self.facts.head_norms else out
+
+    def turn(self, layer: Layer, x: Node) -> Node:
+        return x if layer.rope is None else layer.rope.turn(x, *self.tables[layer.rope])
+
+    def kept(self, layer: Layer, q: Node, keys: Node, sinks: Node) -> Node:
+        """[n, heads, 1]: the share of the softmax that keys keep beside a sink: Σ exp(score) / (Σ exp(score) + exp(sink)).
+
+        Source: Xiao et al. 2023 (sinks); Miller 2023 (one more term below the fraction line); OpenAI 2025 (learnt, per head).
+        """
+        (n, heads, width), (s, groups, _) = q.shape, keys.shape
+        per = self.facts.heads // self.facts.kv_heads
+        rows = atomic.reshape(atomic.permute(q, (1, 0, 2)), (groups, n * per, width))
+        scores = atomic.reshape(dot(rows, atomic.permute(keys, (1, 2, 0))), (heads, n, s)) * layer.scale
+        if self.facts.attention_softcap:
+            scores = tanh(scores / self.facts.attention_softcap) * self.facts.attention_softcap
+        ahead = arithmetic.sub(atomic.iota((n, s), 1, i32), atomic.iota((n, s), 0, i32)) - atomic.dim_fill(self.p, (n, s), i32)
+        seen = arithmetic.less_equal(ahead, 0)
+        if layer.window:
+            seen = atomic.bit_and(seen, atomic.less(fill(-layer.window, (n, s), i32), ahead))
+        total = logsumexp(arithmetic.where(seen, scores, -math.inf), axis=-1)                                  # [heads, n]
+        beside = atomic.reshape(atomic.cast(sinks, f32), (self.facts.heads, 1))
+        return atomic.reshape(atomic.permute(sigmoid(total - beside), (1, 0)), (n, heads, 1))
+
+    def near(self, window: int) -> Node | None:
+        """bool[n, n]: which tokens are at most `window` apart; None = all see all."""
+        if not window:
+            return None
+        shape = (self.n, self.n)
+        apart = arithmetic.sub(atomic.iota(shape, 0, i32), atomic.iota(shape, 1, i32))
+        return arithmetic.less_equal(arithmetic.abs(apart), window)
+
+    def relative(self) -> Node:
+        """[heads, n, n]: what each head adds to the score of two tokens for their distance, near ones exactly,
+        far ones in buckets."""
+        half = self.facts.buckets // 2
+        exact, distances = half // 2, np.arange(self.max_positions)
+        # in f32 like the published code, so that distances on a border fall into the same bucket
+        far = np.log(np.maximum(distances, 1).astype(np.float32) / np.float32(exact)) / np.float32(math.log(128 / exact))
+        beyond = exact + (far * np.float32(half - exact)).astype(np.int64)
+        buckets = np.where(distances < exact, distances, np.minimum(beyond, half - 1))
+        shape = (self.n, self.n)
+        ahead = arithmetic.sub(atomic.iota(shape, 1, i32), atomic.iota(shape, 0, i32))
+        bucket = atomic.gather(constant(buckets.astype(np.int32)), arithmetic.abs(ahead), axis=0)
+        bucket = bucket + arithmetic.where(arithmetic.less(0, ahead), half, 0)
+        table = self.weight(self.names.relative + ".weight", self.facts.buckets, self.facts.heads)
+        return atomic.permute(embedding(table, bucket, dtype=f32), (2, 0, 1))
+
+    def remember(self, name: str, rows: Node) -> Node:
+        """The cache with rows p … p + n − 1 overwritten; the graph keeps it as the state's next value."""
+        cache = state(name, (self.max_positions, *rows.shape[1:]), f32)
+        self.updates[cache] = cache.write(rows, at=self.p)
+        return self.updates[cache]
+
+    def feed_forward(self, at: str, x: Node) -> Node:
+        """x[n, hidden] -> [n, hidden]: down(activation(gate x) · up x), or down(activation(up x)) without a gate."""
+        facts, names = self.facts, self.names
+        up = self.linear("up", at + names.up, x, facts.ffn)
+        inner = (gated(self.linear("gate", at + names.gate, x, facts.ffn), up, activation=facts.activation) if names.gate else
+                 ACTIVATIONS[facts.activation](up))
+        return self.linear("down", at + names.down, inner, facts.hidden)
+
+    def mix(self, at: str, x: Node, experts: Experts) -> Node:
+        """x[n, hidden] -> [n, hidden]: what the chosen experts give, each times its probability; the others are not computed."""
+        names, count, hidden = self.names, experts.count, self.facts.hidden
+        likely = softmax(self.linear("router", at + names.router, x, count))
+        best, which = topk(likely, k=experts.chosen)
+        if experts.normalised:
+            best = best / best.sum(-1, keepdims=True)
+
+        def chosen(part: str, name: str, x: Node, size: int) -> Node:
+            """x[n, chosen or 1, …] -> [n, chosen, size], each row by the matrix of the expert that it is for."""
+            stack = at + name.replace(".{e}", "")
+            bias = self.weight(stack + ".bias", count, size) if part in self.facts.biases else None
+            out: Node = gather_linear(x, self.weight(stack + ".weight", count, size, x.shape[-1]), which, bias)
+            return out
+
+        alone = atomic.reshape(x, (self.n, 1, hidden))
+        gate, up = (chosen("expert", name, alone, experts.ffn) for name in (names.expert_gate, names.expert_up))
+        if experts.limit:
+            gate, up = arithmetic.minimum(gate, experts.limit), arithmetic.clip(up, -experts.limit, experts.limit) + 1.0
+            inner = gate * sigmoid(gate * experts.gain) * up
+        else:
+            inner = gated(gate, up, activation=self.facts.activation)
+        given = chosen("expert", names.expert_down, inner, hidden)
+        made: Node = (given * atomic.reshape(best, (*best.shape, 1))).sum(1)
+        if not experts.shared:
+            return made
+        share = sigmoid(self.linear("shared_gate", at + names.shared_gate, x, 1))
+        shared = gated(*(self.linear("shared", at + names.shared + part, x, experts.shared) for part in ("gate_proj", "up_proj")),
+                       activation=self.facts.activation)
+        return made + self.linear("shared", at + names.shared + "down_proj", shared, hidden) * share

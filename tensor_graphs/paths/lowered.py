@@ -1,0 +1,81 @@
+"""lowered: a path with its kernels as a program and a memory layout. The compiler asks for it, and a plan that was read from bytes.
+
+In: a graph, a path of it, and the kernel behind each of the path's choices.  Out: instructions, and where each value lies at the
+largest sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tensor_graphs.kernels.kernel import Kernel, KernelError
+from tensor_graphs.kernels.registry import BACKENDS, copy_kernel, kernel_named, why_missing
+from tensor_graphs.kernels.requirements import unmet
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.paths.lower import PlanError, Program, arena_buffers, lower
+from tensor_graphs.paths.memory import ArenaLayout, Interval, place
+from tensor_graphs.paths.path import Path, expanded_roots
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """kernels: those of the program's instructions, by name."""
+
+    program: Program
+    layout: ArenaLayout
+    kernels: Mapping[str, Kernel]
+
+
+def lowered(graph: Graph, path: Path, kernel_of: Callable[[str], Kernel], backends: Sequence[str],
+            largest: Mapping[str, int]) -> Lowered:
+    """kernel_of: signature key -> the kernel that the path chose for it. largest: the sizes for which memory is laid out."""
+    kernels: dict[str, Kernel] = {}
+
+    def choose(node: Node) -> Kernel:
+        kernel = kernel_of(signature_of(node).key)
+        kernels[kernel.name] = kernel
+        return kernel
+
+    program = lower(graph, expanded_roots(graph, path), choose, copy_kernel(backends))
+    intervals = [Interval(b.first, b.last, b.nbytes, b.name) for b in (program.buffers[i] for i in arena_buffers(program))]
+    return Lowered(program, place(intervals, largest), kernels)
+
+
+def largest_of_range(largest: Mapping[str, int], table_dim: str | None, low: int, high: int) -> dict[str, int]:
+    """The largest sizes that a variant for low ≤ table_dim ≤ high sees."""
+    found = dict(largest)
+    if table_dim is not None:
+        found[table_dim] = max(low, min(high, largest[table_dim]))
+    return found
+
+
+def chosen_here(path: Path) -> Callable[[str], Kernel]:
+    """signature key -> the kernel of this process that the path means. Raises PlanError: none here, of other code, or one that
+    requires what the device lacks."""
+
+    def kernel_of(key: str) -> Kernel:
+        name = path.choices.get(key)
+        if name is None:
+            raise PlanError(f"the path {path.id} chooses nothing for a part of its graph\n  fix: compile the graph again")
+        try:
+            kernel = kernel_named(name)
+        except KernelError as e:
+            backend = name.partition(".")[0]
+            reason = why_missing(backend) if backend in BACKENDS else None
+            raise PlanError(f"the plan runs the kernel {name}, which is not in this process"
+                            + (f": the backend {backend} is missing: {reason}" if reason else "")
+                            + f"\n  fix: {'make the backend available' if reason else str(e).partition('fix: ')[2]}, "
+                              "or compile the graph again here") from None
+        meant = path.identities.get(name)
+        if meant is not None and meant != kernel.identity:
+            raise PlanError(f"the plan runs another {name}: {meant[:12]}, here it is {kernel.identity[:12]}: its code, a library "
+                            "or the processor is another one\n  fix: compile the graph again here")
+        missing = unmet(kernel.requirements)
+        if missing is not None:
+            raise PlanError(f"the plan runs the kernel {name}: {missing}\n  fix: compile the graph again here")
+        return kernel
+
+    return kernel_of

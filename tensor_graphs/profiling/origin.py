@@ -1,0 +1,76 @@
+"""origin: what a worker is given so that it knows a kernel: a module to import, a file to run, or the kernel itself."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from typing import NamedTuple
+
+from tensor_graphs.kernels import registry
+from tensor_graphs.kernels.kernel import Kernel
+
+MAIN = "__main__"
+ALIAS = "__tensor_graphs_main__"
+"""what a script that was started by hand is called in a worker, so that what it guards does not run"""
+
+
+class Origin(NamedTuple):
+    """module, file: of the module that declares the kernel. package: that the file's relative imports begin at. parcel: of a kernel
+    that no file declares (kernels/parcel.py)."""
+
+    module: str
+    file: str | None = None
+    package: str | None = None
+    parcel: bytes | None = None
+
+
+def origin_of(kernel: Kernel) -> Origin:
+    """Where a worker gets this kernel. Raises ParcelError for one of a session that uses what no other process can be given."""
+    place = registry.place_of(kernel)
+    if place is not None and place.file is None and not kernel.module.startswith("tensor_graphs."):
+        from tensor_graphs.kernels import parcel
+
+        return Origin(kernel.module, parcel=parcel.pack(kernel))
+    module = sys.modules.get(kernel.module)
+    file = getattr(module, "__file__", None)
+    if type(file) is not str:
+        file = None if place is None else place.file
+    package = getattr(module, "__package__", None) if kernel.module == MAIN else None
+    return Origin(kernel.module, file, package if type(package) is str else None)
+
+
+def load(origin: Origin) -> None:
+    """Make the kernel known in this process. Raises ImportError, and whatever its module raises."""
+    if origin.parcel is not None:
+        from tensor_graphs.kernels import parcel
+
+        registry.put(*parcel.unpack(origin.parcel))
+        return
+    name, file, package, _ = origin
+    alias = ALIAS if name == MAIN else name
+    if alias in sys.modules:
+        return
+    if name != MAIN:
+        try:
+            importlib.import_module(name)
+            return
+        except ImportError:
+            if file is None:
+                raise
+    if file is None:
+        raise ImportError("the kernel was defined in a session that is not at hand here; put it into a file")
+    if package:                                                     # of `python -m package.module`
+        importlib.import_module(package)
+    spec = importlib.util.spec_from_file_location(alias, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if package:
+        module.__package__ = package
+        module.__spec__ = importlib.util.spec_from_file_location(f"{package}.{alias}", file)     # whose parent is the package
+    sys.modules[alias] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[alias]
+        raise

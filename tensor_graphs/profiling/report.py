@@ -1,0 +1,167 @@
+"""report: what one profiling run did, as data, and as the lines that a person reads; `print(report)` shows it on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tensor_graphs.paths.screen import SCREEN_LINES, fitted, wrapped
+
+NOT_OFFERED, LEFT = "NOT OFFERED", "LEFT"
+"""what an `Answered` says of a kernel that does not take its signature, and of one that the budget left out"""
+
+MOST_FAILURES, MOST_SIZES = 8, 6
+"""lines of a summary that name failures, and sizes that one line names"""
+
+
+@dataclass(frozen=True)
+class Rests:
+    """share: of the predicted time of the plan at these sizes, what comes from rows of the database, 0 to 1. asked: whether these
+    sizes were asked for."""
+
+    at: Mapping[str, int]
+    share: float
+    asked: bool
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What is known of one kernel on one signature at some sizes; `print` shows it in a line.
+
+    status: of its last row there; or NOT OFFERED, or LEFT (the budget ended before). seconds: of a call. rival: the fastest other
+    kernel that was timed there and passed, with its seconds; alone: why there is none. known: nothing had to be measured for it.
+    """
+
+    kernel: str
+    signature: str
+    at: Mapping[str, int]
+    status: str
+    seconds: float | None = None
+    error: float | None = None
+    why: str = ""
+    rival: tuple[str, float] | None = None
+    known: bool = False
+    alone: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Its time over its rival's, so that below 1 it is the faster one; None where one of them has no time."""
+        return None if self.seconds is None or self.rival is None or not self.rival[1] else self.seconds / self.rival[1]
+
+    def __str__(self) -> str:
+        took = "" if self.seconds is None else f"{self.seconds * 1e6:10.1f} µs"
+        beside = "" if self.seconds is None else self.alone
+        if self.ratio is not None and self.rival is not None:
+            beside = f"{self.ratio:.3g} × the time of {self.rival[0]}, {self.rival[1] * 1e6:.1f} µs"
+        error = "" if self.error is None else f"error {self.error:.1e}"
+        sizes = f" at {sizes_in_words(self.at)}" if self.at else ""
+        said = [f"{self.status:11s} {self.kernel:20s} {took:>13s}", beside, error, f"{self.signature}{sizes}", self.why,
+                "known already" if self.known else ""]
+        return "  ".join(filter(None, said))
+
+
+@dataclass
+class ProfileReport:
+    """What one profiling run did; `print` shows it. statuses: number of questions per status; left: questions that the budget left
+    open."""
+
+    measured: int = 0
+    again: int = 0
+    """of all that were asked, those that had a row already"""
+    already_known: int = 0
+    failed: int = 0
+    left: int = 0
+    seconds: float = 0.0
+    statuses: dict[str, int] = field(default_factory=dict)
+    interrupted: bool = False
+    deployed: int = 0
+    """steps that were measured in their places in whole paths"""
+    unused: tuple[str, ...] = ()
+    """inputs whose values were given, and that no measured op reads directly"""
+    device_seconds: float = 0.0
+    """of `seconds`, what went into the constants of the device, which are measured once a month; 0 when they were known"""
+    search_seconds: float = 0.0
+    """of `seconds`, what went into finding what to measure and into starting the worker; neither is of the budget"""
+    rests: tuple[Rests, ...] = ()
+    """on what the plan rests now, at the sizes asked for first"""
+    may_save: float = 0.0
+    """share of the plan's time, at the sizes asked for, that what is left open may save at most"""
+    verdicts: list[Answered] = field(default_factory=list)
+    """one by one, where single kernels were asked for; that one fails on a signature is said once, not for each of its sizes"""
+    failed_at: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(kernel, signature) -> at how many sizes it fails, where single kernels were asked for"""
+    sizes: tuple[Mapping[str, int], ...] = ()
+    """at which single kernels were asked for"""
+    unsized: tuple[str, ...] = ()
+    """dims of which the caller gave no size, so that theirs in `sizes` are those at which the graph is priced"""
+
+    def __str__(self) -> str:
+        verdicts, lines = [str(v) for v in self.verdicts], self.summary()
+        whole = wrapped([*verdicts, *lines])                        # of few verdicts, each to its end, where the reason is
+        return "\n".join(whole) if len(whole) <= SCREEN_LINES else fitted([*verdicts, *lines], "verdicts", keep=len(lines))
+
+    def counts(self) -> str:
+        """How many questions came out how, and the seconds that took."""
+        repeated = f" ({self.again} of these again)" if self.again else ""
+        return (f"{self.measured} measured{repeated}, {self.already_known} known already, {self.failed} failed, "
+                f"{self.deployed} steps measured in place, {self.left} left in {self.seconds:.1f} s")
+
+    def summary(self, call: str = "call", at: Callable[[Mapping[str, int]], str] = "at={}".format) -> list[str]:
+        """What was done and found, and what asking again would do; a line each.
+
+        call: what it is that can be repeated. at: how sizes are asked for.
+        """
+        unused = (f"{name}: no measured op reads it directly, so its values were of no use" for name in self.unused)
+        found = (*self._failures(), self._sizes(at), rests_on(self.rests), what_is_left(self, call), *unused)
+        return [self.counts(), *filter(None, found)]
+
+    def _failures(self) -> list[str]:
+        """Which kernels fail where, and why: `failed` counts one for each size."""
+        why = {(v.kernel, v.signature): f"{v.status}{': ' if v.why else ''}{v.why}" for v in self.verdicts}
+        said = [f"failed at {'1 size' if n == 1 else f'{n} sizes'}: {kernel} on {signature}: {why.get((kernel, signature), '')}"
+                for (kernel, signature), n in self.failed_at.items()]
+        more = len(said) - MOST_FAILURES
+        return [*said[:MOST_FAILURES], *([f"… {more} more that fail"] if more > 0 else [])]
+
+    def _sizes(self, at: Callable[[Mapping[str, int]], str]) -> str:
+        """At which sizes single kernels were asked for, and how to ask for one, where the caller gave none."""
+        if not self.sizes or not self.unsized:
+            return ""
+        named = [sizes_in_words(each) for each in self.sizes]
+        many = f"; and {len(named) - MOST_SIZES} more" if len(named) > MOST_SIZES else ""
+        middle = self.sizes[len(named) // 2]
+        return (f"no size was given of {', '.join(self.unsized)}, so that {'; '.join(named[:MOST_SIZES])}{many} "
+                f"{'was' if len(named) == 1 else 'were'} asked about; {at({n: middle[n] for n in self.unsized})} asks for one")
+
+
+def sizes_in_words(sizes: Mapping[str, int]) -> str:
+    """
+    >>> sizes_in_words({"n": 1, "p": 256})
+    'n=1, p=256'
+    """
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def rests_on(rests: Sequence[Rests]) -> str:
+    """What share of the plan's time comes from measurements, at the sizes asked for first; "" where nothing is known of it."""
+    shares = [" at ".join(filter(None, (share_of(r.share), sizes_in_words(r.at)))) for r in rests]
+    asked = [said for said, r in zip(shares, rests, strict=True) if r.asked]
+    others = [said for said, r in zip(shares, rests, strict=True) if not r.asked]
+    if not asked:
+        return ""
+    return f"measured of the plan's time: {', '.join(asked)}" + (f" (not asked for: {', '.join(others)})" if others else "")
+
+
+def share_of(share: float) -> str:
+    """Whole percent, and 100 % only of all."""
+    return f"{min(99, round(share * 100)) if share < 1 else 100} %"
+
+
+def what_is_left(report: ProfileReport, call: str = "call") -> str:
+    """What asking again would measure, and what that may be good for; "" where nothing is left."""
+    if not report.left or report.interrupted:
+        return ""
+    if report.verdicts:
+        return f"{report.left} left: the same {call} goes on with them"
+    more = f"the same {call} goes on with the {report.left} kernel times that are left"
+    return more + (f", which may save up to {share_of(report.may_save)} of the plan's time" if report.may_save else "")

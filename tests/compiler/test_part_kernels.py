@@ -1,0 +1,147 @@
+"""Kernels of graphs: candidates wherever the graph's math occurs, judged there, and chosen where the rows say so."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.compiler.choose import signatures_of
+from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.kernels.kernel import KernelError
+from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching, unregister
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.part import PartOp, part_of
+from tensor_graphs.paths.path import EXPAND, Paths, Price
+from tensor_graphs.records.database import Database
+from tests.compiler.conftest import add_row
+from tests.compiler.part_kernels import FORGETFUL, FUSED, declare_add_relu, norm_linear, registered
+
+HIDDEN = 16
+
+
+def two_layers() -> tg.Graph:
+    """One norm feeds the two products of a layer."""
+    x = tg.input("x", (4, HIDDEN))
+    for i in range(2):
+        h = tg.rms_norm(x, tg.parameter(f"g{i}", (HIDDEN,)))
+        a, b = (tg.linear(h, tg.parameter(f"{name}{i}", (HIDDEN, HIDDEN))) for name in "ab")
+        x = a + b
+    return tg.graph(x)
+
+
+@pytest.fixture
+def fused() -> Iterator[None]:
+    with registered(FUSED):
+        yield
+
+
+def rows(database: Database, graph: tg.Graph, us: dict[str, float]) -> None:
+    """A verdict and a time for numpy's kernel of each op, and for the kernel of the part."""
+    for s in signatures_of(prepare(graph).graph):
+        part = isinstance(s.spec.op, PartOp)
+        kernel = FUSED if part else next((k for k in all_kernels(("numpy",)) if k.computes(s.spec) and k is not FUSED), None)
+        if kernel is not None:
+            add_row(database, kernel, s)
+            add_row(database, kernel, s, {}, us=us["part" if part else s.spec.op.name if s.spec.op.name in us else "other"])
+
+
+@pytest.mark.parametrize(("part", "chosen"), [(9.0, True), (11.5, False)])
+def test_it_is_chosen_exactly_where_it_costs_less_than_what_it_stands_for(database: Database, fused: None, part: float,
+                                                                        chosen: bool) -> None:
+    """A norm of 2 µs and two products of 9 µs: 20 µs for both, as the norm is computed once; two parts of 11.5 µs take longer,
+    though each is no more than a norm and a product."""
+    graph = two_layers()
+    rows(database, graph, {"part": part, "rms_norm": 2.0, "linear": 9.0, "other": 40.0})
+    plan = tg.compile(graph, backends=("numpy",), database=database)
+    assert (FUSED.name in plan.variants[0].kernels) == chosen
+    sums = 2 * 40.0
+    assert plan.variants[0].path.seconds == pytest.approx(1e-6 * (sums + (4 * part if chosen else 2 * 2.0 + 4 * 9.0)))
+    assert "parts: 4 rms_norm_linear_" in tg.explain(plan)
+
+
+def test_it_is_judged_in_place_and_the_plan_gives_what_the_graph_says(database: Database, fused: None) -> None:
+    graph = two_layers()
+    rows(database, graph, {"part": 1.0, "other": 40.0})
+    plan = pickle.loads(pickle.dumps(tg.compile(graph, backends=("numpy",), database=database)))
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal([int(n) for n in p.shape]).astype(np.float32) for name, p in graph.parameters.items()}
+    x = rng.standard_normal((4, HIDDEN)).astype(np.float32)
+    assert plan.variants[0].kernels.keys() >= {FUSED.name}
+    with_it = tg.bind(plan, weights).run({"x": x})["out"]
+    without = tg.bind(tg.compile(graph, backends=("numpy",), database=database, simplify=False), weights).run({"x": x})["out"]
+    np.testing.assert_allclose(with_it, without, rtol=1e-4, atol=1e-5)
+
+
+def test_a_wrong_one_is_refused_and_a_right_one_passes(database: Database) -> None:
+    x, g, w = tg.input("x", (4, HIDDEN)), tg.parameter("g", (HIDDEN,)), tg.parameter("w", (8, HIDDEN))
+    graph = tg.graph(tg.linear(tg.rms_norm(x, g), w))
+    with registered(FUSED, FORGETFUL):
+        report = tg.profile(graph, kernels=(FUSED.name, FORGETFUL.name), database=database, per_kernel=0.01)
+        assert {v.kernel: v.status for v in report.verdicts} == {FUSED.name: "PASSED", FORGETFUL.name: "INCORRECT_NUMERICAL"}
+        (right,) = (v for v in report.verdicts if v.kernel == FUSED.name)
+        assert "its definition" in right.alone and "µs, predicted" in right.alone
+        plan = tg.compile(graph, backends=("numpy",), database=database)
+        assert FORGETFUL.name not in plan.variants[0].kernels
+
+
+def test_two_kernels_of_one_graph_are_two_ways_of_one_part() -> None:
+    with registered(FUSED, replace(FORGETFUL, composite=part_of(norm_linear()))):
+        graph = prepare(two_layers()).graph
+        (part,) = {s.key: s for s in signatures_of(graph) if isinstance(s.spec.op, PartOp)}.values()
+        assert {k.name for k in matching(part.spec, by_op(all_kernels(("numpy",))))} == {FUSED.name, FORGETFUL.name}
+
+
+def test_what_is_no_op_and_no_graph_is_refused_where_the_kernel_is_declared() -> None:
+    for wrong, says in ((lambda outs, ins, attrs: None, "a function"), (tg.input("x", (3,)), "is a tensor")):
+        with pytest.raises(KernelError, match=says):
+            tg.kernel(wrong)                                        # type: ignore[arg-type]
+
+
+def test_without_the_kernel_the_graph_is_as_it_was(database: Database) -> None:
+    graph = two_layers()
+    with registered(FUSED):
+        formed = prepare(graph)
+        assert any(isinstance(n.op, PartOp) for n in formed.graph.nodes)
+    assert not any(isinstance(n.op, PartOp) for n in prepare(graph).graph.nodes)
+
+
+def test_paths_of_a_graph_with_parts_are_each_listed_once_with_the_price_of_what_they_run(fused: None) -> None:
+    graph = prepare(two_layers()).graph
+    table = by_op([FUSED, *(kernel_named(f"numpy.{name}") for name in ("linear", "rms_norm", "add"))])
+
+    def price(kernel: object, s: Signature) -> Price:
+        return Price({"linear": 9.0, "rms_norm": 2.0}.get(s.spec.op.name, 1.0 if s.spec.op.kind != "composite" else 12.0))
+
+    paths = Paths(graph, table, price, expand=True)
+    found = [p for p in paths if all(name != EXPAND or key in {s.key for s in paths.parts} for key, name in p.choices.items())]
+    assert len({p.id for p in found}) == len(found) == 2            # both layers ask one question
+    assert [p.seconds for p in found] == sorted(p.seconds for p in found)
+    by_definition = next(p for p in found if EXPAND in p.choices.values())
+    assert by_definition.calls[next(s.key for s in paths.known() if s.spec.op.name == "rms_norm")] == 2
+
+
+def test_the_kernel_of_the_page_is_found_in_a_model_that_does_not_name_it() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "backends.md").read_text(encoding="utf-8")
+    block = page.partition("## A kernel for a graph")[2].partition("```python\n")[2].partition("```")[0]
+    space: dict[str, object] = {"__name__": "page"}
+    exec(block, space)
+    try:
+        assert "parts: 4 rms_norm_linear_" in prepare(two_layers()).note
+    finally:
+        unregister("numpy.norm_linear")
+
+
+def test_a_c_kernel_may_be_declared_for_a_graph(database: Database) -> None:
+    declare_add_relu()
+    try:
+        p, q = tg.input("p", (64,)), tg.input("q", (64,))
+        (verdict,) = tg.profile(tg.graph(tg.relu(q + p) * p), kernels="c.add_relu", database=database, per_kernel=0.01).verdicts
+        assert verdict.status == "PASSED" and verdict.error is not None and verdict.error < 1e-7
+    finally:
+        unregister("c.add_relu")
