@@ -21,7 +21,7 @@ LANGUAGE, RULE, KERNEL, USE, C_KERNEL = re.findall(r"```python\n(.*?)```", READM
 # Beside other tests that measure, one of them at a time; it ends as soon as all is measured.
 PATIENT = USE.replace("budget=20", "budget=100")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
-WALK = [c for c in COMMANDS if "examples/softmax.tg --at" in c]
+WALK = [c for c in COMMANDS if "examples/softmax.tg --at" in c or c.startswith("tg db")]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_the_walk_of_the_readme_ends_with_a_plan_that_rests_on_measurements(here
                                                                             monkeypatch: pytest.MonkeyPatch) -> None:
     """In a database of its own, with the budget that stands there."""
     monkeypatch.chdir(here)
-    assert [c.split()[1] for c in WALK] == ["list-paths", "profile", "explain"]
+    assert [c.split()[1] for c in WALK] == ["list-paths", "profile", "db", "explain"]
     for command in WALK:
         done = tg(*shlex.split(command, comments=True)[1:], env={"TENSOR_GRAPHS_DB": str(tmp_path / "own.db")})
         assert done.returncode == 0, done.stderr

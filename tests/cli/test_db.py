@@ -26,16 +26,21 @@ import typer.main
 from safetensors.numpy import save_file
 
 from benchmarks.kill_the_profiler import ask as ask_questions
+from tensor_graphs.cli import options
 from tensor_graphs.cli.main import app
+from tensor_graphs.compiler.choose import signatures_of
+from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.registry import load_backend
 from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language.part import PartOp
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.profiling.descriptors import read_descriptor
 from tensor_graphs.profiling.judge import VERIFIER, environment_of, graph_record, implementation_of, timed_workload, verify_workload
 from tensor_graphs.records import SourceRecord, TraceRecord, open_database, queries
 from tensor_graphs.records.schema import REVISION
 from tests.cli.command import ROOT, TG, assert_complains, document, environment, tg
+from tests.compiler.part_kernels import FUSED, registered
 
 GRAPH = parse_graph("tg 1\ndim n 1..64\ninput x f32[n, 32]\noutput y = softmax(x)\n")
 SIGNATURE = signature_of(GRAPH.outputs["y"])
@@ -64,6 +69,7 @@ class Said:
 
     returncode: int
     stdout: str
+    stderr: str
 
 
 @pytest.fixture
@@ -76,7 +82,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
             code = command.main(["db", *map(str, arguments)], prog_name="tg", standalone_mode=False)
         except typer.Exit as e:
             code = e.exit_code
-        return Said(code or 0, capsys.readouterr().out)
+        return Said(code or 0, *capsys.readouterr())
 
     return call
 
@@ -133,6 +139,38 @@ def test_best_takes_a_file_an_op_or_the_beginning_of_a_key(ask, answer, db: Path
     assert answer("best", "--db", db) == answer("best", "--all", "--db", db)
     assert answer("best", "softmax", "--tolerance", 1e-9, "--db", db) == []
     assert "nothing measured is within" in ask("best", "softmax", "--tolerance", 1e-9, "--db", db).stdout
+
+
+def test_the_leaderboard_of_a_file_has_its_parts_and_says_what_measures_the_rest(
+    ask, answer, db: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "layer.tg"
+    file.write_text("tg 1\ninput x f32[4, 16]\ninput g f32[16]\ninput w f32[8, 16]\n"
+                    "%0 = rms_norm(x, g)\n%1 = linear(%0, w)\noutput y = softmax(%1)\n")  # fmt: skip
+    with registered(FUSED):
+        (part,) = (s for s in signatures_of(prepare(options.read_graph(str(file))).graph) if isinstance(s.spec.op, PartOp))
+        at = {"workload": timed_workload(part, {}), "implementation": implementation_of(FUSED), "milliseconds": 0.125}
+        with open_database(db) as store:
+            store.ensure_graph(graph_record(part))
+            store.add_traces([trace(timed=False, **at | {"workload": verify_workload(part)}), trace(**at)])
+        (row,) = answer("leaderboard", file, "--db", db)
+        assert (row["implementation_name"], row["graph_key"]) == (FUSED.name, part.key)
+        said = ask("leaderboard", file, "--db", db)
+        assert "nothing" not in said.stdout
+        assert f"tg profile {file} --op softmax\n" in said.stderr                       # not --kernel: the part was timed
+        assert f"--tolerance 1.0e-07; the most accurate that was timed is {FUSED.name}" in ask(
+            "best", file, "--tolerance", 1e-9, "--db", db).stdout  # fmt: skip
+
+
+def test_kernels_that_were_only_compared_are_no_question_of_tolerance(ask, db: Path, tmp_path: Path) -> None:
+    file, fresh = tmp_path / "one.tg", tmp_path / "compared.db"
+    file.write_text("tg 1\ndim n 1..64\ninput x f32[n, 32]\noutput y = softmax(x)\n")
+    with open_database(fresh) as store:
+        store.ensure_graph(graph_record(SIGNATURE))
+        store.add_trace(trace(timed=False))
+    shown = ask("leaderboard", file, "--db", fresh).stdout
+    assert f"no kernel for {file} was timed" in shown and f"fix: tg profile {file} --op softmax" in shown
+    assert "tolerance" not in shown and "tg profile FILE.tg" in ask("best", "softmax", "--db", fresh).stdout
 
 
 def test_best_compares_the_backends_of_one_machine_and_no_two_machines(ask, answer, db: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,10 +59,11 @@ def best(
 
     store = options.database(db, create=False)
     if what is None:
-        rows = list(queries.best_per_machine(store, tolerance))
-    else:
-        rows = [r for key in _graphs(store, what) for r in queries.best_per_machine(store, tolerance, graph_key=key)]
-    _show_ranking(store, rows, tolerance, json)
+        _show_ranking(store, list(queries.best_per_machine(store, tolerance)), tolerance, json)
+        return
+    meant = _meant(store, what, tolerance, imports)
+    rows = [r for key in meant.keys for r in queries.best_per_machine(store, tolerance, graph_key=key)]
+    _show_ranking(store, rows, tolerance, json, meant)
 
 
 def leaderboard(
@@ -76,11 +77,14 @@ def leaderboard(
     from tensor_graphs.records import queries
 
     store = options.database(db, create=False)
-    rows = [r for key in _graphs(store, what) for r in queries.leaderboard(store, key, tolerance=tolerance)]
-    _show_ranking(store, rows, tolerance, json)
+    meant = _meant(store, what, tolerance, imports)
+    rows = [r for key in meant.keys for r in queries.leaderboard(store, key, tolerance=tolerance)]
+    _show_ranking(store, rows, tolerance, json, meant)
 
 
-def _show_ranking(store: Database, rows: Sequence[Evidence], tolerance: float, json: bool) -> None:
+def _show_ranking(
+    store: Database, rows: Sequence[Evidence], tolerance: float, json: bool, meant: _Meant | None = None
+) -> None:
     from tensor_graphs.records import queries
 
     places = dict(queries.environments(store))
@@ -97,7 +101,55 @@ def _show_ranking(store: Database, rows: Sequence[Evidence], tolerance: float, j
             f"{r.implementation_name:20s} {_place(r, places[r.environment_key], shapes.of(r))}"
         )
     if not rows:
-        print(f"nothing measured is within the tolerance {tolerance:g}")
+        print(_why_nothing(store, tolerance, meant))
+    elif meant is not None and (command := meant.measured_by(_timed(store, meant.keys))):
+        options.note(f"some ops of {meant.what} were never timed\n  fix: {command}")
+
+
+def _why_nothing(store: Database, tolerance: float, meant: _Meant | None) -> str:
+    """What is there, where no row is within the tolerance: times with larger errors, or no times."""
+    from tensor_graphs.records import queries
+
+    keys = [key for key, _ in queries.graphs_like(store)] if meant is None else meant.keys
+    timed = [r for key in keys for r in queries.leaderboard(store, key) if r.worst_relative_error is not None]
+    if timed:
+        nearest = min(timed, key=lambda r: r.worst_relative_error or 0.0)
+        error = nearest.worst_relative_error or 0.0
+        return (f"nothing measured is within the tolerance {tolerance:g}\n"
+                f"  fix: --tolerance {_above(error)}; the most accurate that was timed is {nearest.implementation_name}, "
+                f"error {error:.1e}")  # fmt: skip
+    command = "" if meant is None else meant.measured_by(set())
+    return (f"no kernel for {'any graph here' if meant is None else meant.what} was timed: those that are known were only compared "
+            f"with the oracle, or failed\n  fix: {command or 'tg profile FILE.tg'} (tg db failures lists what failed)")
+
+
+def _timed(store: Database, keys: Sequence[str]) -> set[str]:
+    """Those of the keys with a row, however large its error is."""
+    from tensor_graphs.records import queries
+
+    return {key for key in keys if queries.leaderboard(store, key)}
+
+
+def _above(error: float) -> str:
+    """A short number that is not less."""
+    short = f"{error:.1e}"
+    return short if float(short) >= error else f"{error * 1.1:.1e}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Meant:
+    """The graphs that a person means. keys: those that the database has. unless_timed: a command that measures each op that the
+    file itself says, by the op's key: its options; of ops that some kernel here computes. imports: more options of it."""
+
+    what: str
+    keys: Sequence[str]
+    unless_timed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    imports: Sequence[str] = ()
+
+    def measured_by(self, timed: Collection[str]) -> str:
+        """The command that measures what is not among the timed; "" where there is nothing like that."""
+        wanted = dict.fromkeys(words for key, words in self.unless_timed.items() if key not in timed)
+        return " ".join(["tg profile", self.what, *wanted, *self.imports]) if wanted else ""
 
 
 class _Shapes:
@@ -217,26 +269,49 @@ def _place(r: Evidence, environment: Environment | None = None, shapes: Sequence
     return f"{what} at {axes or 'all sizes'}  [{where}]"
 
 
-def _graphs(store: Database, what: str | None) -> Iterable[str]:
-    """The structural keys that a person means. Raises NotPossible when the database has none of them."""
+def _meant(store: Database, what: str | None, tolerance: float, imports: Sequence[str] | None) -> _Meant:
+    """What the database may know about. Raises NotPossible when it has none of that."""
     from tensor_graphs.records import queries
 
     if what is None:
-        return [key for key, _ in queries.graphs_like(store)]
+        return _Meant("any graph here", [key for key, _ in queries.graphs_like(store)])
     if what.endswith(".tg") or Path(what).is_file():
-        from tensor_graphs.kernels.signature import signature_of
-
-        graph = options.read_graph(what)
-        parts = [signature_of(n).key for n in graph.nodes if n.op.kind in ("atomic", "composite")]
-        keys = dict.fromkeys([graph.structural_key, *parts])
+        keys, unless_timed = _in_file(what, tolerance)
         known = [key for key in keys if queries.graphs_like(store, key)]
+        found = _Meant(what, known, unless_timed, [f"--import {file}" for file in imports or ()])
         missing = f"neither {what} nor any op in it was ever measured\n  fix: tg profile {what}"
     else:
-        known = [key for key, _ in queries.graphs_like(store, what)]
+        found = _Meant(repr(what), [key for key, _ in queries.graphs_like(store, what)])
         missing = f"{store.location} has no graph that is named {what!r} or whose key begins so\n  fix: tg db best lists them"
-    if not known:
+    if not found.keys:
         raise options.NotPossible(missing)
-    return known
+    return found
+
+
+def _in_file(what: str, tolerance: float) -> tuple[list[str], dict[str, str]]:
+    """The keys under which a file's graph is filed: its own, those of its ops and of what is compiled in its place (parts, ops that
+    were recognised, float64 intermediates), down into the definitions. And by key the option of tg profile that measures an op."""
+    from tensor_graphs.compiler.choose import signatures_of
+    from tensor_graphs.compiler.intermediates import forms
+    from tensor_graphs.compiler.prepare import prepare
+    from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, matching
+    from tensor_graphs.kernels.signature import signature_of
+    from tensor_graphs.language.part import PartOp
+
+    written = options.read_graph(what)
+    prepared = prepare(written).graph
+    graphs = (written, prepared, next(forms(prepared, tolerance)).graph)
+    keys = [written.structural_key, *(s.key for g in dict.fromkeys(graphs) for s in signatures_of(g))]
+    table = by_op(all_kernels(DEFAULT_BACKENDS))
+    unless_timed = {}
+    for node in prepared.nodes:
+        if node.op.kind in ("atomic", "composite"):
+            signature = signature_of(node)
+            kernels = matching(signature.spec, table)
+            if kernels:
+                part = isinstance(node.op, PartOp)
+                unless_timed[signature.key] = f"--kernel {kernels[0].name}" if part else f"--op {node.op.name}"
+    return list(dict.fromkeys(keys)), unless_timed
 
 
 def _unknown_kernel(store: Database, kernel: str) -> options.NotPossible:
