@@ -18,11 +18,12 @@ from tensor_graphs.costs.roofline import DeviceRates, guess_seconds
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, left_out, why_missing
 from tensor_graphs.kernels.requirements import unmet
-from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph, require_graph
+from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.path import Paths, Price
@@ -32,6 +33,7 @@ from tensor_graphs.profiling.judge import VERIFIER, environment_of, out_of_reach
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.queries import KnownTime
+from tensor_graphs.rewrites.nowhere import why_nowhere
 
 log = logging.getLogger(__name__)
 
@@ -271,15 +273,29 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
 
 
 def not_offered(graph: Graph, backends: Sequence[str] | None = None, simplify: bool = True) -> list[str]:
-    """For people: the backends that are missing here, and the kernels of ops in a graph whose requirements this device does not
-    meet. None of them is on any path."""
+    """For people: the backends that are missing here, the kernels of ops in a graph whose requirements this device does not meet,
+    and those of graphs that occur nowhere in it. None of them is on any path."""
     here, notes = resolve_backends(backends)
+    if simplify:
+        notes = (*notes, *(f"kernel {k.name} is no candidate: {why}" for k, why in _without_place(graph, here)))
     table = by_op(k for k in all_kernels(here) if unmet(k.requirements) is not None)
     found: dict[str, str] = {}
     if table:
         for s in signatures_of(prepare(graph, simplify).graph):
             found |= {k.name: f"kernel {k.name} is left out: {why}" for k, why in left_out(s.spec, table)}
     return [*notes, *found.values()]
+
+
+def _without_place(graph: Graph, backends: Sequence[str]) -> Iterator[tuple[Kernel, str]]:
+    """The kernels of graphs that occur nowhere in this one, and why, as far as that is known."""
+    kernels = [k for k in all_kernels(backends) if isinstance(k.composite, PartOp)]
+    if not kernels:
+        return
+    formed = prepare(graph).graph
+    specs = [signature_of(n).spec for n in formed.nodes if n.op.kind == "composite"]
+    for k in kernels:
+        if isinstance(k.composite, PartOp) and not any(k.computes(spec) for spec in specs):
+            yield k, f"its graph was found nowhere in this one: {why_nowhere((graph, formed), k.composite)}"
 
 
 def signatures_of(graph: Graph) -> list[Signature]:

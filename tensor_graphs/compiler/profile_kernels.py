@@ -24,6 +24,7 @@ from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.path import Paths
 from tensor_graphs.profiling.calibration import known_rates
 from tensor_graphs.profiling.judge import VERIFIER, Judge, timed_workload
@@ -31,6 +32,7 @@ from tensor_graphs.profiling.profile import Question, answer, question_key, unan
 from tensor_graphs.profiling.queue import settle_queue
 from tensor_graphs.profiling.report import LEFT, NOT_OFFERED, Answered, ProfileReport
 from tensor_graphs.records.database import Database
+from tensor_graphs.rewrites.nowhere import why_nowhere
 
 
 def profile_kernels(graph: Graph, kernels: Sequence[str], ops: Sequence[str], *, budget: float = 60.0,
@@ -49,7 +51,7 @@ def profile_kernels(graph: Graph, kernels: Sequence[str], ops: Sequence[str], *,
     Raises KernelError: no such kernel or op, with the near ones, or one whose op the graph has nowhere.
     """
     started = time.perf_counter()
-    names = list(dict.fromkeys(kernels))
+    names, written = list(dict.fromkeys(kernels)), graph
     graph = prepare(graph).graph
     tolerance = tolerance_for(graph, tolerance)
     graph = next(forms(graph, tolerance)).graph
@@ -59,6 +61,10 @@ def profile_kernels(graph: Graph, kernels: Sequence[str], ops: Sequence[str], *,
     signatures = signatures_of(graph)
     found = {name: [s for s in signatures if s.spec.op.name == k.op or k.computes(s.spec)] for name, k in wanted.items()}
     for name, k in wanted.items():
+        if not found[name] and isinstance(k.composite, PartOp):
+            raise KernelError(f"the graph that {k.name} computes was found nowhere in this one: "
+                              f"{why_nowhere((written, graph), k.composite)}\n"
+                              "  fix: declare the kernel for the graph that is written here, with its dtypes, numbers and sizes")
         if not found[name]:
             raise KernelError(f"{k.name} computes {k.op}, which does not occur in this graph, nor in the definitions of its ops\n"
                               f"  fix: it has {listed({s.spec.op.name for s in signatures}, 20)}")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler.choose import signatures_of
+from tensor_graphs.compiler.choose import not_offered, signatures_of
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching, unregister
@@ -145,3 +145,40 @@ def test_a_c_kernel_may_be_declared_for_a_graph(database: Database) -> None:
         assert verdict.status == "PASSED" and verdict.error is not None and verdict.error < 1e-7
     finally:
         unregister("c.add_relu")
+
+
+def _model(dtype: tg.DType = tg.f32, eps: float = 1e-6, norm: bool = True) -> tg.Graph:
+    x, g, w = tg.input("x", (4, HIDDEN), dtype), tg.parameter("g", (HIDDEN,), dtype), tg.parameter("w", (HIDDEN, HIDDEN), dtype)
+    return tg.graph(tg.linear(tg.rms_norm(x, g, eps=eps) if norm else tg.layer_norm(x, g), w))
+
+
+N, K = tg.dim("n", 1, 4096), tg.dim("k", 1, 65536)
+WHOLE = tg.graph(tg.linear(tg.rms_norm(tg.input("x", (N, K)), tg.input("g", (K,)), eps=1e-6), tg.input("w", (K, K))))
+
+
+@pytest.mark.parametrize(("graph", "says"), [
+    (_model(tg.f16), "linear is f32 in the part, and f16 in the graph"),
+    (_model(eps=1e-5), "eps of rms_norm is 1e-06 in the part, and 1e-05 in the graph"),
+    (_model(norm=False), "where the part has rms_norm, the graph has layer_norm"),
+    (tg.graph(tg.softmax(tg.input("x", (4, HIDDEN)))), "the part's last op is linear, and the graph has none; it has softmax"),
+    (tg.graph(tg.linear(tg.rms_norm(tg.input("x", (2, 4, 8)), tg.input("g", (8,)), eps=1e-6), tg.input("w", (8, 8)))),
+     "operand 0 is f32[n, k] in the part, and f32[2, 4, 8] in the graph: another rank"),
+    (tg.graph(tg.linear(tg.rms_norm(tg.input("x", (5000, 8)), tg.input("g", (8,)), eps=1e-6), tg.input("w", (8, 8)))),
+     "axis 0 of operand 0 is 1..4096 in the part, and 5000 in the graph"),
+    (tg.graph(tg.linear(tg.rms_norm(y := tg.input("x", (8, 8)), tg.input("g", (8,)), eps=1e-6), y)),
+     "operands 0 and 2 are one value in the graph"),
+])  # fmt: skip
+def test_a_part_that_is_found_nowhere_is_told_with_what_differs(graph: tg.Graph, says: str, database: Database) -> None:
+    kernel = replace(FUSED, name="trial.whole", op=(op := part_of(WHOLE)).name, composite=op)
+    with registered(kernel):
+        (note,) = (text for text in not_offered(graph, ("numpy",)) if "trial.whole" in text)
+        assert "found nowhere" in note and says in note
+        with pytest.raises(KernelError, match="found nowhere") as caught:
+            tg.profile(graph, kernels="trial.whole", database=database)
+        assert says in str(caught.value) and "\n  fix: " in str(caught.value)
+        if not says.startswith(("the part", "linear")):
+            assert "linear occurs (test_part_kernels.py:" in note
+
+
+def test_a_part_that_is_found_is_not_told(fused: None) -> None:
+    assert not_offered(two_layers(), ("numpy",)) == []

@@ -1,0 +1,129 @@
+"""nowhere: why a graph has no place of a part, as far as its nodes tell: no node of the part's last op, or an operand, a dtype or
+a number that differs.
+
+    why_nowhere([graph], op)        # "linear occurs; where the part has rms_norm, the graph has layer_norm"
+
+Places are found by proof (parts.py), in whatever words; this compares words, top down, and reports the node that agrees furthest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tensor_graphs.errors import listed
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.atomic import AtomicOp
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.part import PartOp
+from tensor_graphs.rewrites.cuts import Cuts
+from tensor_graphs.rewrites.egraph import VIEWS
+
+
+@dataclass
+class _Compared:
+    """How far a node agrees with a part. agreeing: nodes and operands that do. differs: the first that does not, for people."""
+
+    agreeing: int = 0
+    differs: str = ""
+    operands: dict[Node, Node] = field(default_factory=dict)
+
+
+def why_nowhere(graphs: Iterable[Graph], op: PartOp) -> str:
+    """One line for people: what of the part the graphs do not have. graphs: the same math, as it is written and as compiled."""
+    last, numbers = op.written.outputs[0], {a: i for i, a in enumerate(op.written.arguments)}
+    nodes = list(dict.fromkeys((n, g) for g in graphs for n in g.nodes))
+    likely = [(n, g) for n, g in nodes if n.op.name == last.op.name]
+    if not likely:
+        there = {n.op.name for n, _ in nodes if n.op.kind in ("atomic", "composite")}
+        return f"the part's last op is {last.op.name}, and the graph has none; it has {listed(there, 12)}"
+    best, at = _Compared(-1), likely[0]
+    for node, graph in likely:
+        found = _compare(_Compared(), last, node, numbers)
+        if not found.differs:
+            found.differs = _no_operands(graph, found.operands, numbers)
+        if found.agreeing > best.agreeing:
+            best, at = found, (node, graph)
+    where = f"{last.op.name} occurs ({at[0].location})" if at[0].location else f"{last.op.name} occurs"
+    return f"{where}; {best.differs or 'the math of no such place is proved to be the same'}"
+
+
+def _compare(found: _Compared, wanted: Node, node: Node, numbers: Mapping[Node, int]) -> _Compared:
+    """Compare top down, to the first difference."""
+    if wanted in numbers:
+        found.differs = _operand(found.operands, wanted, node, f"operand {numbers[wanted]}")
+    elif wanted.op.name != node.op.name:
+        found.differs = f"where the part has {_said(wanted)}, the graph has {_said(node)}"
+    elif wanted.type.dtype != node.type.dtype:
+        found.differs = f"{node.op.name} is {wanted.type.dtype} in the part, and {node.type.dtype} in the graph"
+    elif len(wanted.inputs) != len(node.inputs):
+        found.differs = f"{node.op.name} has {len(wanted.inputs)} operands in the part, and {len(node.inputs)} in the graph"
+    elif number := _number(wanted, node):
+        found.differs = number
+    if found.differs:
+        return found
+    found.agreeing += 1
+    orders = [node.inputs]
+    if isinstance(node.op, AtomicOp) and node.op.commutative:
+        orders.append(node.inputs[::-1])
+    tried = []
+    for order in orders:
+        one = _Compared(found.agreeing, "", dict(found.operands))
+        for theirs, ours in zip(wanted.inputs, order, strict=True):
+            _compare(one, theirs, ours, numbers)
+            if one.differs:
+                break
+        tried.append(one)
+    furthest = max(tried, key=lambda each: (not each.differs, each.agreeing))
+    found.agreeing, found.differs, found.operands = furthest.agreeing, furthest.differs, furthest.operands
+    return found
+
+
+def _operand(bound: dict[Node, Node], wanted: Node, node: Node, called: str) -> str:
+    """Take a node as an operand; or why it is none."""
+    w, t = wanted.type, node.type
+    if w.dtype != t.dtype or w.rank != t.rank:
+        return f"{called} is {w} in the part, and {t} in the graph: another {'dtype' if w.dtype != t.dtype else 'rank'}"
+    for axis, (size, limits) in enumerate(zip(t.shape, w.shape, strict=True)):
+        (low, high), (least, most) = d.bounds(size), d.bounds(limits)
+        if low < least or high > most:
+            return f"axis {axis} of {called} is {_range(least, most)} in the part, and {_range(low, high)} in the graph"
+    if bound.setdefault(wanted, node) is not node:
+        return f"{called} is one value in the part, and two values in the graph"
+    return ""
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}..{high}"
+
+
+def _number(wanted: Node, node: Node) -> str:
+    """The attribute or constant in which two nodes of one op differ. The sizes of views say what the operands say."""
+    if node.op.name in VIEWS:
+        return ""
+    for name, value in wanted.attrs.items():
+        other = node.attrs.get(name)
+        if isinstance(value, (int, float, str)) and isinstance(other, (int, float, str)) and value != other:
+            return f"{name} of {node.op.name} is {value} in the part, and {other} in the graph"
+    return ""
+
+
+def _no_operands(graph: Graph, bound: Mapping[Node, Node], numbers: Mapping[Node, int]) -> str:
+    """Why values that go with the part's words are no operands of a place."""
+    fed, seen = Cuts(graph).fed, dict[Node, int]()
+    for argument, node in sorted(bound.items(), key=lambda each: numbers[each[0]]):
+        if node not in fed:
+            return f"operand {numbers[argument]} would be {_said(node)}, which depends on no input and no parameter"
+        if node in seen:
+            return f"operands {seen[node]} and {numbers[argument]} are one value in the graph: say that as a graph of its own"
+        seen[node] = numbers[argument]
+    return ""
+
+
+def _said(node: Node) -> str:
+    """A node in a sentence."""
+    if node.op in leaves.NAMED_LEAVES:
+        return f"the {node.op.name} {node.attrs['name']} {node.type}"
+    return f"{node.op.name} {node.type}" if node.op.kind == "leaf" else node.op.name
