@@ -70,6 +70,18 @@ def common(
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("tensor_graphs").setLevel(level)
+    if not verbose and sys.stderr.isatty():  # the first command compiles the C kernels, for half a minute
+        compiling = logging.getLogger("tensor_graphs.devices.toolchain")
+        compiling.setLevel(logging.INFO)
+        compiling.addFilter(_on_a_clear_line)
+
+
+def _on_a_clear_line(record: logging.LogRecord) -> bool:
+    """Write what the compiler does as progress is, over a spinner that turns there; the rest goes on to the log."""
+    if record.levelno > logging.INFO:
+        return True
+    print(f"\r\x1b[2K{record.getMessage()}", file=sys.stderr, flush=True)
+    return False
 
 
 for _verb in VERBS:

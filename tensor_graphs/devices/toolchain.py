@@ -316,6 +316,7 @@ def build_library(
         check_private(library)
         return library
     begun = time.perf_counter()
+    log.info("compiling %s: %d C file%s, once for this machine", name, len(ordered), "" if len(ordered) == 1 else "s")
     flags = compile_flags(portable=portable)
     with _work_folder(folder) as work:
         objects = [work / f"{i}-{each.name}.o" for i, each in enumerate(ordered)]

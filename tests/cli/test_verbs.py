@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tensor_graphs.cli.main import VERBS
+from tensor_graphs.cli.main import VERBS, common
+from tensor_graphs.devices.toolchain import build_library
 from tensor_graphs.frontends.huggingface import load_model
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.meaning.interpreter import interpret
@@ -37,6 +40,23 @@ def test_the_version_and_the_verbs() -> None:
     shown = tg("--help").stdout
     for verb in VERBS:
         assert re.search(rf"^│ {verb.replace('_', '-')} ", shown, re.MULTILINE), verb
+
+
+def test_on_a_terminal_the_command_says_that_it_compiles_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logging.getLogger("tensor_graphs.devices.toolchain")
+    monkeypatch.setattr(log, "filters", [])
+    monkeypatch.setattr(log, "level", log.level)
+    monkeypatch.setattr(logging.getLogger("tensor_graphs"), "level", logging.NOTSET)
+    (tmp_path / "one.c").write_text("int one(void) { return 1; }\n")
+    for terminal in (False, True, True):                           # off a terminal, at the first command, at the next
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        common(verbose=0)
+        build_library([tmp_path / "one.c"], name=f"one_{terminal}", cache=tmp_path / "cache")
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("compiling one_True: 1 C file, once for this machine\n") == 1
+    assert "one_False" not in said.err
 
 
 def test_run_generates_the_tokens_of_the_oracle_and_says_what_it_took(gemma: Path) -> None:
