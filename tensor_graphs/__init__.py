@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from tensor_graphs import blas_threads as _blas_threads  # noqa: F401 - before numpy is imported
 from tensor_graphs import interrupted as _interrupted  # noqa: F401 - first: Ctrl-C while the command imports the rest
 from tensor_graphs.errors import TensorGraphsError as TensorGraphsError
+from tensor_graphs.errors import no_attribute as _no_attribute
 from tensor_graphs.language.atomic import bitcast as bitcast
 from tensor_graphs.language.atomic import cast as cast
 from tensor_graphs.language.atomic import exp2 as exp2
@@ -225,7 +226,9 @@ __all__ = sorted(  # noqa: PLE0605 - what is imported above, and no second list 
 
 def __getattr__(name: str) -> Any:
     if name not in LAZY:
-        raise AttributeError(f"module 'tensor_graphs' has no attribute {name!r}")
+        from tensor_graphs.language.names_elsewhere import function_meant
+
+        raise _no_attribute("module 'tensor_graphs'", name, __all__, function_meant(name), "tg.")
     module, there = LAZY[name]
     found = getattr(importlib.import_module(module), there)
     globals()[name] = found

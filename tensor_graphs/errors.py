@@ -11,6 +11,21 @@ class TensorGraphsError(Exception):
     """A mistake in what was asked for, not in this package. The message names what, where and the fix."""
 
 
+class NoAttributeError(TensorGraphsError, AttributeError):
+    """A name that a module or an object does not have; the fix names what is probably meant."""
+
+
+def no_attribute(owner: str, name: str, known: Iterable[str], meant: str = "", prefix: str = "") -> AttributeError:
+    """The error for a name that is not there. meant: what to write instead, where that is known; else names spelt alike, each after
+    the prefix. Python's own protocols (names that begin with _) are answered as Python does."""
+    said = f"{owner} has no attribute {name!r}"
+    if name.startswith("_"):
+        return AttributeError(said)
+    near = difflib.get_close_matches(name, sorted(n for n in known if not n.startswith("_")), n=3, cutoff=0.7)
+    fix = meant or (f"did you mean {' or '.join(prefix + n for n in near)}?" if near else "")
+    return NoAttributeError(f"{said}\n  fix: {fix}" if fix else said)
+
+
 class FileError(TensorGraphsError):
     """A file, a folder or what is in it that cannot be read as what it should be.
 

@@ -48,8 +48,8 @@ def test_a_lazy_name_loads_its_room_and_is_kept(name):
 
 def test_a_name_that_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError) as caught:
-        _ = tg.softmaxx
-    assert str(caught.value) == "module 'tensor_graphs' has no attribute 'softmaxx'"
+        _ = tg.nonsense
+    assert str(caught.value) == "module 'tensor_graphs' has no attribute 'nonsense'"
 
 
 def test_no_name_of_the_page_is_the_name_of_a_room():

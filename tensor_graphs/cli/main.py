@@ -13,7 +13,7 @@ import io
 import logging
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -119,10 +119,18 @@ def main() -> None:
         if not hasattr(e, "show") or not hasattr(e, "exit_code"):  # else wrong usage, as the parser of options sees it
             raise
         e.show()
+        _say_what_is_missing(e)
         _leave(e.exit_code)
     if code == interrupted.CODE and not options.told:  # typer turns Ctrl-C into this code
         _fail("stopped", code)
     _leave(code if isinstance(code, int) else 0)
+
+
+def _say_what_is_missing(error: Any) -> None:
+    """The fix behind what the parser of options says of an argument that is not given: what it is."""
+    param = getattr(error, "param", None)
+    if type(error).__name__ == "MissingParameter" and param is not None and getattr(param, "help", None):
+        print(f"  fix: {error.ctx.command_path} {(param.metavar or param.name).upper()}: {param.help}", file=sys.stderr)
 
 
 def _free() -> str:

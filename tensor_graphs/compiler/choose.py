@@ -20,6 +20,7 @@ from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op,
 from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph, require_graph
@@ -249,6 +250,7 @@ def roundoff(dtype: DType) -> float:
     return dtype.epsilon / 2 if dtype.is_float else 0.0
 
 
+@worded
 def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance: float | None = None,
                database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None) -> Iterator[GraphPath]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensor_graphs import blas_threads
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, roundoff, tolerance_for
@@ -23,9 +24,10 @@ from tensor_graphs.compiler.reach import check_reach
 from tensor_graphs.compiler.room import check_room
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import all_kernels, by_op, left_out, matching
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, left_out, matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph, require_graph
@@ -87,7 +89,7 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     tolerance = tolerance_for(graph, tolerance)
     here, notes = resolve_backends(backends)
     if not here:
-        raise NoPathError("no backend is available\n  " + "\n  ".join(notes))
+        raise NoPathError("\n  ".join(["no backend is available", *notes, f"fix: backends={DEFAULT_BACKENDS}, or leave it out"]))
     store = as_database(database)
     prepared = prepare(graph, simplify and (path is None or path.graph_key not in _keys(graph)))
     graph = prepared.graph
@@ -456,3 +458,7 @@ def _rounded_up(x: float) -> str:
     """Two digits, never less than x: what is advised must be enough."""
     text = f"{x:.1e}"
     return text if float(text) >= x else f"{x * 1.05:.1e}"
+
+
+if not TYPE_CHECKING:                                                # a checker of types reads the signature as it stands there
+    compile_graph = worded(compile_graph, "compile")

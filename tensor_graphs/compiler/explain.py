@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tensor_graphs.compiler.compile import Choice
+from tensor_graphs.language.calls import worded
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import require_graph
 from tensor_graphs.paths.path import EXPAND
@@ -72,6 +73,7 @@ def age(seconds: float) -> str:
     return "just now" if seconds < 60 else "1 minute"
 
 
+@worded
 def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, at: Mapping[str, int] | None = None) -> str:
     """One screen of text: per variant the dearest choices, what each rests on, and what else was there.
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from tensor_graphs.frontends.errors import ConversationError, FrontendError, SamplingError
 from tensor_graphs.frontends.sampling import Sampler, Sampling
+from tensor_graphs.language.calls import worded
 from tensor_graphs.language.dims import bounds
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.session import Session, Transcript
@@ -68,6 +69,7 @@ def cache_length(compiled: CompiledGraph) -> int:
     return bounds(compiled.graph.dims["p"])[1] + 1
 
 
+@worded
 def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int, *,
            sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
            result: Generation | None = None) -> Iterator[int]:
@@ -153,6 +155,7 @@ def checked_token(outputs: Mapping[str, np.ndarray]) -> int:
     return token
 
 
+@worded
 def generate(compiled: CompiledGraph, prompt: Sequence[int], tokens: int, *, session: Session | None = None,
              sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
              on_token: Callable[[int], None] | None = None) -> Generation:

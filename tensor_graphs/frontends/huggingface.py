@@ -38,6 +38,7 @@ from tensor_graphs.frontends.huggingface_folder import (
     read_sentence,
 )
 from tensor_graphs.frontends.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
+from tensor_graphs.language.calls import worded
 from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.models.transformer import Facts, Names, decoder_graph, encoder_graph
@@ -112,6 +113,7 @@ class LoadedModel:
         return load_tokenizer(self.folder)
 
 
+@worded
 def load_model(source: str | os.PathLike[str], *, dtype: str | DType = "float32", max_positions: int | None = None,
                random_seed: int | None = None) -> LoadedModel:
     """The graph and the weights of a model folder, or of a built-in shape with random weights.

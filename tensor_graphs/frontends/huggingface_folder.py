@@ -228,7 +228,10 @@ FOREIGN = {
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raise FolderError for a path whose ending is that of a model file of a kind that is not read."""
+    """Raise FolderError for a path whose ending is that of weights alone, or of a model file of a kind that is not read."""
+    if path.suffix.lower() == ".safetensors" and path.is_file():
+        raise FolderError("these are weights, and a model is the folder that they lie in, with its config.json", file=path,
+                          fix=f"name its folder: {path.parent}")
     kind = FOREIGN.get(path.suffix.lower())
     if kind is not None and path.exists() and not path.is_dir():
         raise FolderError(

@@ -18,12 +18,16 @@ from tensor_graphs.regular_file import read_text
 log = logging.getLogger(__name__)
 
 
+AGAIN = "take the file again from where the model was published; it may have been cut off on its way"
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises FolderError (missing, unreadable) and ConfigError (line and column of bad
     JSON)."""
     value = parse_json(path)
     if not isinstance(value, dict):
-        raise ConfigError(f"the file holds a JSON {type(value).__name__}, and an object is needed", file=path)
+        raise ConfigError(f"the file holds a JSON {type(value).__name__}, and an object is needed", file=path,
+                          fix=AGAIN)
     return value
 
 
@@ -203,14 +207,14 @@ def parse_json(path: Path) -> Any:
         raise FolderError(f"cannot read {path.name}: {error.strerror}", file=path) from error
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"invalid JSON at line {error.lineno}, column {error.colno}: {error.msg}", file=path
+            f"invalid JSON at line {error.lineno}, column {error.colno}: {error.msg}", file=path, fix=AGAIN
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the file is not UTF-8 text (byte {error.start})", file=path) from error
+        raise ConfigError(f"the file is not UTF-8 text (byte {error.start})", file=path, fix=AGAIN) from error
     except RecursionError as error:
-        raise ConfigError("the JSON is nested too deeply", file=path) from error
+        raise ConfigError("the JSON is nested too deeply", file=path, fix=AGAIN) from error
     except ValueError as error:                                     # a number of thousands of digits
-        raise ConfigError(f"the JSON cannot be read: {str(error).partition(';')[0]}", file=path) from error
+        raise ConfigError(f"the JSON cannot be read: {str(error).partition(';')[0]}", file=path, fix=AGAIN) from error
 
 
 _WEIGHT_DTYPES: dict[str, DType] = {"float32": f32, "bfloat16": bf16, "float16": f16}

@@ -115,7 +115,9 @@ def backend_module(name: str) -> Any:
     try:
         path = BACKENDS[name]
     except KeyError:
-        raise KernelError(f"no backend is named {name!r}; known: {', '.join(sorted(BACKENDS))}") from None
+        near = close_to(str(name), BACKENDS)
+        fix = f"did you mean {near[0]}?" if near else f"one of those, as backends={DEFAULT_BACKENDS}"
+        raise KernelError(f"no backend is named {name!r}; known: {', '.join(sorted(BACKENDS))}\n  fix: {fix}") from None
     module = importlib.import_module(path)
     if name not in OURS:
         _check_protocol(name, module)

@@ -15,7 +15,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ELSEWHERE = {"dim": "axis", "dims": "axis", "axes": "axis", "keepdim": "keepdims", "keep_dims": "keepdims", "epsilon": "eps",
-             "size": "shape", "other": "y", "input": "x"}
+             "size": "shape", "other": "y", "input": "x", "tol": "tolerance", "rtol": "tolerance", "atol": "tolerance",
+             "error": "tolerance", "backend": "backends", "device": "backends", "weights": "parameters", "params": "parameters",
+             "db": "database", "sizes": "dims", "state": "session", "states": "session", "seconds": "budget", "time": "budget"}
 """the name of an argument in other libraries -> its name here"""
 
 
@@ -39,8 +41,9 @@ def misfit(name: str, signature: inspect.Signature, keywords: Iterable[str], err
     return CallError(f"{name}{plain}: {error}", fix=f"call it like {name}{plain}")
 
 
-def worded(function: Callable[P, R]) -> Callable[P, R]:
-    """The function; a call that does not bind raises `CallError`. What the function itself raises is left alone."""
+def worded(function: Callable[P, R], name: str = "") -> Callable[P, R]:
+    """The function; a call that does not bind raises `CallError`. What the function itself raises is left alone. name: under which
+    people know it, where that is another one."""
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
@@ -50,7 +53,7 @@ def worded(function: Callable[P, R]) -> Callable[P, R]:
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise misfit(function.__name__, signature, kwargs, error) from None
+                raise misfit(name or function.__name__, signature, kwargs, error) from None
             raise
 
     return call

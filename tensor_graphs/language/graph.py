@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tensor_graphs.errors import no_attribute
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
@@ -26,6 +27,13 @@ class Graph:
 
     outputs: Mapping[str, Node]
     updates: Mapping[str, Node]                # state name -> its value after the step
+
+    if not TYPE_CHECKING:                                            # a checker of types knows what is there
+        def __getattr__(self, name: str) -> Any:
+            """Only names that are not there come here."""
+            meant = {"compile": "tg.compile(graph)", "bind": "tg.bind(tg.compile(graph), parameters)",
+                     "run": "tg.bind(tg.compile(graph), parameters).run(inputs)"}
+            raise no_attribute("a graph", name, dir(type(self)), meant.get(name, ""), "graph.")
 
     @cached_property
     def roots(self) -> tuple[Node, ...]:

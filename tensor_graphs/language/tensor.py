@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from tensor_graphs.errors import no_attribute
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.axis import Axes, one_axis, several_axes
 from tensor_graphs.language.calls import worded
@@ -23,6 +24,17 @@ if TYPE_CHECKING:
     from tensor_graphs.language.node import Node
 
 Operand = Any  # a Node, or a Python / numpy scalar, or an expression of dims
+
+
+_VALUES_OF = ("compile the graph and run it: tg.bind(tg.compile(tg.graph(x))).run(inputs); "
+              "tg.interpret(tg.graph(x), inputs) for the oracle's")
+
+_REFLECTED = {"add": "__radd__", "subtract": "__rsub__", "multiply": "__rmul__", "divide": "__rtruediv__",
+              "true_divide": "__rtruediv__", "floor_divide": "__rfloordiv__", "remainder": "__rmod__", "power": "__rpow__",
+              "bitwise_and": "__rand__", "bitwise_or": "__ror__", "bitwise_xor": "__rxor__", "less": "__gt__",
+              "less_equal": "__ge__", "greater": "__lt__", "greater_equal": "__le__", "equal": "__eq__", "not_equal": "__ne__"}
+_COMPARISONS = ("__gt__", "__ge__", "__lt__", "__le__", "__eq__", "__ne__")
+"""what numpy calls an operator -> the method of its right operand"""
 
 
 def broadcast_shape(op: str, *nodes: Node) -> tuple[Dim, ...]:
@@ -196,10 +208,47 @@ class TensorOperators:
         raise NoValueError(f"{self._self().type} is not iterable", fix="index it, x[i]")
 
     def __array__(self, *a: Any, **k: Any) -> Any:
-        raise NoValueError(f"{self._self().type} holds no values yet", fix="compile the graph and run it: "
-                           "tg.bind(tg.compile(tg.graph(x))).run(inputs); tg.interpret(tg.graph(x), inputs) for the oracle's")
+        raise NoValueError(f"{self._self().type} holds no values yet", fix=_VALUES_OF)
 
-    __array_ufunc__ = None  # numpy scalars on the left then defer to our reflected operators
+    def __float__(self) -> float:
+        raise self._no_value("float")
+
+    def __int__(self) -> int:
+        raise self._no_value("int")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **k: Any) -> Any:
+        """An array or a number of numpy on the left of an operator: our reflected operator. All else of numpy is refused."""
+        name = ufunc.__name__
+        if method == "__call__" and name in _REFLECTED and len(inputs) == 2 and inputs[1] is self:
+            left = inputs[0]
+            if _REFLECTED[name] in _COMPARISONS and isinstance(left, np.ndarray) and left.ndim == 0:
+                left = left[()]                                     # numpy hands its numbers over as arrays there
+            return getattr(self, _REFLECTED[name])(left)
+        raise self._no_value(f"np.{name}", name)
+
+    def _no_value(self, asked: str, function: str = "") -> NoValueError:
+        """The error for a function that wants values. function: its name, where the same may be here as an op."""
+        from tensor_graphs.language import atomic, composites
+        from tensor_graphs.language.names_elsewhere import FUNCTIONS
+
+        named = (function, *FUNCTIONS.get(function, ()))
+        ours = next((n for n in named if n and (hasattr(composites, n) or n in atomic.ATOMIC)), "")
+        return NoValueError(f"{asked} of {self._self().type}: the graph is being written, and nothing is computed yet",
+                            fix=f"tg.{ours} says the same of tensors" if ours else _VALUES_OF)
+
+    if not TYPE_CHECKING:                                            # a checker of types knows what is there
+        def __getattr__(self, name: str) -> Any:
+            """Only names that are not there come here."""
+            from tensor_graphs.language import composites
+            from tensor_graphs.language.names_elsewhere import METHODS, VALUES, function_meant
+
+            if name in VALUES:
+                meant = "nothing is computed yet; " + _VALUES_OF
+            elif name.startswith("_"):
+                meant = ""
+            else:
+                meant = METHODS.get(name) or (f"tg.{name}(x, …)" if hasattr(composites, name) else function_meant(name))
+            raise no_attribute("a tensor of a graph", name, dir(type(self)), meant, "x.")
 
     # ---- methods ----
 
@@ -292,7 +341,8 @@ def index_tensor(x: Node, index: Any) -> Node:
     if sum(1 for i in items if i is Ellipsis) > 1:
         raise AttributeValueError("an index may hold only one Ellipsis (…)")
     if named > x.rank:
-        raise AttributeValueError(f"{x.type} indexed with {named} indices, it has {x.rank} axes")
+        raise AttributeValueError(f"{x.type} indexed with {named} indices, it has {x.rank} axes",
+                                  fix=f"at most {x.rank}; None adds an axis of size 1")
     if not any(i is Ellipsis for i in items):
         items.append(Ellipsis)
     at = next(k for k, i in enumerate(items) if i is Ellipsis)
@@ -331,7 +381,8 @@ def index_tensor(x: Node, index: Any) -> Node:
             if isinstance(where, int) and where < 0:
                 where = size + where
             if d.dim_ge(where, 0) is False or d.dim_ge(size, where + 1) is False:
-                raise AttributeValueError(f"index {i} of axis {axis}, which has size {d.format_dim(size)}, in {x.type}")
+                raise AttributeValueError(f"index {i} of axis {axis}, which has size {d.format_dim(size)}, in {x.type}",
+                                          fix=f"an index from {d.format_dim(0 - size)} to {d.format_dim(size - 1)}")
             bounds.append((where, where + 1, 1))
             drop.add(axis)
         elif isinstance(i, Node):
@@ -342,7 +393,8 @@ def index_tensor(x: Node, index: Any) -> Node:
             array = np.asarray(i)
             if isinstance(size, int):
                 if array.size and (array.min() < -size or array.max() >= size):
-                    raise AttributeValueError(f"index {array.tolist()} of axis {axis}, which has size {size}")
+                    raise AttributeValueError(f"index {array.tolist()} of axis {axis}, which has size {size}",
+                                              fix=f"indices from {-size} to {size - 1}")
                 array = np.where(array < 0, array + size, array)
             bounds.append((0, size, 1))
             gathers.append((axis, constant(array)))

@@ -28,6 +28,7 @@ from typing import Any, Literal
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, replace_dims, require_graph
@@ -119,6 +120,7 @@ class Verdict:
                 if self.difference == float("inf") else self.difference, "mode": "bits" if self.bits else "math"}
 
 
+@worded
 def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
     """Whether a and b compute the same outputs (and new states) for all inputs; see the module's docstring.
 

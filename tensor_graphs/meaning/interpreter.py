@@ -25,6 +25,7 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
+from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp, Definition, resolve_attributes
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
@@ -48,6 +49,7 @@ class Result:
     updates: dict[str, Array]
 
 
+@worded
 def interpret(graph: Graph, inputs: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None,
               states: Mapping[str, Any] | None = None, dims: Mapping[str, int] | None = None, mode: Mode = "real",
               use_direct: bool = True, jitter: int = 1) -> Result:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tensor_graphs.errors import no_attribute
 from tensor_graphs.kernels.kernel import Kernel, NativeCall
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
@@ -106,6 +107,10 @@ class Variant:
         return sum(s for s, m in paid if m) / total if total else 1.0
 
 
+RUN = frozenset({"run", "prepared", "session", "trace", "tap", "time", "first_nan"})
+"""methods of a plan with parameters (runtime/compiled_graph.py), which people look for on a plan without them"""
+
+
 @dataclass(frozen=True, repr=False)
 class Plan:
     """Everything that was decided before the first kernel runs.
@@ -150,6 +155,13 @@ class Plan:
     def __reduce__(self) -> tuple[Any, ...]:
         stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "variants"}
         return restored, (stored, [(v.low, v.high, v.path, v.evidence, dict(v.at)) for v in self.variants])
+
+    if not TYPE_CHECKING:                                            # a checker of types knows what is there
+        def __getattr__(self, name: str) -> Any:
+            """Only names that are not there come here: most often those of what `bind` makes."""
+            bound = "tg.bind(plan, parameters)"
+            meant = {"bind": bound} | dict.fromkeys(RUN, f"{bound}.{name}(…): a plan is run once its parameters are given")
+            raise no_attribute("a plan", name, dir(type(self)), meant.get(name, ""), "plan.")
 
     def variant(self, binding: Mapping[str, int]) -> Variant:
         if self.table_dim is not None:

@@ -27,12 +27,14 @@ def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.nd
     elif isinstance(value, (int, float, bool, list, tuple)):
         array = _from_list(name, value, t, what)
     else:
-        raise RunError(f"{what} {name!r} is a {type(value).__name__}; numpy arrays, DLPack tensors and lists are accepted")
+        raise RunError(f"{what} {name!r} is a {type(value).__name__}; numpy arrays, DLPack tensors and lists are accepted\n"
+                       f"  fix: np.asarray(…, {t.dtype.numpy.name!r})")
     if array.dtype != t.dtype.numpy:
         known = array.dtype.name if array.dtype.isnative else f"big-endian {array.dtype.name}"
         raise RunError(f"{what} {name!r} is {t}, the array holds {known}\n  fix: array.astype({t.dtype.numpy.name!r})")
     if array.ndim != t.rank:
-        raise RunError(f"{what} {name!r} is {t}, the array has shape {array.shape}: {array.ndim} axes instead of {t.rank}")
+        raise RunError(f"{what} {name!r} is {t}, the array has shape {array.shape}: {array.ndim} axes instead of {t.rank}\n"
+                       "  fix: array.reshape(…) to those axes; array[None] puts one of size 1 in front")
     if array.flags.c_contiguous and array.flags.aligned:               # kernels may rely on whole elements, and on nothing more
         return array
     return np.array(array, order="C")

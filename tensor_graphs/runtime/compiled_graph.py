@@ -1,24 +1,26 @@
 """compiled_graph: what a user holds after compile and bind: run it, time its parts, look inside.
 
-    compiled = tg.compile(graph).bind(weights)
+    compiled = tg.bind(tg.compile(graph), weights)
     out = compiled.run({"ids": ids})["logits"]
 """
 
 from __future__ import annotations
 
+import inspect
 import statistics
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from tensor_graphs.devices.free_memory import LARGE, require_memory
-from tensor_graphs.errors import close_to
+from tensor_graphs.errors import close_to, listed
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.calls import CallError, misfit, worded
 from tensor_graphs.language.conditions import conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
@@ -87,12 +89,13 @@ class CompiledGraph:
         for name, node in self.graph.parameters.items():
             if name not in parameters:
                 near = close_to(name, [n for n in parameters if n not in self.graph.parameters])
-                raise RunError(f"parameter {name!r} ({node.type}) is not given"
-                               + (f"\n  fix: {near[0]!r} is given, and the graph has no such parameter" if near else ""))
+                raise RunError(f"parameter {name!r} ({node.type}) is not given\n  fix: "
+                               + (f"{near[0]!r} is given, and the graph has no such parameter" if near else
+                                  f"tg.bind(plan, {{{name!r}: …}}), with all of: {listed(self.graph.parameters)}"))
             self.parameters[name] = self._checked(name, parameters[name])
         extra = sorted(set(parameters) - set(self.parameters)) if not _is_lazy(parameters) else []
         if extra:
-            raise RunError(f"the graph has no parameter named {', '.join(extra[:4])}")
+            raise self._no_parameter(extra)
         self.executors = [Executor(v, self.dims) for v in plan.variants]
         shared: dict[Hashable, np.ndarray] = {}          # variants read the same parameters: what is made of them is made once
         for e in self.executors:
@@ -125,8 +128,15 @@ class CompiledGraph:
         t = self.graph.parameters[name].type
         array = as_array(name, value, t, "parameter")
         if array.shape != t.shape:
-            raise RunError(f"parameter {name!r} is {t}, the array has shape {array.shape}")
+            raise RunError(f"parameter {name!r} is {t}, the array has shape {array.shape}"
+                           + ("\n  fix: array.T" if array.shape[::-1] == t.shape else
+                              f"\n  fix: an array of shape {t.shape}, or tg.parameter({name!r}, {array.shape}, …)"))
         return array
+
+    def _no_parameter(self, names: Sequence[str]) -> RunError:
+        near = close_to(names[0], self.graph.parameters)
+        fix = f"did you mean {near[0]}?" if near else f"its parameters are {listed(self.graph.parameters) or 'none'}"
+        return RunError(f"the graph has no parameter named {listed(names)}\n  fix: {fix}")
 
     # ---- running ----
 
@@ -135,13 +145,17 @@ class CompiledGraph:
         return Session(self.graph)
 
     def run(self, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None,
-            session: Session | None = None, out: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+            session: Session | None = None, out: Mapping[str, np.ndarray] | None = None,
+            **unknown: Any) -> dict[str, np.ndarray]:
         """Compute the outputs, and move the session's states on.
 
         inputs: an array per graph input. dims: sizes that follow from no input. out: arrays that receive outputs (right type,
         C-contiguous, DLPack tensors on the CPU too); the others are new arrays, or (plan.reuse_outputs) the ones of the last run
-        at these sizes. An input that shares memory with an output or a state is copied first. Raises RunError before anything runs.
+        at these sizes. An input that shares memory with an output or a state is copied first. Raises RunError before anything runs,
+        and CallError for an unknown argument.
         """
+        if unknown:
+            raise self._no_argument("run", unknown)
         if session is None and out is None and not dims and type(inputs) is dict:
             found = self._again(inputs)
             if found is not None:
@@ -149,14 +163,26 @@ class CompiledGraph:
         return self._run({} if inputs is None else inputs, dims or {}, session, out)
 
     def prepared(self, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None,
-                 session: Session | None = None, out: Mapping[str, np.ndarray] | None = None) -> Prepared:
+                 session: Session | None = None, out: Mapping[str, np.ndarray] | None = None, **unknown: Any) -> Prepared:
         """A run on these very arrays, to be repeated: `prepared.run()` reads what the inputs hold by then, and writes the outputs.
 
         The arguments are those of `run`. Inputs must lie in memory as a run reads them (right dtype, C-contiguous), and apart from
         outputs and states; nothing is copied. Outputs that `out` does not give are new arrays, the same ones at every run.
-        Raises RunError.
+        Raises RunError, and CallError for an unknown argument.
         """
+        if unknown:
+            raise self._no_argument("prepared", unknown)
         return Prepared(self, {} if inputs is None else inputs, dims or {}, session, out)
+
+    def _no_argument(self, name: str, unknown: Mapping[str, Any]) -> CallError:
+        """The error for keywords that `run` or `prepared` does not have: the names of inputs, most often."""
+        inputs = [word for word in unknown if word in self._input_types]
+        if inputs:
+            given = ", ".join(f"{n!r}: …" for n in self._input_types)
+            return CallError(f"{name}({inputs[0]}=…): inputs are one argument, by name", fix=f"{name}({{{given}}})")
+        signature = inspect.signature(getattr(type(self), name))
+        known = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        return misfit(name, signature.replace(parameters=known), unknown, TypeError())
 
     def _again(self, inputs: dict[str, Any]) -> dict[str, np.ndarray] | None:
         """The run of a graph in one native call, at sizes that a run has checked before; None where that is not the case."""
@@ -300,9 +326,10 @@ class CompiledGraph:
         missing = [n for n in types if n not in inputs]
         extra = [n for n in inputs if n not in types]
         if missing or extra:
+            named = ", ".join(f"{n!r}: …" for n in types)
             raise RunError(f"the graph takes the inputs {', '.join(f'{n}: {t}' for n, t in types.items()) or 'none'}"
                            + (f"; missing: {', '.join(missing)}" if missing else "")
-                           + (f"; unknown: {', '.join(extra)}" if extra else ""))
+                           + (f"; unknown: {', '.join(map(str, extra))}" if extra else "") + f"\n  fix: run({{{named}}})")
         return {n: as_array(n, inputs[n], t) for n, t in types.items()}
 
     def _outputs(self, sizes: tuple[int, ...], binding: Mapping[str, int],
@@ -353,7 +380,7 @@ class CompiledGraph:
     def rebind(self, name: str, value: Any) -> None:
         """Replace one parameter; what depends on it alone is evaluated again, nothing else. Not while a run is under way."""
         if name not in self.parameters:
-            raise RunError(f"the graph has no parameter named {name!r}; it has {', '.join(self.parameters)}")
+            raise self._no_parameter([name])
         self.parameters[name] = self._checked(name, value)
         shared: dict[Hashable, np.ndarray] = {}
         for e in self.executors:
@@ -485,7 +512,10 @@ class Prepared:
         compiled.keep_parameters(call.results, call.results.values())
         for name, array in call.arrays.items():
             if array is not inputs[name] and array.flags.owndata:         # of a list, of a view with strides
-                raise RunError(f"input {name!r} would have to be copied at every run\n  fix: np.ascontiguousarray(…) beforehand")
+                is_list = isinstance(inputs[name], (list, tuple, int, float))
+                raise RunError(f"input {name!r} would have to be copied at every run: it is "
+                               f"{f'a {type(inputs[name]).__name__}' if is_list else 'not contiguous'}\n"
+                               f"  fix: np.ascontiguousarray(…, {array.dtype.name!r}), kept to write the next values into")
             if any(np.may_share_memory(array, r) for r in call.results.values()) or (session is not None and session.holds(array)):
                 raise RunError(f"input {name!r} shares memory with an output or a state, and a prepared run copies nothing\n"
                                "  fix: run(…), or an array of its own")
@@ -496,11 +526,22 @@ class Prepared:
         self.outputs: dict[str, np.ndarray] = call.results
 
     def __repr__(self) -> str:
-        listed = ", ".join(f"{n} {a.dtype.name}{list(a.shape)}" for n, a in self.outputs.items())
-        return f"<prepared run: -> {listed}>"
+        read, written = (", ".join(f"{n} {a.dtype.name}{list(a.shape)}" for n, a in arrays.items())
+                         for arrays in (self._call.arrays, self.outputs))
+        return f"<prepared run: {read or 'no inputs'} -> {written or 'no outputs'}>"
 
-    def run(self) -> dict[str, np.ndarray]:
-        """Compute the outputs from what the inputs hold now, and move the session's states on. -> `outputs`, the same arrays."""
+    def __reduce__(self) -> NoReturn:
+        raise RunError("a prepared run is addresses of arrays in this process: it is neither pickled nor copied\n"
+                       "  fix: pickle the bound model, and call prepared(…) where it is read")
+
+    def run(self, *given: object) -> dict[str, np.ndarray]:
+        """Compute the outputs from what the inputs hold now, and move the session's states on. -> `outputs`, the same arrays.
+
+        It takes no arguments. Raises CallError for one.
+        """
+        if given:
+            raise CallError("a prepared run takes no arguments: it reads the arrays that it was prepared with",
+                            fix="write into those, x[...] = values, then run(); or run(inputs) of the bound model")
         frame, executor, session = self._frame, self._call.executor, self._session
         if self._written:
             check_rows(self._written, self._call.arrays, self._binding)
@@ -534,6 +575,7 @@ def _is_lazy(parameters: Mapping[str, Any]) -> bool:
     return not isinstance(parameters, dict)
 
 
+@worded
 def bind(plan: Plan, parameters: Mapping[str, Any] | None = None) -> CompiledGraph:
     """Give a plan its parameters: an array per graph parameter (a lazy mapping is read by name). Raises RunError.
 
@@ -542,4 +584,7 @@ def bind(plan: Plan, parameters: Mapping[str, Any] | None = None) -> CompiledGra
     if not isinstance(plan, Plan):
         raise RunError(f"bind takes a plan, this is {plan!r}"
                        + ("\n  fix: tg.bind(tg.compile(graph), parameters)" if isinstance(plan, Graph) else ""))
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise RunError(f"parameters are given by name, this is a {type(parameters).__name__}\n"
+                       f"  fix: tg.bind(plan, {{{', '.join(f'{n!r}: …' for n in list(plan.graph.parameters)[:8])}}})")
     return CompiledGraph(plan, parameters or {})

@@ -93,7 +93,7 @@ def test_an_unknown_model_type(copy: Path) -> None:
 
 def test_a_configuration_that_is_no_json(copy: Path) -> None:
     (copy / "config.json").write_text('{"model_type": "gemma3_text",\n "hidden_size": }')
-    assert_complains(run(copy), "invalid JSON at line 2, column", f"file: {copy / 'config.json'}")
+    assert_complains(run(copy), "invalid JSON at line 2, column", f"file: {copy / 'config.json'}", "fix: take the file again")
 
 
 def test_an_unsupported_dtype_in_the_configuration(copy: Path) -> None:
@@ -485,6 +485,19 @@ def test_a_model_file_of_another_kind_is_named(tmp_path: Path, verb: str, name: 
     more = {"run": ("--ids", "2"), "embed": ("--text", "a")}.get(verb, ())
     assert_complains(tg(verb, tmp_path / name, *more), f"this is a file of the {kind} kind, which is not read yet",
                      str(tmp_path / name), "fix: a model folder as it is published (config.json, *.safetensors)")  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["run", "explain"])
+def test_weights_without_their_folder_lead_to_it(tmp_path: Path, verb: str) -> None:
+    save_file({"w": np.ones(3, np.float32)}, tmp_path / "m.safetensors")
+    more = {"run": ("--ids", "2")}.get(verb, ())
+    assert_complains(tg(verb, tmp_path / "m.safetensors", *more), "these are weights", f"fix: name its folder: {tmp_path}")
+
+
+def test_a_verb_without_what_it_is_about_says_what_that_is() -> None:
+    for verb, fix in (("run", "fix: tg run MODEL: A model folder"), ("explain", "fix: tg explain FILE|MODEL: A .tg file")):
+        said = tg(verb)
+        assert said.returncode == 2 and fix in said.stderr and "Traceback" not in said.stderr
 
 
 def test_a_built_in_shape_that_is_spelt_almost_right() -> None:

@@ -103,8 +103,10 @@ def test_a_backend_without_its_compiler_says_so_and_has_no_kernels(monkeypatch: 
 
 
 def test_an_unknown_backend_is_named_with_the_known_ones() -> None:
-    with pytest.raises(KernelError, match=r"^no backend is named 'cobol'; known: c, numpy, torch$"):
+    with pytest.raises(KernelError, match=r"^no backend is named 'cobol'; known: c, numpy, torch\n  fix: one of those"):
         registry.load_backend("cobol")
+    with pytest.raises(KernelError, match=r"\n  fix: did you mean numpy\?$"):
+        registry.load_backend("nunpy")
 
 
 BACKEND = """

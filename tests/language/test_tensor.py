@@ -243,16 +243,17 @@ def test_a_full_slice_is_the_tensor_itself():
 
 def test_an_index_out_of_range_is_refused():
     assert said(lambda: X[0, 5], AttributeValueError) == (
-        "AttributeValueError at HERE: index 5 of axis 1, which has size 5, in f32[4, 5, 6]")
+        "AttributeValueError at HERE: index 5 of axis 1, which has size 5, in f32[4, 5, 6]\n  fix: an index from -5 to 4")
     assert said(lambda: X[-5], AttributeValueError) == (
-        "AttributeValueError at HERE: index -5 of axis 0, which has size 4, in f32[4, 5, 6]")
+        "AttributeValueError at HERE: index -5 of axis 0, which has size 4, in f32[4, 5, 6]\n  fix: an index from -4 to 3")
     assert said(lambda: X[[1, 4]], AttributeValueError) == (
-        "AttributeValueError at HERE: index [1, 4] of axis 0, which has size 4")
+        "AttributeValueError at HERE: index [1, 4] of axis 0, which has size 4\n  fix: indices from -4 to 3")
 
 
 def test_too_many_indices_are_refused():
     assert said(lambda: X[0, 0, 0, 0], AttributeValueError) == (
-        "AttributeValueError at HERE: f32[4, 5, 6] indexed with 4 indices, it has 3 axes")
+        "AttributeValueError at HERE: f32[4, 5, 6] indexed with 4 indices, it has 3 axes\n"
+        "  fix: at most 3; None adds an axis of size 1")
     assert said(lambda: X[..., 0, ...], AttributeValueError) == (
         "AttributeValueError at HERE: an index may hold only one Ellipsis (…)")
 

@@ -75,7 +75,8 @@ def test_arrays_must_have_the_dtype_and_the_rank() -> None:
     assert said(lambda: as_array("w", np.zeros(3, ">f4"), of(3), "parameter")) == (
         "parameter 'w' is f32[3], the array holds big-endian float32\n  fix: array.astype('float32')")
     assert said(lambda: as_array("x", np.zeros((3, 1), np.float32), of(3))) == (
-        "input 'x' is f32[3], the array has shape (3, 1): 2 axes instead of 1")
+        "input 'x' is f32[3], the array has shape (3, 1): 2 axes instead of 1\n"
+        "  fix: array.reshape(…) to those axes; array[None] puts one of size 1 in front")
     assert said(lambda: as_array("x", np.float64(1), of())) == (
         "input 'x' is f32[], the array holds float64\n  fix: array.astype('float32')")
 
@@ -83,7 +84,8 @@ def test_arrays_must_have_the_dtype_and_the_rank() -> None:
 def test_other_things_are_refused() -> None:
     for value, name in (("abc", "str"), (None, "NoneType")):
         assert said(lambda value=value: as_array("x", value, of(3))) == (
-            f"input 'x' is a {name}; numpy arrays, DLPack tensors and lists are accepted")
+            f"input 'x' is a {name}; numpy arrays, DLPack tensors and lists are accepted\n"
+            "  fix: np.asarray(…, 'float32')")
     for dtype in (torch.float32, torch.bfloat16):
         text = said(lambda dtype=dtype: as_array("x", torch.zeros(3, device="meta", dtype=dtype), of(3)))
         assert text.startswith("input 'x' cannot be read through DLPack: ")

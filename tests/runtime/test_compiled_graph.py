@@ -265,10 +265,11 @@ def test_an_input_that_is_a_state_is_read_before_it_is_written(backends: tuple[s
 
 def test_inputs_must_be_the_graphs() -> None:
     compiled = compiled_of(block(), WEIGHTS)
-    assert said(lambda: compiled.run()) == "the graph takes the inputs x: f32[n, 8]; missing: x"
-    assert said(lambda: compiled.run({"x": numbers(2, 8), "z": 1})) == "the graph takes the inputs x: f32[n, 8]; unknown: z"
+    assert said(lambda: compiled.run()) == "the graph takes the inputs x: f32[n, 8]; missing: x\n  fix: run({'x': …})"
+    assert said(lambda: compiled.run({"x": numbers(2, 8), "z": 1})) == (
+        "the graph takes the inputs x: f32[n, 8]; unknown: z\n  fix: run({'x': …})")
     none = compiled_of(tg.graph(tg.constant(1.0)))
-    assert said(lambda: none.run({"a": 1})) == "the graph takes the inputs none; unknown: a"
+    assert said(lambda: none.run({"a": 1})) == "the graph takes the inputs none; unknown: a\n  fix: run({})"
 
 
 def test_outputs_given_must_fit() -> None:
@@ -298,15 +299,25 @@ def test_outputs_given_may_not_overlap() -> None:
 
 def test_parameters_must_be_the_graphs() -> None:
     plan = plan_of(block())
-    assert said(lambda: bind(plan, {"w": WEIGHTS["w"]})) == "parameter 'v' (f32[8, 12]) is not given"
-    assert said(lambda: bind(plan, {**WEIGHTS, "z": 1, "y": 2})) == "the graph has no parameter named y, z"
-    assert said(lambda: bind(plan, {**WEIGHTS, "v": numbers(12, 8)})) == "parameter 'v' is f32[8, 12], the array has shape (12, 8)"
+    assert said(lambda: bind(plan, {"w": WEIGHTS["w"]})) == (
+        "parameter 'v' (f32[8, 12]) is not given\n  fix: tg.bind(plan, {'v': …}), with all of: v, w")
+    assert said(lambda: bind(plan, {**WEIGHTS, "z": 1, "y": 2})) == (
+        "the graph has no parameter named y, z\n  fix: its parameters are v, w")
+    assert said(lambda: bind(plan, {**WEIGHTS, "v": numbers(12, 8)})) == (
+        "parameter 'v' is f32[8, 12], the array has shape (12, 8)\n  fix: array.T")
+    assert said(lambda: bind(plan, {**WEIGHTS, "v": numbers(12, 9)})) == (
+        "parameter 'v' is f32[8, 12], the array has shape (12, 9)\n"
+        "  fix: an array of shape (8, 12), or tg.parameter('v', (12, 9), …)")
+    assert said(lambda: bind(plan, [1])) == (                       # type: ignore[arg-type]
+        "parameters are given by name, this is a list\n  fix: tg.bind(plan, {'w': …, 'v': …})")
     assert said(lambda: bind(plan, {**WEIGHTS, "v": numbers(8, 12).astype(np.float64)})) == (
         "parameter 'v' is f32[8, 12], the array holds float64\n  fix: array.astype('float32')")
     compiled = bind(plan, WEIGHTS)
-    assert said(lambda: compiled.rebind("z", 1)) == "the graph has no parameter named 'z'; it has w, v"
+    assert said(lambda: compiled.rebind("z", 1)) == (
+        "the graph has no parameter named z\n  fix: its parameters are v, w")
     assert said(lambda: compiled.rebind("v", numbers(3))) == (
-        "parameter 'v' is f32[8, 12], the array has shape (3,): 1 axes instead of 2")
+        "parameter 'v' is f32[8, 12], the array has shape (3,): 1 axes instead of 2\n"
+        "  fix: array.reshape(…) to those axes; array[None] puts one of size 1 in front")
 
 
 def test_a_mapping_that_loads_on_access_may_hold_more() -> None:

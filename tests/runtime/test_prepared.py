@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 import tensor_graphs as tg
+from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.runtime.address import _by_field, _by_numpy
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.errors import RunError
@@ -131,8 +134,9 @@ def _overlapping(compiled: CompiledGraph) -> object:
 
 
 @pytest.mark.parametrize(("make", "says"), [
-    (lambda c: c.prepared({"x": numbers(3, 8)[:, ::2], "y": numbers(3, 4)}), "'x' would have to be copied"),
-    (lambda c: c.prepared({"x": numbers(3, 4).tolist(), "y": numbers(3, 4)}), "'x' would have to be copied"),
+    (lambda c: c.prepared({"x": numbers(3, 8)[:, ::2], "y": numbers(3, 4)}), "every run: it is not contiguous"),
+    (lambda c: c.prepared({"x": numbers(3, 4).tolist(), "y": numbers(3, 4)}),
+     r"every run: it is a list\n  fix: np.ascontiguousarray\(…, 'float32'\)"),
     (_overlapping, "'x' shares memory with an output"),
     (_in_a_parameter, "shares memory with the parameter 'w'"),
     (lambda c: c.prepared({"x": numbers(3, 4), "y": numbers(3, 4)}, out=numbers(3, 4)), "outputs are given by name"),
@@ -140,6 +144,27 @@ def _overlapping(compiled: CompiledGraph) -> object:
 def test_what_cannot_be_prepared_is_an_error_that_says_so(make: Callable[[CompiledGraph], object], says: str) -> None:
     with pytest.raises(RunError, match=says):
         make(doubled_sum(("numpy",)))
+
+
+@pytest.mark.parametrize(("call", "says"), [
+    (lambda c, p: c.run(x=1, y=2), r"run\(x=…\): inputs are one argument.*\n(.*\n)?  fix: run\({'x': …, 'y': …}\)"),
+    (lambda c, p: c.prepared(y=2), r"fix: prepared\({'x': …, 'y': …}\)"), (lambda c, p: c.run({}, output={}), "fix: out=…"),
+    (lambda c, p: c.prepared({}, sizes={"n": 3}), "fix: dims=… instead of sizes=…"),
+    (lambda c, p: c.run({"x": numbers(3, 4), "Y": 1}), r"missing: y; unknown: Y\n  fix: run\({'x': …, 'y': …}\)"),
+    (lambda c, p: c.plan.run({}), r"a plan has no attribute 'run'\n  fix: tg.bind\(plan, parameters\).run"),
+    (lambda c, p: tg.bind(c.plan, weights={}), "fix: parameters=… instead of weights=…"),
+    (lambda c, p: tg.compile(c.graph, tol=1e-3), r"compile\(graph, .*has no argument 'tol'\n(.*\n)?  fix: tolerance=… instead"),
+    (lambda c, p: tg.profile(c.graph, backend="c"), r"profile\(graph, .*\n(.*\n)?  fix: backends=… instead"),
+    (lambda c, p: tg.list_paths(c.graph, rtol=1e-3), "fix: tolerance=… instead"),
+    (lambda c, p: tg.compile(c.graph, backends=()), r"no backend is available\n  fix: backends=\('c', 'numpy'\)"),
+    (lambda c, p: p.run({"x": 1}), r"a prepared run takes no arguments.*\n(.*\n)?  fix: write into those"),
+    (lambda c, p: pickle.dumps(p), "fix: pickle the bound model"), (lambda c, p: copy.deepcopy(p), "fix: pickle the bound model")])
+def test_a_call_that_people_try_first_says_what_to_write(call: Callable[[Any, Any], object], says: str) -> None:
+    compiled = doubled_sum(("numpy",))
+    prepared = compiled.prepared({"x": numbers(3, 4), "y": numbers(3, 4)})
+    assert repr(prepared).startswith("<prepared run: x float32[3, 4], y float32[3, 4] -> ")
+    with pytest.raises(TensorGraphsError, match=says):
+        call(compiled, prepared)
 
 
 def test_addresses_are_read_as_numpy_says_them() -> None:
