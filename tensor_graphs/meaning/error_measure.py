@@ -9,7 +9,7 @@ and 0/0 is 0. Integers and booleans must be equal; indices are judged by the val
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -46,11 +46,23 @@ def unit_roundoff(dtype: DType) -> float:
 
 
 @dataclass(frozen=True)
+class Worst:
+    """An element: where it is, what it is, and what the reference has there."""
+
+    index: tuple[int, ...]
+    found: float
+    expected: float
+
+    def __str__(self) -> str:
+        return f"{self.found:.8g} instead of {self.expected:.8g} at {list(self.index)}"
+
+
+@dataclass(frozen=True)
 class ErrorReport:
     """max_relative_error: the largest; p999: its 99.9th percentile; norm_error: ‖out − ref‖ / ‖ref‖; max_absolute_error.
 
     mismatch: None, or what differs in a way no number says (shape, NaN positions, integers), with the first place; the
-    three relative numbers are then infinite.
+    three relative numbers are then infinite. worst: where the relative error is largest.
     """
 
     max_relative_error: float
@@ -58,6 +70,7 @@ class ErrorReport:
     norm_error: float
     max_absolute_error: float
     mismatch: str | None = None
+    worst: Worst | None = field(default=None, compare=False)
 
     def within(self, tolerance: float) -> bool:
         return self.mismatch is None and self.max_relative_error <= tolerance
@@ -88,6 +101,7 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | 
     threshold = -1.0                                                # what is not above it is not in the tail
     error_norm = ref_norm = worst = 0.0
     norm_scale = 1.0
+    largest, row_column = 0.0, (0, 0)
     step = max(1, BLOCK_ELEMENTS // width)
     with np.errstate(all="ignore"):
         for start in range(0, len(ref), step):
@@ -121,12 +135,18 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | 
                 moved = moves[start:start + step] * scale
                 np.maximum(below, moved / unit_roundoff(dtype), out=below, where=difference <= ROUNDINGS * moved)
             relative = np.where(difference == 0, 0.0, np.divide(difference, below, out=below))
+            top = int(relative.argmax())
+            if relative.flat[top] > largest:
+                largest, row_column = float(relative.flat[top]), (start + top // width, top % width)
             tail = np.concatenate([tail, relative[relative > threshold]])
             if tail.size > keep:
                 tail = np.partition(tail, tail.size - keep)[-keep:]
                 threshold = float(tail.min())
     norm = error_norm / ref_norm if ref_norm > 0 else (0.0 if error_norm == 0 else math.inf)
-    return ErrorReport(float(tail.max()), float(tail.min()), norm, worst)
+    at = [int(i) for i in np.unravel_index(row_column[0], shape[:-1])]
+    at.insert(axis % len(shape), row_column[1])
+    element = Worst(tuple(at), float(out[row_column]), float(ref[row_column])) if largest > 0 else None
+    return ErrorReport(float(tail.max()), float(tail.min()), norm, worst, worst=element)
 
 
 def neighbours_error(ref: Array, dtype: DType) -> Array:

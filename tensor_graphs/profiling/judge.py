@@ -32,7 +32,7 @@ from tensor_graphs.kernels.registry import BACKENDS, backend_module, imports_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text import print_graph
-from tensor_graphs.meaning.error_measure import ErrorReport, measure, neighbours_error, unit_roundoff
+from tensor_graphs.meaning.error_measure import ErrorReport, Worst, measure, neighbours_error, unit_roundoff
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.running_error import running_error
 from tensor_graphs.profiling import process_tree
@@ -664,6 +664,7 @@ class Judge:
                 return _without_numbers("INCORRECT_DTYPE", f"output {name}: {data.nbytes} bytes, {t} expected")
             outputs[name] = data
             values, limit = data.view(t.dtype.numpy).reshape(shape), SAME_MATH.get(t.dtype.name, 0.0)
+            picked = None
             report = self._error(signature, point, name, values, expected[name], in_full=in_full)
             if point.rows is not None and not in_full and not report.within(limit):     # are its rows independent after all?
                 expected, in_full = self.expected_in_full(signature, point), True
@@ -672,13 +673,14 @@ class Judge:
                 rows = settled_rows(signature, point, expected, SAME_MATH, self.rounding(signature, point, in_full))[name]
                 if not rows.any():
                     continue                                        # the answer hangs on rounding: no kernel is held to it
+                picked = rows
                 report = self._error(signature, point, name, rows_of(values)[rows], rows_of(expected[name])[rows], in_full=in_full,
                                      rows=rows)
             if point.special and not report.within(limit):
                 asked = hangs_on_special(signature, point)[name]
                 if adds_floats(signature.graph):                    # tiles are padded with zeros, and 0 · ∞ is NaN
                     asked &= ~(np.isinf(expected[name]) & np.isnan(values.astype(np.float64)))
-                out = np.where(asked, values, expected[name].astype(values.dtype))
+                out, picked = np.where(asked, values, expected[name].astype(values.dtype)), None
                 report = self._error(signature, point, name, out, expected[name], in_full=in_full)
             errors = (report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)
             for i, value in enumerate(errors):
@@ -687,7 +689,7 @@ class Judge:
                 error = report.max_relative_error if not report.max_relative_error <= limit else float("inf")
                 return Verdict("INCORRECT_NUMERICAL", error, report.p999, report.norm_error, report.max_absolute_error,
                                f"output {name} at {point}: error {report.max_relative_error:.3g} > {limit:.1g} "
-                               f"{report.mismatch or ''}")
+                               f"{report.mismatch or _at_worst(report.worst, shape, picked)}")
         if returned is not None and digest(outputs) != returned:
             return _without_numbers("RUNTIME_ERROR", f"an output at {point} was changed after the block of runs that returned it")
         return None
@@ -712,6 +714,15 @@ class Judge:
         self.database.add_trace(trace)
         log.info("%s on %s: %s error %s", kernel.name, signature.title(), verdict.status, verdict.error)
         return trace
+
+
+def _at_worst(worst: Worst | None, shape: Sequence[int], picked: np.ndarray | None) -> str:
+    """For people, where an output is wrong most. picked: the rows that were compared, where these are not all."""
+    if worst is not None and picked is not None:
+        row, *rest = worst.index
+        row = int(np.flatnonzero(picked)[row])
+        worst = replace(worst, index=(*map(int, np.unravel_index(row, tuple(shape[:-1]))), *rest))
+    return "" if worst is None else f"({worst})"
 
 
 class _Hearing:

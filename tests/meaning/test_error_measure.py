@@ -98,6 +98,19 @@ def test_a_value_that_is_not_finite_has_to_be_answered_by_the_same(out, ref, why
     assert not found.within(1e9) and not found.within(INF)
 
 
+def test_the_worst_element_is_named_in_the_coordinates_of_the_array(monkeypatch):
+    monkeypatch.setattr(error_measure, "BLOCK_ELEMENTS", 8)
+    ref = np.ones((3, 4, 5))
+    out = ref.copy()
+    out[0, 1, 2], out[2, 3, 1] = 1.001, 0.99
+    for axis in (-1, 1):
+        worst = measure(out, ref, f32, axis=axis).worst
+        assert worst is not None and (worst.index, worst.found, worst.expected) == ((2, 3, 1), 0.99, 1.0)
+    assert str(worst) == "0.99 instead of 1 at [2, 3, 1]" and measure(ref, ref, f32).worst is None
+    (scalar,) = [measure(np.float64(2), np.float64(1), f32).worst]
+    assert scalar is not None and scalar.index == (0,)
+
+
 def test_the_first_wrong_place_is_named_in_the_coordinates_of_the_array():
     ref = np.zeros((2, 3, 4))
     out = ref.copy()

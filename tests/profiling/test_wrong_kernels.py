@@ -52,6 +52,7 @@ def test_a_wrong_kernel_is_stored_as_wrong(judge: Judge, candidate: Candidate) -
     assert row.tolerance == same_math_limit(signature)
     if row.status == "INCORRECT_NUMERICAL":
         assert row.max_relative_error is not None and row.max_relative_error > row.tolerance
+        assert "instead of" in verdict.log                          # an element, what it is, and what the oracle has there
 
 
 @pytest.mark.parametrize("candidate", HONEST, ids=lambda c: c.name)
