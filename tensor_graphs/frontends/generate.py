@@ -59,7 +59,8 @@ def check_ids(ids: Sequence[int], vocabulary: int) -> None:
     """Raise FrontendError for an id outside of the vocabulary."""
     wrong = [i for i in ids if not 0 <= i < vocabulary]
     if wrong:
-        raise FrontendError(f"token id {wrong[0]} is outside of the vocabulary, 0 to {vocabulary - 1}")
+        raise FrontendError(f"token id {wrong[0]} is outside of the vocabulary, 0 to {vocabulary - 1}",
+                            fix="ids of this model's own tokenizer")
 
 
 def cache_length(compiled: CompiledGraph) -> int:

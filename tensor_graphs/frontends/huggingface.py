@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +33,9 @@ from tensor_graphs.frontends.huggingface_folder import (
     Gemma3TextConfig,
     GenerationConfig,
     SentenceConfig,
-    draw_weights,
+    draw,
+    gemma3_recipe,
+    plain_recipe,
     read_config,
     read_generation,
     read_sentence,
@@ -120,8 +123,8 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType = "float32"
 
     source: a folder in Hugging Face's layout (config.json, *.safetensors), or, with random_seed, also a name in
     `BUILTIN`. dtype: what the weights are kept in, "float32" or "bfloat16". max_positions: tokens that fit (of a KV
-    cache: at most 4096 unless said; of an encoder: as many as the model has). random_seed: draw the weights by
-    `random_gemma3_weights` instead of reading them; all are drawn at once, in f32 (1.1 GB for gemma-3-270m).
+    cache: at most 4096 unless said; of an encoder: as many as the model has). random_seed: draw the weights instead of reading
+    them, each when it is first asked for (Gemma 3: `random_gemma3_weights`; other families: `plain_recipe`).
     Raises FolderError, ConfigError (unknown model type, unsupported setting, dtype or max_positions) and WeightsError
     (tensors that are missing or have another shape).
     """
@@ -140,7 +143,7 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType = "float32"
         stored = open_weights(folder)
         weights = _StoredWeights(stored, made, weight_dtype)
     else:
-        weights = _random_weights(config, made.graph, random_seed, weight_dtype, source)
+        weights = _DrawnWeights(config, made, random_seed, weight_dtype)
     log.info("%s: %s, %d parameters, weights in %s%s", source, made.kind, len(made.graph.parameters), weight_dtype,
              "" if random_seed is None else f", drawn from seed {random_seed}")
     return LoadedModel(
@@ -264,13 +267,34 @@ class _StoredWeights(Mapping[str, Array]):
         return parameter in self.places         # Mapping's own would read, and perhaps convert, the tensor to find out
 
 
-def _random_weights(config: FamilyConfig, g: Graph, seed: int, dtype: DType, source: str | os.PathLike[str]) -> Mapping[str, Array]:
-    if config.family.name != "gemma3":
-        raise ConfigError("random weights (--random-weights, random_seed) are drawn for Gemma 3 only", file=Path(source),
-                          fix="leave that out to read the folder's weights")
-    shapes: dict[str, Any] = {name: node.shape for name, node in g.parameters.items()}
-    weights = draw_weights(shapes, config.settings["initializer_range"], seed)
-    if dtype != f32:
-        for name in weights:                   # one by one, so that only one tensor is alive in both dtypes
-            weights[name] = weights[name].astype(dtype.numpy)
-    return weights
+INITIALIZER_RANGE = 0.02
+"""the spread of random linear weights where config.json names none"""
+
+
+class _DrawnWeights(Mapping[str, Array]):
+    """Parameter name -> random array. Each is drawn when it is first asked for: what is wrong with a prompt is found before that,
+    and only one tensor is alive in two dtypes."""
+
+    def __init__(self, config: FamilyConfig, made: _Made, seed: int, dtype: DType) -> None:
+        self.shapes: dict[str, Any] = {name: node.shape for name, node in made.graph.parameters.items()}
+        self.gemma, self.seed, self.dtype, self.offset = made.kind == "gemma3", seed, dtype, made.facts.norm_offset
+        self.spread = float(config.settings.get("initializer_range", INITIALIZER_RANGE))
+        self._drawn: dict[str, Array] = {}
+
+    def __getitem__(self, parameter: str) -> Array:
+        if parameter not in self._drawn:
+            shape = self.shapes[parameter]
+            recipe = (gemma3_recipe(parameter, self.spread) if self.gemma else
+                      plain_recipe(parameter, shape, self.spread, self.offset))
+            with ThreadPoolExecutor(2) as pool:
+                self._drawn[parameter] = draw(*recipe, parameter, shape, self.seed, pool).astype(self.dtype.numpy, copy=False)
+        return self._drawn[parameter]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __contains__(self, parameter: object) -> bool:
+        return parameter in self.shapes

@@ -14,7 +14,6 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -360,15 +359,11 @@ def random_gemma3_weights(config: Gemma3TextConfig, seed: int, threads: int = 2)
     The same config and seed give the same weights in any order and with any number of threads (numpy's Philox, keyed by
     name).
     """
-    return draw_weights(gemma3_tensors(config), config.initializer_range, seed, threads)
-
-
-def draw_weights(
-    shapes: Mapping[str, tuple[int, ...]], spread: float, seed: int, threads: int = 2
-) -> dict[str, np.ndarray[Any, Any]]:
-    """Tensors of these names and shapes by the recipe of `random_gemma3_weights`; spread: of linear weights."""
     with ThreadPoolExecutor(threads) as pool:
-        return {name: _draw(spread, name, shape, seed, pool) for name, shape in shapes.items()}
+        return {
+            name: draw(*gemma3_recipe(name, config.initializer_range), name, shape, seed, pool)
+            for name, shape in gemma3_tensors(config).items()
+        }
 
 
 def write_gemma3_folder(
@@ -398,7 +393,9 @@ def write_gemma3_folder(
         write_weights(
             folder / WEIGHTS_FILE,
             {name: (stored, shape) for name, shape in shapes.items()},
-            lambda name: _draw(config.initializer_range, name, shapes[name], seed, pool).astype(stored.numpy, copy=False),
+            lambda name: draw(*gemma3_recipe(name, config.initializer_range), name, shapes[name], seed, pool).astype(
+                stored.numpy, copy=False
+            ),
             {"format": "pt"},
         )
 
@@ -442,15 +439,25 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _draw(
-    spread: float, name: str, shape: tuple[int, ...], seed: int, pool: ThreadPoolExecutor
-) -> np.ndarray[Any, Any]:
-    """One tensor of the recipe of `random_gemma3_weights`, f32."""
-    mean = 0.0
+def gemma3_recipe(name: str, spread: float) -> tuple[float, float]:
+    """Mean and standard deviation of one tensor of `random_gemma3_weights`. spread: of linear weights."""
     if "embed_tokens" in name:
-        spread *= 0.1
-    elif "norm" in name:
-        mean, spread = (1.0 if "q_norm" in name or "k_norm" in name else 0.0), 0.3
+        return 0.0, 0.1 * spread
+    if "norm" in name:
+        return (1.0 if "q_norm" in name or "k_norm" in name else 0.0), 0.3
+    return 0.0, spread
+
+
+def plain_recipe(name: str, shape: tuple[int, ...], spread: float, norm_offset: float) -> tuple[float, float]:
+    """Mean and standard deviation of one tensor of any other family: a weight of one axis is a norm's, which acts as about 1; all
+    else is N(0, spread²). norm_offset: what the model adds to a norm's weight."""
+    return (1.0 - norm_offset, 0.3) if len(shape) == 1 and name.endswith("weight") else (0.0, spread)
+
+
+def draw(
+    mean: float, spread: float, name: str, shape: tuple[int, ...], seed: int, pool: ThreadPoolExecutor
+) -> np.ndarray[Any, Any]:
+    """One tensor, f32: the same for a name and a seed, whatever else is drawn."""
     out = np.empty(shape, np.float32)
     flat = out.reshape(-1)
 

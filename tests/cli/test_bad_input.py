@@ -494,6 +494,14 @@ def test_weights_without_their_folder_lead_to_it(tmp_path: Path, verb: str) -> N
     assert_complains(tg(verb, tmp_path / "m.safetensors", *more), "these are weights", f"fix: name its folder: {tmp_path}")
 
 
+def test_random_weights_need_a_configuration_and_no_more_of_any_family(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 32, **sizes}))
+    said = tg("run", tmp_path, "--random-weights", 0, "--ids", "1,2", "--tokens", 2, "--backends", "numpy")
+    assert said.returncode == 0 and said.stdout.count(",") == 1, said.stderr
+    assert_complains(tg("run", tmp_path, "--random-weights", 0, "--ids", "50"), "token id 50 is outside", "fix: ids of this model")
+
+
 def test_a_verb_without_what_it_is_about_says_what_that_is() -> None:
     for verb, fix in (("run", "fix: tg run MODEL: A model folder"), ("explain", "fix: tg explain FILE|MODEL: A .tg file")):
         said = tg(verb)

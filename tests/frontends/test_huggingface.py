@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import torch
 from transformers import AutoModel, Gemma3ForCausalLM
 
 from tensor_graphs.devices.safetensors import WeightsError, open_weights, write_weights
-from tensor_graphs.frontends import huggingface
+from tensor_graphs.frontends import huggingface, huggingface_folder
 from tensor_graphs.frontends.errors import ConfigError, FolderError, FrontendError
 from tensor_graphs.frontends.huggingface import LoadedModel, load_model, model_graph
 from tensor_graphs.frontends.huggingface_folder import (
@@ -245,9 +246,21 @@ def test_a_missing_folder_says_so(tmp_path: Path) -> None:
         load_model(tmp_path / "nowhere")
 
 
-def test_random_weights_of_another_model_are_refused(minilm: Path) -> None:
-    with pytest.raises(ConfigError, match=r"random weights \(.*\) are drawn for Gemma 3 only"):
-        load_model(minilm, random_seed=0)
+def test_random_weights_are_drawn_for_every_family_and_only_when_asked_for(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+
+    def draw(mean: float, spread: float, name: str, *more: Any) -> Any:
+        drawn.append(name)
+        return huggingface_folder.draw(mean, spread, name, *more)
+
+    monkeypatch.setattr(huggingface, "draw", draw)
+    model, again = load_model(minilm, random_seed=0), load_model(minilm, random_seed=0)
+    assert model.encoder and set(model.weights) == set(model.graph.parameters) and not drawn
+    norm = next(n for n in model.weights if n.endswith("LayerNorm.weight"))
+    linear = next(n for n in model.weights if n.endswith("query.weight"))
+    assert abs(model.weights[norm].mean() - 1) < 0.1 and abs(model.weights[linear].std() - 0.02) < 0.001
+    assert model.weights[norm] is model.weights[norm] and drawn == [norm, linear]
+    assert np.array_equal(again.weights[linear], model.weights[linear])
 
 
 def test_a_cap_on_scores_is_honoured_and_said_to_differ_from_transformers(caplog: pytest.LogCaptureFixture) -> None:
