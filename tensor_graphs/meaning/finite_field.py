@@ -655,9 +655,10 @@ class Field:
         self.chance(n, x, axes=axes)
         order = self.ranks(n, x)[0] if x.real is None else x.real.value
         kept = [i for i in range(order.ndim - 1) if i not in axes]
+        width = math.prod(order.shape[a] for a in axes)             # numpy finds none where there is no row
 
         def rows(a: Array) -> Array:
-            return a.transpose([*kept, *axes, a.ndim - 1]).reshape(*n.shape, -1, a.shape[-1])
+            return a.transpose([*kept, *axes, a.ndim - 1]).reshape(*n.shape, width, a.shape[-1])
 
         best = rows(order).argmax(axis=-2)[..., None, :]
         if x.real is not None:

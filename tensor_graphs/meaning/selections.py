@@ -271,14 +271,15 @@ class Selections:
             return None
         values, axes, shape = found.values, found.axes, n.shape
         if axes:
+            width = math.prod(values.shape[1:][a] for a in axes)    # numpy finds none where there is no row
             moved = np.moveaxis(values[0], axes, range(-len(axes) - 1, -1))
-            values = np.moveaxis(moved.reshape(*shape, -1, values.shape[-1]), -2, 0)
+            values = np.moveaxis(moved.reshape(*shape, width, values.shape[-1]), -2, 0)
         count, size = values.shape[0], math.prod(shape)
         self._count(size * count)
         rows = np.ascontiguousarray(values.reshape(count, size, values.shape[-1]))      # size may be 0
         below = [None if o is None else o.every for o in operands]
         if axes and below[0] is not None:
-            moved = np.moveaxis(below[0], axes, range(-len(axes), 0)).reshape(size, -1)
+            moved = np.moveaxis(below[0], axes, range(-len(axes), 0)).reshape(size, count)
             below = [moved[:, k] for k in range(count)]
         made = np.empty(size, dtype=object)
         for i in range(size):
