@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import os
 import shutil
 import signal
@@ -42,6 +43,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         _home = Path(tempfile.mkdtemp(prefix="tensor_graphs-tests-"))
         os.environ["XDG_DATA_HOME"] = str(_home)
+    # torch's threads would spin between two operations (read when torch is loaded): half the time of a small model, where tests
+    # of several processes share the cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Ten thousand collected tests and the libraries are objects that stay; every full collection would go through them again.
+    gc.disable()                                                    # until they are collected
     os.environ.pop("TENSOR_GRAPHS_DB", None)
     os.environ[SHARED] = "1"                                        # other tests run meanwhile
     for ends, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -52,6 +58,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _home is not None:
         shutil.rmtree(_home, ignore_errors=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

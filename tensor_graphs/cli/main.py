@@ -7,12 +7,14 @@ that is nobody's mistake but ours keeps its traceback.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import io
 import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -88,6 +90,12 @@ for _verb in VERBS:
     importlib.import_module(f"tensor_graphs.cli.{_verb}").register(app)
 
 
+@functools.cache
+def command() -> Callable[..., Any]:
+    """The parser of all verbs, built once: a process that forks several commands builds it before."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """The entry point of the command: never returns, exits with a status."""
     interrupted.while_running()
@@ -95,7 +103,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        code = app(prog_name="tg", standalone_mode=False)
+        code = command()(prog_name="tg", standalone_mode=False)
         sys.stdout.flush()
     except options.UsageError as e:
         _fail(str(e), 2)

@@ -86,6 +86,10 @@ class ArrayValue:
 
 def encode_attribute(value: Any) -> str:
     """An attribute value as text in which different values differ: 1, 1.0 and True, 0.0 and −0.0, all NaN payloads one."""
+    if type(value) is int and -(1 << 63) <= value < 1 << 64:         # most are; the rest is asked one by one
+        return str(value)
+    if type(value) is tuple:
+        return "(" + ",".join([encode_attribute(v) for v in value]) + ")"
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -106,14 +110,14 @@ def encode_attribute(value: Any) -> str:
     if isinstance(value, ArrayValue):
         return f"a:{value.dtype.name}:{value.shape}:{hashlib.sha256(value.data).hexdigest()}"
     if isinstance(value, tuple):
-        return "(" + ",".join(encode_attribute(v) for v in value) + ")"
+        return encode_attribute(tuple(value))
     raise TypeError(f"an attribute of type {type(value).__name__} has no encoding: {value!r}")
 
 
 class Node(TensorOperators):
     """One application of an op. Made by `apply`, never by hand; compared by identity, which hash-consing makes structural."""
 
-    __slots__ = ("__weakref__", "attrs", "digest", "inputs", "key", "location", "op", "types")
+    __slots__ = ("__weakref__", "_digest", "attrs", "inputs", "key", "location", "op", "types")
 
     op: Op
     inputs: tuple[Node, ...]
@@ -121,7 +125,27 @@ class Node(TensorOperators):
     types: tuple[TensorType, ...]
     location: Location | None
     key: tuple[Any, ...]
-    digest: str
+    _digest: str | None
+
+    @property
+    def digest(self) -> str:
+        """A hash of what the node says, the same in every process; computed when first read: most never are."""
+        if self._digest is not None:
+            return self._digest
+        todo = [self]                                   # a stack of our own, so depth is no limit
+        while todo:
+            node = todo[-1]
+            unnamed = [i for i in node.inputs if i._digest is None]
+            if unnamed:
+                todo += unnamed
+                continue
+            h = hashlib.sha256(f"{node.op.kind}|{node.op.name}|{node.op.identity(node)}|{node.key[2]}|"
+                               f"{'|'.join(map(str, node.types))}".encode())
+            for i in node.inputs:
+                h.update(i.digest.encode())
+            node._digest = found = h.hexdigest()
+            todo.pop()
+        return found
 
     @property
     def type(self) -> TensorType:
@@ -173,8 +197,8 @@ def apply(op: Op, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None
 
     Raises what `op.infer` raises.
     """
-    attrs = dict(sorted((attrs or {}).items()))
-    key = (op, tuple(map(id, inputs)), tuple((k, encode_attribute(v)) for k, v in attrs.items()))
+    attrs = dict(sorted(attrs.items())) if attrs else {}
+    key = (op, tuple(map(id, inputs)), tuple([(k, encode_attribute(v)) for k, v in attrs.items()]))
     with _lock:
         found = _table.get(key)
         if found is not None:
@@ -182,12 +206,7 @@ def apply(op: Op, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None
     types = op.infer(inputs, attrs)
     node = object.__new__(Node)
     node.op, node.inputs, node.attrs, node.types = op, tuple(inputs), attrs, types
-    node.location, node.key = where_written(), key
-    h = hashlib.sha256()
-    h.update(f"{op.kind}|{op.name}|{op.identity(node)}|{key[2]}|{'|'.join(map(str, types))}".encode())
-    for i in node.inputs:
-        h.update(i.digest.encode())
-    node.digest = h.hexdigest()
+    node.location, node.key, node._digest = where_written(), key, None
     with _lock:
         return _table.setdefault(key, node)
 

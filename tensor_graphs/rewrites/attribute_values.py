@@ -7,6 +7,7 @@ recognition knows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import CodeType, FunctionType
 from typing import Any
@@ -150,7 +151,7 @@ class AttributeDraw:
         return tuple(i for i in range(rank) if self.rng.random() < 0.5)
 
     def reshaped(self, shape: list[int]) -> tuple[int, ...]:
-        rank, size = len(shape), int(np.prod(shape, dtype=np.int64))
+        rank, size = len(shape), math.prod(shape)
         options: list[tuple[int, ...]] = [tuple(shape), (size,), (*shape, 1), (1, *shape), tuple(reversed(shape))]
         at = int(self.rng.integers(0, rank + 1))
         options.append((*shape[:at], 1, *shape[at:]))
@@ -165,7 +166,7 @@ class AttributeDraw:
         if even:
             i = self.pick(even)
             options.append((*shape[:i], 2, shape[i] // 2, *shape[i + 1:]))
-        return self.pick([s for s in options if int(np.prod(s, dtype=np.int64)) == size])
+        return self.pick([s for s in options if math.prod(s) == size])
 
     def expanded(self, x: Node, shape: list[int], bound: Sequence[Any]) -> tuple[int, ...]:
         others = [n for n in bound if isinstance(n, Node) and n.rank == x.rank and n is not x]

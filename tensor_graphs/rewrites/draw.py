@@ -7,6 +7,7 @@ trying, and remembered. Shapes that are said are varied in the same way, since t
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -148,13 +149,14 @@ class Draw:
         """one variant for all variables, as when a batch is in front of each"""
 
     def pick(self, choices: Any) -> Any:
+        """One of them: `rng.choice` takes ten times as long on a few."""
         choices = list(choices)
         return choices[int(self.rng.integers(len(choices)))]
 
     def draw_shape(self) -> Shape:
         rng = self.rng
         whole = [int(n) for n in self.tried.numbers if isinstance(n, int)]
-        rank = int(rng.choice(RANKS))
+        rank = self.pick(RANKS)
         ranks = [n for n in whole if 4 < n <= 6]
         if ranks and rng.random() < 0.1:
             rank = self.pick(ranks)
@@ -162,8 +164,8 @@ class Draw:
             rank = min(rank, int(rng.integers(0, 4)))
             return tuple(int(s) for s in rng.choice((1, 2, 3), rank))
         if rng.random() < 0.25:
-            return (int(rng.choice((2, 3, 4))),) * rank
-        made = [int(s) for s in rng.choice(SIZES[:5] if rank > 2 else SIZES, rank)]
+            return (self.pick((2, 3, 4)),) * rank
+        made = [self.pick(SIZES[:5] if rank > 2 else SIZES) for _ in range(rank)]
         if made and rng.random() < 0.04:
             made[int(rng.integers(rank))] = 0
         if made and rng.random() < 0.15:
@@ -212,7 +214,7 @@ class Draw:
                 dtype = self.pick([t for t in DTYPES.values() if is_among(t, words or self.rule.dtypes)])
             else:
                 dtype = self.dtype
-            if int(np.prod(shape, dtype=np.int64)) > MOST_ELEMENTS:
+            if math.prod(shape) > MOST_ELEMENTS:
                 raise Unfit("too large a tensor was drawn")
             kind = leaves.parameter if name in self.rule.parameters else leaves.input
             self.bound[name] = kind(name, shape, dtype)

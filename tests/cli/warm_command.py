@@ -6,6 +6,7 @@ what happens before or during the imports, command.py starts a new process inste
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -76,13 +77,18 @@ def serve(sock: socket.socket) -> None:
 
 
 if __name__ == "__main__":
+    import typer._adapters  # noqa: F401
+
     import tensor_graphs.compiler.compile
     import tensor_graphs.compiler.explain
+    import tensor_graphs.frontends.generate
     import tensor_graphs.frontends.huggingface
     import tensor_graphs.meaning.equality
     import tensor_graphs.rewrites.recipes
     import tensor_graphs.rewrites.rules  # noqa: F401
-    from tensor_graphs.cli.main import main
+    from tensor_graphs.cli.main import command, main
 
+    command()
+    gc.freeze()     # else each child's collections write to, and so copy, every page that holds an object: 0.4 s of CPU time each
     serve(socket.socket(fileno=int(sys.argv[1])))
     main()
