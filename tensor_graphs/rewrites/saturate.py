@@ -116,6 +116,7 @@ def saturate(e: EGraph, rules: Sequence[Rewrite], budget: Budget = USUAL, levels
             log.debug("%s, round %d: %d e-nodes", level, round, e.size)
             if e.changes == before:
                 finished = not starved
+                report.stopped = _over(e, budget, started) if starved else ""     # too late for any rule to change anything
                 break
             report.stopped = _over(e, budget, started)
             if report.stopped:

@@ -87,8 +87,12 @@ if __name__ == "__main__":
     import tensor_graphs.rewrites.recipes
     import tensor_graphs.rewrites.rules  # noqa: F401
     from tensor_graphs.cli.main import command, main
+    from tensor_graphs.kernels.registry import load_backend
+    from tensor_graphs.rewrites.recognise import forms
 
     command()
+    forms()
+    assert all(kernel.identity for kernel in load_backend("numpy"))
     gc.freeze()     # else each child's collections write to, and so copy, every page that holds an object: 0.4 s of CPU time each
     serve(socket.socket(fileno=int(sys.argv[1])))
     main()
