@@ -62,7 +62,7 @@ def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, st
     return {name: value for name, value in merged.items() if value is not None}
 
 
-FREELY = ("TENSOR_GRAPHS_", "XDG_")
+FREELY = ("TENSOR_GRAPHS_", "XDG_", "PATH", "CC")
 """how the names of variables begin that the command reads when it uses them, and not while it is imported"""
 
 
