@@ -19,11 +19,12 @@ from tensor_graphs.profiling.worker_process import JudgeError
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tests.profiling import hostile_kernels  # noqa: F401  (fills the table)
+from tests.profiling.sampled_kernels import sampled
 from tests.profiling.wrong_kernels import BY_NAME, HOSTILE, NODES, NOTHING, Candidate
 
 
 @pytest.mark.usefixtures("waiting")
-@pytest.mark.parametrize("candidate", HOSTILE, ids=lambda c: c.name)
+@pytest.mark.parametrize("candidate", sampled(HOSTILE))
 def test_a_hostile_kernel_does_not_pass(brief_judge: Judge, candidate: Candidate) -> None:
     signature = signature_of(NODES[candidate.node])
     sizes = dict.fromkeys(signature.dim_names, 20)

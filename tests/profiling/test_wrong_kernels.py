@@ -25,8 +25,9 @@ from tensor_graphs.profiling.judge import (
 from tensor_graphs.profiling.profile import Question, answer, unanswered
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import TraceRecord
-from tests.profiling import honest_kernels  # noqa: F401  (adds to the table)
-from tests.profiling.wrong_kernels import HONEST, NODES, WRONG, Candidate
+from tests.profiling import honest_kernels, hostile_kernels  # noqa: F401  (they add to the tables)
+from tests.profiling.sampled_kernels import ALIKE, sampled
+from tests.profiling.wrong_kernels import HONEST, HOSTILE, NODES, WRONG, Candidate
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def question(candidate: Candidate) -> tuple[Signature, dict[str, int]]:
     return signature, dict.fromkeys(signature.dim_names, 20)
 
 
-@pytest.mark.parametrize("candidate", WRONG, ids=lambda c: c.name)
+@pytest.mark.parametrize("candidate", sampled(WRONG))
 def test_a_wrong_kernel_is_stored_as_wrong(judge: Judge, candidate: Candidate) -> None:
     signature, sizes = question(candidate)
     judge.worker.timeout = candidate.timeout
@@ -55,13 +56,17 @@ def test_a_wrong_kernel_is_stored_as_wrong(judge: Judge, candidate: Candidate) -
         assert "instead of" in verdict.log                          # an element, what it is, and what the oracle has there
 
 
-@pytest.mark.parametrize("candidate", HONEST, ids=lambda c: c.name)
+@pytest.mark.parametrize("candidate", sampled(HONEST))
 def test_an_honest_kernel_passes_however_slow_noisy_or_chatty(judge: Judge, candidate: Candidate) -> None:
     signature, sizes = question(candidate)
     judge.worker.timeout = candidate.timeout
     verdict = judge.examine(candidate.kernel, signature, sizes, time_at=sizes, budget=0.02)
     assert verdict.status == "PASSED", verdict.log
     assert len(verdict.samples) >= 5
+
+
+def test_what_is_long_names_kernels_of_the_tables() -> None:
+    assert set(ALIKE) | set(ALIKE.values()) <= {c.name for c in (*WRONG, *HONEST, *HOSTILE)}
 
 
 def test_there_are_enough_wrong_and_honest_kernels() -> None:
