@@ -38,6 +38,7 @@ from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.frontends.huggingface import LoadedModel, load_model
 from tensor_graphs.frontends.huggingface_folder import GEMMA3_270M, write_gemma3_folder
 from tensor_graphs.kernels.registry import native_library
+from tensor_graphs.language.dims import evaluate
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.threads import set_threads
 
@@ -115,13 +116,11 @@ class OurDecoder:
         return self.last
 
     def bytes_read(self) -> int:
-        """By one step: every weight matrix once; of the head what is prepared from it, where that is what is read."""
-        weights = sum(int(np.prod(n.shape)) * n.dtype.itemsize for n in self.graph.parameters.values())
-        prepared = self.plan.memory(n=1, m=1).bound
-        if not prepared:
-            return weights
-        head = max(self.graph.parameters.values(), key=lambda n: int(np.prod(n.shape)))
-        return weights - int(np.prod(head.shape)) * head.dtype.itemsize + prepared
+        """By one step: each weight matrix once, as it is or as it was prepared (joined, in another layout)."""
+        program = self.plan.variant({"n": 1, "m": 1, "p": 64}).program
+        read = {o.buffer for ins in program.instructions if ins.op != "embedding" for o in ins.ins}
+        kept = (program.buffers[i] for i in {program.home(i) for i in read})
+        return sum(int(evaluate(b.nbytes, {})) for b in kept if b.kind in ("parameter", "bound"))
 
     def step(self) -> int:
         found = self.compiled.run({"ids": np.array([self.last], dtype=np.int32)}, dims={"p": self.past, "m": 1},

@@ -21,7 +21,6 @@ from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
-from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.part import PartOp
@@ -293,7 +292,7 @@ def _without_place(graph: Graph, backends: Sequence[str]) -> Iterator[tuple[Kern
     kernels = [k for k in all_kernels(backends) if isinstance(k.composite, PartOp)]
     if not kernels:
         return
-    formed = prepare(graph).graph
+    formed = prepare(graph, recipes=False).graph
     specs = [signature_of(n).spec for n in formed.nodes if n.op.kind == "composite"]
     for k in kernels:
         if isinstance(k.composite, PartOp) and not any(k.computes(spec) for spec in specs):
@@ -310,6 +309,6 @@ def signatures_of(graph: Graph) -> list[Signature]:
         s = todo.pop()
         if s.key not in found:
             found[s.key] = s
-            if isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque:
-                todo += [i for i, _ in reversed(paths.inner(s))]
+            for way in reversed(paths.alternatives(s)):
+                todo += [i for i, _ in reversed(paths.inner(s, way))]
     return list(found.values())

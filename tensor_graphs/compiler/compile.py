@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from tensor_graphs import blas_threads
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, roundoff, tolerance_for
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import Intermediates, Wanted, as_written, forms, in_float64
-from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.compiler.prepare import Prepared, prepare
 from tensor_graphs.compiler.reach import check_reach
 from tensor_graphs.compiler.room import check_room
 from tensor_graphs.costs.roofline import uncertainty
@@ -31,6 +31,7 @@ from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph, require_graph
+from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.lowered import largest_of_range, lowered
 from tensor_graphs.paths.path import Alternative, NoPathError, Paths
 from tensor_graphs.paths.path import Path as GraphPath
@@ -92,8 +93,19 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
         raise NoPathError("\n  ".join(["no backend is available", *notes, f"fix: backends={DEFAULT_BACKENDS}, or leave it out"]))
     store = as_database(database)
     prepared = prepare(graph, simplify and (path is None or path.graph_key not in _keys(graph)))
-    graph = prepared.graph
-    asked = _Asked(tolerance, here, notes, store, at, largest, memory_limit, path, reuse_outputs, threads, progress, prepared.note)
+    asked = _Asked(tolerance, here, notes, store, at, largest, memory_limit, path, reuse_outputs, threads, progress, prepared)
+    try:
+        return _compiled(asked, intermediates)
+    except PlanError:
+        plain = prepare(graph, simplify, recipes=False)
+        if memory_limit is None or path is not None or plain.graph is prepared.graph:
+            raise
+        return _compiled(replace(asked, prepared=plain), intermediates)      # what recipes make of parameters takes memory
+
+
+def _compiled(asked: _Asked, intermediates: Wanted) -> Plan:
+    """The plan of the first form of the graph that has one. Raises NoPathError and PlanError."""
+    graph, path, tolerance = asked.prepared.graph, asked.path, asked.tolerance
     if path is not None and intermediates == "auto":             # a saved path says itself of which graph it is
         wide = in_float64(graph, "as the given path has it")
         return asked.plan(wide if path.graph_key == wide.graph.structural_key else as_written(graph))
@@ -128,7 +140,7 @@ class _Asked:
     reuse_outputs: bool
     threads: int | None
     progress: Progress | None
-    prepared: str
+    prepared: Prepared
 
     def plan(self, decided: Intermediates) -> Plan:
         """The plan of one form of the graph. Raises NoPathError and PlanError."""
@@ -162,7 +174,7 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
     missing = chooser.queue_misses()
     notes = (*asked.notes, *_threads_in_the_way(variants))
     plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, notes, asked.reuse_outputs, memory_limit, missing,
-                decided.why, decided.written, asked.prepared)
+                decided.why, decided.written, asked.prepared.note, asked.prepared.images)
     check_room(plan)
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
              len(variants[0].program.instructions), time.perf_counter() - started)
@@ -300,7 +312,7 @@ class _Chooser:
                 continue
             seen.add(s.key)
             if way.kernel is None:
-                stack.extend(i for i, _ in paths.inner(s))
+                stack.extend(i for i, _ in paths.inner(s, way))
             elif self.book.verdict(way.kernel, s) is None:
                 found[s.key] = way.kernel, s
         return list(found.values())
@@ -387,11 +399,6 @@ class _Chooser:
         evidence = []
         everything = self.paths(binding, optimistic=True)            # what else there is, verified or not
 
-        def cost(a: Alternative, signature: Signature) -> float:
-            if a.kernel is not None:
-                return a.price.seconds
-            return sum(n * everything.best(i)[0] for i, n in everything.inner(signature))
-
         rows: dict[str, KnownTime] = {}
         for key, a in chosen.items():
             if a.kernel is not None and a.price.measured:
@@ -405,9 +412,9 @@ class _Chooser:
         compared = queries.conditions_of(self.book.database, *(v.trace_id for v in verdicts.values() if v is not None))
         for key, a in chosen.items():
             signature = self._signature(paths, key)
-            seconds, measured = cost(a, signature), a.price.measured and a.kernel is not None
-            others = sorted(((o.name, cost(o, signature), o.price.measured) for o in everything.alternatives(signature)
-                             if o.name != a.name and cost(o, signature) < math.inf), key=lambda o: o[1])
+            seconds, measured = everything.seconds(signature, a), a.price.measured and a.kernel is not None
+            rivals = [(o.name, everything.seconds(signature, o), o.price.measured) for o in everything.alternatives(signature)]
+            others = sorted((o for o in rivals if o[0] != a.name and o[1] < math.inf), key=lambda o: o[1])
             refused = tuple((k.name, why) for k in matching(signature.spec, self.table)
                             if (why := self.book.refusal(k, signature, binding)) not in (None, "unverified"))
             refused += tuple((k.name, why) for k, why in left_out(signature.spec, self.table))
@@ -416,13 +423,13 @@ class _Chooser:
             row = rows.get(key)
             doubt = None if a.kernel is None or row is None else doubts.of(a.kernel, signature, binding)
             evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
-                                   a.price.note if a.kernel is not None else "runs its definition", tuple(others), refused,
+                                   _said(a), tuple(others), refused,
                                    None if row is None else row.trace_id, None if row is None else doubts.when(row),
                                    None if verdict is None else verdict.trace_id, 0 if row is None else row.times,
                                    0 if row is None else row.agreeing, "" if doubt is None else doubt.why,
                                    in_words(found) if found else ""))
             calls = path.calls.get(key, 1)
-            if a.kernel is not None and not measured:
+            if a.kernel is not None and not measured and calls:     # what is computed when bound may take its time
                 self._ask(self.misses, a.kernel, signature, binding, seconds * calls * uncertainty(a.kernel.backend),
                           f"chosen on a guess for {signature.title()}")
             elif a.kernel is not None:                              # a guess displaces no row: what it may save has to be measured
@@ -448,6 +455,12 @@ class _Chooser:
         if self.unmeasured:
             self.book.database.enqueue(*{**self.hopes, **self.misses}.values())
         return tuple(r.reason for r in self.misses.values())
+
+
+def _said(a: Alternative) -> str:
+    if a.kernel is not None:
+        return a.price.note
+    return "runs its definition" if a.recipe is None else f"runs what {', '.join(a.recipe.rules)} make of it"
 
 
 def _may_expand(s: Signature) -> bool:

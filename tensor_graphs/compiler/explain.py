@@ -10,7 +10,7 @@ from tensor_graphs.compiler.compile import Choice
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import require_graph
-from tensor_graphs.paths.path import EXPAND
+from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes, human
 
 LONGEST_REASON = 240
@@ -96,7 +96,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
                    f"{' at ' + priced if priced else ''} · {v.measured_share:.0%} of it from measured rows")
         if asked and v not in asked:
             continue
-        dearest = sorted((e for e in v.evidence if e.chosen != EXPAND), key=lambda e: -e.seconds * e.calls)
+        dearest = sorted((e for e in v.evidence if not is_way_on(e.chosen) and e.calls), key=lambda e: -e.seconds * e.calls)
         for e in dearest[:rows]:
             error = "" if e.error is None else f" error {e.error:.1e}"
             other = f" | next: {e.others[0][0]} {e.others[0][1] * 1e6:.0f} µs" if e.others else ""
@@ -112,6 +112,8 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
             out += [f"{'':17}compared at {rows_used['covered']}"] if rows_used["covered"] else []
             out += _refused(e)
         for e in v.evidence:
+            if is_way_on(e.chosen) and e.chosen != EXPAND:
+                out.append(f"{'':13}× {e.calls:<3d} {e.chosen}: {e.title[:58]}")
             rival = next((f" | next: {name} {seconds * 1e6:.0f} µs" for name, seconds, measured in e.others if measured), "")
             if e.chosen == EXPAND and (e.refused or rival):
                 out.append(f"{'':13}by its definition: {e.title[:58]}{rival}")

@@ -1,14 +1,16 @@
 """prepare: the graph that is compiled in place of the one that was written: the same bits, said in what kernels compute.
 
 Composites are recognised in atomic ops (rewrites/recognise.py), and small graphs are simplified (rewrites/simplify.py); what then
-computes the same as a part for which a kernel is registered becomes one node (rewrites/parts.py). All are bitwise, so tolerances
-and predictions mean what they meant; a graph that gets no fewer steps stays the very graph that it was.
+computes the same as a part for which a kernel is registered becomes one node (rewrites/parts.py), and so does what rules can say
+otherwise (rewrites/reword.py). All are bitwise, so tolerances and predictions mean what they meant; a graph that gets no fewer
+steps stays the very graph that it was. Whether a kernel of a part, or a recipe, runs is chosen by price.
 A copy to the device that everything is on is its source; rewriting knows values and no devices.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from tensor_graphs.kernels.registry import parts
@@ -20,6 +22,7 @@ from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import HERE
 from tensor_graphs.rewrites.parts import form
 from tensor_graphs.rewrites.recognise import may_hold_more, recognise, with_roots
+from tensor_graphs.rewrites.reword import Reworded, reword
 from tensor_graphs.rewrites.simplify import simplify
 
 SMALL = 64
@@ -28,20 +31,22 @@ SMALL = 64
 
 @dataclass(frozen=True)
 class Prepared:
-    """The graph to compile, and what was done to the written one, for people ("" where nothing was). parts: those formed."""
+    """The graph to compile, and what was done to the written one, for people ("" where nothing was). parts: those formed.
+    images: what a node of the graph without parts has become, where that is another one."""
 
     graph: Graph
     note: str = ""
     parts: str = ""
+    images: Mapping[Node, Node] = field(default_factory=dict, repr=False, compare=False)
 
 
 _made: WeakKeyDictionary[Graph, Prepared | None] = WeakKeyDictionary()
-_formed: WeakKeyDictionary[Graph, tuple[tuple[PartOp, ...], Prepared | None]] = WeakKeyDictionary()
-"""with the parts that were looked for; None where the graph holds none of them"""
+_formed: WeakKeyDictionary[Graph, dict[bool, tuple[tuple[PartOp, ...], Prepared | None]]] = WeakKeyDictionary()
+"""by whether recipes were looked for: with the parts that were; None where the graph holds none of them"""
 
 
-def prepare(graph: Graph, wanted: bool = True) -> Prepared:
-    """The graph to compile. wanted: False to have the one that is written.
+def prepare(graph: Graph, wanted: bool = True, *, recipes: bool = True) -> Prepared:
+    """The graph to compile. wanted: False to have the one that is written. recipes: whether pieces may be said otherwise.
 
     Whoever lists, measures or compiles goes through this, so that all three speak of the same graph.
     """
@@ -50,20 +55,19 @@ def prepare(graph: Graph, wanted: bool = True) -> Prepared:
     if graph not in _made:
         made = _prepared(graph)
         _made[graph] = None if made.graph is graph else made        # a value that holds its key would keep it for ever
-    return _with_parts(_made[graph] or Prepared(graph))
+    return _with_parts(_made[graph] or Prepared(graph), recipes)
 
 
-def _with_parts(prepared: Prepared) -> Prepared:
-    """With the parts for which there are kernels now."""
-    wanted = parts()
-    if not wanted:
-        return prepared
-    known = _formed.get(prepared.graph)
+def _with_parts(prepared: Prepared, recipes: bool) -> Prepared:
+    """With the parts for which there are kernels now, and those that can be said otherwise."""
+    wanted, formed = parts(), _formed.setdefault(prepared.graph, {})
+    known = formed.get(recipes)
     if known is None or known[0] != wanted:
         found = form(prepared.graph, wanted)
-        said = f"parts: {found.show()}"
-        note = "; ".join([*([prepared.note] if prepared.note else []), said])
-        known = _formed[prepared.graph] = wanted, Prepared(found.graph, note, said) if found.places else None
+        made = reword(prepared.graph, found.images) if recipes else Reworded(found.graph, images=found.images)
+        said = [*([f"parts: {found.show()}"] if found.places else []), *([f"recipes: {made.show()}"] if made.parts else [])]
+        note = "; ".join([*([prepared.note] if prepared.note else []), *said])
+        known = formed[recipes] = wanted, Prepared(made.graph, note, "\n".join(said), made.images) if said else None
     return known[1] or prepared
 
 

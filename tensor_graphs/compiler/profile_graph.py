@@ -99,6 +99,8 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
             s = reached[key]
             sizes, best = {n: int(binding[n]) for n in s.dim_names}, paths.best(s)[0]
             for kernel in matching(s.spec, table):
+                if not calls and kernel.name != path.choices[key]:
+                    continue                                        # computed once, when the graph is bound: one will do
                 price, why = book.price(kernel, s, binding, True), "asked for" if again else ""
                 if price is None and _may_pass_later(book, kernel, s, binding):
                     price, why = book.guess(kernel, s, binding), "it did not pass, as on a busy machine"
@@ -133,7 +135,7 @@ def needed(graph: Graph, points: Sequence[Mapping[str, int]], *, backends: Seque
         path = paths.cheapest()
         signatures = {s.key: s for s in paths.known()}
         for key, way in paths.kernels(path).items():
-            if way.kernel is not None and not way.price.measured:
+            if way.kernel is not None and not way.price.measured and path.calls[key]:
                 s = signatures[key]
                 share = way.price.seconds * path.calls[key] / max(path.seconds, 1e-9)
                 out.append(Question(way.kernel, s, {n: int(binding[n]) for n in s.dim_names}, share))

@@ -254,9 +254,11 @@ class WrittenOut:
     """Definitions over their own arguments, each rewritten once for all nodes that it defines, so that their operands are not
     walked again; counts what it copies."""
 
-    def __init__(self, rewrite: Callable[[Sequence[Node]], list[Node]]) -> None:
-        """rewrite: of a definition's outputs, like `expand_all`; it may come back here for the definitions inside."""
-        self.rewrite = rewrite
+    def __init__(self, rewrite: Callable[[Sequence[Node]], list[Node]],
+                 written: Callable[[Node], Definition] | None = None) -> None:
+        """rewrite: of a definition's outputs, like `expand_all`; it may come back here for the definitions inside. written: the
+        definition of a composite node, by default its own."""
+        self.rewrite, self.written = rewrite, written or defined
         self._known: dict[Definition, tuple[Definition, int]] = {}
         self._made = 0
 
@@ -265,8 +267,7 @@ class WrittenOut:
 
         Raises TooManyNodesError beyond MOST_WRITTEN_OUT nodes.
         """
-        assert isinstance(node.op, CompositeOp)
-        definition = node.op.define([i.type for i in node.inputs], node.attrs)
+        definition = self.written(node)
         if definition not in self._known:
             new = tuple(self.rewrite(definition.outputs))
             self._known[definition] = with_fields(definition, outputs=new), len(walk(new))
@@ -280,12 +281,20 @@ class WrittenOut:
         return instantiate(written, inputs)
 
 
-def expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool] = lambda node: False) -> list[Node]:
-    """The outputs with every composite replaced by its definition, recursively, except those that `keep` holds.
+def defined(node: Node) -> Definition:
+    """The definition of a composite node."""
+    assert isinstance(node.op, CompositeOp)
+    return node.op.define([i.type for i in node.inputs], node.attrs)
+
+
+def expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool] = lambda node: False,
+               written: Callable[[Node], Definition] = defined) -> list[Node]:
+    """The outputs with every composite replaced by its definition, recursively, except those that `keep` holds. written: what
+    stands in place of a composite, where it is not its own definition.
 
     Raises TooManyNodesError where that takes more than MOST_WRITTEN_OUT nodes.
     """
-    inside = WrittenOut(lambda inner: _expand_all(inner, keep, inside))
+    inside = WrittenOut(lambda inner: _expand_all(inner, keep, inside), written)
     return _expand_all(outputs, keep, inside)
 
 

@@ -2,28 +2,81 @@
 
     fused = part_of(tg.graph(tg.linear(tg.rms_norm(x, g), w)))     # operands: the graph's inputs, in their order
 
-A kernel that computes a part is registered for it as for any op; where the part occurs is found by rewrites/parts.py.
+A kernel that computes a part is registered for it as for any op; where the part occurs is found by rewrites/parts.py. A part may
+have recipes: other graphs that mean the same (rewrites/reword.py), each a way to compute it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import Definition, definition_digest
 from tensor_graphs.language.errors import GraphError, written_at
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply, walk
 from tensor_graphs.language.written_ops import DefinedOp
 
 NAMED_STEPS = 3
 """steps of a part that its name lists; a longer one is called part_…"""
 
-KEY_LENGTH = 6
+KEY_LENGTH, RECIPE_KEY = 6, 12
+
+RECIPE = "recipe "
+"""how the names of recipes begin, and no kernel's"""
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """Another way to say a part. op: with the part's operands and outputs. rules: that lead to it, in the order of their first use;
+    derivation: step by step, for people."""
+
+    op: PartOp
+    rules: tuple[str, ...]
+    derivation: str
+    numeric_class: str
+
+    @property
+    def name(self) -> str:
+        """For people and paths: the telling rules, and the beginning of the definition's digest."""
+        telling = [r for r in self.rules if not r.startswith(("composite/", "move/"))] or list(self.rules)
+        return f"{RECIPE}{' '.join(telling[:NAMED_STEPS])} {self.op.key[:RECIPE_KEY]}"
 
 
 class PartOp(DefinedOp):
-    """An anonymous composite: for operands of the written dtypes and ranks, its dims standing for any size in their ranges."""
+    """An anonymous composite: for operands of the written dtypes and ranks, its dims standing for any size in their ranges.
+
+    recipes: other ways to say it. bound: the operands that parameters alone decide, where the part stands; what follows from those
+    alone is computed once, when the graph is bound.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[Node], outputs: Sequence[Node], *, recipes: Sequence[Recipe] = (),
+                 bound: Collection[int] = ()) -> None:
+        super().__init__(name, arguments, outputs, printed=False)
+        self.recipes, self.bound = tuple(recipes), frozenset(bound)
+
+    @property
+    def key(self) -> str:
+        """Of its words and all operand types: those that the words do not read are not in their own digest."""
+        return hashlib.sha256("|".join([self.written.digest, *(str(a.type) for a in self.written.arguments)]).encode()).hexdigest()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is pickled: its words as a graph, which nodes are not; an operand that they do not read has its type only."""
+        inputs = [leaves.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(self.written.arguments)]
+        graph = make_graph(over(self.written.outputs, self.written.arguments, inputs))
+        types = tuple((a.shape, a.dtype) for a in self.written.arguments)
+        return _unpickled, (self.name, types, graph, self.recipes, self.bound)
+
+
+def _unpickled(name: str, types: Sequence[Any], graph: Graph, recipes: Sequence[Recipe], bound: Collection[int]) -> PartOp:
+    inputs = [leaves.input(f"x{i}", shape, dtype) for i, (shape, dtype) in enumerate(types)]
+    arguments = [leaves.argument(i, x.type) for i, x in enumerate(inputs)]
+    return PartOp(name, arguments, over(list(graph.outputs.values()), inputs, arguments), recipes=recipes, bound=bound)
 
 
 def part_of(graph: Graph) -> PartOp:
@@ -43,39 +96,40 @@ def part_of(graph: Graph) -> PartOp:
     if output in operands:
         raise GraphError("this graph only hands its input on, so there is nothing to compute")
     ordered = [n for n in graph.nodes if n in operands]
-    return part_between(output, ordered)
+    return part_between([output], ordered)
 
 
-def part_between(output: Node, operands: Sequence[Node], key: str = "") -> PartOp:
-    """The piece between operands and output as one op; a leaf with a name that is no operand may not be in it. key: for its name,
+def part_between(outputs: Sequence[Node], operands: Sequence[Node], key: str = "", recipes: Sequence[Recipe] = (),
+                 bound: Collection[int] = ()) -> PartOp:
+    """The piece between operands and outputs as one op; a leaf with a name that is no operand may not be in it. key: for its name,
     by default its own digest.
 
     Raises GraphError where there is one.
     """
     arguments = [leaves.argument(i, o.type) for i, o in enumerate(operands)]
-    made = over(output, operands, arguments)
-    strange = next((n for n in walk([made]) if n.op in leaves.NAMED_LEAVES), None)
+    made = over(outputs, operands, arguments)
+    strange = next((n for n in walk(made) if n.op in leaves.NAMED_LEAVES), None)
     if strange is not None:
         raise GraphError(f"the {strange.op.name} {strange.attrs['name']!r} is in the part, and no operand of it",
                          fix="make it an operand")
-    return PartOp(name_of(made, key or definition_digest([made])), arguments, (made,), printed=False)
+    return PartOp(name_of(made, key or definition_digest(made)), arguments, made, recipes=recipes, bound=bound)
 
 
-def over(output: Node, operands: Sequence[Node], others: Sequence[Node]) -> Node:
-    """The piece between operands and output, on other operands. Raises what an op says of types that it does not take."""
+def over(outputs: Sequence[Node], operands: Sequence[Node], others: Sequence[Node]) -> tuple[Node, ...]:
+    """The piece between operands and outputs, on other operands. Raises what an op says of types that it does not take."""
     made = dict(zip(operands, others, strict=True))
-    for node in between(output, operands):
+    for node in between(outputs, operands):
         inputs = [made[i] for i in node.inputs]
         with written_at(node.location):
             made[node] = apply(node.op, inputs, node.attrs) if inputs else node
-    return made[output]
+    return tuple(made[o] for o in outputs)
 
 
-def between(output: Node, operands: Collection[Node]) -> list[Node]:
-    """What a node is made of down to the operands, which are left out, operands before users."""
+def between(outputs: Sequence[Node], operands: Collection[Node]) -> list[Node]:
+    """What nodes are made of down to the operands, which are left out, operands before users."""
     order: list[Node] = []
     seen = set(operands)
-    stack = [(output, False)]
+    stack = [(output, False) for output in reversed(outputs)]
     while stack:
         node, done = stack.pop()
         if done:
@@ -100,8 +154,30 @@ def known_same(one: Definition, other: Definition) -> bool:
     return (one.digest, other.digest) in _same
 
 
-def name_of(output: Node, key: str) -> str:
+def name_of(outputs: Sequence[Node], key: str) -> str:
     """Of the steps, in their order, and the beginning of a key: rms_norm_linear_1a2b3c."""
-    steps = [n.op.name for n in walk([output]) if n.op.kind in ("atomic", "composite")]
+    steps = [n.op.name for n in walk(outputs) if n.op.kind in ("atomic", "composite")]
     words = "_".join(steps) if len(steps) <= NAMED_STEPS else "part"
     return f"{words}_{key[:KEY_LENGTH]}"
+
+
+def known_when_bound(nodes: Sequence[Node], given: Collection[Node] = ()) -> set[Node]:
+    """Of nodes, operands before users: those that parameters and constants alone decide, no dim among them; and given ones."""
+    found: set[Node] = set()
+    for n in nodes:
+        if n in given:
+            known = True
+        elif n.op in (leaves.PARAMETER, leaves.CONSTANT):
+            known = not isinstance(n.attrs.get("value"), d.Expr)
+        else:
+            known = bool(n.inputs) and all(i in found for i in n.inputs)
+        if known and all(d.is_static(s) for t in n.types for s in t.shape) and not _has_dims(n.attrs):
+            found.add(n)
+    return found
+
+
+def _has_dims(attrs: Mapping[str, object]) -> bool:
+    def holds(value: object) -> bool:
+        return isinstance(value, d.Expr) or (isinstance(value, tuple) and any(map(holds, value)))
+
+    return any(map(holds, attrs.values()))

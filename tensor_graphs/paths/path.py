@@ -1,8 +1,9 @@
 """path: for each signature of a graph, how it is computed; best first, the rest lazily.
 
-A path is a choice per signature (18 equal layers are one question): the name of a kernel, or "expand" (run the definition, whose
-signatures are chosen in turn). Views and leaves need no choice. Enumeration starts at the cheapest path and swaps one choice at a
-time, cheapest first; it is complete and never repeats a path.
+A path is a choice per signature (18 equal layers are one question): the name of a kernel, "expand" (run the definition, whose
+signatures are chosen in turn), or the name of a recipe of a part (run that in place of the definition). Views and leaves need no
+choice; what parameters alone decide needs one, and costs nothing: it is computed once, when the graph is bound. Enumeration starts
+at the cheapest path and swaps one choice at a time, cheapest first; it is complete and never repeats a path.
 
 Why the order is right: take any path but the cheapest, and of its signatures that are not computed in the cheapest way one whose
 definition holds no other such. Computing it in the cheapest way gives a path that costs no more, and one swap leads back. In a
@@ -17,18 +18,18 @@ import heapq
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.registry import matching
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.language.composite import CompositeOp, expand_all
+from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.language.part import PartOp
+from tensor_graphs.language.part import RECIPE, PartOp, Recipe, known_when_bound
 from tensor_graphs.paths.lower import VIEW_OPS
 from tensor_graphs.paths.screen import fitted
 
@@ -51,12 +52,20 @@ class Price:
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to compute a signature: a kernel with its price, or (kernel None) its definition."""
+    """One way to compute a signature: a kernel with its price, or (kernel None) its definition, or a recipe in place of it."""
 
     name: str
     kernel: Kernel | None
     price: Price
+    recipe: Recipe | None = None
 
+    def written(self, spec: Spec) -> Definition:
+        """What runs in place of a composite."""
+        assert isinstance(spec.op, CompositeOp)
+        return (spec.op if self.recipe is None else self.recipe.op).define(spec.inputs, spec.attrs)
+
+
+DEFINITION = Alternative(EXPAND, None, Price(0.0))
 
 Made = tuple[dict[Signature, Alternative], dict[Signature, int]]
 """the choices that a path reaches, and how many calls each has"""
@@ -67,8 +76,9 @@ PriceOf = Callable[[Kernel, Signature], Price | None]
 
 @dataclass(frozen=True, repr=False)
 class Path:
-    """A choice for each signature that is reached; `print(path)` shows it. choices: signature key -> kernel name or "expand".
-    identities: kernel name -> its identity; a kernel that is not in it (in a path made by hand) is the one that has the name."""
+    """A choice for each signature that is reached; `print(path)` shows it. choices: signature key -> name of a kernel, or of a
+    recipe, or "expand". recipes: those that are chosen, by name. identities: kernel name -> its identity; a kernel that is not in
+    it (in a path made by hand) is the one that has the name."""
 
     graph_key: str
     choices: Mapping[str, str]
@@ -78,6 +88,7 @@ class Path:
     titles: Mapping[str, str] = field(default_factory=dict, compare=False)
     calls: Mapping[str, int] = field(default_factory=dict, compare=False)
     identities: Mapping[str, str] = field(default_factory=dict)
+    recipes: Mapping[str, PartOp] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
         price = f"{self.seconds * 1e6:.1f} µs, {'measured' if self.measured else 'guess'}" if self.calls else "no price"
@@ -89,7 +100,7 @@ class Path:
     def lines(self) -> list[str]:
         """Price and error, then what runs which op, how often; a line each. Of a saved path, which has no price: its kernels."""
         if self.choices and not self.calls:
-            kernels = sorted(set(self.choices.values()) - {EXPAND})
+            kernels = sorted(name for name in set(self.choices.values()) if name != EXPAND)
             return [f"{self.id}  saved, without a price", *(f"      {name}" for name in kernels)]
         error = "error unknown" if self.error is None else f"error {self.error:.1e}"
         steps = [f"      {s['kernel']:20s} × {s['calls']:<3d} {s['op']}" for s in self.steps() if s["kernel"] != EXPAND]
@@ -118,7 +129,7 @@ class Path:
             raise NoPathError(f"this is no saved path: it needs id, graph, choices and identities ({e!r})") from e
         if path.id != known:
             raise NoPathError(f"the saved path says it is {known}, its choices make it {path.id}: it was changed")
-        missing = sorted(set(choices.values()) - set(identities) - {EXPAND})
+        missing = sorted(name for name in set(choices.values()) - set(identities) if not is_way_on(name))
         if missing:
             raise NoPathError(f"the saved path {known} does not say which {missing[0]} it means\n"
                               "  fix: save it again, with to_json")
@@ -133,6 +144,11 @@ def needs_choice(node: Node) -> bool:
     return node.op.kind in ("atomic", "composite") and node.op.name not in VIEW_OPS
 
 
+def is_way_on(name: str) -> bool:
+    """Whether a choice is no kernel: the definition, or a recipe, whose own steps are chosen in turn."""
+    return name == EXPAND or name.startswith(RECIPE)
+
+
 class Paths:
     """The alternatives of a graph's signatures, and the paths made of them.
 
@@ -143,29 +159,53 @@ class Paths:
         self.graph, self.price_of, self.may_expand = graph, price_of, expand
         self.table = table
         self._alternatives: dict[Signature, list[Alternative]] = {}
-        self._inner: dict[Signature, list[tuple[Signature, int]]] = {}
+        self._inner: dict[tuple[Signature, str], list[tuple[Signature, int]]] = {}
         self._best: dict[Signature, tuple[float, Alternative | None]] = {}
         self._first: dict[str, Signature] = {}
         self.top = self._count(graph.roots)
-        self.parts = [s for s, _ in self.top if isinstance(s.spec.op, PartOp)]
+        self.parts: list[Signature] = []
+        todo = [s for s, _ in reversed(self.top)]
+        while todo:
+            s = todo.pop()
+            if isinstance(s.spec.op, PartOp) and s not in self.parts:
+                self.parts.append(s)
+                todo += [i for i, _ in reversed(self.inner(s))]     # somebody's parts in one that is said otherwise
+        # a part that is only said otherwise is taken out of the graph whole; what is in another one may be computed beside it too
+        self.overlap = any(isinstance(s.spec.op, PartOp) and not s.spec.op.recipes for s in self.parts)
 
-    def _count(self, roots: Sequence[Node]) -> list[tuple[Signature, int]]:
-        """Signatures of the nodes that need a choice, with how many nodes have each. Constants-only nodes count too."""
+    def _count(self, roots: Sequence[Node], known: Collection[Node] = ()) -> list[tuple[Signature, int]]:
+        """Signatures of the nodes that need a choice, with how many nodes of each are computed in a run. known: what is not."""
         counts: dict[Signature, int] = {}
-        for node in walk(roots):
+        order = walk(roots)
+        known = known_when_bound(order, known)
+        for node in order:
             if needs_choice(node):
                 s = signature_of(node)
                 s = self._first.setdefault(s.key, s)
-                counts[s] = counts.get(s, 0) + 1
+                counts[s] = counts.get(s, 0) + (node not in known)
         return list(counts.items())
 
-    def inner(self, s: Signature) -> list[tuple[Signature, int]]:
-        """The signatures inside a composite's definition (one level)."""
-        if s not in self._inner:
-            assert isinstance(s.spec.op, CompositeOp)
-            definition = s.spec.op.define(s.spec.inputs, s.spec.attrs)
-            self._inner[s] = self._count(definition.outputs)
-        return self._inner[s]
+    def inner(self, s: Signature, way: Alternative | None = None) -> list[tuple[Signature, int]]:
+        """The signatures inside a composite's definition, or a recipe (one level)."""
+        way = way or DEFINITION
+        key = s, way.name
+        if key not in self._inner:
+            written = way.written(s.spec)
+            bound = s.spec.op.bound if isinstance(s.spec.op, PartOp) else ()
+            self._inner[key] = self._count(written.outputs, [written.arguments[i] for i in bound])
+        return self._inner[key]
+
+    def seconds(self, s: Signature, way: Alternative) -> float:
+        """Of one call, its own steps in their cheapest ways; inf where one has none."""
+        if way.kernel is not None:
+            return way.price.seconds
+        total = 0.0
+        for i, n in self.inner(s, way):
+            best = self.best(i)[0]
+            if best == math.inf:                                    # also where it is computed when bound: something must do that
+                return best
+            total += n * best
+        return total
 
     def alternatives(self, s: Signature) -> list[Alternative]:
         """Every way to compute a signature, kernels first. The order is deterministic."""
@@ -176,7 +216,9 @@ class Paths:
                 if price is not None:
                     found.append(Alternative(kernel.name, kernel, price))
             if self.may_expand and isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque:
-                found.append(Alternative(EXPAND, None, Price(0.0)))
+                found.append(DEFINITION)
+                if isinstance(s.spec.op, PartOp):
+                    found += [Alternative(r.name, None, Price(0.0), r) for r in s.spec.op.recipes]
             self._alternatives[s] = found
         return self._alternatives[s]
 
@@ -190,7 +232,7 @@ class Paths:
             self._best[s] = (math.inf, None)            # definitions are finite, so this is never read while it is computed
             found: tuple[float, Alternative | None] = (math.inf, None)
             for a in self.alternatives(s):
-                cost = a.price.seconds if a.kernel is not None else sum(n * self.best(i)[0] for i, n in self.inner(s))
+                cost = self.seconds(s, a)
                 if cost < found[0]:
                     found = (cost, a)
             self._best[s] = found
@@ -209,8 +251,8 @@ class Paths:
             chosen[s] = a
             calls[s] = calls.get(s, 0) + n
             if a.kernel is None:
-                stack.extend((i, n * k) for i, k in reversed(self.inner(s)))
-        return chosen, self._calls(chosen) if self.parts else calls
+                stack.extend((i, n * k) for i, k in reversed(self.inner(s, a)))
+        return chosen, self._calls(chosen) if self.overlap else calls
 
     def _calls(self, chosen: Mapping[Signature, Alternative]) -> dict[Signature, int]:
         """How many nodes of each signature there are once the definitions are expanded: parts may have nodes in common."""
@@ -224,8 +266,14 @@ class Paths:
                 return False
             return True
 
-        for node in walk(expand_all(self.graph.roots, keep)):
-            if needs_choice(node):
+        def written(node: Node) -> Definition:
+            s = self._first[signature_of(node).key]
+            return chosen[s].written(signature_of(node).spec)
+
+        order = walk(expand_all(self.graph.roots, keep, written))
+        known = known_when_bound(order)
+        for node in order:
+            if needs_choice(node) and node not in known:
                 calls[self._first[signature_of(node).key]] += 1
         return calls | {s: len(nodes) for s, nodes in expanding.items()}
 
@@ -236,7 +284,8 @@ class Paths:
                     sum(p.seconds * n for p, n in paid), all(p.measured for p, _ in paid),
                     None if any(e is None for e in errors) else max((e for e in errors if e is not None), default=0.0),
                     {s.key: s.title() for s in chosen}, {s.key: calls[s] for s in chosen},
-                    {a.name: a.kernel.identity for a in chosen.values() if a.kernel is not None})
+                    {a.name: a.kernel.identity for a in chosen.values() if a.kernel is not None},
+                    {a.name: a.recipe.op for a in chosen.values() if a.recipe is not None})
 
     def cheapest(self) -> Path:
         """The best path. Raises NoPathError naming the ops that nothing computes."""
@@ -248,6 +297,8 @@ class Paths:
     def _descended(self, made: Made) -> Made:
         """The cheapest found when parts are computed otherwise, one kind and all of one name at a time. What a part computes may be
         needed beside it too, so that a price for each part alone says too much for its definition."""
+        if not self.overlap:
+            return made                                             # prices add up
         groups = [[s] for s in self.parts]
         for name in dict.fromkeys(s.spec.op.name for s in self.parts):
             groups.append([s for s in self.parts if s.spec.op.name == name])
@@ -331,7 +382,7 @@ class Paths:
                                   "  fix: list the paths again, or bring back the code that the path was saved with")
             out[s.key] = found
             if found.kernel is None:
-                stack.extend(i for i, _ in self.inner(s))
+                stack.extend(i for i, _ in self.inner(s, found))
         return out
 
     def priced(self, path: Path) -> Path:
@@ -343,7 +394,7 @@ class Paths:
 
 
 def expanded_roots(graph: Graph, path: Path) -> list[Node]:
-    """The graph's roots with every composite for which the path says "expand" replaced by its definition."""
+    """The graph's roots with every composite for which the path chooses no kernel replaced by what it chooses."""
     return expanded(graph.roots, path)
 
 
@@ -351,7 +402,10 @@ def expanded(nodes: Sequence[Node], path: Path) -> list[Node]:
     """Nodes of a graph as they are after the path's expansions."""
 
     def keep(node: Node) -> bool:
-        return path.choices.get(signature_of(node).key) != EXPAND
+        return not is_way_on(path.choices.get(signature_of(node).key, ""))
 
-    return expand_all(nodes, keep)
+    def written(node: Node) -> Definition:
+        recipe = path.recipes.get(path.choices[signature_of(node).key])
+        return defined(node) if recipe is None else recipe.define([i.type for i in node.inputs], node.attrs)
 
+    return expand_all(nodes, keep, written)

@@ -15,10 +15,11 @@ from tensor_graphs.errors import no_attribute
 from tensor_graphs.kernels.kernel import Kernel, NativeCall
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
 from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.lowered import chosen_here, largest_of_range, lowered
 from tensor_graphs.paths.memory import ArenaLayout, aligned
-from tensor_graphs.paths.path import EXPAND, Path
+from tensor_graphs.paths.path import Path, is_way_on
 from tensor_graphs.paths.screen import SCREEN_LINES, fitted
 
 
@@ -102,7 +103,7 @@ class Variant:
     @property
     def measured_share(self) -> float:
         """Share of the predicted time that rests on rows of the database."""
-        paid = [(e.seconds * e.calls, e.measured) for e in self.evidence if e.chosen != EXPAND]
+        paid = [(e.seconds * e.calls, e.measured) for e in self.evidence if not is_way_on(e.chosen)]
         total = sum(s for s, _ in paid)
         return sum(s for s, m in paid if m) / total if total else 1.0
 
@@ -135,6 +136,8 @@ class Plan:
     """the graph as it was given, when `graph` is the same with float64 intermediates"""
     prepared: str = ""
     """what was recognised or simplified before anything was chosen, for people"""
+    images: Mapping[Node, Node] = field(default_factory=dict, repr=False, compare=False)
+    """what nodes before parts were formed have become in `graph`; left behind where a plan is pickled"""
 
     def __repr__(self) -> str:
         calls = [len(v.program.instructions) for v in self.variants]
@@ -153,7 +156,7 @@ class Plan:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "variants"}
+        stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("variants", "images")}
         return restored, (stored, [(v.low, v.high, v.path, v.evidence, dict(v.at)) for v in self.variants])
 
     if not TYPE_CHECKING:                                            # a checker of types knows what is there
@@ -232,7 +235,7 @@ def on_one_screen(plan: Plan) -> str:
                      f"{v.measured_share:.0%} of it from measured rows")
     lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
     dearest = max(plan.variants, key=lambda v: v.path.seconds)
-    steps = sorted((e for e in dearest.evidence if e.chosen != EXPAND), key=lambda e: -e.seconds * e.calls)
+    steps = sorted((e for e in dearest.evidence if not is_way_on(e.chosen)), key=lambda e: -e.seconds * e.calls)
     room = max(5, min(14, SCREEN_LINES - len(lines) - 5))
     if steps:
         at = "" if plan.table_dim is None else f" for {plan.table_dim} = {dearest.low}..{dearest.high}"

@@ -20,7 +20,7 @@ def is_step(node: Node) -> bool:
 
 def inside(node: Node, operands: Collection[Node]) -> set[Node]:
     """What is computed from the operands on the way to a node, the node included; no leaves."""
-    return {n for n in between(node, operands) if n.op.kind != "leaf"}
+    return {n for n in between([node], operands) if n.op.kind != "leaf"}
 
 
 class Cuts:

@@ -191,7 +191,7 @@ class _Search:
 
     def alone(self, node: Node, operands: Sequence[Node]) -> Graph:
         """A part as a graph of its own, over inputs named x0, x1, …"""
-        return make_graph(over(node, operands, [leaves.input(f"x{i}", o.shape, o.dtype) for i, o in enumerate(operands)]))
+        return make_graph(over([node], operands, [leaves.input(f"x{i}", o.shape, o.dtype) for i, o in enumerate(operands)])[0])
 
     def fingerprint(self, graph: Graph) -> str | None:
         key = graph.outputs["out"].digest

@@ -40,10 +40,12 @@ MORE_STEPS, MOST_STEPS = 2, 24
 
 @dataclass(frozen=True)
 class Formed:
-    """The graph with its parts as nodes; places: how many of each, by name."""
+    """The graph with its parts as nodes; places: how many of each, by name. images: what became of each node of the graph, where
+    that is another one."""
 
     graph: Graph
     places: Mapping[str, int] = field(default_factory=dict)
+    images: Mapping[Node, Node] = field(default_factory=dict, repr=False)
 
     def show(self) -> str:
         """For people; "" where there is none."""
@@ -71,9 +73,9 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
                 note_same(op.define(types, {}), known[operands].define(types, {}))
                 continue
             try:                                                    # with the parts inside of it, where none crosses its border
-                whole = part_between(made[node], [made[o] for o in operands], op.written.digest)
+                whole = part_between([made[node]], [made[o] for o in operands], op.written.digest)
             except LanguageError:
-                whole = part_between(node, operands, op.written.digest)
+                whole = part_between([node], operands, op.written.digest)
             note_same(op.define(types, {}), whole.define(types, {}))
             known[operands] = whole
             made[node] = apply(whole, [made[o] for o in operands], {})
@@ -81,7 +83,8 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
     if not places:
         return Formed(graph)
     log.info("formed %s", dict(places))
-    return Formed(with_roots(graph, [made[r] for r in graph.roots]), dict(places))
+    images = {n: m for n, m in made.items() if n is not m}
+    return Formed(with_roots(graph, [made[r] for r in graph.roots]), dict(places), images)
 
 
 class _Wanted:
@@ -176,7 +179,7 @@ _verdicts: dict[tuple[str, str], bool] = {}
 
 def is_same(wanted: _Wanted, node: Node, operands: Sequence[Node]) -> bool:
     """Whether a piece is proved to be the part: at the part's own sizes where the piece can be said of them, else at its own."""
-    key = (wanted.op.written.digest, part_between(node, operands).written.digest)
+    key = (wanted.op.written.digest, part_between([node], operands).written.digest)
     if key not in _verdicts:
         _verdicts[key] = _at_all_sizes(wanted, node, operands) or _at_its_sizes(wanted, node, operands)
     return _verdicts[key]
@@ -201,7 +204,7 @@ def _at_its_sizes(wanted: _Wanted, node: Node, operands: Sequence[Node]) -> bool
 
 def _alone(node: Node, operands: Sequence[Node], types: Sequence[TensorType]) -> Graph:
     """A piece as a graph of its own, over inputs x0, x1, … of these types. Raises what its ops say of others than its own."""
-    return make_graph(over(node, operands, [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)]))
+    return make_graph(over([node], operands, [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)])[0])
 
 
 def _proved(one: Graph, other: Graph) -> bool:

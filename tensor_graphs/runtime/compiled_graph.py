@@ -431,7 +431,7 @@ class CompiledGraph:
         taps: dict[str | Node, tuple[str, int, Operand]] = {}
         for w in wanted:
             if isinstance(w, Node):
-                run = w
+                run = self.plan.images.get(w, w)
                 if self.plan.written is not None and w not in self.graph.nodes:       # of the graph before it was widened
                     wide = widened_value(self.plan.written, w, last_step=True)
                     run = w if wide is None else wide

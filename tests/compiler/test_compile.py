@@ -25,7 +25,7 @@ from tensor_graphs.language import atomic
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.lower import PlanError, Program
-from tensor_graphs.paths.path import NoPathError, Path
+from tensor_graphs.paths.path import NoPathError, Path, is_way_on
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.judge import environment_of
 from tensor_graphs.records import queries
@@ -67,7 +67,7 @@ def kernels_of(plan: Plan) -> set[str]:
 def test_compile_verifies_what_it_uses_and_only_that(database: Database) -> None:
     plan = compile_graph(LAYER, database=database, backends=("numpy",))
     here = queries.latest_traces(database, environment_of("numpy"))
-    used = {(v.kernels[e.chosen].identity, e.signature) for v in plan.variants for e in v.evidence if e.chosen != "expand"}
+    used = {(v.kernels[e.chosen].identity, e.signature) for v in plan.variants for e in v.evidence if not is_way_on(e.chosen)}
     assert {source for source, _ in here} == {identity for identity, _ in used}
     assert len(here) == len(used)
     assert all(row.status == "PASSED" and row.median_ms is None for row in here.values())
@@ -94,7 +94,7 @@ def test_a_tolerance_out_of_reach_is_refused_with_the_one_that_would_do(filled: 
     advised = re.search(r"fix: a tolerance of (\S+) or more", text)
     assert advised is not None and 1e-8 < float(advised[1]) < 1e-5
     plan = compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=float(advised[1]))
-    errors = [e.error for v in plan.variants for e in v.evidence if e.chosen != "expand"]
+    errors = [e.error for v in plan.variants for e in v.evidence if not is_way_on(e.chosen)]
     assert all(error is not None and error <= float(advised[1]) for error in errors)
     with pytest.raises(NoPathError):                                # less than half of what rounding a sum to f32 costs
         compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=2e-8, intermediates="as_written")
@@ -243,7 +243,7 @@ def test_one_plan_holds_other_kernels_for_other_sizes_and_merges_equal_neighbour
 def test_each_choice_without_a_row_is_queued_once(database: Database) -> None:
     plan = compile_graph(LAYER, database=database, backends=("numpy",))
     waiting = database.stats().waiting
-    guessed = {(e.signature, tuple(v.at.items())) for v in plan.variants for e in v.evidence if e.chosen != "expand"}
+    guessed = {(e.signature, tuple(v.at.items())) for v in plan.variants for e in v.evidence if not is_way_on(e.chosen)}
     assert waiting == len(guessed) == len(plan.unmeasured) > 0
     compile_graph(LAYER, database=database, backends=("numpy",))
     assert database.stats().waiting == waiting

@@ -22,11 +22,12 @@ import tensor_graphs as tg
 from tensor_graphs.compiler import profile_graph as module
 from tensor_graphs.compiler.compile import Choice, compile_graph
 from tensor_graphs.compiler.doubts import Doubts
+from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_graph import profile_graph, questions_of
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
-from tensor_graphs.paths.path import NoPathError
+from tensor_graphs.paths.path import NoPathError, is_way_on
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling import calibration
 from tensor_graphs.profiling import profile as questions
@@ -166,9 +167,9 @@ def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list
     again = profile_graph(g, database=database, budget=300.0)
     assert again.measured == again.failed == again.left == again.deployed == 0 < again.already_known <= report.measured
     # … and the steps of the chosen paths are known in their places
-    chosen = {(e.signature, e.chosen, str(v.at)) for v in plan.variants for e in v.evidence if e.chosen != "expand"}
+    chosen = {(e.signature, e.chosen, str(v.at)) for v in plan.variants for e in v.evidence if not is_way_on(e.chosen) and e.calls}
     assert report.deployed >= len(chosen)
-    rows = [e for v in plan.variants for e in v.evidence if e.chosen != "expand"]
+    rows = [e for v in plan.variants for e in v.evidence if not is_way_on(e.chosen) and e.calls]
     assert all(", in its graph" in e.note for e in rows)
     kinds = {e.kind for e in queries.evidence(database, *(e.trace for e in rows if isinstance(e, Choice) and e.trace))}
     assert kinds == {"in_graph"}
@@ -394,7 +395,7 @@ def counted_answers(database: Database, most: int, seen: list[Question]) -> Any:
 def rows_of_plan(database: Database, graph: tg.Graph, n: int) -> list[bool]:
     plan = compile_graph(graph, database=database, backends=("numpy",), at={"n": n})
     (variant,) = [v for v in plan.variants if v.low <= n <= v.high]
-    return [e.measured for e in variant.evidence if e.chosen != "expand"]
+    return [e.measured for e in variant.evidence if not is_way_on(e.chosen) and e.calls]
 
 
 def test_the_plan_that_is_asked_for_is_measured_before_anything_else_and_whole(database: Database,
@@ -418,7 +419,7 @@ def test_the_dearest_of_the_plan_comes_first_and_without_more_time_the_rest_is_l
     assert len(seen) == 1 and report.left > 0
     here = [b for b in module.price_points(g, {"n": 7}) if b["n"] == 7]
     fresh = open_database(":memory:")
-    needed = module.needed(g, here, backends=("numpy",), database=fresh, tolerance=1e-3)
+    needed = module.needed(prepare(g).graph, here, backends=("numpy",), database=fresh, tolerance=1e-3)
     assert [q.worth for q in needed] == sorted((q.worth for q in needed), reverse=True)
     assert seen[0].kernel is needed[0].kernel and seen[0].signature.key == needed[0].signature.key
     (asked,) = [r for r in report.rests if r.asked]

@@ -22,6 +22,7 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.dims import Expr
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.paths.path import EXPAND, NoPathError, Path, Paths, Price
@@ -73,15 +74,24 @@ def random_prices(seed: int, refusals: float = 1.0) -> Any:
 # ---- brute force: written against the graph, the kernels and the prices alone ------------------------------------------
 
 
-def questions(nodes: Iterable[Node]) -> list[Signature]:
-    """One signature per node that some kernel has to compute, repeated as often as it occurs."""
-    return [signature_of(n) for n in nodes if n.op.kind in ("atomic", "composite") and n.op.name not in VIEWS]
+def questions(nodes: Iterable[Node]) -> list[tuple[Signature, int]]:
+    """The signature of each node that some kernel has to compute; with 0 where that is done once, when the graph is bound."""
+    return [(signature_of(n), int(not is_known_when_bound(n))) for n in nodes
+            if n.op.kind in ("atomic", "composite") and n.op.name not in VIEWS]
+
+
+def is_known_when_bound(n: Node) -> bool:
+    """Numbers and parameters, and what is made of nothing else."""
+    if n.op.kind == "leaf":
+        return n.op.name == "parameter" or (n.op.name == "constant" and not isinstance(n.attrs["value"], Expr))
+    static = all(isinstance(s, int) for s in n.shape) and "Expr" not in str([type(v) for v in n.attrs.values()])
+    return bool(n.inputs) and static and all(map(is_known_when_bound, n.inputs))
 
 
 def every_path(g: Graph, price: Any) -> dict[frozenset[tuple[str, str]], float]:
     """choices -> seconds, by trying everything."""
     ways: dict[str, list[tuple[str, float | None]]] = {}
-    inside: dict[str, list[Signature]] = {}
+    inside: dict[str, list[tuple[Signature, int]]] = {}
 
     def look(s: Signature) -> None:
         if s.key in ways:
@@ -90,12 +100,12 @@ def every_path(g: Graph, price: Any) -> dict[frozenset[tuple[str, str]], float]:
         if isinstance(s.spec.op, CompositeOp):
             inside[s.key] = questions(walk(s.spec.op.define(s.spec.inputs, s.spec.attrs).outputs))
             ways[s.key].append((EXPAND, None))
-            for i in inside[s.key]:
+            for i, _ in inside[s.key]:
                 look(i)
 
     def seconds(s: Signature, chosen: Mapping[str, str]) -> float:
         if chosen[s.key] == EXPAND:
-            return sum(seconds(i, chosen) for i in inside[s.key])
+            return sum(times * seconds(i, chosen) for i, times in inside[s.key])
         return next(p for name, p in ways[s.key] if name == chosen[s.key] and p is not None)
 
     found: dict[frozenset[tuple[str, str]], float] = {}
@@ -103,15 +113,15 @@ def every_path(g: Graph, price: Any) -> dict[frozenset[tuple[str, str]], float]:
     def extend(todo: list[Signature], chosen: dict[str, str]) -> None:
         todo = [s for s in todo if s.key not in chosen]
         if not todo:
-            found[frozenset(chosen.items())] = sum(seconds(s, chosen) for s in questions(g.nodes))
+            found[frozenset(chosen.items())] = sum(times * seconds(s, chosen) for s, times in questions(g.nodes))
             return
         first, *rest = todo
         for name, _ in ways[first.key]:
-            extend(rest + (inside[first.key] if name == EXPAND else []), {**chosen, first.key: name})
+            extend(rest + ([i for i, _ in inside[first.key]] if name == EXPAND else []), {**chosen, first.key: name})
 
-    for s in questions(g.nodes):
+    for s, _ in questions(g.nodes):
         look(s)
-    extend(questions(g.nodes), {})
+    extend([s for s, _ in questions(g.nodes)], {})
     return found
 
 

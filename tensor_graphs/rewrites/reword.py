@@ -1,0 +1,467 @@
+"""reword: other ways to say pieces of a graph, found by rules; each such piece becomes one node that has them as recipes.
+
+    made = reword(graph)
+    made.graph                  # as it was, but for a part where something else says the same and may be cheaper
+    made.show()                 # "18 linear_linear_linear_4f0c11: recipe join/three 5d1e…"
+
+A graph is saturated as a whole or, where it is large, region by region, each distinct one once. Of what is extracted at the least
+guessed time only the difference counts: the nodes that another graph does without, closed between operands and outputs. What is
+made of them has the words of the graph as its definition, so expanding it gives the graph back; equal places are one question. What
+runs there is chosen later, by price.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, work
+from tensor_graphs.costs.rounding import predicted_error
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.errors import LanguageError
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.node import Node, apply, walk
+from tensor_graphs.language.part import PartOp, Recipe, between, known_when_bound, over, part_between
+from tensor_graphs.rewrites.beside_oracle import is_as_accurate
+from tensor_graphs.rewrites.egraph import VIEWS, EGraph, View
+from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
+from tensor_graphs.rewrites.extract import TINY, Cost, Extractor, add_graph, is_paid
+from tensor_graphs.rewrites.provenance import Step, derive, show_steps
+from tensor_graphs.rewrites.recipe_file import Offer, Other, kept
+from tensor_graphs.rewrites.recognise import with_roots
+from tensor_graphs.rewrites.regions import LARGE, regions
+from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Rewrite
+from tensor_graphs.rewrites.saturate import Budget, saturate
+
+log = logging.getLogger(__name__)
+
+BRIEF = Budget(expanding_depth=1, nodes=1500, matches=500, expanding=30)
+"""of one region, while somebody waits for a plan: no seconds decide, so the same graph has the same recipes everywhere"""
+
+SEVERAL = 4
+"""graphs extracted for each set of sizes"""
+
+LARGER = 256
+"""the larger of the two sizes of a dim for which graphs are extracted"""
+
+WORTH = 1.0
+"""microseconds by which a recipe is guessed to be cheaper than what stands there: less than one call"""
+
+ROUNDED = 1.25
+"""times the predicted error of what stands there, that a recipe's may be"""
+
+STAYS = 0.3
+"""microseconds by which a step of the graph itself is preferred: what is changed for nothing hides what is gained"""
+
+RENAMES = "composite/"
+"""rules that write a definition out or find one: a path may do that by itself, and they alone say nothing new"""
+
+PRODUCTS = frozenset({"dot", "linear", "gather_linear", "attention", "conv2d"})
+"""in a graph without any of them nothing is looked for: what rules gain elsewhere is less than looking takes"""
+
+
+@dataclass(frozen=True)
+class Reworded:
+    """parts: how many of each there are. images: what became of each node of the graph, where that is another one."""
+
+    graph: Graph
+    parts: Mapping[PartOp, int] = field(default_factory=dict)
+    images: Mapping[Node, Node] = field(default_factory=dict, repr=False)
+
+    def show(self) -> str:
+        """For people; "" where there is none."""
+        return "; ".join(f"{count} {op.name}: {', '.join(r.name for r in op.recipes)}" for op, count in self.parts.items())
+
+
+def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Sequence[Rewrite] | None = None,
+           budget: Budget = BRIEF) -> Reworded:
+    """The graph with a part wherever recipes were found. Numeric class: bitwise; what runs there is chosen later.
+
+    images: what other parts (rewrites/parts.py) have become of its nodes: these are kept, as definitions and around.
+    rules: by default all that take nothing for granted.
+    """
+    from tensor_graphs.rewrites.rules import ALL
+
+    found = offers(graph, rules or ALL, budget, keep=not rules)
+    there = images or {}
+    roots = [there.get(r, r) for r in graph.roots]
+    while found:
+        try:
+            return _formed(graph, found, there, roots)
+        except _Circle as e:                                        # two parts, each with an operand of the other
+            found = [o for o in found if o is not e.offer]
+    return Reworded(with_roots(graph, roots), {}, there)
+
+
+def may_be_reworded(graph: Graph) -> bool:
+    """False for a graph in which looking is not worth its time: one step, or no product; and for one with copies to a device."""
+    if any(n.op is leaves.COPY_TO for n in graph.nodes):
+        return False
+    steps = [n for n in graph.nodes if is_paid(n)]
+    return len(steps) > 1 and any(n.op.name in PRODUCTS for n in steps)
+
+
+def offers(graph: Graph, rules: Sequence[Rewrite], budget: Budget = BRIEF, keep: bool = False) -> list[Offer]:
+    """The pieces of a graph that can be said otherwise, no two with a node in common. keep: what is found of regions."""
+    if not may_be_reworded(graph):
+        return []
+    if sum(map(is_paid, graph.nodes)) <= LARGE:
+        return _Search(graph, rules, budget).offers()
+    known: dict[Graph, list[Offer]] = {}
+    found = []
+    for region in regions(graph).all:
+        if region.graph not in known:
+            def search(graph: Graph = region.graph) -> list[Offer]:
+                return _Search(graph, rules, budget).offers()
+
+            known[region.graph] = [] if not may_be_reworded(region.graph) else kept(region.graph, search) if keep else search()
+        at = {leaf: region.leaves[str(leaf.attrs["name"])] for leaf in region.graph.nodes if leaf.op in leaves.NAMED_LEAVES}
+        found += [_moved(o, at) for o in known[region.graph]]
+    return found
+
+
+def _moved(offer: Offer, at: dict[Node, Node]) -> Offer:
+    """The offer in the graph that its leaves stand for."""
+    def put(node: Node) -> Node:
+        for n in walk([node]):
+            if n not in at:
+                at[n] = apply(n.op, [at[i] for i in n.inputs], n.attrs) if n.inputs else n
+        return at[node]
+
+    return Offer(tuple(map(put, offer.operands)), tuple(map(put, offer.outputs)), frozenset(map(put, offer.inside)),
+                 tuple(replace(o, outputs=tuple(map(put, o.outputs))) for o in offer.others))
+
+
+# ---- one e-graph -----------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class _Change:
+    """One connected difference between the graph and an extracted one: the classes in it, and how the other one computes them."""
+
+    classes: frozenset[int]
+    choice: Mapping[int, ENode]
+
+
+class _Search:
+    """What else says the pieces of one graph. A class is the value of the nodes in it, in the graph and in what is extracted."""
+
+    def __init__(self, graph: Graph, rules: Sequence[Rewrite], budget: Budget) -> None:
+        self.graph, self.e = graph, EGraph()
+        self.kinds = {r.name: r.numeric_class for r in rules if hasattr(r, "numeric_class")}
+        self.ends = add_graph(self.e, graph)
+        self.view = saturate(self.e, rules, budget, (BITWISE, REASSOCIATING)).views[REASSOCIATING]
+        self.nodes: dict[int, list[Node]] = {}
+        self.node_of: dict[Key, Node] = {}
+        for n in graph.nodes:
+            if len(n.types) == 1:
+                self.nodes.setdefault(self.home(n), []).append(n)
+                self.node_of.setdefault(self._key(self.e.terms[self.e.add(n)]), n)
+
+    def home(self, node: Node) -> int:
+        """The class of a node of the graph."""
+        return self.view.find(self.e.add(node))
+
+    def _key(self, term: ENode) -> Key:
+        children = tuple(self.view.find(c) for c in term.children)
+        return (term.op, term.attrs_key, tuple(sorted(children)) if is_commutative(term.op) else children, term.output)
+
+    def offers(self) -> list[Offer]:
+        changes: list[_Change] = []
+        for at in _points(self.graph):
+            cost = _seconds(self.view, at)
+
+            def near(node: ENode, bound: bool, cost: Cost = cost) -> float:
+                taken = cost(node, bound)
+                return taken - STAYS if taken > STAYS and self._key(node) in self.node_of else taken
+
+            for made in Extractor(self.view, *self.ends, near).extract(SEVERAL):
+                # the cheapest first: what holds a whole change that is there already is that one, and more that gains nothing
+                changes += [c for c in self._changes(made.choice) if self._pays(c, cost)
+                            and not any(there.classes < c.classes for there in changes)]
+        found = []
+        for group in _joined(changes):
+            offer = self._offer(group)
+            if offer is not None:
+                found.append(offer)
+        return found
+
+    def _changes(self, choice: Mapping[int, ENode]) -> list[_Change]:
+        """The connected differences between the graph and an extracted one."""
+        kept = {c for c, node in choice.items() if self._key(node) in self.node_of}
+        links: dict[int, set[int]] = {c: set() for c in choice if c not in kept}
+        left = [n for c, nodes in self.nodes.items() for n in nodes
+                if n.op.kind != "leaf" and not (c in kept and self.node_of[self._key(choice[c])] is n)]
+        for n in left:
+            links.setdefault(self.home(n), set())
+        new = [(c, choice[c]) for c in choice if c not in kept]
+        for c, node in (*new, *((self.home(n), self.e.terms[self.e.add(n)]) for n in left)):
+            for child in node.children:
+                below = self.view.find(child)
+                if below in links:
+                    links[c].add(below)
+                    links[below].add(c)
+        out, seen = [], set[int]()
+        for start in links:
+            if start not in seen:
+                group, todo = {start}, [start]
+                while todo:
+                    beside = links[todo.pop()] - group
+                    group |= beside
+                    todo += beside
+                seen |= group
+                out.append(_Change(frozenset(group), {c: choice[c] for c in group if c in choice and c not in kept}))
+        return out
+
+    def _pays(self, change: _Change, cost: Cost) -> bool:
+        """Whether the other words are cheaper by guess."""
+        bound = self.view.bound
+        old = {self._key(self.e.terms[self.e.add(n)])[:3]: cost(self.e.terms[self.e.add(n)], bound[c])
+               for c in change.classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
+        new = {self._key(node)[:3]: cost(node, bound[c]) for c, node in change.choice.items()}
+        return bool(change.choice) and sum(new.values()) < sum(old.values()) - WORTH
+
+    def _offer(self, group: Sequence[_Change]) -> Offer | None:
+        classes = frozenset().union(*(c.classes for c in group))
+        inside = {n for c in classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
+        inside |= {n.inputs[0] for n in inside if n.op is leaves.ITEM}
+        readers: dict[Node, list[Node]] = {}
+        for n in self.graph.nodes:
+            for i in n.inputs:
+                readers.setdefault(i, []).append(n)
+        roots = set(self.graph.roots)
+        outputs = tuple(n for n in self.graph.nodes if n in inside and len(n.types) == 1
+                        and (n in roots or any(r not in inside for r in readers.get(n, ()))))
+        if not outputs or any(n.op.kind != "leaf" and n in inside and len(n.types) > 1
+                              and any(r.op is not leaves.ITEM for r in readers.get(n, ())) for n in inside):
+            return None
+        fed = _fed(self.graph.nodes)
+        operands = dict.fromkeys(i for n in self.graph.nodes if n in inside for i in n.inputs if i not in inside and i in fed)
+        others: dict[str, Other] = {}
+        for change in group:
+            made = self._said(change, outputs, inside)
+            if made is None:
+                continue
+            new, read = made
+            operands.update(dict.fromkeys(read))
+            others.setdefault(_steps(new, operands), self._other(outputs, new))
+        if any(n in inside for n in walk(list(operands))):           # a way leads out of it and back
+            return None
+        ordered = tuple(n for n in self.graph.nodes if n in operands)
+        own = _alone(outputs, ordered)
+        if own is None:
+            return None
+        bound = predicted_error(own)
+        kept = tuple(o for o in others.values() if not all(r.startswith(RENAMES) for r in o.rules)
+                     and (g := _alone(o.outputs, ordered)) is not None
+                     and predicted_error(g) <= ROUNDED * bound and is_as_accurate(own, g))
+        return Offer(ordered, outputs, frozenset(inside), kept) if kept else None
+
+    def _said(self, change: _Change, outputs: Sequence[Node], inside: set[Node]) -> tuple[tuple[Node, ...], list[Node]] | None:
+        """The outputs in other words over nodes of the graph outside of the piece, and those nodes. None where one is handed on."""
+        made: dict[int, Node] = {}
+        read: dict[Node, None] = {}
+
+        def outside(number: int) -> Node | None:
+            return next((n for n in self.nodes.get(number, ()) if n not in inside), None)
+
+        def term_of(number: int) -> ENode:
+            node = change.choice.get(number)
+            if node is None:
+                first = next(n for n in self.nodes[number])
+                node = self.e.terms[self.e.add(first)]
+            return node
+
+        def build(number: int) -> Node:
+            stack = [number]
+            while stack:
+                c = stack[-1]
+                if c in made:
+                    stack.pop()
+                    continue
+                there = outside(c)
+                if there is not None and c not in change.choice:
+                    made[c] = there
+                    if any(n.op in leaves.NAMED_LEAVES for n in walk([there])):
+                        read[there] = None
+                    continue
+                term = term_of(c)
+                below = [self.view.find(x) for x in term.children]
+                missing = [b for b in below if b not in made]
+                if missing:
+                    if any(b in stack for b in missing):
+                        raise LanguageError("a circle", fix="")
+                    stack += missing
+                    continue
+                made[c] = leaves.item(apply(term.op, [made[b] for b in below], term.attrs), term.output)
+            return made[number]
+
+        try:
+            new = tuple(build(self.home(o)) for o in outputs)
+        except LanguageError:
+            return None
+        if any(n in read for n in new):
+            return None
+        return new, list(read)
+
+    def _other(self, outputs: Sequence[Node], new: Sequence[Node]) -> Other:
+        steps: dict[Step, None] = {}
+        for old, made in zip(outputs, new, strict=True):
+            steps.update(dict.fromkeys(derive(self.e, self.e.add(old), self.e.add(made))))
+        rules = tuple(dict.fromkeys(s.rule for s in steps))
+        kind = BITWISE if all(self.kinds.get(r, BITWISE) == BITWISE for r in rules) else REASSOCIATING
+        return Other(tuple(new), rules, show_steps(self.e, list(steps)), kind)
+
+
+def _joined(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
+    """Changes that have a class in common, together."""
+    left = list(changes)
+    while left:
+        group, classes = [left.pop(0)], set[int]()
+        grown = True
+        while grown:
+            classes = set().union(*(c.classes for c in group))
+            more = [c for c in left if c.classes & classes]
+            left = [c for c in left if not c.classes & classes]
+            group, grown = group + more, bool(more)
+        yield group
+
+
+def _steps(outputs: Sequence[Node], operands: Collection[Node]) -> str:
+    """Which steps are taken on which types, in any order: what differs in the order of joined weights alone is one recipe."""
+    return "|".join(sorted(f"{n.op.name} {' '.join(str(i.type) for i in n.inputs)}" for n in between(outputs, operands)
+                           if is_paid(n)))
+
+
+def _fed(nodes: Sequence[Node]) -> set[Node]:
+    """Those that depend on a leaf with a name: what does not is written again by whoever reads it."""
+    found: set[Node] = set()
+    for n in nodes:
+        if n.op in leaves.NAMED_LEAVES or any(i in found for i in n.inputs):
+            found.add(n)
+    return found
+
+
+def _in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[Node], given: Mapping[Node, Node]) -> list[Node]:
+    """Operands as the wordings use them, so that equal pieces have them in one order. given: what an operand is called in the later
+    wordings."""
+    found: dict[Node, None] = {}
+    back = {own: o for o, own in given.items()}
+    for i, outputs in enumerate(wordings):
+        stop = operands if i == 0 else set(back)
+        for n in (*between(outputs, stop), *outputs):
+            for x in n.inputs:
+                if x in stop:
+                    found[x if i == 0 else back[x]] = None
+    return list(found)
+
+
+def _alone(outputs: Sequence[Node], operands: Sequence[Node]) -> Graph | None:
+    """The piece as a graph of its own; None where it reads what is no operand."""
+    inputs = [leaves.input(f"x{i}", o.shape, o.dtype) for i, o in enumerate(operands)]
+    try:
+        return make_graph(over(outputs, operands, inputs))
+    except LanguageError:
+        return None
+
+
+def _points(graph: Graph) -> list[dict[str, int]]:
+    """The sizes for which graphs are extracted: the smallest, and larger ones."""
+    low = {name: d.bounds(s)[0] for name, s in graph.dims.items()}
+    high = {name: min(d.bounds(s)[1], max(low[name], LARGER)) for name, s in graph.dims.items()}
+    return [low, high] if high != low else [low]
+
+
+def _seconds(view: View, at: Mapping[str, int]) -> Cost:
+    """Guessed microseconds of an e-node: of arithmetic for products, of moving its operands for what else there is. What is
+    computed when the graph is bound costs next to nothing."""
+    rates, device = BACKEND_RATES["c"], DeviceRates()
+    known: dict[Key, float] = {}
+
+    def cost(node: ENode, bound: bool) -> float:
+        if node.op.kind == "leaf" or bound or not _is_step(node):
+            return TINY
+        if node.key not in known:
+            arguments = [leaves.argument(i, view.types[view.find(c)]) for i, c in enumerate(node.children)]
+            signature = signature_of(apply(node.op, arguments, node.attrs))
+            moved, flops = work(signature, tuple(sorted((n, at[n]) for n in signature.dim_names)))
+            busy = flops / (device.flops * rates.flop_share) if node.op.name in PRODUCTS else 0.0
+            known[node.key] = 1e6 * (rates.call_seconds + max(moved / (device.bandwidth * rates.bandwidth_share), busy))
+        return known[node.key]
+
+    return cost
+
+
+def _is_step(node: ENode) -> bool:
+    return node.op.name not in VIEWS
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------
+
+class _Circle(Exception):
+    def __init__(self, offer: Offer) -> None:
+        super().__init__()
+        self.offer = offer
+
+
+def _formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], roots: Sequence[Node]) -> Reworded:
+    """The graph with the offers as parts. Raises _Circle for one that cannot stand beside the others."""
+    home = {images.get(o, o): offer for offer in found for o in offer.outputs}
+    order = walk(roots)
+    bound, fed = known_when_bound(order), _fed(order)
+    made: dict[Node, Node] = {}
+    parts: dict[Offer, tuple[Node, ...]] = {}
+    counts: Counter[PartOp] = Counter()
+    known: dict[str, PartOp] = {}
+    pending: list[Offer] = []
+
+    def put(node: Node) -> Node:
+        stack = [node]
+        while stack:
+            n = stack[-1]
+            if n in made:
+                stack.pop()
+                continue
+            offer = home.get(n)
+            if offer is None:
+                missing = [i for i in n.inputs if i not in made]
+                if missing:
+                    stack += missing
+                    continue
+                inputs = [made[i] for i in n.inputs]
+                made[n] = n if all(a is b for a, b in zip(inputs, n.inputs, strict=True)) else apply(n.op, inputs, n.attrs)
+                continue
+            if offer not in parts:
+                if offer in pending:
+                    raise _Circle(offer)
+                pending.append(offer)
+                parts[offer] = form(offer)
+                pending.pop()
+            for o, part in zip(offer.outputs, parts[offer], strict=True):
+                made[images.get(o, o)] = part
+        return made[node]
+
+    def form(offer: Offer) -> tuple[Node, ...]:
+        inside = {images.get(n, n) for n in offer.inside}
+        outputs = [images.get(o, o) for o in offer.outputs]
+        given = {images.get(o, o): o for o in offer.operands}
+        operands = {i for n in offer.inside for i in images.get(n, n).inputs if i not in inside and i in fed} | set(given)
+        ordered = _in_order_of_use([outputs, *(other.outputs for other in offer.others)], operands, given)
+        recipes = []
+        for other in offer.others:
+            written = part_between(other.outputs, [given.get(o, o) for o in ordered])
+            recipes.append(Recipe(written, other.rules, other.derivation, other.numeric_class))
+        op = part_between(outputs, ordered, recipes=recipes, bound=[i for i, o in enumerate(ordered) if o in bound])
+        key = "|".join([op.key, *(r.name for r in recipes), str(sorted(op.bound))])
+        op = known.setdefault(key, op)
+        node = apply(op, [put(o) for o in ordered], {})
+        counts[op] += 1
+        return tuple(leaves.item(node, i) for i in range(len(outputs)))
+
+    whole = with_roots(graph, [put(r) for r in roots])
+    log.info("reworded %s", {op.name: count for op, count in counts.items()})
+    return Reworded(whole, dict(counts), {n: put(images.get(n, n)) for n in graph.nodes if put(images.get(n, n)) is not n})

@@ -1,0 +1,115 @@
+"""A recipe of a part is a way like a kernel: priced, chosen, explained, saved and replayed; what it makes of parameters is free."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.compiler.choose import list_paths, signatures_of
+from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.kernels.registry import all_kernels
+from tensor_graphs.language.node import Node
+from tensor_graphs.paths.lower import PlanError
+from tensor_graphs.paths.path import RECIPE, NoPathError, Path
+from tensor_graphs.paths.plan import Plan
+from tensor_graphs.records.database import Database
+from tests.compiler.conftest import add_row
+
+WIDTH, HIDDEN = 16, 48
+ON = {"backends": ("numpy",)}
+
+
+def mlp(x: Node) -> tuple[Node, Node]:
+    gate, up = (tg.linear(x, tg.parameter(name, (HIDDEN, WIDTH))) for name in ("gate", "up"))
+    return gate, tg.linear(tg.silu(gate) * up, tg.parameter("down", (WIDTH, HIDDEN)))
+
+
+X = tg.input("x", (4, WIDTH))
+GATE, OUT = mlp(X)
+GRAPH = tg.graph(OUT)
+
+
+def rows(database: Database, us: float, graph: tg.Graph = GRAPH) -> None:
+    """A product of the narrow weights takes 10 µs, one of the joined ones `us`; what is made of weights takes a second."""
+    for s in signatures_of(prepare(graph).graph):
+        kernel = next((k for k in all_kernels(("numpy",)) if k.computes(s.spec)), None)
+        if kernel is not None:
+            joined = s.spec.op.name in ("linear", "dot") and s.spec.outputs[0].shape == (4, 2 * HIDDEN)
+            add_row(database, kernel, s)
+            add_row(database, kernel, s, {}, us=us if joined else 1e6 if s.spec.op.name == "concat" else 10.0)
+
+
+def recipe_of(plan: Plan) -> str:
+    return next((name for name in plan.variants[0].path.choices.values() if name.startswith(RECIPE)), "")
+
+
+def given() -> tuple[dict[str, np.ndarray], np.ndarray]:
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal([int(s) for s in p.shape]).astype(np.float32) for name, p in GRAPH.parameters.items()}
+    return weights, rng.standard_normal((4, WIDTH)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("us", "chosen"), [(19.0, True), (21.0, False)])
+def test_it_is_chosen_exactly_where_it_is_measured_to_be_faster(database: Database, us: float, chosen: bool) -> None:
+    rows(database, us)
+    plan = tg.compile(GRAPH, database=database, **ON)
+    assert recipe_of(plan).startswith(f"{RECIPE}join/two ") == chosen
+    assert plan.variants[0].path.seconds == pytest.approx(1e-6 * (min(us, 20.0) + 10.0 + 10.0))
+    assert plan.unmeasured == () and plan.variants[0].measured_share == 1.0
+    assert ("× 1   recipe join/two" in tg.explain(plan)) == chosen
+
+
+def test_the_plan_gives_what_the_graph_says_also_where_it_was_sent(database: Database) -> None:
+    rows(database, 1.0)
+    weights, x = given()
+    plan = tg.compile(GRAPH, database=database, **ON)
+    plain = tg.bind(tg.compile(GRAPH, database=database, simplify=False, **ON), weights).run({"x": x})["out"]
+    assert recipe_of(plan)
+    for one in (plan, pickle.loads(pickle.dumps(plan))):
+        assert len(one.variants[0].program.bind_instructions) >= 1
+        np.testing.assert_allclose(tg.bind(one, weights).run({"x": x})["out"], plain, rtol=1e-4, atol=1e-4)
+
+
+def test_a_value_of_the_written_graph_is_found_behind_a_recipe(database: Database) -> None:
+    rows(database, 1.0)
+    weights, x = given()
+    model = tg.bind(tg.compile(GRAPH, database=database, **ON), weights)
+    np.testing.assert_allclose(model.tap(GATE, {"x": x})[GATE], x @ weights["gate"].T, rtol=1e-4, atol=1e-4)
+
+
+def test_paths_with_and_without_it_are_listed_saved_and_run_again(database: Database) -> None:
+    rows(database, 19.0)
+    found = list(list_paths(GRAPH, database=database, all_kernels_count=False, **ON))
+    assert [p.seconds for p in found] == sorted(p.seconds for p in found) and len({p.id for p in found}) == len(found)
+    kinds = {any(name.startswith(RECIPE) for name in p.choices.values()): p for p in reversed(found)}
+    assert kinds.keys() == {True, False} and kinds[True].seconds < kinds[False].seconds
+    for uses, path in kinds.items():
+        again = Path.from_json(json.loads(json.dumps(path.to_json())))
+        plan = tg.compile(GRAPH, database=database, path=again, **ON)
+        assert plan.variants[0].path.id == path.id and bool(recipe_of(plan)) == uses
+
+
+def test_a_saved_recipe_that_is_not_found_any_more_is_refused(database: Database) -> None:
+    rows(database, 1.0)
+    path = tg.compile(GRAPH, database=database, **ON).variants[0].path
+    other = Path(path.graph_key, {k: v[:-4] + "0000" if v.startswith(RECIPE) else v for k, v in path.choices.items()}, 0.0, False,
+                 None, identities=path.identities)
+    with pytest.raises(NoPathError, match=r"chooses 'recipe join/two [0-9a-f]{8}0000'"):
+        tg.compile(GRAPH, database=database, path=other, **ON)
+
+
+def test_where_memory_is_short_nothing_is_joined(database: Database) -> None:
+    x = tg.input("x", (4, 1024))
+    gate, up = (tg.linear(x, tg.parameter(name, (512, 1024))) for name in ("gate", "up"))
+    graph = tg.graph(gate * up)
+    roomy = tg.compile(graph, database=database, **ON)
+    plain = tg.compile(graph, database=database, simplify=False, **ON)
+    assert recipe_of(roomy) and roomy.memory().total > plain.memory().total + 4_000_000
+    short = tg.compile(graph, database=database, memory_limit=plain.memory().total + 1_000_000, **ON)
+    assert not recipe_of(short)
+    with pytest.raises(PlanError, match="memory"):
+        tg.compile(graph, database=database, memory_limit=1_000_000, **ON)
