@@ -54,7 +54,7 @@ class Choice(Evidence):
     """Why one signature is computed the way it is, and the rows that say so: of its time, and of its comparison with the oracle.
 
     times, agreeing: rows with such a time, and those of them that agree with the one that counts. doubt: why it may be too slow.
-    covered: what the comparison covered, in a line.
+    covered: what the comparison covered, in a line. derivation: of a recipe, step by step.
     """
 
     trace: int | None = None
@@ -64,6 +64,7 @@ class Choice(Evidence):
     agreeing: int = 0
     doubt: str = ""
     covered: str = ""
+    derivation: str = ""
 
 
 def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Sequence[str] | None = None,
@@ -427,7 +428,7 @@ class _Chooser:
                                    None if row is None else row.trace_id, None if row is None else doubts.when(row),
                                    None if verdict is None else verdict.trace_id, 0 if row is None else row.times,
                                    0 if row is None else row.agreeing, "" if doubt is None else doubt.why,
-                                   in_words(found) if found else ""))
+                                   in_words(found) if found else "", a.recipe.derivation if a.recipe is not None else ""))
             calls = path.calls.get(key, 1)
             if a.kernel is not None and not measured and calls:     # what is computed when bound may take its time
                 self._ask(self.misses, a.kernel, signature, binding, seconds * calls * uncertainty(a.kernel.backend),

@@ -13,6 +13,9 @@ from tensor_graphs.language.graph import require_graph
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes, human
 
+MOST_STEPS = 9
+"""lines of how a recipe is derived, on the screen"""
+
 LONGEST_REASON = 240
 """characters of why a kernel is refused, on the screen"""
 
@@ -52,10 +55,11 @@ def _rows(e: Evidence) -> dict[str, Any]:
     """The rows a choice rests on: of its time (with its age now), and of its comparison with the oracle."""
     if not isinstance(e, Choice):
         return {"trace": None, "measured_at": None, "age_seconds": None, "verdict_trace": None, "rows": 0, "rows_agreeing": 0,
-                "suspect": "", "covered": ""}
+                "suspect": "", "covered": "", "derivation": []}
     return {"trace": e.trace, "measured_at": None if e.measured_at is None else e.measured_at.isoformat(),
             "age_seconds": None if e.measured_at is None else (datetime.now(UTC) - e.measured_at).total_seconds(),
             "verdict_trace": e.verdict_trace, "rows": e.times, "rows_agreeing": e.agreeing, "suspect": e.doubt,
+            "derivation": e.derivation.splitlines(),
             "covered": e.covered}
 
 
@@ -114,6 +118,9 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
         for e in v.evidence:
             if is_way_on(e.chosen) and e.chosen != EXPAND:
                 out.append(f"{'':13}× {e.calls:<3d} {e.chosen}: {e.title[:58]}")
+                steps = e.derivation.splitlines() if isinstance(e, Choice) else []
+                out += [f"{'':17}{line[:100]}" for line in steps[:MOST_STEPS]]
+                out += [f"{'':17}… (all of it: tg explain --json)"] if len(steps) > MOST_STEPS else []
             rival = next((f" | next: {name} {seconds * 1e6:.0f} µs" for name, seconds, measured in e.others if measured), "")
             if e.chosen == EXPAND and (e.refused or rival):
                 out.append(f"{'':13}by its definition: {e.title[:58]}{rival}")

@@ -61,6 +61,7 @@ def test_it_is_chosen_exactly_where_it_is_measured_to_be_faster(database: Databa
     assert plan.variants[0].path.seconds == pytest.approx(1e-6 * (min(us, 20.0) + 10.0 + 10.0))
     assert plan.unmeasured == () and plan.variants[0].measured_share == 1.0
     assert ("× 1   recipe join/two" in tg.explain(plan)) == chosen
+    assert ("= slice(linear(x, concat(gate, up; axis=0))" in tg.explain(plan)) == chosen
 
 
 def test_the_plan_gives_what_the_graph_says_also_where_it_was_sent(database: Database) -> None:

@@ -29,7 +29,8 @@ def never() -> list[Offer]:
 
 
 def said(found: list[Offer]) -> list[object]:
-    return [(o.operands, o.outputs, o.inside, [(x.outputs, x.rules, x.derivation, x.numeric_class) for x in o.others]) for o in found]
+    return [(o.operands, o.outputs, o.inside, [(x.outputs, x.rules, x.derivation, x.numeric_class) for x in o.others])
+            for o in found]
 
 
 @pytest.mark.parametrize("name", GRAPHS)
