@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
-from tensor_graphs.costs.roofline import DeviceRates, guess_seconds
+from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, guess_seconds
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, left_out, why_missing
 from tensor_graphs.kernels.requirements import unmet
@@ -23,6 +25,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph, require_graph
+from tensor_graphs.language.node import TensorType
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import Path as GraphPath
@@ -42,6 +45,9 @@ DEFAULT_TOLERANCE = 1e-3
 ROUNDINGS = 2.0
 """of an output's own dtype that the default tolerance leaves room for: 7.8e-3 for bf16"""
 
+
+COPY_SECONDS = 0.3e-6
+"""of a call that copies, beside what moves"""
 
 GUESS_MARGIN = 2.0
 """a guess is priced so many times higher when a path is chosen to be used: a roofline is a lower bound, and a row beats a hope.
@@ -184,6 +190,11 @@ class PriceBook:
         seconds = self.roofline(kernel.backend, signature, binding, kernel) * self.margin
         return Price(seconds, False, None, "guess (roofline)" if self.margin == 1 else f"guess (roofline × {self.margin:g})")
 
+    def copied(self, binding: Mapping[str, int], t: TensorType) -> float:
+        """Seconds that a copy of a value takes, about."""
+        nbytes = math.prod(int(d.evaluate(s, binding)) for s in t.shape) * t.dtype.itemsize
+        return COPY_SECONDS + 2.0 * nbytes / (self.device.bandwidth * BACKEND_RATES["c"].bandwidth_share)
+
     def roofline(self, backend: str, signature: Signature, binding: Mapping[str, int], kernel: Kernel | None = None) -> float:
         """Seconds that a kernel of a backend takes at least, about; of this one, where it says itself what it moves."""
         at = {n: int(binding[n]) for n in signature.dim_names}
@@ -266,7 +277,8 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
     binding = typical_sizes(graph, at)
     table = by_op(all_kernels(here))
     for form in forms(graph, tolerance):
-        paths = iter(Paths(form.graph, table, lambda k, s: book.price(k, s, binding, all_kernels_count)))
+        paths = iter(Paths(form.graph, table, lambda k, s: book.price(k, s, binding, all_kernels_count),
+                           copied=partial(book.copied, binding)))
         first = next(paths, None)
         if first is not None:                                       # else nothing within the tolerance computes this form
             return itertools.chain((first,), paths)

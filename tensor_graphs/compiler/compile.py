@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -271,7 +272,8 @@ class _Chooser:
             self.judge = None
 
     def paths(self, binding: Mapping[str, int], optimistic: bool) -> Paths:
-        return Paths(self.graph, self.table, lambda k, s: self.book.price(k, s, binding, optimistic))
+        return Paths(self.graph, self.table, lambda k, s: self.book.price(k, s, binding, optimistic),
+                     copied=partial(self.book.copied, binding))
 
     def cheapest(self, binding: Mapping[str, int]) -> GraphPath:
         """The cheapest path on which every kernel has a verdict; verifies what it must."""

@@ -92,7 +92,7 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
     out: list[Question] = []
     points = price_points(graph, at, largest)
     for binding in points:
-        paths = Paths(graph, table, partial(_price, book, binding))
+        paths = Paths(graph, table, partial(_price, book, binding), copied=partial(book.copied, binding))
         path = paths.cheapest()
         reached = {s.key: s for s in paths.known()}
         for key, calls in path.calls.items():
@@ -131,7 +131,7 @@ def needed(graph: Graph, points: Sequence[Mapping[str, int]], *, backends: Seque
     table = by_op(all_kernels(backends))
     out: list[Question] = []
     for binding in points:
-        paths = Paths(graph, table, partial(_price, book, binding))
+        paths = Paths(graph, table, partial(_price, book, binding), copied=partial(book.copied, binding))
         path = paths.cheapest()
         signatures = {s.key: s for s in paths.known()}
         for key, way in paths.kernels(path).items():
@@ -149,9 +149,10 @@ def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[
     table = by_op(all_kernels(backends))
     out = []
     for binding in (*asked, *others):
-        paths = Paths(graph, table, partial(_price, book, binding))
+        paths = Paths(graph, table, partial(_price, book, binding), copied=partial(book.copied, binding))
         path = paths.cheapest()
-        known = sum(a.price.seconds * path.calls[key] for key, a in paths.kernels(path).items() if a.price.measured)
+        known = sum(a.price.seconds * path.calls[key] for key, a in paths.kernels(path).items()
+                    if a.price.measured or a.kernel is None)
         out.append(Rests(dict(binding), known / path.seconds if path.seconds else 1.0, binding in asked))
     return tuple(out)
 
@@ -195,7 +196,7 @@ def _doubtful(book: PriceBook, paths: Paths, path: Path, doubts: Doubts, binding
             return price                                            # others might be faster than it, it need not be
         return replace(price, seconds=min(price.seconds, doubts.least(kernel, signature, binding) or price.seconds))
 
-    hopeful = Paths(paths.graph, paths.table, hope)
+    hopeful = Paths(paths.graph, paths.table, hope, copied=paths.copied)
     best = hopeful.cheapest()
     if best.seconds > path.seconds * (1.0 - WORTH_ASKING):
         return []
@@ -291,10 +292,10 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: S
     guessed: Path | None = None
     for _ in range(ROUNDS):
         book = PriceBook(judge.database, tuple(backends), tolerance, judge.threads, GUESS_MARGIN).load()
-        paths = Paths(graph, table, partial(_verified, book, binding))
+        paths = Paths(graph, table, partial(_verified, book, binding), copied=partial(book.copied, binding))
         path = paths.cheapest()
         doubts = _doubts(book, paths, table, [binding])
-        hopes = Paths(graph, table, partial(_in_place_at_best, book, doubts, asked, binding))
+        hopes = Paths(graph, table, partial(_in_place_at_best, book, doubts, asked, binding), copied=partial(book.copied, binding))
         hopeful = hopes.cheapest()
         signatures = {s.key: s for s in (*paths.known(), *hopes.known())}
 
@@ -309,7 +310,7 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: S
         if not several or path.seconds * MANY_RUNS > end - time.perf_counter():
             break
         if guessed is None:                                         # so that what is chosen later was compared with it in one run
-            plain = Paths(graph, table, partial(_guess, book, binding))
+            plain = Paths(graph, table, partial(_guess, book, binding), copied=partial(book.copied, binding))
             guessed = plain.cheapest()
             several.setdefault(guessed.id, (plain, guessed))
             signatures |= {s.key: s for s in plain.known()}

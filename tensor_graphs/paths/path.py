@@ -28,7 +28,7 @@ from tensor_graphs.kernels.registry import matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, walk
+from tensor_graphs.language.node import Node, TensorType, walk
 from tensor_graphs.language.part import RECIPE, PartOp, Recipe, known_when_bound
 from tensor_graphs.paths.lower import VIEW_OPS
 from tensor_graphs.paths.screen import fitted
@@ -155,8 +155,11 @@ class Paths:
     Signatures of one key (the same question in other dims of the graph) are one choice, priced in the dims of the first of them.
     """
 
-    def __init__(self, graph: Graph, table: Mapping[str, list[Kernel]], price_of: PriceOf, *, expand: bool = True) -> None:
-        self.graph, self.price_of, self.may_expand = graph, price_of, expand
+    def __init__(self, graph: Graph, table: Mapping[str, list[Kernel]], price_of: PriceOf, *, expand: bool = True,
+                 copied: Callable[[TensorType], float] = lambda t: 0.0) -> None:
+        """copied: seconds that a copy of a value takes. What a recipe cuts out of a larger one lies there with gaps, and most
+        kernels have it copied before they read it: that counts as the recipe's own price."""
+        self.graph, self.price_of, self.may_expand, self.copied = graph, price_of, expand, copied
         self.table = table
         self._alternatives: dict[Signature, list[Alternative]] = {}
         self._inner: dict[tuple[Signature, str], list[tuple[Signature, int]]] = {}
@@ -199,7 +202,7 @@ class Paths:
         """Of one call, its own steps in their cheapest ways; inf where one has none."""
         if way.kernel is not None:
             return way.price.seconds
-        total = 0.0
+        total = way.price.seconds
         for i, n in self.inner(s, way):
             best = self.best(i)[0]
             if best == math.inf:                                    # also where it is computed when bound: something must do that
@@ -218,7 +221,9 @@ class Paths:
             if self.may_expand and isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque:
                 found.append(DEFINITION)
                 if isinstance(s.spec.op, PartOp):
-                    found += [Alternative(r.name, None, Price(0.0), r) for r in s.spec.op.recipes]
+                    for r in s.spec.op.recipes:
+                        gaps = [o.type for o in r.op.define(s.spec.inputs, s.spec.attrs).outputs if _has_gaps(o)]
+                        found.append(Alternative(r.name, None, Price(sum(map(self.copied, gaps))), r))
             self._alternatives[s] = found
         return self._alternatives[s]
 
@@ -281,7 +286,7 @@ class Paths:
         paid = [(a.price, calls[s]) for s, a in chosen.items() if a.kernel is not None]
         errors = [p.error for p, _ in paid]
         return Path(self.graph.structural_key, {s.key: a.name for s, a in chosen.items()},
-                    sum(p.seconds * n for p, n in paid), all(p.measured for p, _ in paid),
+                    self._cost(chosen, calls), all(p.measured for p, _ in paid),
                     None if any(e is None for e in errors) else max((e for e in errors if e is not None), default=0.0),
                     {s.key: s.title() for s in chosen}, {s.key: calls[s] for s in chosen},
                     {a.name: a.kernel.identity for a in chosen.values() if a.kernel is not None},
@@ -315,7 +320,7 @@ class Paths:
 
     @staticmethod
     def _cost(chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int]) -> float:
-        return sum(a.price.seconds * calls[s] for s, a in chosen.items() if a.kernel is not None)
+        return sum(a.price.seconds * calls[s] for s, a in chosen.items())
 
     def _why_none(self) -> str:
         culprits: list[str] = []
@@ -391,6 +396,16 @@ class Paths:
         made = self._assemble({s: chosen[s.key] for s in self.known() if s.key in chosen})
         assert made is not None                         # every signature that the path reaches was picked
         return self._path(*made)
+
+
+def _has_gaps(node: Node) -> bool:
+    """Whether a value is cut out of a larger one so that its rows do not follow each other in memory."""
+    while node.op.name in ("reshape", "item"):
+        node = node.inputs[0]
+    if node.op.name != "slice":
+        return False
+    cut = [start != 0 or stop != size for (start, stop, _), size in zip(node.attrs["bounds"], node.inputs[0].shape, strict=True)]
+    return any(cut[axis] and any(s != 1 for s in node.shape[:axis]) for axis in range(len(cut)))
 
 
 def expanded_roots(graph: Graph, path: Path) -> list[Node]:

@@ -11,10 +11,10 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.compiler.choose import list_paths, signatures_of
 from tensor_graphs.compiler.prepare import prepare
-from tensor_graphs.kernels.registry import all_kernels
+from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.lower import PlanError
-from tensor_graphs.paths.path import RECIPE, NoPathError, Path
+from tensor_graphs.paths.path import RECIPE, NoPathError, Path, Paths, Price
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.records.database import Database
 from tests.compiler.conftest import add_row
@@ -58,7 +58,8 @@ def test_it_is_chosen_exactly_where_it_is_measured_to_be_faster(database: Databa
     rows(database, us)
     plan = tg.compile(GRAPH, database=database, **ON)
     assert recipe_of(plan).startswith(f"{RECIPE}join/two ") == chosen
-    assert plan.variants[0].path.seconds == pytest.approx(1e-6 * (min(us, 20.0) + 10.0 + 10.0))
+    copies = 1e-6 if chosen else 0.0                                # of gate and up, which lie in one array, row by row
+    assert plan.variants[0].path.seconds == pytest.approx(1e-6 * (min(us, 20.0) + 10.0 + 10.0) + copies, abs=0.5e-6)
     assert plan.unmeasured == () and plan.variants[0].measured_share == 1.0
     assert ("× 1   recipe join/two" in tg.explain(plan)) == chosen
     assert ("= slice(linear(x, concat(gate, up; axis=0))" in tg.explain(plan)) == chosen
@@ -114,3 +115,19 @@ def test_where_memory_is_short_nothing_is_joined(database: Database) -> None:
     assert not recipe_of(short)
     with pytest.raises(PlanError, match="memory"):
         tg.compile(graph, database=database, memory_limit=1_000_000, **ON)
+
+
+def test_what_has_to_be_copied_before_it_is_read_counts() -> None:
+    n = tg.dim("n", 1, 512)
+    x = tg.input("x", (n, 64))
+    gate, up = (tg.linear(x, tg.parameter(name, (64, 64))) for name in ("gate", "up"))
+    graph = prepare(tg.graph(gate * up)).graph
+    table = by_op(all_kernels(("numpy",)))
+
+    def chosen(copy: float) -> bool:
+        paths = Paths(graph, table, lambda k, s: Price(1e-6 * int(s.spec.outputs[0].shape[-1])), copied=lambda t: copy)
+        return any(name.startswith(RECIPE) for name in paths.cheapest().choices.values())
+
+    assert not chosen(1e-6)                                         # the joined product is twice as wide, and as dear as both
+    slower = Paths(graph, table, lambda k, s: Price(1e-6), copied=lambda t: 0.4e-6)
+    assert slower.cheapest().seconds == pytest.approx(1e-6 + 2 * 0.4e-6 + 1e-6)
