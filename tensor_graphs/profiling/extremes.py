@@ -18,8 +18,9 @@ many products are finite), of both signs, and rows below its smallest normal num
 bands of all rows leave no gap: in every other row from -100 to 100, in the rest over magnitudes. A band, as an error is measured
 beside what is large in its row: of an exp that is wrong between 20 and 30 only, nothing shows in a row that holds 80. huge: bands
 of magnitudes without a gap from the smallest normal number to the largest, and every fourth row of the ends: the largest number,
-the smallest, powers of two. structured: rows of zeros, of one number, sorted both ways, with a single number in them, of
-alternating signs, with blocks of zeros, of −0. columns: the same along the first axis."""
+the smallest, powers of two; of several operands all but one are zero in another fourth. structured: rows of zeros, of one number,
+sorted both ways, with a single number in them, of alternating signs, with blocks of zeros, of −0. columns: the same along the
+first axis."""
 
 SIZES: Mapping[Extreme, tuple[int, ...]] = {"large": (33, 65, 1), "equal": (65, 1, 31), "wide": (31, 33, 65),
                                                   "sweep": (257, 65, 33), "huge": (129, 33, 5), "structured": (37, 17, 5),
@@ -47,10 +48,12 @@ def extreme_sizes(dims: Mapping[str, Dim], kind: Extreme, small: bool = False) -
 
 
 def extreme_values(rng: np.random.Generator, kind: Extreme, shape: tuple[int, ...], dtype: DType, *,
-                   positive: bool = False, first: int = 0, squared: bool = False) -> np.ndarray:
+                   positive: bool = False, first: int = 0, squared: bool = False, among: tuple[int, int] = (0, 1)) -> np.ndarray:
     """An array of such values; rows run along the last axis, and in a single row it is elements that take turns. positive: none is
     below zero. first: of the structures, that of the first row (a single row has only this one). squared: products of two of them
-    are added, and none may overflow on the way (a variance may be added as squares, which its definition need not hold)."""
+    are added, and none may overflow on the way (a variance may be added as squares, which its definition need not hold). among: the
+    number of this operand, and how many have huge values: in every fourth row all but one of them are zero, as a sum shows no
+    magnitude but its largest."""
     if kind == "columns":
         turned = extreme_values(rng, "structured", (*shape[1:], *shape[:1]), dtype, positive=positive, first=first)
         return np.ascontiguousarray(np.moveaxis(turned, -1, 0)) if shape else turned
@@ -79,6 +82,9 @@ def extreme_values(rng: np.random.Generator, kind: Extreme, shape: tuple[int, ..
             most = float(dtype.max) ** share
             ends = np.array([most, most / 2, 2.0 ** np.floor(high / 2), dtype.smallest_normal, dtype.smallest_normal / 4])
             values[::4] = rng.choice(ends, values[::4].shape) * rng.choice([-1.0, 1.0], values[::4].shape)
+            own, count = among
+            for i in range(1, rows, 4):
+                values[i] *= (i // 4) % count == own
         case "structured":
             if len(shape) == 1:
                 values = values.reshape(1, -1)

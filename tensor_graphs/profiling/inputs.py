@@ -388,13 +388,14 @@ def _make_extreme(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> 
     kind = point.extreme
     assert kind is not None
     positive = {i for node in graph.nodes if node.op.name in POSITIVE for i in node.inputs}
+    floats = [name for name, node in graph.inputs.items() if node.dtype.kind == "float" and point.only in (None, name)]
     for name, node in graph.inputs.items():
-        if node.dtype.kind == "float" and point.only in (None, name):
+        if name in floats:
             rng = generator(point.seed, f"{kind} {name}")
 
-            def make(shape: Shape, rng: np.random.Generator = rng, node: Node = node) -> np.ndarray:
+            def make(shape: Shape, rng: np.random.Generator = rng, node: Node = node, own: int = floats.index(name)) -> np.ndarray:
                 return extreme_values(rng, kind, shape, node.dtype, positive=node in positive, first=point.axis,
-                                      squared=adds_products(graph))
+                                      squared=adds_products(graph), among=(own, len(floats)))
 
             _replace(graph, point, arrays, name, make)
 

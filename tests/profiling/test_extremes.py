@@ -86,3 +86,12 @@ def test_a_point_of_a_kind_has_it_in_all_floats_and_leaves_integers_legal() -> N
     assert point.values == point and point != Point((), 5) and "large values" in str(point)
     logs = point_inputs(signature_of(tg.log2(tg.input("x", (9, 8), tg.f32))).graph, Point((), 5, extreme="wide"))
     assert (logs["x0"] > 0).all()
+
+
+def test_of_several_huge_operands_one_stands_alone_in_every_fourth_row() -> None:
+    """x + y shows nothing of an x that is a millionth of y."""
+    node = tg.input("x", (129, 33)) + tg.input("y", (129, 33))
+    made = point_inputs(signature_of(node).graph, Point((), 5, extreme="huge"))
+    zero = np.stack([(made[name] == 0).all(axis=1) for name in ("x0", "x1")])
+    alone = zero[:, 1::4]
+    assert (alone.sum(axis=0) == 1).all() and (alone.sum(axis=1) == 16).all() and zero.sum() == 32

@@ -426,7 +426,7 @@ def _recursion() -> None:
 
 
 def _environment() -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_NUM_THREADS"] = "3"                             # not what it may be already
 
 
 def _errors() -> None:
