@@ -192,13 +192,13 @@ class _Search:
 
     def _changes(self, choice: Mapping[int, ENode]) -> list[_Change]:
         """The connected differences between the graph and an extracted one."""
-        kept = {c for c, node in choice.items() if self._key(node) in self.node_of}
-        links: dict[int, set[int]] = {c: set() for c in choice if c not in kept}
+        stays = {c for c, node in choice.items() if self._key(node) in self.node_of}
+        links: dict[int, set[int]] = {c: set() for c in choice if c not in stays}
         left = [n for c, nodes in self.nodes.items() for n in nodes
-                if n.op.kind != "leaf" and not (c in kept and self.node_of[self._key(choice[c])] is n)]
+                if n.op.kind != "leaf" and not (c in stays and self.node_of[self._key(choice[c])] is n)]
         for n in left:
             links.setdefault(self.home(n), set())
-        new = [(c, choice[c]) for c in choice if c not in kept]
+        new = [(c, choice[c]) for c in choice if c not in stays]
         for c, node in (*new, *((self.home(n), self.e.terms[self.e.add(n)]) for n in left)):
             for child in node.children:
                 below = self.view.find(child)
@@ -214,7 +214,7 @@ class _Search:
                     group |= beside
                     todo += beside
                 seen |= group
-                out.append(_Change(frozenset(group), {c: choice[c] for c in group if c in choice and c not in kept}))
+                out.append(_Change(frozenset(group), {c: choice[c] for c in group if c in choice and c not in stays}))
         return out
 
     def _pays(self, change: _Change, cost: Cost) -> bool:
@@ -226,6 +226,8 @@ class _Search:
         return bool(change.choice) and sum(new.values()) < sum(old.values()) - WORTH
 
     def _offer(self, group: Sequence[_Change]) -> Offer | None:
+        """The piece that changes which have something in common are about, and what each makes of it; None where it is no piece: a
+        way leads out of it and back."""
         classes = frozenset().union(*(c.classes for c in group))
         inside = {n for c in classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
         inside |= {n.inputs[0] for n in inside if n.op is leaves.ITEM}
@@ -236,8 +238,7 @@ class _Search:
         roots = set(self.graph.roots)
         outputs = tuple(n for n in self.graph.nodes if n in inside and len(n.types) == 1
                         and (n in roots or any(r not in inside for r in readers.get(n, ()))))
-        if not outputs or any(n.op.kind != "leaf" and n in inside and len(n.types) > 1
-                              and any(r.op is not leaves.ITEM for r in readers.get(n, ())) for n in inside):
+        if not outputs:
             return None
         fed = _fed(self.graph.nodes)
         operands = dict.fromkeys(i for n in self.graph.nodes if n in inside for i in n.inputs if i not in inside and i in fed)
@@ -249,17 +250,17 @@ class _Search:
             new, read = made
             operands.update(dict.fromkeys(read))
             others.setdefault(_steps(new, operands), self._other(outputs, new))
-        if any(n in inside for n in walk(list(operands))):           # a way leads out of it and back
+        if any(n in inside for n in walk(list(operands))):
             return None
         ordered = tuple(n for n in self.graph.nodes if n in operands)
         own = _alone(outputs, ordered)
         if own is None:
             return None
         bound = predicted_error(own)
-        kept = tuple(o for o in others.values() if not all(r.startswith(RENAMES) for r in o.rules)
-                     and (g := _alone(o.outputs, ordered)) is not None
-                     and predicted_error(g) <= ROUNDED * bound and is_as_accurate(own, g))
-        return Offer(ordered, outputs, frozenset(inside), kept) if kept else None
+        usable = tuple(o for o in others.values() if not all(r.startswith(RENAMES) for r in o.rules)
+                       and (g := _alone(o.outputs, ordered)) is not None
+                       and predicted_error(g) <= ROUNDED * bound and is_as_accurate(own, g))
+        return Offer(ordered, outputs, frozenset(inside), usable) if usable else None
 
     def _said(self, change: _Change, outputs: Sequence[Node], inside: set[Node]) -> tuple[tuple[Node, ...], list[Node]] | None:
         """The outputs in other words over nodes of the graph outside of the piece, and those nodes. None where one is handed on."""
@@ -269,35 +270,20 @@ class _Search:
         def outside(number: int) -> Node | None:
             return next((n for n in self.nodes.get(number, ()) if n not in inside), None)
 
-        def term_of(number: int) -> ENode:
-            node = change.choice.get(number)
-            if node is None:
-                first = next(n for n in self.nodes[number])
-                node = self.e.terms[self.e.add(first)]
-            return node
-
-        def build(number: int) -> Node:
-            stack = [number]
-            while stack:
-                c = stack[-1]
-                if c in made:
-                    stack.pop()
-                    continue
-                there = outside(c)
-                if there is not None and c not in change.choice:
-                    made[c] = there
-                    if any(n.op in leaves.NAMED_LEAVES for n in walk([there])):
-                        read[there] = None
-                    continue
-                term = term_of(c)
-                below = [self.view.find(x) for x in term.children]
-                missing = [b for b in below if b not in made]
-                if missing:
-                    if any(b in stack for b in missing):
-                        raise LanguageError("a circle", fix="")
-                    stack += missing
-                    continue
-                made[c] = leaves.item(apply(term.op, [made[b] for b in below], term.attrs), term.output)
+        def build(number: int, above: frozenset[int] = frozenset()) -> Node:
+            if number in made:
+                return made[number]
+            there = outside(number)
+            if there is not None and number not in change.choice:
+                made[number] = there
+                if any(n.op in leaves.NAMED_LEAVES for n in walk([there])):
+                    read[there] = None
+                return there
+            if number in above:                                     # words of two graphs together may lead in a circle
+                raise LanguageError("a value is made of itself", fix="other words")
+            term = change.choice.get(number) or self.e.terms[self.e.add(self.nodes[number][0])]
+            below = [build(self.view.find(x), above | {number}) for x in term.children]
+            made[number] = leaves.item(apply(term.op, below, term.attrs), term.output)
             return made[number]
 
         try:
