@@ -490,6 +490,15 @@ def ceil_div(a: Dim, b: Dim) -> Dim:
     return _sum((_floordiv(_sum((_need(a), -1)), _need(b)), -1))
 
 
+def has_dims(value: Any) -> bool:
+    """Does an attribute value (or a mapping of them) mention a symbolic dim?"""
+    if isinstance(value, Expr):
+        return True
+    if isinstance(value, Mapping):
+        return any(has_dims(v) for v in value.values())
+    return isinstance(value, tuple) and any(has_dims(v) for v in value)
+
+
 def is_static(x: Dim) -> bool:
     """Whether the size is a plain number."""
     return isinstance(x, (int, np.integer))

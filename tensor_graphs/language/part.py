@@ -9,7 +9,7 @@ have recipes: other graphs that mean the same (rewrites/reword.py), each a way t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,13 +171,6 @@ def known_when_bound(nodes: Sequence[Node], given: Collection[Node] = ()) -> set
             known = not isinstance(n.attrs.get("value"), d.Expr)
         else:
             known = bool(n.inputs) and all(i in found for i in n.inputs)
-        if known and all(d.is_static(s) for t in n.types for s in t.shape) and not _has_dims(n.attrs):
+        if known and all(d.is_static(s) for t in n.types for s in t.shape) and not d.has_dims(n.attrs):
             found.add(n)
     return found
-
-
-def _has_dims(attrs: Mapping[str, object]) -> bool:
-    def holds(value: object) -> bool:
-        return isinstance(value, d.Expr) or (isinstance(value, tuple) and any(map(holds, value)))
-
-    return any(map(holds, attrs.values()))

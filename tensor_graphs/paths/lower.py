@@ -262,7 +262,7 @@ class _Lowering:
         """An explicit contiguous copy (into a given operand, or a new transient one)."""
         t = TensorType(x.shape, x.dtype)
         if bind is None:
-            bind = self.is_bound(x) and into is None and not has_dims((*x.shape, *x.strides, x.offset))
+            bind = self.is_bound(x) and into is None and not d.has_dims((*x.shape, *x.strides, x.offset))
         out = into if into is not None else self.fresh(t, why, bind)
         kernel = self.copy_kernel
         call: Call | None = None
@@ -295,7 +295,7 @@ class _Lowering:
         kernel = self.choose(node)
         ins = tuple(self.values[i][0] for i in node.inputs)
         static = all(d.is_static(s) for t in (*node.types, *(i.type for i in node.inputs)) for s in t.shape)
-        bind = bool(ins) and static and all(self.is_bound(i) for i in ins) and not has_dims(node.attrs)
+        bind = bool(ins) and static and all(self.is_bound(i) for i in ins) and not d.has_dims(node.attrs)
         uniform = frozenset(i for i, x in enumerate(ins) if x.uniform) if kernel.uniform is not None else frozenset[int]()
         call = kernel.uniform(signature.spec, uniform) if kernel.uniform is not None and uniform else None
         prepared = []
@@ -453,15 +453,6 @@ class _CopyOp:
 
 
 _COPY = _CopyOp()
-
-
-def has_dims(value: Any) -> bool:
-    """Does an attribute value (or a mapping of them) mention a symbolic dim?"""
-    if isinstance(value, d.Expr):
-        return True
-    if isinstance(value, Mapping):
-        return any(has_dims(v) for v in value.values())
-    return isinstance(value, tuple) and any(has_dims(v) for v in value)
 
 
 def schedule(roots: Sequence[Node]) -> list[Node]:

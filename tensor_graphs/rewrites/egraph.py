@@ -21,7 +21,7 @@ import numpy as np
 
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import same_dim
-from tensor_graphs.language.dims import Expr, is_static
+from tensor_graphs.language.dims import Expr, has_dims, is_static
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply, encode_attribute, walk
 from tensor_graphs.rewrites.enode import ENode, Key, attribute_key, is_commutative
@@ -215,7 +215,7 @@ class EGraph:
             splat = children[0].splat
         if node.op.kind == "leaf":
             return splat, name in ("parameter", "constant") and not isinstance(node.attrs.get("value"), Expr)
-        return splat, all(c.bound for c in children) and all(is_static(s) for s in type.shape) and not _symbolic(node.attrs)
+        return splat, all(c.bound for c in children) and all(is_static(s) for s in type.shape) and not has_dims(node.attrs)
 
     # ---- unions ------------------------------------------------------------------------------------------------------
 
@@ -315,13 +315,6 @@ class EGraph:
             assert classes.setdefault(root(term), self.find(term)) == self.find(term), "an edge between two classes"
             assert same_type(self.types[term], self.of(term).type), "a term of another type than its class"
         assert len(classes) == len(self.classes), "a union without an edge"
-
-
-def _symbolic(attrs: Mapping[str, Any]) -> bool:
-    def holds(value: Any) -> bool:
-        return isinstance(value, Expr) or (isinstance(value, tuple) and any(map(holds, value)))
-
-    return any(map(holds, attrs.values()))
 
 
 def same_type(a: TensorType, b: TensorType) -> bool:

@@ -25,7 +25,7 @@ from typing import Any
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
-from tensor_graphs.language.dims import Expr, is_static
+from tensor_graphs.language.dims import Expr, has_dims, is_static
 from tensor_graphs.language.dtypes import bf16, bool_, f16, f32, f64, i32
 from tensor_graphs.language.errors import written_at
 from tensor_graphs.language.graph import Graph
@@ -313,11 +313,7 @@ def _is_bound(n: Node, inputs: Sequence[bool]) -> bool:
     """Whether a value is known once parameters are (egraph.EClass.bound)."""
     if n.op.kind == "leaf":
         return n.op.name in ("parameter", "constant") and not isinstance(n.attrs.get("value"), Expr)
-    return all(inputs) and all(is_static(s) for t in n.types for s in t.shape) and not any(map(_symbolic, n.attrs.values()))
-
-
-def _symbolic(value: Any) -> bool:
-    return isinstance(value, Expr) or (isinstance(value, tuple) and any(map(_symbolic, value)))
+    return all(inputs) and all(is_static(s) for t in n.types for s in t.shape) and not has_dims(n.attrs)
 
 
 def _is_step(n: Node) -> bool:

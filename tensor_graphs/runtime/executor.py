@@ -19,7 +19,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import ArrayValue, encode_attribute
-from tensor_graphs.paths.lower import Instruction, Operand, Program, arena_buffers, has_dims
+from tensor_graphs.paths.lower import Instruction, Operand, Program, arena_buffers
 from tensor_graphs.paths.memory import ALIGNMENT, ArenaLayout
 from tensor_graphs.paths.plan import Variant
 from tensor_graphs.runtime.address import address
@@ -168,7 +168,7 @@ class Executor:
                 continue
             flush()
             out.append(([index], _HostStep(index, ins.call, [self._window(o) for o in ins.outs],
-                                           [self._window(o) for o in ins.ins], ins.attrs, has_dims(ins.attrs))))
+                                           [self._window(o) for o in ins.ins], ins.attrs, d.has_dims(ins.attrs))))
         flush()
         return out
 
