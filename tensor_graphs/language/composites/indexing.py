@@ -79,6 +79,8 @@ def one_hot(ids: Node, *, size: Dim, dtype: DType = f32) -> Node:
     ids of integers. Raises DTypeError.
     """
     need("one_hot", ids, "int", "uint")
+    if ids.dtype.itemsize < i32.itemsize:                           # or places beyond its largest number would wrap onto ids
+        ids = atomic.cast(ids, i32)
     shape = (*ids.shape, size)
     places = atomic.iota(shape, ids.rank, ids.dtype)
     return atomic.cast(arithmetic.equals(places, broadcast_to(atomic.reshape(ids, (*ids.shape, 1)), shape)), dtype)
