@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import bisect
 import inspect
 import statistics
 import threading
@@ -38,6 +39,9 @@ from tensor_graphs.runtime.written_rows import check_rows, given_rows
 
 WHOLE = 0x101
 """the bits of numpy's flags that say C-contiguous and aligned"""
+
+FILLABLE = WHOLE | 0x400
+"""those, and the one that says writeable"""
 
 MOST_KNOWN = 256
 """combinations of input shapes that are remembered"""
@@ -111,6 +115,7 @@ class CompiledGraph:
         self._allowed: tuple[int, ...] | None = None         # the sizes of the last run, at which every condition holds
         self._plain_inputs = [(n, t.dtype.numpy) for n, t in self._input_types.items()]
         self._known: dict[tuple[tuple[int, ...], ...], _Known] = {}
+        self._held: list[tuple[int, int]] | None = None      # where parameters lie; made when first asked for
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{n} {t}" for n, t in self._input_types.items())
@@ -156,8 +161,8 @@ class CompiledGraph:
         """
         if unknown:
             raise self._no_argument("run", unknown)
-        if session is None and out is None and not dims and type(inputs) is dict:
-            found = self._again(inputs)
+        if session is None and not dims and type(inputs) is dict:
+            found = self._again(inputs, out)
             if found is not None:
                 return found
         return self._run({} if inputs is None else inputs, dims or {}, session, out)
@@ -184,8 +189,9 @@ class CompiledGraph:
         known = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         return misfit(name, signature.replace(parameters=known), unknown, TypeError())
 
-    def _again(self, inputs: dict[str, Any]) -> dict[str, np.ndarray] | None:
-        """The run of a graph in one native call, at sizes that a run has checked before; None where that is not the case."""
+    def _again(self, inputs: dict[str, Any], out: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray] | None:
+        """The run of a graph in one native call, at sizes that a run has checked before; None where that is not the case, and where
+        anything about `out` has to be said or copied."""
         wanted = self._plain_inputs
         if len(inputs) != len(wanted):
             return None
@@ -197,7 +203,7 @@ class CompiledGraph:
             shapes.append(array.shape)
             places.append(address(array))
         known = self._known.get(tuple(shapes))
-        if known is None:
+        if known is None or (out is not None and not self._may_receive(out, known, inputs, places)):
             return None
         try:
             frame = self._frames[known.variant].pop()
@@ -211,13 +217,36 @@ class CompiledGraph:
                 bases[base], memory[base] = place, None
             results = {}
             for name, shape, dtype, base in known.outputs:
-                made = results[name] = np.empty(shape, dtype)
+                made = results[name] = np.empty(shape, dtype) if out is None or name not in out else out[name]
                 bases[base], memory[base] = address(made), None
             assert frame.call is not None                           # `_note` has looked
             check(frame.call())
         finally:
             self._frames[known.variant].append(frame)
         return results
+
+    def _may_receive(self, out: Mapping[str, np.ndarray], known: _Known, inputs: dict[str, Any], places: list[int]) -> bool:
+        """Whether these arrays receive outputs as they are: of the right types, apart from each other, inputs and parameters."""
+        if type(out) is not dict:
+            return False
+        wanted = {name: (shape, dtype) for name, shape, dtype, _ in known.outputs}
+        taken = [(place, place + inputs[name].nbytes) for place, (name, _) in zip(places, self._plain_inputs, strict=True)]
+        if self._held is None:
+            self._held = _joined(self.parameters.values())
+        held = self._held
+        for name, array in out.items():
+            if type(array) is not np.ndarray or array.flags.num & FILLABLE != FILLABLE \
+                    or wanted.get(name) != (array.shape, array.dtype):
+                return False
+            low = address(array)
+            high = low + array.nbytes
+            if any(low < end and start < high for start, end in taken):
+                return False
+            before = bisect.bisect_left(held, (high,)) - 1               # the last range of parameters that begins below `high`
+            if before >= 0 and held[before][1] > low:
+                return False
+            taken.append((low, high))
+        return True
 
     def _note(self, call: Placed) -> None:
         """Remember that arrays of these shapes may run, for `_again`: not where outputs are so large that memory is looked at."""
@@ -260,7 +289,7 @@ class CompiledGraph:
              out: Mapping[str, np.ndarray] | None, **options: Any) -> dict[str, np.ndarray]:
         call = self.placed(inputs, dims, session, out)
         self._keep_apart(call.arrays, call.results, session, out)
-        if not options and not dims and out is None:
+        if not options and not dims:
             self._note(call)
         bases = call.bases()
         frame = self._take(call.variant)
@@ -382,6 +411,7 @@ class CompiledGraph:
         if name not in self.parameters:
             raise self._no_parameter([name])
         self.parameters[name] = self._checked(name, value)
+        self._held = None
         shared: dict[Hashable, np.ndarray] = {}
         for e in self.executors:
             e.bind(self.parameters, {name}, shared)
@@ -554,6 +584,17 @@ class Prepared:
             else:
                 check(frame.call())
         return self.outputs
+
+
+def _joined(arrays: Iterable[np.ndarray]) -> list[tuple[int, int]]:
+    """The ranges of addresses that contiguous arrays fill, in order; those that overlap joined into one."""
+    ranges: list[tuple[int, int]] = []
+    for low, high in sorted((address(a), address(a) + a.nbytes) for a in arrays):
+        if ranges and low < ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], high))
+        else:
+            ranges.append((low, high))
+    return ranges
 
 
 def _window(operand: Operand, whole: np.ndarray, binding: Mapping[str, int]) -> np.ndarray:

@@ -199,6 +199,24 @@ def test_given_arrays_receive_the_outputs(backends: tuple[str, ...]) -> None:
     np.testing.assert_array_equal(out["total"], expected["total"])
 
 
+def test_given_arrays_are_not_looked_at_one_by_one_when_a_shape_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = tg.input("x", (N, 8))
+    graph = tg.graph({"y": tg.softmax(tg.linear(given, tg.parameter("w", (8, 8)))), "z": tg.gelu(given)})
+    compiled, x, memory = compiled_of(graph, {"w": numbers(8, 8)}, ("c",)), numbers(5, 8), np.zeros((12, 8), np.float32)
+    expected = compiled.run({"x": x})["y"]
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled, "_run", lambda *given: pytest.fail("checked anew"))
+        assert compiled.run({"x": x}, out={"y": memory[:5]})["y"].base is memory
+    np.testing.assert_array_equal(memory[:5], expected)
+    memory[2:7] = x
+    np.testing.assert_array_equal(compiled.run({"x": memory[2:7]}, out={"y": memory[:5]})["y"], expected)
+    held = numbers(8, 8)
+    compiled.rebind("w", held)
+    for out, why in (({"y": held[3:]}, "the parameter 'w'"), ({"y": memory[:5], "z": memory[4:9]}, "share memory"),
+                     ({"y": memory[:4]}, "must be f32"), ({"Y": memory[:5]}, "no output 'Y'")):
+        assert why in said(lambda out=out: compiled.run({"x": x}, out=out))
+
+
 def test_given_torch_tensors_receive_the_outputs_bf16_too() -> None:
     x = tg.input("x", (3,))
     compiled = compiled_of(tg.graph({"a": x * 2.0, "b": (x * 2.0).cast(tg.bf16)}))
