@@ -112,7 +112,8 @@ class Kernel:
     uniform(spec, operands): of a kernel whose operands must be contiguous, the call where those with these numbers are one number
     for all elements (an expanded scalar, stride 0 along every axis); None, or no such function: they are copied out first.
     composite: what it computes where `op` is the name of a composite that is not the library's; whatever composite of that name
-    has the same definition is meant, and of a part (language/part.py) whatever was proved to be the same.
+    has the same definition is meant, and of a part (language/part.py) whatever was proved to be the same.  crash_note: what a
+    person should look at first when it ends its process, with a fix; for people, no part of its identity.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Kernel:
     sources: Sequence[str | Path] = ()
     uniform: Callable[[Spec, frozenset[int]], Call | None] | None = None
     composite: CompositeOp | None = None
+    crash_note: str = ""
 
     def __post_init__(self) -> None:
         wrong = problem(self.requirements)

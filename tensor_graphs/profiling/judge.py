@@ -62,7 +62,7 @@ from tensor_graphs.profiling.replies import Begin, End, Kept, Loaded, Mark, Repl
 from tensor_graphs.profiling.single import prepared_names
 from tensor_graphs.profiling.tampering import Names
 from tensor_graphs.profiling.weighing import found_quiet, weigh
-from tensor_graphs.profiling.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
+from tensor_graphs.profiling.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, Status, TraceRecord, WorkloadRecord
@@ -539,7 +539,8 @@ class Judge:
             case "INPUT" if hearing.timing is not None:
                 point_inputs(hearing.signature.graph, hearing.timing.point)        # raises InputError where it is true
             case "RUNTIME_ERROR" | "COMPILE_ERROR" | "TIMEOUT":
-                return _without_numbers(reply.status, reply.log)
+                crashed = kernel.crash_note and reply.log.startswith(CRASHED)
+                return _without_numbers(reply.status, f"{reply.log}\n{kernel.crash_note}" if crashed else reply.log)
         raise SaidError(f"{reply.status}: {reply.log}")
 
     def prepared(self, kernel: Kernel, signature: Signature) -> tuple[str, ...]:

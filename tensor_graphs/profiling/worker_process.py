@@ -57,6 +57,10 @@ SILENT_SECONDS = 15.0
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """signals by which people and systems end a process, so that it need not have died of what it did"""
 
+DIED = "the worker died"
+CRASHED = f"{DIED} (killed by SIGSEGV)"
+"""how the log begins of a kernel that read or wrote where nothing is"""
+
 DATA_VARIABLE = "XDG_DATA_HOME"
 """where a database would be looked for: the worker gets an empty folder, and the variable that names a database is removed"""
 
@@ -261,7 +265,7 @@ class WorkerProcess:
                 continue
             if stood and reply is not None:
                 return reply
-            return Reply("RUNTIME_ERROR", f"the worker died ({_how(status)})\n{text}".strip())
+            return Reply("RUNTIME_ERROR", f"{DIED} ({_how(status)})\n{text}".strip())
 
     def _converse(self, on_mark: OnMark | None, limit: float, what: str) -> Reply | None:
         """The worker's reply; what it says before goes to `on_mark`. Raises TimeoutError, Stopped and SaidError."""

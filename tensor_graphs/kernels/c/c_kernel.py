@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tensor_graphs.devices import toolchain
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import library
@@ -19,8 +21,9 @@ from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
 from tensor_graphs.kernels.place import Place, here
 from tensor_graphs.kernels.requirements import unmet
+from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
-from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dims import Dim, Expr
 from tensor_graphs.language.dtypes import DType, parse_dtype
 
 log = logging.getLogger(__name__)
@@ -74,6 +77,7 @@ class Image:
             raise toolchain.ToolchainError(f"kernel {self.name!r}: {error}{fix}") from None
 
 
+@worded
 def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str | None = None, ints: Numbers = (),
              floats: Scalars = (), pointers: Pointers | None = None, scratch: Bytes = 0, dtypes: Sequence[DType | str] = (),
              accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
@@ -109,6 +113,9 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
     if not dtypes and accepts is None:
         raise KernelError(f"kernel {name!r} does not say which arrays it can read\n"
                           "  fix: dtypes=[\"f32\"], or accepts=… for operands of several dtypes")
+    for what, given in (("ints", ints), ("floats", floats)):
+        if not callable(given):
+            _require_numbers(name, what, given, what)
     folder = base_folder(place.module) if place.file is None else Path(place.file).parent
     main, read = _source(name, source, folder, place)
     others = tuple(folder / each for each in ([sources] if isinstance(sources, (str, Path)) else sources))
@@ -116,6 +123,7 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
         if not file.is_file():
             raise KernelError(f"kernel {name!r} is made of {file.name!r}, and there is no such file: {file}\n"
                               f"  fix: a path from the folder of its module ({folder}), or an absolute one")
+    _require_kernel_of(name, entry, _text(main))
     image = Image(name, entry, (main, *(each for each in others if each.suffix == ".c")))
     known = frozenset(parse_dtype(each) if isinstance(each, str) else each for each in dtypes)
 
@@ -130,10 +138,12 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
 
     def build(spec: Spec) -> NativeCall:
         given = _operands(spec) if pointers is None else _of(pointers, spec)
-        call = NativeCall(entry, tuple(given), tuple(_of(ints, spec)), tuple(map(float, _of(floats, spec))),
+        wholes, reals = (_require_numbers(name, what, _of(each, spec), f"what {what} returns" if callable(each) else what)
+                         for what, each in (("ints", ints), ("floats", floats)))
+        call = NativeCall(entry, tuple(given), wholes, tuple(map(float, reals)),
                           scratch(spec) if callable(scratch) else scratch, str(image.path()))
-        numbers = len(spec.outputs) + len(call.pointers), len(call.ints), len(call.floats)
-        for what, count, most in zip(("arrays", "ints", "floats"), numbers,
+        counts = len(spec.outputs) + len(call.pointers), len(call.ints), len(call.floats)
+        for what, count, most in zip(("arrays", "ints", "floats"), counts,
                                      (library.MAX_PTR, library.MAX_INT, library.MAX_FLOAT), strict=True):
             if count > most:
                 raise KernelError(f"kernel {name!r} is to be called with {count} {what}; there are {most} at most")
@@ -143,13 +153,38 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
     kernel = Kernel(
         name=name, backend=BACKEND, op=registry.op_name(op), composite=registry.own_composite(op), build=build, accepts=refuse,
         source=_text(main), module=place.module, toolchain=image.identity(), in_place=in_place, contiguous=True, updates=updates,
-        requirements=requirements or {}, sources=tuple(str(each) for each in (*read, *others, *headers)))
+        requirements=requirements or {}, sources=tuple(str(each) for each in (*read, *others, *headers)),
+        crash_note="" if callable(ints) or len(ints) else
+        "it is declared without ints=, so whatever ints[…] its source reads is not there\n"
+        "  fix: ints=lambda spec: [math.prod(spec.outputs[0].shape)], or what else the source reads")
     why = registry.why_missing(BACKEND) or unmet(kernel.requirements)
     if why is None:
         image.path()                                                # an error is raised where the kernel is written
     else:                                                           # nor does it compile where the device lacks what it requires
         log.warning("kernel %s is no candidate: %s", name, why)
     return registry.put(kernel, place)
+
+
+def _require_numbers(name: str, what: str, given: Any, called: str) -> tuple[Any, ...]:
+    """What a kernel is called with, as a tuple. Raises KernelError for what is no sequence of numbers: of ints, or of floats."""
+    kinds = (int, np.integer, Expr) if what == "ints" else (int, float, np.integer, np.floating)
+    fix = ("ints=lambda spec: [math.prod(spec.outputs[0].shape)], or a list of ints and expressions of dims" if what == "ints" else
+           f"{what}=lambda spec: [spec.attrs[\"eps\"]], or a list of numbers")
+    if isinstance(given, str) or not isinstance(given, (Sequence, np.ndarray)):
+        wanted = "neither a sequence of numbers nor a function of the spec" if called == what else "no sequence of numbers"
+        raise KernelError(f"kernel {name!r}: {called} is {given!r}, which is {wanted}\n  fix: {fix}")
+    for i, each in enumerate(given):
+        if isinstance(each, bool) or not isinstance(each, kinds):
+            raise KernelError(f"kernel {name!r}: number {i} of {called} is {each!r}, a {type(each).__name__}\n  fix: {fix}")
+    return tuple(given)
+
+
+def _require_kernel_of(name: str, entry: str, text: str) -> None:
+    """Raise KernelError where the entry is a function with parameters of its own: it links, and is called with others."""
+    plain = re.search(rf"\b{entry}\s*\(([^()]*)\)\s*{{", text)
+    if plain is not None and not ("int64_t" in plain[1] and "double" in plain[1]):
+        raise KernelError(f"kernel {name!r}: its source defines {entry}({' '.join(plain[1].split())}), and a kernel is called with "
+                          f"ptr, ints and floats\n  fix: TG_KERNEL({entry}) {{ … }}, where ptr[0] is the output")
 
 
 def _source(name: str, source: str | Path, folder: Path, place: Place) -> tuple[toolchain.Source, tuple[Path, ...]]:

@@ -25,9 +25,12 @@ from tensor_graphs.kernels.c import backend as c_backend
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
 from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language.calls import CallError
 from tensor_graphs.language.node import Node
 from tensor_graphs.profiling.judge import Judge
+from tensor_graphs.profiling.replies import Reply
 from tensor_graphs.profiling.single import single_kernel_plan
+from tensor_graphs.profiling.worker_process import CRASHED
 from tensor_graphs.records.database import open_database
 
 ROOT = Path(__file__).parents[3]
@@ -260,11 +263,38 @@ def test_a_mistake_in_a_file_is_shown_there(tmp_path: Path) -> None:
     ({"source": "nowhere.c"}, r"^kernel 'c\.my_softmax' is made of 'nowhere\.c', and there is no such file: \S+\n  fix: a path"),
     ({"sources": "no.c"}, r"^kernel 'c\.my_softmax' is made of 'no\.c', and there is no such file"),
     ({"source": '#include "tg.h"\nint f(void);\nTG_KERNEL(my_softmax) { f(); }\n'}, r"cannot link c\.my_softmax: (?s:.*)f"),
+    ({"ints": 3}, r"^kernel 'c\.my_softmax': ints is 3, which is neither .*\n  fix: ints=lambda spec"),
+    ({"ints": "12"}, "ints is '12'"), ({"ints": [1, "2"]}, "number 1 of ints is '2', a str\n  fix: "),
+    ({"ints": [1.5]}, "number 0 of ints is 1.5, a float"), ({"floats": ["x"]}, "number 0 of floats is 'x', a str\n  fix: "),
+    ({"source": '#include "tg.h"\nvoid my_softmax(float *x, int n) { x[0] = n; }\n'},
+     r"its source defines my_softmax\(float \*x, int n\), and .*\n  fix: TG_KERNEL\(my_softmax\)"),
     ({"name": "c.softmax"}, r"^'c\.softmax' is the name of a kernel of ours"),
 ])
 def test_other_mistakes_are_named_with_their_fix(options: dict[str, Any], said: str) -> None:
     with pytest.raises((KernelError, ToolchainError), match=said):
         softmax_kernel(**options)
+
+
+def test_an_argument_that_it_does_not_have_is_named_with_the_one_that_is_meant() -> None:
+    with pytest.raises(CallError, match=r"c_kernel\(.*has no argument 'int'\n(.*\n)*  fix: ints=… instead of int=…"):
+        softmax_kernel(int=[1])
+
+
+@pytest.mark.parametrize(("given", "said"), [(3, "what ints returns is 3, which is no"), (["2"], "of what ints returns is '2'")])
+def test_numbers_that_its_functions_return_are_looked_at_when_it_is_built(given: Any, said: str) -> None:
+    kernel = softmax_kernel(ints=lambda spec: given)
+    with pytest.raises(KernelError, match=said):
+        kernel.build(Spec.of(tg.softmax(tg.input("x", (2, 3)))))
+
+
+def test_a_crash_of_a_kernel_that_is_declared_without_ints_says_so(tmp_path: Path) -> None:
+    kernel = softmax_kernel(name="c.without_ints", ints=())
+    with open_database(tmp_path / "own.db") as store, Judge(store) as judge:
+        hearing: Any = None
+        crashed = judge._not_run(kernel, Reply("RUNTIME_ERROR", f"{CRASHED}\nlast words"), hearing)
+        assert crashed.log.startswith(f"{CRASHED}\nlast words\nit is declared without ints=") and "\n  fix: ints=" in crashed.log
+        other = judge._not_run(softmax_kernel(), Reply("RUNTIME_ERROR", CRASHED), hearing)
+        assert other.log == CRASHED
 
 
 def test_more_arguments_than_a_call_can_have_are_refused() -> None:
