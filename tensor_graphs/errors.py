@@ -50,8 +50,9 @@ def listed(names: Iterable[str], most: int = 8) -> str:
 
 
 def close_to(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Up to `most` of `known` that were probably meant by `name`: those that end alike (a lost prefix), then those
-    spelt alike."""
+    """Up to `most` of `known` that were probably meant by `name`: those in other letters' case, those that end alike (a lost
+    prefix), then those spelt alike."""
     known = sorted(known)
+    same = [k for k in known if k.casefold() == name.casefold() and k != name]
     ends_alike = [k for k in known if k.endswith("." + name) or name.endswith("." + k)]
-    return list(dict.fromkeys(ends_alike + difflib.get_close_matches(name, known, n=most, cutoff=0.75)))[:most]
+    return list(dict.fromkeys(same + ends_alike + difflib.get_close_matches(name, known, n=most, cutoff=0.75)))[:most]

@@ -34,6 +34,8 @@ def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str,
 
 def _require_plan(value: Any) -> None:
     if not isinstance(value, Plan):
+        if isinstance(getattr(value, "plan", None), Plan):
+            raise GraphError(f"explain takes a plan, and this is {value!r}", fix="its plan: tg.explain(model.plan)")
         require_graph(value, "compile")                             # what is no graph is named; a graph is compiled first
         raise GraphError("explain takes a plan, and this is a graph", fix="tg.explain(tg.compile(graph))")
 

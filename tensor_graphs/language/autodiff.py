@@ -16,6 +16,7 @@ from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.atomic import AtomicOp, fill, same_dim
 from tensor_graphs.language.composite import CompositeOp, Definition, instantiate
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, LanguageError, ShapeError
+from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, encode_attribute, walk
 
 Cotangents = list[Node | None]                           # one per output of a node; None = nothing flows back
@@ -38,6 +39,8 @@ def grad(output: Node, wrt: Node | Sequence[Node]) -> Node | list[Node]:
         raise ShapeError(f"grad: the output is {output.type}, a scalar is needed",
                          fix="reduce it, output.sum(), or give the gradient of each element: "
                              "tg.vjp(outputs, cotangents, wrt)")
+    if isinstance(wrt, str) or not isinstance(wrt, Sequence):
+        _value(wrt, "grad: wrt")
     if isinstance(wrt, Node):
         return vjp([output], [fill(1, (), output.dtype)], [wrt])[0]
     return vjp([output], [fill(1, (), output.dtype)], wrt)
@@ -49,6 +52,10 @@ def vjp(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequenc
     A cotangent has the type of its output; None is zero. The result is zero where nothing leads from w to an output.
     Raises ShapeError, DTypeError, GraphError, AttributeValueError.
     """
+    for what, given in (("outputs", outputs), ("cotangents", cotangents), ("wrt", wrt)):
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise AttributeValueError(f"vjp: {what} is {type(given).__name__}, a sequence of tensors is needed",
+                                      fix="tg.vjp([output], [cotangent], [tensor])")
     if len(outputs) != len(cotangents):
         raise AttributeValueError(f"vjp: {len(outputs)} outputs and {len(cotangents)} cotangents",
                                   fix="one for each output, or None")
@@ -70,8 +77,11 @@ def vjp(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequenc
 
 def _value(x: Any, what: str) -> None:
     if not isinstance(x, Node):
-        raise DTypeError(f"{what} is {type(x).__name__}, a tensor is needed",
-                         fix="a State is differentiated by its read()")
+        fix = ("a State is differentiated by its read()" if isinstance(x, leaves.State) else
+               "one of its outputs: graph.outputs[name]" if isinstance(x, Graph) else
+               "the tensor itself, not its name" if isinstance(x, str) else
+               "the tensor that it returns: call it" if callable(x) else "a tensor of the graph that is differentiated")
+        raise DTypeError(f"{what} is {type(x).__name__}, a tensor is needed", fix=fix)
     if len(x.types) != 1:
         raise GraphError(f"{what} is {x.op.name}, which has {len(x.types)} outputs", fix="take one of them")
     if x.dtype.kind != "float":

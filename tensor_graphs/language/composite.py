@@ -127,6 +127,8 @@ class CompositeOp:
         if not isinstance(value, Node):
             if name == self.variadic:
                 fix = "the tensors one by one, " + ", ".join([f"{self.name}(a, b", *(f"{a}=…" for a in self.attributes)]) + ")"
+            elif isinstance(value, leaves.State):
+                fix = leaves.AS_TENSOR
             else:
                 fix = "wrap numbers and arrays with tg.constant"
             raise DTypeError(f"{self.name}: operand {name!r} is {type(value).__name__}, a tensor is needed", fix=fix)

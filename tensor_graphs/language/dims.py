@@ -30,6 +30,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
+from tensor_graphs.errors import close_to
 from tensor_graphs.language.errors import LanguageError
 
 
@@ -622,6 +623,13 @@ def bounds(x: Dim) -> tuple[int, int]:
     for min and max of independent dims; otherwise an interval that contains the values.
     """
     return x.bounds() if isinstance(x, Expr) else (int(x), int(x))
+
+
+def unknown_dims(unknown: Sequence[str], dims: Iterable[str]) -> str:
+    """What is said of sizes for dims that a graph has not; dims: those that it has."""
+    said = f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(dims) or 'none'}"
+    near = close_to(unknown[0], dims)
+    return f"{said}\n  fix: did you mean {near[0]}?" if near else said
 
 
 def why_no_size(name: str, size: object, of: Dim) -> str | None:

@@ -217,6 +217,10 @@ def _no_graph(wanted: str, value: Any) -> GraphError:
         what = f"this is {str(value)!r}"
         fix = ("of a .tg file: tensor_graphs.language.text.parse_graph(text); of a model folder (config.json, *.safetensors): "
                "tensor_graphs.frontends.huggingface.load_model(folder).graph; GGUF and ONNX files are not read yet")
+    elif isinstance(value, leaves.State):
+        what, fix = f"this is {value!r}", leaves.AS_TENSOR
+    elif isinstance(getattr(value, "graph", None), Graph):
+        what, fix = f"this is a {kind.__name__}", "its graph: .graph"
     elif callable(value):
         name = getattr(value, "__name__", getattr(value, "name", kind.__name__))
         what = f"this is a Python function ({name})"

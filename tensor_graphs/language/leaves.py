@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import operator as python_operators
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensor_graphs.errors import no_attribute
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i32, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, ShapeError
 from tensor_graphs.language.node import ArrayValue, Node, TensorType, apply
+from tensor_graphs.language.tensor import TensorOperators
 
 
 class Leaf:
@@ -107,6 +110,9 @@ def parameter(name: str, shape: Sequence[Dim] | Dim, dtype: DType | str = f32) -
     return apply(PARAMETER, (), {"name": _name("parameter", name), "shape": shape, "dtype": parse_dtype(dtype)})
 
 
+AS_TENSOR = "its value before the step is a tensor: state.read()"
+
+
 class State:
     """A persistent, mutable value (a KV cache). SSA: `read` gives the value before the step, `write` makes a new value.
 
@@ -123,6 +129,11 @@ class State:
     def name(self) -> str:
         return str(self.node.attrs["name"])
 
+    if not TYPE_CHECKING:                                            # a checker of types knows what is there
+        def __getattr__(self, name: str) -> Any:
+            """Only names that are not there come here: most often those of a tensor."""
+            raise no_attribute("a state", name, dir(type(self)), AS_TENSOR if hasattr(Node, name) else "")
+
     def read(self) -> Node:
         """The value before this step."""
         return self.node
@@ -136,9 +147,13 @@ class State:
         """
         from tensor_graphs.language.composites.memory import write_at
 
+        if not isinstance(value, Node):
+            raise DTypeError(f"state {self.name!r}: the new value is {value!r}, a tensor is needed",
+                             fix=AS_TENSOR if isinstance(value, State) else "wrap numbers and arrays with tg.constant")
         if at is None:
             if value.type != self.node.type:
-                raise ShapeError(f"state {self.name!r} is {self.node.type}, the new value is {value.type}")
+                raise ShapeError(f"state {self.name!r} is {self.node.type}, the new value is {value.type}",
+                                 fix="a value of that type, or write(value, at=0, axis=0) for a part of it")
             return value
         made = write_at(self.node, value, at, axis=axis)
         if made.op.name == "write_rows":
@@ -147,6 +162,18 @@ class State:
                 raise ShapeError(f"state {self.name!r} is {self.node.type}, and {value.type} does not fit into it from "
                                  f"{d.format_dim(start)} on along axis {axis}", fix="a longer state, or an earlier start")
         return made
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def operator(self: State, *other: Any) -> Any:
+        raise DTypeError(f"{self!r} is no tensor: it has no {name}", fix=AS_TENSOR)
+
+    return operator
+
+
+for _method in vars(TensorOperators):
+    if _method.startswith("__") and _method.replace("__r", "__") in vars(python_operators) and _method not in ("__eq__", "__ne__"):
+        setattr(State, _method, _refused(_method))
 
 
 def state(name: str, shape: Sequence[Dim] | Dim, dtype: DType | str = f32) -> State:

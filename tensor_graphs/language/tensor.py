@@ -91,7 +91,8 @@ def as_node(x: Operand, dtype: DType) -> Node:
         return leaves.constant(x, dtype)
     if isinstance(x, np.ndarray):
         return leaves.constant(x)
-    raise DTypeError(f"{type(x).__name__} {x!r} is neither a tensor nor a number", fix="wrap arrays with tg.constant(array)")
+    raise DTypeError(f"{type(x).__name__} {x!r} is neither a tensor nor a number",
+                     fix=leaves.AS_TENSOR if isinstance(x, leaves.State) else "wrap arrays with tg.constant(array)")
 
 
 _FITS_EVERYWHERE = 60_000

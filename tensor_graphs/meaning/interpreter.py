@@ -69,10 +69,11 @@ def interpret(graph: Graph, inputs: Mapping[str, Any] | None = None, parameters:
                 given[leaf] = _array(leaf, values[name])
             elif kind != "state":
                 raise MeaningError(f"the {kind} {name!r}, {leaf.type}, is not given", leaf.location,
-                                   fix=f"given are {_listed(values)}")
+                                   fix=f"{kind}s={{{name!r}: …}}; given are {_listed(values)}")
         unknown = [name for name in values if name not in declared and not (kind == "state" and name in graph.updates)]
         if unknown and kind != "parameter":
-            raise MeaningError(f"the graph has no {kind} named {unknown[0]!r}", fix=f"it has {_listed(declared)}")
+            raise MeaningError(f"the graph has no {kind} named {unknown[0]!r}",
+                               fix=f"it has {_listed(declared)}" if declared else f"leave it out: the graph has no {kind}s")
     binding = solve(graph, {name: given[leaf].shape for name, leaf in graph.inputs.items()}, dims)
     for leaf in graph.states.values():
         if leaf not in given:
@@ -157,7 +158,8 @@ def solve(graph: Graph, shapes: Mapping[str, Sequence[int]], given: Mapping[str,
     origin = dict.fromkeys(found, "by `dims`")
     for name in found:
         if name not in graph.dims:
-            raise MeaningError(f"the graph has no dim named {name!r}", fix=f"it has {_listed(graph.dims)}")
+            raise MeaningError(f"the graph has no dim named {name!r}",
+                               fix=f"it has {_listed(graph.dims)}" if graph.dims else "leave it out: the graph has no dims")
     for name, leaf in graph.inputs.items():
         shape = shapes[name]
         if len(shape) != leaf.rank:

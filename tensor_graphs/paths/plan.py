@@ -31,7 +31,7 @@ def given_sizes(graph: Graph, sizes: Mapping[str, int] | None, what: str) -> dic
     given = dict(sizes or {})
     unknown = sorted(map(str, set(given) - set(graph.dims)))
     if unknown:
-        raise PlanError(f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(graph.dims) or 'none'}")
+        raise PlanError(d.unknown_dims(unknown, graph.dims))
     for name, size in given.items():
         why = d.why_no_size(name, size, graph.dims[name])
         if why is not None:
@@ -174,8 +174,11 @@ class Plan:
                     return v
         return self.variants[0]
 
-    def memory(self, **dims: int) -> MemoryUse:
-        """Bytes on the device at these dims; a dim that is not given is taken at its largest."""
+    def memory(self, *given: object, **dims: int) -> MemoryUse:
+        """Bytes on the device at these dims; a dim that is not given is taken at its largest. Raises PlanError."""
+        if given:
+            sizes = ", ".join(f"{n}=…" for n in self.graph.dims)
+            raise PlanError(f"memory takes sizes by name, and was given {given[0]!r}\n  fix: memory({sizes}), or memory(**sizes)")
         binding = self.binding(dims)
         v = self.variant(binding)
         kinds = {"parameter": 0, "state": 0, "output": 0, "constant": 0, "bound": 0, "dims": 0, "input": 0}

@@ -47,7 +47,9 @@ def as_output(name: str, value: Any, t: TensorType) -> np.ndarray:
     """
     array = value if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__") else _from_dlpack(name, value, "out")
     if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != t.dtype.numpy:
-        raise RunError(f"out[{name!r}] must be {t}")
+        given = f"{array.dtype.name}{list(array.shape)}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+        raise RunError(f"out[{name!r}] must be {t}, and is {given}\n"
+                       f"  fix: np.empty({t.shape}, {t.dtype.numpy.name!r})")
     if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
         raise RunError(f"out[{name!r}] must be writeable and C-contiguous, its elements aligned")
     return array
@@ -97,7 +99,7 @@ def solve_dims(types: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, 
                        f"  fix: dims={{{', '.join(f'{n!r}: …' for n in dims)}}}")
     unknown = sorted(map(str, set(given) - set(dims)))
     if unknown:
-        raise RunError(f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(dims) or 'none'}")
+        raise RunError(d.unknown_dims(unknown, dims))
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise RunError(f"dim {d.why_no_size(name, value, dims[name])}")

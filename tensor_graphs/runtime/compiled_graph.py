@@ -92,9 +92,10 @@ class CompiledGraph:
         self.parameters: dict[str, np.ndarray] = {}
         for name, node in self.graph.parameters.items():
             if name not in parameters:
-                near = close_to(name, [n for n in parameters if n not in self.graph.parameters])
+                strange = [] if _is_lazy(parameters) else [n for n in parameters if n not in self.graph.parameters]
+                near = close_to(name, strange)
                 raise RunError(f"parameter {name!r} ({node.type}) is not given\n  fix: "
-                               + (f"{near[0]!r} is given, and the graph has no such parameter" if near else
+                               + (f"the graph has no parameter {near[0]!r}, which is given: did you mean {name!r}?" if near else
                                   f"tg.bind(plan, {{{name!r}: …}}), with all of: {listed(self.graph.parameters)}"))
             self.parameters[name] = self._checked(name, parameters[name])
         extra = sorted(set(parameters) - set(self.parameters)) if not _is_lazy(parameters) else []
@@ -145,6 +146,12 @@ class CompiledGraph:
 
     # ---- running ----
 
+    def __call__(self, *given: object, **named: object) -> NoReturn:
+        """Not how it is run. Raises CallError."""
+        inputs = ", ".join(f"{n!r}: …" for n in self._input_types)
+        raise CallError("a compiled graph is not called", fix=f"model.run({{{inputs}}})")
+
+    @worded
     def session(self) -> Session:
         """Fresh states, all zero."""
         return Session(self.graph)
@@ -177,6 +184,10 @@ class CompiledGraph:
         """
         if unknown:
             raise self._no_argument("prepared", unknown)
+        if inputs is None and self._input_types:
+            named = ", ".join(f"{n!r}: …" for n in self._input_types)
+            raise RunError("a prepared run keeps the arrays that it reads, and none are given\n"
+                           f"  fix: prepared({{{named}}}), then write into them before each run()")
         return Prepared(self, {} if inputs is None else inputs, dims or {}, session, out)
 
     def _no_argument(self, name: str, unknown: Mapping[str, Any]) -> CallError:
@@ -376,7 +387,9 @@ class CompiledGraph:
         arrays: dict[str, np.ndarray] = {}
         for name, array in ({} if given is None else given).items():
             if name not in self._output_types:
-                raise RunError(f"the graph has no output {name!r}; it has {', '.join(self._output_types)}")
+                near = close_to(name, self._output_types)
+                raise RunError(f"the graph has no output {name!r}; it has {', '.join(self._output_types)}"
+                               + (f"\n  fix: did you mean {near[0]}?" if near else ""))
             arrays[name] = as_output(name, array, self._output_types[name].at(binding))
         return self._new_outputs(binding, arrays)
 
@@ -406,6 +419,7 @@ class CompiledGraph:
 
     # ---- parameters ----
 
+    @worded
     def rebind(self, name: str, value: Any) -> None:
         """Replace one parameter; what depends on it alone is evaluated again, nothing else. Not while a run is under way."""
         if name not in self.parameters:
@@ -418,10 +432,11 @@ class CompiledGraph:
 
     # ---- looking inside ----
 
-    def memory(self, **dims: int) -> MemoryUse:
+    def memory(self, *given: object, **dims: int) -> MemoryUse:
         """Bytes at these dims; see Plan.memory."""
-        return self.plan.memory(**dims)
+        return self.plan.memory(*given, **dims)
 
+    @worded
     def profile(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None, session: Session | None = None,
                 repeats: int = 5) -> list[tuple[str, str, float]]:
         """(instruction, kernel, median seconds) of each step over `repeats` runs, in order."""
@@ -435,6 +450,7 @@ class CompiledGraph:
         return [(ins.label, ins.kernel, statistics.median(float(s[i]) for s in samples))
                 for i, ins in enumerate(executor.program.instructions)]
 
+    @worded
     def trace(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
               session: Session | None = None) -> list[tuple[str, str, list[np.ndarray]]]:
         """(instruction, where it was written, copies of its outputs) of every step, in order."""
@@ -443,6 +459,7 @@ class CompiledGraph:
                   after=lambda ins, arrays: seen.append((ins.label, ins.written_at, [a.copy() for a in arrays])))
         return seen
 
+    @worded
     def tap(self, names: str | Node | list[str | Node], inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
             session: Session | None = None) -> dict[str | Node, np.ndarray]:
         """Values inside the graph, by what was asked: an instruction's name (`rms_norm.3`, see `explain`; `rope_table.0/1` is its
@@ -473,7 +490,9 @@ class CompiledGraph:
                 label, _, number = w.partition("/")
                 outs = made[label].outs if label in made else ()
                 if not (number or "0").isdecimal() or not int(number or 0) < len(outs):
-                    raise RunError(f"no instruction is named {w!r}; there are {known}" if not outs else
+                    near = close_to(label, made)
+                    meant = f"\n  fix: did you mean {near[0]}?" if near else ""
+                    raise RunError(f"no instruction is named {w!r}; there are {known}{meant}" if not outs else
                                    f"{label} has {len(outs)} output{'s' if len(outs) > 1 else ''}, {w!r} asks for another")
                 taps[w] = (label, int(number or 0), outs[int(number or 0)])
         found: dict[str | Node, np.ndarray] = {}
@@ -486,6 +505,7 @@ class CompiledGraph:
         self._run(inputs, dims or {}, session, None, after=keep)
         return found
 
+    @worded
     def first_nan(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
                   session: Session | None = None) -> str | None:
         """Where a NaN comes from; None when there is none. Moves the session on, like a run.
@@ -519,6 +539,7 @@ class CompiledGraph:
             for u in undo:
                 u()
 
+    @worded
     def time(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None, session: Session | None = None,
              repeats: int = 5) -> float:
         """Median seconds of a run, after one warm-up."""

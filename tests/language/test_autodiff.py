@@ -24,6 +24,7 @@ from tensor_graphs.language.composites.normalisation import layer_norm, log_soft
 from tensor_graphs.language.composites.products import linear
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64, i32, u32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, LanguageError, ShapeError
+from tensor_graphs.language.graph import graph
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.meaning.interpreter import evaluate
 
@@ -439,6 +440,14 @@ def test_integers_are_refused_as_output_and_as_wrt():
 def test_a_state_is_differentiated_by_its_value():
     state = leaves.state("s", (3,))
     assert "wrt[0] is State, a tensor is needed" in said(lambda: grad(state.read().sum(), [state]), DTypeError)
+
+
+def test_what_is_no_tensor_is_told_what_to_give_instead():
+    x = leaves.input("x", (3,))
+    for act, fix in ((lambda: grad(exp, x), "call it"), (lambda: grad(graph(x.sum()), x), "graph.outputs[name]"),
+                     (lambda: grad(x.sum(), "x"), "not its name"), (lambda: grad(x.sum(), graph(x)), "graph.outputs[name]")):
+        assert said(act, DTypeError).endswith(fix)
+    assert said(lambda: vjp(x, [x], [x]), AttributeValueError).endswith("fix: tg.vjp([output], [cotangent], [tensor])")
 
 
 def test_an_opaque_composite_on_the_way_is_named():

@@ -126,7 +126,7 @@ def test_an_update_has_the_type_of_its_state():
     x, s = tg.input("x", (2,)), tg.state("s", (3,))
     assert said(lambda: tg.graph(x, {s: x}), ShapeError) == (
         "ShapeError at HERE: state 's' is f32[3], its update is f32[2]")
-    assert said(lambda: s.write(x), ShapeError) == "ShapeError at HERE: state 's' is f32[3], the new value is f32[2]"
+    assert said(lambda: s.write(x), ShapeError).startswith("ShapeError at HERE: state 's' is f32[3], the new value is f32[2]")
 
 
 def test_a_negative_size_is_refused():

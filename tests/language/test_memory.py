@@ -97,3 +97,20 @@ def test_a_write_says_what_does_not_fit():
         "  fix: cast one of them: x.cast(tg.f32)")
     assert said(lambda: tg.write_rows(B, V, start=1.5, axis=1), AttributeValueError) == (
         "AttributeValueError at HERE: write_rows: the start is 1.5\n  fix: an int, or an expression of dims")
+
+
+STATE = tg.state("s", (5, 4))
+
+
+@pytest.mark.parametrize("use", [
+    lambda: tg.sum(STATE), lambda: STATE + 1.0, lambda: 1.0 * STATE, lambda: STATE + tg.input("x", (4,)), lambda: -STATE,
+    lambda: tg.input("x", (4,)) + STATE, lambda: STATE[0], lambda: STATE.shape, lambda: tg.softmax(STATE), lambda: tg.graph(STATE),
+    lambda: STATE.write(STATE)])
+def test_a_state_used_as_a_tensor_is_told_that_its_read_is_one(use) -> None:
+    with pytest.raises(tg.TensorGraphsError, match=r"\n  fix: its value before the step is a tensor: state.read\(\)$"):
+        use()
+
+
+def test_a_part_written_without_a_place_is_told_how_to_name_one() -> None:
+    with pytest.raises(ShapeError, match=r"fix: a value of that type, or write\(value, at=0, axis=0\) for a part of it$"):
+        STATE.write(tg.input("x", (2, 4)))

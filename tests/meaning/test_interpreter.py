@@ -128,11 +128,13 @@ def test_a_dim_that_no_axis_is_has_to_be_given():
 
 
 @pytest.mark.parametrize("build, message", [
-    (lambda: interpret(tg.graph(X @ W), {}, {"w": WEIGHTS}), "the input 'x', f32[n, 3], is not given | given are none"),
+    (lambda: interpret(tg.graph(X @ W), {}, {"w": WEIGHTS}),
+     "the input 'x', f32[n, 3], is not given | inputs={'x': …}; given are none"),
     (lambda: interpret(tg.graph(X @ W), {"x": VALUES}, {"v": WEIGHTS}),
-     "the parameter 'w', f32[3, 2], is not given | given are 'v'"),
+     "the parameter 'w', f32[3, 2], is not given | parameters={'w': …}; given are 'v'"),
     (lambda: interpret(tg.graph(X), {"x": VALUES, "y": VALUES}), "the graph has no input named 'y' | it has 'x'"),
-    (lambda: interpret(tg.graph(X), {"x": VALUES}, states={"k": VALUES}), "the graph has no state named 'k' | it has none"),
+    (lambda: interpret(tg.graph(X), {"x": VALUES}, states={"k": VALUES}),
+     "the graph has no state named 'k' | leave it out: the graph has no states"),
     (lambda: interpret(tg.graph(X), {"x": VALUES}, dims={"m": 1}), "the graph has no dim named 'm' | it has 'n'"),
     (lambda: interpret(tg.graph(X), {"x": np.zeros(3)}),
      "the input 'x' is f32[n, 3], the given array is [3] | 2 axes are needed, there are 1"),

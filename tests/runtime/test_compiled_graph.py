@@ -294,8 +294,11 @@ def test_outputs_given_must_fit() -> None:
     compiled = compiled_of(block(), WEIGHTS)
     x = numbers(2, 8)
     assert said(lambda: compiled.run({"x": x}, out={"z": x})) == "the graph has no output 'z'; it has y, total"
-    for wrong in (np.empty((3, 8), np.float32), np.empty((2, 8)), [1.0], torch.zeros(2, 8, dtype=torch.float64)):
-        assert said(lambda wrong=wrong: compiled.run({"x": x}, out={"y": wrong})) == "out['y'] must be f32[2, 8]"
+    assert said(lambda: compiled.run({"x": x}, out={"Total": x})).endswith("\n  fix: did you mean total?")
+    for wrong, what in ((np.empty((3, 8), np.float32), "float32[3, 8]"), (np.empty((2, 8)), "float64[2, 8]"), ([1.0], "a list"),
+                        (torch.zeros(2, 8, dtype=torch.float64), "float64[2, 8]")):
+        assert said(lambda wrong=wrong: compiled.run({"x": x}, out={"y": wrong})) == (
+            f"out['y'] must be f32[2, 8], and is {what}\n  fix: np.empty((2, 8), 'float32')")
     locked = np.empty((2, 8), np.float32)
     locked.flags.writeable = False
     for wrong in (locked, np.empty((8, 2), np.float32).T):

@@ -158,6 +158,16 @@ def test_what_cannot_be_prepared_is_an_error_that_says_so(make: Callable[[Compil
     (lambda c, p: tg.list_paths(c.graph, rtol=1e-3), "fix: tolerance=… instead"),
     (lambda c, p: tg.compile(c.graph, backends=()), r"no backend is available\n  fix: backends=\('c', 'numpy'\)"),
     (lambda c, p: p.run({"x": 1}), r"a prepared run takes no arguments.*\n(.*\n)?  fix: write into those"),
+    (lambda c, p: c.prepared(), r"none are given\n  fix: prepared\({'x': …, 'y': …}\), then write"),
+    (lambda c, p: c({"x": 1}), r"not called\n(.*\n)?  fix: model.run\({'x': …, 'y': …}\)"),
+    (lambda c, p: c.session(3), r"fix: call it like session\(\)"), (lambda c, p: c.time(), r"fix: call it like time\(inputs"),
+    (lambda c, p: c.plan.memory({"n": 1}), r"was given {'n': 1}\n  fix: memory\(n=…\)"),
+    (lambda c, p: tg.compile(c.graph, at={"N": 3}), "fix: did you mean n"),
+    (lambda c, p: tg.explain(c), r"fix: its plan: tg.explain\(model.plan\)"),
+    (lambda c, p: tg.compile(c), "fix: its graph: .graph"),
+    (lambda c, p: tg.bind(c.plan, {"W": 1}), "no parameter 'W', which is given: did you mean 'w'"),
+    (lambda c, p: c.tap("add.O", dict.fromkeys("xy", numbers(3, 4))), "fix: did you mean add.0"),
+    (lambda c, p: tg.interpret(tg.graph(tg.constant(1.0)), {"y": 1}), "fix: leave it out: the graph has no inputs"),
     (lambda c, p: pickle.dumps(p), "fix: pickle the bound model"), (lambda c, p: copy.deepcopy(p), "fix: pickle the bound model")])
 def test_a_call_that_people_try_first_says_what_to_write(call: Callable[[Any, Any], object], says: str) -> None:
     compiled = doubled_sum(("numpy",))
