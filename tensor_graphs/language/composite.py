@@ -127,6 +127,10 @@ class CompositeOp:
         if not isinstance(value, Node):
             if name == self.variadic:
                 fix = "the tensors one by one, " + ", ".join([f"{self.name}(a, b", *(f"{a}=…" for a in self.attributes)]) + ")"
+            elif self.signature.parameters[name].default not in (None, inspect.Parameter.empty):
+                at = self.operands.index(name)
+                order = [str(p) for p in self.signature.parameters.values()]
+                fix = f"an attribute stands behind a *: def {self.name}({', '.join([*order[:at], '*', *order[at:]])})"
             elif isinstance(value, leaves.State):
                 fix = leaves.AS_TENSOR
             else:

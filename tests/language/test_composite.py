@@ -207,6 +207,12 @@ def test_definitions_that_double_with_each_level_are_written_out_up_to_a_limit()
     assert f"more than {c.MOST_WRITTEN_OUT} nodes when they are written out; the last one was f1" in message and "fix:" in message
 
 
+def test_an_attribute_that_stands_before_the_star_is_told_where_it_belongs():
+    bad = c.composite(lambda x, scale=2.0: x * scale, name="bad")
+    for call in (lambda: bad(X, 3.0), lambda: bad(X)):
+        assert said(call, DTypeError).endswith("fix: an attribute stands behind a *: def bad(x, *, scale=2.0)")
+
+
 def test_a_definition_is_written_out_once_for_all_that_use_it():
     """f(a, b) = g(a, b) · g(b, a), 60 levels deep, is 120 nodes, not 2⁶⁰."""
     def both(inner: c.CompositeOp, level: int) -> c.CompositeOp:
