@@ -6,9 +6,26 @@ import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from tensor_graphs.cli import options
 from tensor_graphs.errors import TensorGraphsError
+
+if TYPE_CHECKING:
+    from tensor_graphs.language.composite import CompositeOp
+
+
+COMPOSITES: dict[str, CompositeOp] = {}
+"""those that the modules of this command's --import hold, by name: a .tg file may call them"""
+
+
+def take_composites(module: ModuleType) -> None:
+    """Let .tg files call the composites that a module holds, unless they are the library's."""
+    from tensor_graphs.language.composite import LIBRARY, CompositeOp
+
+    for value in vars(module).values():
+        if isinstance(value, CompositeOp) and LIBRARY.get(value.name) is not value:
+            COMPOSITES[value.name] = value
 
 
 def imported(source: str, option: str) -> ModuleType:

@@ -84,10 +84,11 @@ Backends = Annotated[
 
 
 def _import(values: list[str] | None) -> list[str] | None:
-    from tensor_graphs.cli.importing import imported
+    from tensor_graphs.cli.importing import COMPOSITES, imported, take_composites
 
+    COMPOSITES.clear()
     for value in values or ():
-        imported(value, "--import")
+        take_composites(imported(value, "--import"))
     return values
 
 
@@ -208,6 +209,7 @@ MOST_TEXT = 1 << 26
 
 def read_graph(source: str) -> Graph:
     """The graph of a `.tg` file. Raises NotPossible, FolderError (a file of another kind) or TextError."""
+    from tensor_graphs.cli.importing import COMPOSITES
     from tensor_graphs.frontends.huggingface_folder import refuse_foreign
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.regular_file import read_text
@@ -216,6 +218,9 @@ def read_graph(source: str) -> Graph:
         raise NotPossible(f"{source!r} names no file; a .tg file is needed here")
     path = Path(source)
     refuse_foreign(path)
+    if path.suffix == ".py" and path.is_file():
+        raise NotPossible(f"{source} is a Python file; a .tg file or a model is needed here\n"
+                          f"  fix: --import {source}, and the graph or the model whose kernels are meant")
     if path.is_dir():
         raise NotPossible(f"{source} is a folder; a .tg file is needed here")
     try:
@@ -224,7 +229,7 @@ def read_graph(source: str) -> Graph:
         raise NotPossible(f"{source} cannot be read: {e.strerror}") from None
     except UnicodeDecodeError as e:
         raise NotPossible(f"{source} is not UTF-8 text (byte {e.start}); a .tg file is needed here") from None
-    return parse_graph(text, filename=source)
+    return parse_graph(text, filename=source, ops=COMPOSITES)
 
 
 def print_json(value: Any) -> None:

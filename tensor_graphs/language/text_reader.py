@@ -6,7 +6,7 @@ import difflib
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -45,9 +45,12 @@ _OF_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     "floor_div": lambda a, b: a // b, "mod": lambda a, b: a % b}
 
 
-def parse_graph(text: str, filename: str = "<text>") -> Graph:
-    """The graph that a `.tg` text says. Raises TextError with line, column and a caret."""
-    reader = _Reader(text, filename)
+def parse_graph(text: str, filename: str = "<text>", ops: Mapping[str, CompositeOp] | None = None) -> Graph:
+    """The graph that a `.tg` text says. ops: composites of a user's own, by the names that calls in the text may use.
+
+    Raises TextError with line, column and a caret.
+    """
+    reader = _Reader(text, filename, ops or {})
     try:
         return reader.graph()
     except RecursionError:
@@ -55,7 +58,8 @@ def parse_graph(text: str, filename: str = "<text>") -> Graph:
 
 
 class _Reader:
-    def __init__(self, text: str, filename: str) -> None:
+    def __init__(self, text: str, filename: str, ops: Mapping[str, CompositeOp]) -> None:
+        self.given_ops = ops
         self.tokens = Tokens(text, filename)
         self.symbols: dict[str, Dim] = {}
         self.values: dict[str, Any] = {}
@@ -523,13 +527,15 @@ class _Reader:
         return self.guard(token, lambda: _call(op, operands, attrs))
 
     def op(self, token: Token) -> Op:
-        found = self.user_ops.get(token.text) or (find_op(token.text) if token.kind == "name" else None)
+        found = self.user_ops.get(token.text) or (
+            find_op(token.text) or self.given_ops.get(token.text) if token.kind == "name" else None)
         if found is None:
             name, digest = self.op_name(token)
             what = f"no op is named {shown(Token('name', name, 0, 0))}"
             if digest:
                 raise self.error(f"{what} with the digest {digest}", token, "its definition has to stand above")
-            raise self.error(what, token, _nearest(name, [*ATOMIC, *LIBRARY, *self.user_ops, "copy_to"]))
+            raise self.error(what, token, _nearest(name, [*ATOMIC, *LIBRARY, *self.user_ops, *self.given_ops, "copy_to"])
+                             or f"a definition of {name} above this line; or, of a composite in Python, --import its file")
         return found
 
     def attribute(self) -> Any:

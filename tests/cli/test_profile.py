@@ -130,6 +130,16 @@ def added(outs, ins, attrs):
     assert done.returncode == 0 and "parts: 2 add_relu_" in done.stderr
 
 
+def test_a_file_of_a_graph_may_call_a_composite_of_an_imported_module(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import tensor_graphs as tg\n@tg.composite\ndef hinge(x):\n    return tg.relu(1.0 - x)\n")
+    (tmp_path / "g.tg").write_text("tg 1\ninput a f32[8]\noutput y = hinge(a)\n")
+    asked = ("list-paths", tmp_path / "g.tg", "--db", tmp_path / "own.db", "--limit", "1")
+    done = tg(*asked, "--import", tmp_path / "own.py")
+    assert done.returncode == 0, done.stderr
+    assert_complains(tg(*asked), "no op is named 'hinge'", "of a composite in Python, --import its file")
+    assert_complains(tg("list-paths", tmp_path / "own.py"), "is a Python file", f"fix: --import {tmp_path / 'own.py'}")
+
+
 def test_a_file_that_cannot_be_imported_is_named(mine: Path) -> None:
     def complains(file: str, *said: str) -> None:
         assert_complains(tg("list-paths", mine / "g.tg", "--import", mine / file), f"--import: {mine / file}", *said)
