@@ -141,6 +141,14 @@ def test_best_takes_a_file_an_op_or_the_beginning_of_a_key(ask, answer, db: Path
     assert "nothing measured is within" in ask("best", "softmax", "--tolerance", 1e-9, "--db", db).stdout
 
 
+def test_the_leaderboard_goes_from_the_smallest_sizes_on_and_a_kernel_is_sent_to_its_history(answer, complains, db: Path) -> None:
+    at = {n: timed_workload(SIGNATURE, dict.fromkeys(SIGNATURE.dim_names, n)) for n in (32, 4)}
+    with open_database(db) as store:
+        store.add_traces([trace(milliseconds=n / 100, workload=workload) for n, workload in at.items()])
+    assert [row["axes"] for row in answer("leaderboard", "softmax", "--db", db)] == [{"d0": 4}, {"d0": 16}, {"d0": 32}]
+    complains(("leaderboard", "numpy.softmax", "--db", db), "fix: tg db history numpy.softmax")
+
+
 def test_the_leaderboard_of_a_file_has_its_parts_and_says_what_measures_the_rest(
     ask, answer, db: Path, tmp_path: Path
 ) -> None:

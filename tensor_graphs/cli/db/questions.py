@@ -73,13 +73,18 @@ def leaderboard(
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
-    """All implementations within the tolerance, the fastest first, per graph, shapes and machine."""
+    """All implementations within the tolerance per graph and machine: from the smallest sizes on, the fastest first at each."""
     from tensor_graphs.records import queries
 
     store = options.database(db, create=False)
     meant = _meant(store, what, tolerance, imports)
-    rows = [r for key in meant.keys for r in queries.leaderboard(store, key, tolerance=tolerance)]
+    rows = [r for key in meant.keys for r in _by_size(queries.leaderboard(store, key, tolerance=tolerance))]
     _show_ranking(store, rows, tolerance, json, meant)
+
+
+def _by_size(rows: Sequence[Evidence]) -> list[Evidence]:
+    """The smallest sizes first; at each in the order in which they are."""
+    return sorted(rows, key=lambda r: sorted(r.axes.items()))
 
 
 def _show_ranking(
@@ -282,7 +287,8 @@ def _meant(store: Database, what: str | None, tolerance: float, imports: Sequenc
         missing = f"neither {what} nor any op in it was ever measured\n  fix: tg profile {what}"
     else:
         found = _Meant(repr(what), [key for key, _ in queries.graphs_like(store, what)])
-        missing = f"{store.location} has no graph that is named {what!r} or whose key begins so\n  fix: tg db best lists them"
+        fix = f"tg db history {what}: that is a kernel" if queries.kernels_like(store, what) else "tg db best lists them"
+        missing = f"{store.location} has no graph that is named {what!r} or whose key begins so\n  fix: {fix}"
     if not found.keys:
         raise options.NotPossible(missing)
     return found
