@@ -11,7 +11,7 @@ from tensor_graphs.language.calls import worded
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import require_graph
 from tensor_graphs.paths.path import EXPAND, is_way_on
-from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes, human
+from tensor_graphs.paths.plan import Evidence, Plan, Variant, duration, given_sizes, human
 
 MOST_STEPS = 9
 """lines of how a recipe is derived, on the screen"""
@@ -79,27 +79,38 @@ def age(seconds: float) -> str:
     return "just now" if seconds < 60 else "1 minute"
 
 
+def _elsewhere(v: Variant, wanted: Mapping[str, int]) -> str:
+    """That a variant was priced at other sizes than those that are asked for, and how to have these."""
+    other = {n: s for n, s in wanted.items() if v.at.get(n, s) != s}
+    sizes = ", ".join(f"{n}={s}" for n, s in other.items())
+    return f", not at {sizes} (tg.compile(graph, at={other}) prices it there)" if other else ""
+
+
 @worded
 def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, at: Mapping[str, int] | None = None) -> str:
     """One screen of text: per variant the dearest choices, what each rests on, and what else was there.
 
-    dims: sizes at which the memory is said. rows: choices shown of a variant. at: sizes that are asked for: the variant that serves
-    them comes first, and of each other one a line is shown. Raises GraphError for what is no plan,
-    PlanError for sizes that are none.
+    dims: sizes at which the memory is said: `at` unless given, and the largest of what neither names.
+    rows: choices shown of a variant.
+    at: sizes that are asked for: the variant that serves them comes first, and of each other one a line is shown.
+    Raises GraphError for what is no plan, PlanError for sizes that are none.
     """
     _require_plan(plan)
-    use = plan.memory(**dict(dims or {}))
+    wanted = given_sizes(plan.graph, at, "at")
+    at_memory = plan.binding(dims or wanted)
+    use = plan.memory(**at_memory)
     out = [f"graph {plan.graph.structural_key[:12]} · tolerance {plan.tolerance:.1e} · backends {', '.join(plan.backends)}"]
     out += [f"intermediates: {plan.intermediates}"] if plan.intermediates else []
     out += [plan.prepared] if plan.prepared else []
     out += [f"note: {n}" for n in plan.notes]
-    size = given_sizes(plan.graph, at, "at").get(plan.table_dim or "")
+    size = wanted.get(plan.table_dim or "")
     asked = [v for v in plan.variants if size is not None and v.low <= size <= v.high]
     for v in (*asked, *(v for v in plan.variants if v not in asked)):
         where = "" if plan.table_dim is None else f"{plan.table_dim} = {v.low}..{v.high}: "
         priced = ", ".join(f"{n}={s}" for n, s in v.at.items())
-        out.append(f"{where}path {v.path.id} · {len(v.program.instructions)} calls · {v.path.seconds * 1e3:.2f} ms predicted"
-                   f"{' at ' + priced if priced else ''} · {v.measured_share:.0%} of it from measured rows")
+        other = _elsewhere(v, wanted) if v in asked or not asked else ""
+        out.append(f"{where}path {v.path.id} · {len(v.program.instructions)} calls · {duration(v.path.seconds)} predicted"
+                   f"{' at ' + priced if priced else ''}{other} · {v.measured_share:.0%} of it from measured rows")
         if asked and v not in asked:
             continue
         dearest = sorted((e for e in v.evidence if not is_way_on(e.chosen) and e.calls), key=lambda e: -e.seconds * e.calls)
@@ -132,6 +143,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
             out.append(f"  {rest * 1e6:9.1f} µs in {len(dearest) - rows} more")
     parts = {"states": use.states, "made of parameters": use.bound, "arena": use.arena, "kernels' own": use.scratch,
              "outputs": use.outputs}
-    out.append(f"memory: {human(use.allocated)} beside {human(use.parameters)} of parameters "
+    sizes = ", ".join(f"{n}={s}" for n, s in at_memory.items())
+    out.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters "
                f"({', '.join(f'{name} {human(n)}' for name, n in parts.items() if n or name == 'arena')})")
     return "\n".join(out)

@@ -234,7 +234,7 @@ def on_one_screen(plan: Plan) -> str:
         where = "" if plan.table_dim is None else f"{plan.table_dim} = {v.low}..{v.high}: "
         priced = f" at {', '.join(f'{n}={s}' for n, s in v.at.items())}" if v.at else ""
         calls = _count(len(v.program.instructions), "call")
-        lines.append(f"{where}path {v.path.id}, {calls}, {v.path.seconds * 1e3:.3g} ms predicted{priced}, "
+        lines.append(f"{where}path {v.path.id}, {calls}, {duration(v.path.seconds)} predicted{priced}, "
                      f"{v.measured_share:.0%} of it from measured rows")
     lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
     dearest = max(plan.variants, key=lambda v: v.path.seconds)
@@ -272,6 +272,15 @@ def restored(stored: Mapping[str, Any], variants: Sequence[tuple[int, int, Path,
         new = lowered(graph, path, chosen_here(path), stored["backends"], largest)
         made.append(Variant(low, high, path, new.program, new.layout, new.kernels, evidence, at))
     return Plan(variants=tuple(made), **stored)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(12.34e-6), duration(0.0123)
+    ('12.3 µs', '12.30 ms')
+    """
+    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-4 else f"{seconds * 1e3:.2f} ms"
 
 
 def human(nbytes: float) -> str:
