@@ -176,7 +176,7 @@ def database(target: str | None, *, create: bool = True) -> Database:
     """The database that is meant. create=False: for a verb that asks what is there; then none is made, and none is an error."""
     from tensor_graphs.records import open_database
 
-    return open_database(target or None, create=create)
+    return open_database(target or None, create=create, make_folder=not target)
 
 
 def sizes(text: str | None, graph: Graph, option: str = "--at") -> dict[str, int]:

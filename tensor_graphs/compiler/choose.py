@@ -242,7 +242,7 @@ def typical_sizes(graph: Graph, at: Mapping[str, int] | None = None) -> dict[str
 
 
 def as_database(database: Database | str | Path | None) -> Database:
-    return database if isinstance(database, Database) else open_database(database)
+    return database if isinstance(database, Database) else open_database(database, make_folder=database is None)
 
 
 def tolerance_for(graph: Graph, asked: float | None) -> float:

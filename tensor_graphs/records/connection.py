@@ -80,10 +80,10 @@ def parse_target(target: str | Path | None) -> sa.URL:
 _POSTGRES = "postgresql+psycopg://USER@HOST/NAME"
 
 
-def prepare_file(path: Path, *, create: bool = True) -> None:
+def prepare_file(path: Path, *, create: bool = True, make_folder: bool = True) -> None:
     """Make the parent folder and refuse a path that can hold no database, before SQLite says only "unable to open".
 
-    create=False: nothing is made, and a file that is not there is refused.
+    create=False: nothing is made, and a file that is not there is refused. make_folder=False: so is one whose folder is not there.
     """
     if path.is_dir():
         raise DatabasePathError(
@@ -97,6 +97,11 @@ def prepare_file(path: Path, *, create: bool = True) -> None:
         if not path.exists():
             raise no_database(str(path))
         return
+    if not make_folder and not os.path.lexists(path.parent) and not _regular_file_above(path).is_file():
+        raise DatabasePathError(
+            f"the database cannot be {path}: there is no folder {path.parent}\n"
+            f"  fix: mkdir -p {path.parent}, or a path in a folder that is there"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except (FileExistsError, NotADirectoryError) as error:

@@ -62,19 +62,20 @@ LOG_BYTES = 256 * 1024  # of a longer log the first and the last half are kept
 
 
 def open_database(
-    target: str | Path | None = None, *, busy_seconds: float = BUSY_SECONDS, create: bool = True
+    target: str | Path | None = None, *, busy_seconds: float = BUSY_SECONDS, create: bool = True, make_folder: bool = True
 ) -> Database:
     """Open the benchmark database; create it, or migrate it to this version's schema, when needed.
 
     target: a path, ":memory:", a URL (sqlite:///…, postgresql+psycopg://…), or None for `default_target()`
     (TENSOR_GRAPHS_DB, else the user's data folder).
-    create=False: for a question about what is there, so that a mistyped path makes no empty database.
+    create=False: for a question about what is there, so that a mistyped path makes no empty database. make_folder=False: for a path
+    that a person typed, whose folder has to be there.
     Safe when several processes do it at once. Raises DatabasePathError, UnsupportedDatabase, CorruptDatabase,
     SchemaMismatch, DatabaseReadOnly, DatabaseBusy.
     """
     url = parse_target(target)
     if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
-        prepare_file(Path(str(url.database)), create=create)
+        prepare_file(Path(str(url.database)), create=create, make_folder=make_folder)
     database = Database(connect(url, busy_seconds))
     try:
         if not create and database.revision() is None:  # an empty file, or a server that was never written to

@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
+import tensor_graphs as tg
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.records import (
     CorruptDatabase,
@@ -84,6 +85,15 @@ def test_missing_folders_are_made_and_a_second_opening_finds_the_rows(tmp_path: 
         first.ensure_graph(make.graph)
     with open_database(f"sqlite:///{path}") as second:
         assert second.stats().rows["canonical_graphs"] == 1
+
+
+def test_a_path_that_a_person_typed_makes_no_folders(tmp_path: Path) -> None:
+    missing = tmp_path / "no" / "x.db"
+    for target in (missing, f"sqlite:///{missing}"):
+        assert f"there is no folder {missing.parent}" in refusal(DatabasePathError, target, make_folder=False)
+    assert not missing.parent.exists()
+    with pytest.raises(DatabasePathError, match=r"fix: mkdir -p"):
+        tg.compile(tg.graph(tg.exp(tg.input("x", (3,)))), database=str(missing))
 
 
 def test_a_database_in_memory_is_one_database_for_all_its_users(make) -> None:
