@@ -118,8 +118,8 @@ class ProfileReport:
     def _failures(self) -> list[str]:
         """Which kernels fail where, and why: `failed` counts one for each size."""
         why = {(v.kernel, v.signature): f"{v.status}{': ' if v.why else ''}{v.why}" for v in self.verdicts}
-        said = [f"failed at {'1 size' if n == 1 else f'{n} sizes'}: {kernel} on {signature}: {why.get((kernel, signature), '')}"
-                for (kernel, signature), n in self.failed_at.items()]
+        said = [f"failed at {n} sizes: {kernel} on {signature}: {why.get((kernel, signature), '')}"
+                for (kernel, signature), n in self.failed_at.items() if n > 1]           # of one size the verdict says all of it
         more = len(said) - MOST_FAILURES
         return [*said[:MOST_FAILURES], *([f"… {more} more that fail"] if more > 0 else [])]
 
@@ -164,4 +164,6 @@ def what_is_left(report: ProfileReport, call: str = "call") -> str:
     if report.verdicts:
         return f"{report.left} left: the same {call} goes on with them"
     more = f"the same {call} goes on with the {report.left} kernel times that are left"
-    return more + (f", which may save up to {share_of(report.may_save)} of the plan's time" if report.may_save else "")
+    sizes = next((sizes_in_words(r.at) for r in report.rests if r.asked), "")
+    there = f" at {sizes}" if sizes else ""
+    return more + (f", which may save up to {share_of(report.may_save)} of the plan's time{there}" if report.may_save else "")

@@ -206,6 +206,14 @@ def test_best_compares_the_backends_of_one_machine_and_no_two_machines(ask, answ
     assert sorted(row["median_ms"] for row in answer("best", "--db", db)) == [0.0625, 0.25, 1.0]
 
 
+def test_a_failure_that_is_filed_for_its_sizes_and_for_all_is_printed_once(ask, answer, db: Path) -> None:
+    with open_database(db) as store:
+        store.add_traces([trace("INCORRECT_NUMERICAL", timed=timed, log="output y: error 3") for timed in (False, True)])
+    shown = ask("failures", "--db", db).stdout
+    assert shown.count("output y: error 3") == 1 and "(trace 4 says so for all sizes)" in shown and "library not found" in shown
+    assert len(answer("failures", "--db", db)) == 3
+
+
 def test_history_has_the_failures_and_failures_have_their_first_line(ask, answer, db: Path) -> None:
     rows = answer("history", "numpy.softmax", "--db", db)
     assert [row["status"] for row in rows] == ["RUNTIME_ERROR", "PASSED", "PASSED"]

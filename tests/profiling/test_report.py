@@ -14,6 +14,7 @@ def test_what_the_plan_rests_on_and_what_asking_again_buys_is_said() -> None:
     assert what_is_left(ProfileReport(left=3, may_save=0.25), "command") == (
         "the same command goes on with the 3 kernel times that are left, which may save up to 25 % of the plan's time"
     )
+    assert what_is_left(ProfileReport(left=3, may_save=1.0, rests=rests)).endswith("up to 100 % of the plan's time at n=16")
 
 
 def test_a_verdict_is_a_line_with_the_rival_and_the_ratio() -> None:
@@ -31,6 +32,9 @@ def test_the_reason_of_a_failure_is_printed_to_its_end() -> None:
     why = "ValueError: no common shape of (3,) (4,) at /home/someone/kernels/my_kernels.py:11 in mine"
     shown = str(ProfileReport(failed=1, verdicts=[Answered("numpy.mine", "softmax f32[n]", {"n": 8}, "RUNTIME_ERROR", why=why)]))
     assert why in " ".join(shown.split()) and max(map(len, shown.splitlines())) <= SCREEN_WIDTH
+    at = {("numpy.mine", "softmax f32[n]"): 1, ("numpy.mine", "softmax f32[8]"): 2}
+    assert [line for line in ProfileReport(failed_at=at).summary() if "failed at" in line] == [
+        "failed at 2 sizes: numpy.mine on softmax f32[8]: "]                 # of one size the verdict has said all
 
 
 def test_a_report_is_printed_on_one_screen_with_what_was_done_last() -> None:

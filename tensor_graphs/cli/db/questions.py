@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tensor_graphs.devices.environment import Environment
     from tensor_graphs.language.graph import Graph
     from tensor_graphs.records.database import Database
-    from tensor_graphs.records.queries import Evidence
+    from tensor_graphs.records.queries import Evidence, Failure
 
 Limit = Annotated[int, typer.Option(min=1, max=options.MOST_ROWS, help="Show at most so many rows.")]
 
@@ -240,14 +240,27 @@ def failures(
     if json:
         options.print_json([{**dataclasses.asdict(f.trace), "reason": f.reason, "newest": f.newest} for f in found])
         return
-    for f in found:
+    for i, f in enumerate(found):
         t, later = f.trace, "" if f.newest else "  (measured again since)"
-        print(f"{t.trace_id:8d}  {t.timestamp:%Y-%m-%d %H:%M:%S}  {t.status:19s} {t.implementation_name:20s} {_place(t)}{later}")
+        if i and _of_one_run(found[i - 1], f):
+            continue
+        twin = found[i + 1] if _of_one_run(f, *found[i + 1 : i + 2]) else None
+        both = "" if twin is None else f"  (trace {twin.trace.trace_id} says so for all sizes)"
+        place = f"{_place(t)}{both}{later}"
+        print(f"{t.trace_id:8d}  {t.timestamp:%Y-%m-%d %H:%M:%S}  {t.status:19s} {t.implementation_name:20s} {place}")
         print(f"          {f.reason or '(no log)'}")
     if len(found) == limit:
         print(f"(the newest {limit}; --limit shows more)")
     elif not found:
         print("nothing failed")
+
+
+def _of_one_run(timed: Failure, compared: Failure | None = None) -> bool:
+    """Whether two failures, one after the other, are what one measurement filed: at its sizes, and about all of them."""
+    if compared is None or (timed.trace.kind, compared.trace.kind) != ("cold", "verify"):
+        return False
+    a, b = timed.trace, compared.trace
+    return (a.source_hash, a.graph_key, a.status, timed.reason) == (b.source_hash, b.graph_key, b.status, compared.reason)
 
 
 def _over_reference(conditions: Mapping[str, Any]) -> str:
