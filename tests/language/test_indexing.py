@@ -239,7 +239,8 @@ def test_a_product_over_a_dim_without_a_real_bound_is_refused():
         "  fix: a smaller bound of the dim, or two products over a reshaped tensor")
 
 
-@pytest.mark.parametrize(("dtype", "value", "size", "ones"), [(tg.i8, -126, 200, []), (tg.u8, 5, 300, [5]), (tg.u8, 200, 300, [200])])
+@pytest.mark.parametrize(("dtype", "value", "size", "ones"), [
+    (tg.i8, -126, 200, []), (tg.u8, 5, 300, [5]), (tg.u8, 200, 300, [200])])
 def test_places_beyond_the_largest_id_are_nobodys(dtype: tg.DType, value: int, size: int, ones: list[int]) -> None:
     graph = tg.graph(tg.one_hot(tg.input("i", (), dtype), size=size))
     found = tg.interpret(graph, {"i": np.array(value, dtype.numpy)}).outputs["out"]
