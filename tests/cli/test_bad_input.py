@@ -227,7 +227,7 @@ def test_an_unknown_op_suggests_the_nearest_one(tmp_path: Path) -> None:
     file.write_text("tg 1\ninput x f32[4, 5]\noutput y = sofmax(x)\n")
     assert_complains(tg("show", file), f"{file}:3:12: no op is named 'sofmax'", "softmax?")
     file.write_text("tg 1\ninput x f32[4, 5]\noutput y = foo(x)\n")
-    assert "fix" not in tg("show", file).stderr         # floor is not what anybody meant
+    assert "floor" not in tg("show", file).stderr       # which is not what anybody meant
 
 
 def test_a_shape_mismatch_names_the_line_and_both_sizes(tmp_path: Path) -> None:
