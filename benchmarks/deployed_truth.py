@@ -27,7 +27,7 @@ from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.profile_graph import _price, profile_graph
 from tensor_graphs.frontends.huggingface import model_graph
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching
-from tensor_graphs.paths.path import Path, Paths
+from tensor_graphs.paths.path import Path
 from tensor_graphs.profiling.calibration import known_rates, measure_device
 from tensor_graphs.profiling.deployed import Deployed, measure_deployed
 from tensor_graphs.profiling.judge import Judge
@@ -53,7 +53,7 @@ def truth(dtype: str, database: str, rounds: int) -> dict[str, Any]:
         measure_device(store, BACKENDS)
         with Judge(store, rates=known_rates(store, BACKENDS)) as judge:
             book = PriceBook(store, BACKENDS, 1e-3, None, GUESS_MARGIN).load()
-            paths = Paths(graph, by_op(all_kernels(BACKENDS)), partial(_price, book, AT))
+            paths = book.paths(graph, by_op(all_kernels(BACKENDS)), AT, partial(_price, book, AT))
             first = paths.cheapest()
             signatures = {s.key: s for s in paths.known()}
             products = [signatures[key] for key in first.choices if signatures[key].spec.op.name == "linear"]

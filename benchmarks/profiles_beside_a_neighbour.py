@@ -121,10 +121,10 @@ def candidates(graph: Graph, database: Database, most: int) -> tuple[Graph, list
         book = PriceBook(database, BACKENDS, tolerance, None, GUESS_MARGIN).load()
         table = by_op(all_kernels(BACKENDS))
         try:
-            first = Paths(form.graph, table, partial(_verified, book, binding)).cheapest()
+            first = book.paths(form.graph, table, binding, partial(_verified, book, binding)).cheapest()
         except NoPathError:
             continue
-        paths = Paths(form.graph, table, partial(_price, book, binding))
+        paths = book.paths(form.graph, table, binding, partial(_price, book, binding))
         found = [first]
         for path in itertools.islice(paths, SEARCHED):
             differs = [key for key in first.choices if path.choices.get(key, first.choices[key]) != first.choices[key]]

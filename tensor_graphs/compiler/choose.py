@@ -29,7 +29,7 @@ from tensor_graphs.language.node import TensorType
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import Path as GraphPath
-from tensor_graphs.paths.path import Paths, Price
+from tensor_graphs.paths.path import Paths, Price, PriceOf
 from tensor_graphs.paths.plan import given_sizes, midpoint
 from tensor_graphs.profiling.calibration import known_rates
 from tensor_graphs.profiling.judge import VERIFIER, environment_of, out_of_reach, same_math_limit, timed_workload, verify_workload
@@ -190,6 +190,10 @@ class PriceBook:
         seconds = self.roofline(kernel.backend, signature, binding, kernel) * self.margin
         return Price(seconds, False, None, "guess (roofline)" if self.margin == 1 else f"guess (roofline × {self.margin:g})")
 
+    def paths(self, graph: Graph, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], price_of: PriceOf) -> Paths:
+        """The paths of a graph at these sizes: kernels as `price_of` says, copies as they are guessed here."""
+        return Paths(graph, table, price_of, copied=partial(self.copied, binding))
+
     def copied(self, binding: Mapping[str, int], t: TensorType) -> float:
         """Seconds that a copy of a value takes, about."""
         nbytes = math.prod(int(d.evaluate(s, binding)) for s in t.shape) * t.dtype.itemsize
@@ -277,8 +281,7 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
     binding = typical_sizes(graph, at)
     table = by_op(all_kernels(here))
     for form in forms(graph, tolerance):
-        paths = iter(Paths(form.graph, table, lambda k, s: book.price(k, s, binding, all_kernels_count),
-                           copied=partial(book.copied, binding)))
+        paths = iter(book.paths(form.graph, table, binding, lambda k, s: book.price(k, s, binding, all_kernels_count)))
         first = next(paths, None)
         if first is not None:                                       # else nothing within the tolerance computes this form
             return itertools.chain((first,), paths)

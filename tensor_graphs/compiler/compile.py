@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,8 +98,10 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     try:
         return _compiled(asked, intermediates)
     except PlanError:
+        if memory_limit is None or path is not None:
+            raise
         plain = prepare(graph, simplify, recipes=False)
-        if memory_limit is None or path is not None or plain.graph is prepared.graph:
+        if plain.graph is prepared.graph:
             raise
         return _compiled(replace(asked, prepared=plain), intermediates)      # what recipes make of parameters takes memory
 
@@ -272,8 +273,7 @@ class _Chooser:
             self.judge = None
 
     def paths(self, binding: Mapping[str, int], optimistic: bool) -> Paths:
-        return Paths(self.graph, self.table, lambda k, s: self.book.price(k, s, binding, optimistic),
-                     copied=partial(self.book.copied, binding))
+        return self.book.paths(self.graph, self.table, binding, lambda k, s: self.book.price(k, s, binding, optimistic))
 
     def cheapest(self, binding: Mapping[str, int]) -> GraphPath:
         """The cheapest path on which every kernel has a verdict; verifies what it must."""

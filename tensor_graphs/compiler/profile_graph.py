@@ -92,7 +92,7 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
     out: list[Question] = []
     points = price_points(graph, at, largest)
     for binding in points:
-        paths = Paths(graph, table, partial(_price, book, binding), copied=partial(book.copied, binding))
+        paths = book.paths(graph, table, binding, partial(_price, book, binding))
         path = paths.cheapest()
         reached = {s.key: s for s in paths.known()}
         for key, calls in path.calls.items():
@@ -131,7 +131,7 @@ def needed(graph: Graph, points: Sequence[Mapping[str, int]], *, backends: Seque
     table = by_op(all_kernels(backends))
     out: list[Question] = []
     for binding in points:
-        paths = Paths(graph, table, partial(_price, book, binding), copied=partial(book.copied, binding))
+        paths = book.paths(graph, table, binding, partial(_price, book, binding))
         path = paths.cheapest()
         signatures = {s.key: s for s in paths.known()}
         for key, way in paths.kernels(path).items():
@@ -149,7 +149,7 @@ def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[
     table = by_op(all_kernels(backends))
     out = []
     for binding in (*asked, *others):
-        paths = Paths(graph, table, partial(_price, book, binding), copied=partial(book.copied, binding))
+        paths = book.paths(graph, table, binding, partial(_price, book, binding))
         path = paths.cheapest()
         known = sum(a.price.seconds * path.calls[key] for key, a in paths.kernels(path).items()
                     if a.price.measured or a.kernel is None)
@@ -292,10 +292,10 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: S
     guessed: Path | None = None
     for _ in range(ROUNDS):
         book = PriceBook(judge.database, tuple(backends), tolerance, judge.threads, GUESS_MARGIN).load()
-        paths = Paths(graph, table, partial(_verified, book, binding), copied=partial(book.copied, binding))
+        paths = book.paths(graph, table, binding, partial(_verified, book, binding))
         path = paths.cheapest()
         doubts = _doubts(book, paths, table, [binding])
-        hopes = Paths(graph, table, partial(_in_place_at_best, book, doubts, asked, binding), copied=partial(book.copied, binding))
+        hopes = book.paths(graph, table, binding, partial(_in_place_at_best, book, doubts, asked, binding))
         hopeful = hopes.cheapest()
         signatures = {s.key: s for s in (*paths.known(), *hopes.known())}
 
@@ -310,7 +310,7 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: S
         if not several or path.seconds * MANY_RUNS > end - time.perf_counter():
             break
         if guessed is None:                                         # so that what is chosen later was compared with it in one run
-            plain = Paths(graph, table, partial(_guess, book, binding), copied=partial(book.copied, binding))
+            plain = book.paths(graph, table, binding, partial(_guess, book, binding))
             guessed = plain.cheapest()
             several.setdefault(guessed.id, (plain, guessed))
             signatures |= {s.key: s for s in plain.known()}

@@ -25,7 +25,6 @@ from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
-from tensor_graphs.paths.path import Paths
 from tensor_graphs.profiling.calibration import known_rates
 from tensor_graphs.profiling.judge import VERIFIER, Judge, timed_workload
 from tensor_graphs.profiling.profile import Question, answer, question_key, unanswered
@@ -243,7 +242,8 @@ class _Places:
         """What the rival of a composite's only kernel takes: its definition, as rows and guesses have it."""
         if not isinstance(q.signature.spec.op, CompositeOp) or q.signature.spec.op.opaque:
             return ""
-        paths = Paths(q.signature.spec.single_node_graph(), self.table, lambda k, s: self.book.price(k, s, q.binding, True))
+        paths = self.book.paths(q.signature.spec.single_node_graph(), self.table, q.binding,
+                                lambda k, s: self.book.price(k, s, q.binding, True))
         seconds = sum(calls * paths.best(inner)[0] for inner, calls in paths.inner(q.signature))
         return f"; its definition {seconds * 1e6:.1f} µs, predicted" if seconds < math.inf else ""
 

@@ -32,7 +32,7 @@ RECIPE = "recipe "
 
 
 @dataclass(frozen=True, eq=False)
-class Recipe:
+class PartRecipe:
     """Another way to say a part. op: with the part's operands and outputs. rules: that lead to it, in the order of their first use;
     derivation: step by step, for people."""
 
@@ -55,7 +55,7 @@ class PartOp(DefinedOp):
     alone is computed once, when the graph is bound.
     """
 
-    def __init__(self, name: str, arguments: Sequence[Node], outputs: Sequence[Node], *, recipes: Sequence[Recipe] = (),
+    def __init__(self, name: str, arguments: Sequence[Node], outputs: Sequence[Node], *, recipes: Sequence[PartRecipe] = (),
                  bound: Collection[int] = ()) -> None:
         super().__init__(name, arguments, outputs, printed=False)
         self.recipes, self.bound = tuple(recipes), frozenset(bound)
@@ -73,7 +73,7 @@ class PartOp(DefinedOp):
         return _unpickled, (self.name, types, graph, self.recipes, self.bound)
 
 
-def _unpickled(name: str, types: Sequence[Any], graph: Graph, recipes: Sequence[Recipe], bound: Collection[int]) -> PartOp:
+def _unpickled(name: str, types: Sequence[Any], graph: Graph, recipes: Sequence[PartRecipe], bound: Collection[int]) -> PartOp:
     inputs = [leaves.input(f"x{i}", shape, dtype) for i, (shape, dtype) in enumerate(types)]
     arguments = [leaves.argument(i, x.type) for i, x in enumerate(inputs)]
     return PartOp(name, arguments, over(list(graph.outputs.values()), inputs, arguments), recipes=recipes, bound=bound)
@@ -99,7 +99,7 @@ def part_of(graph: Graph) -> PartOp:
     return part_between([output], ordered)
 
 
-def part_between(outputs: Sequence[Node], operands: Sequence[Node], key: str = "", recipes: Sequence[Recipe] = (),
+def part_between(outputs: Sequence[Node], operands: Sequence[Node], key: str = "", recipes: Sequence[PartRecipe] = (),
                  bound: Collection[int] = ()) -> PartOp:
     """The piece between operands and outputs as one op; a leaf with a name that is no operand may not be in it. key: for its name,
     by default its own digest.

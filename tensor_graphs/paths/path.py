@@ -29,7 +29,7 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, walk
-from tensor_graphs.language.part import RECIPE, PartOp, Recipe, known_when_bound
+from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, known_when_bound
 from tensor_graphs.paths.lower import VIEW_OPS
 from tensor_graphs.paths.screen import fitted
 
@@ -57,7 +57,7 @@ class Alternative:
     name: str
     kernel: Kernel | None
     price: Price
-    recipe: Recipe | None = None
+    recipe: PartRecipe | None = None
 
     def written(self, spec: Spec) -> Definition:
         """What runs in place of a composite."""
@@ -100,7 +100,7 @@ class Path:
     def lines(self) -> list[str]:
         """Price and error, then what runs which op, how often; a line each. Of a saved path, which has no price: its kernels."""
         if self.choices and not self.calls:
-            kernels = sorted(name for name in set(self.choices.values()) if name != EXPAND)
+            kernels = sorted(set(self.choices.values()) - {EXPAND})
             return [f"{self.id}  saved, without a price", *(f"      {name}" for name in kernels)]
         error = "error unknown" if self.error is None else f"error {self.error:.1e}"
         steps = [f"      {s['kernel']:20s} × {s['calls']:<3d} {s['op']}" for s in self.steps() if s["kernel"] != EXPAND]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
@@ -23,16 +23,23 @@ def inside(node: Node, operands: Collection[Node]) -> set[Node]:
     return {n for n in between([node], operands) if n.op.kind != "leaf"}
 
 
+def fed(nodes: Iterable[Node]) -> set[Node]:
+    """Of nodes, operands before users: those that depend on a leaf with a name. What does not is part of whoever reads it."""
+    found: set[Node] = set()
+    for n in nodes:
+        if n.op in leaves.NAMED_LEAVES or any(i in found for i in n.inputs):
+            found.add(n)
+    return found
+
+
 class Cuts:
-    """The parts of one graph. fed: its nodes that depend on a leaf with a name; what does not is part of whoever reads it."""
+    """The parts of one graph. fed: as `fed` has it."""
 
     def __init__(self, graph: Graph) -> None:
-        self.fed: set[Node] = set()
+        self.fed = fed(graph.nodes)
         self._bit = {n: 1 << i for i, n in enumerate(graph.nodes)}
         self._below: dict[Node, int] = {}                           # what a node is made of, as bits
         for n in graph.nodes:
-            if n.op in leaves.NAMED_LEAVES or any(i in self.fed for i in n.inputs):
-                self.fed.add(n)
             self._below[n] = self._bit[n]
             for i in n.inputs:
                 self._below[n] |= self._below[i]

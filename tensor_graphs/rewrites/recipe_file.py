@@ -15,7 +15,6 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,31 +26,12 @@ from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.json_form import graph_from_json, graph_to_json
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import over
+from tensor_graphs.rewrites.offer import Offer, Other
 
 log = logging.getLogger(__name__)
 
 DECIDES = ("costs", "language", "meaning", "rewrites")
 """rooms whose code says what is found"""
-
-
-@dataclass(frozen=True, eq=False)
-class Other:
-    """The outputs of an offer, said otherwise."""
-
-    outputs: tuple[Node, ...]
-    rules: tuple[str, ...]
-    derivation: str
-    numeric_class: str
-
-
-@dataclass(frozen=True, eq=False)
-class Offer:
-    """A piece of a graph, between operands and outputs, and what else says the same of those operands."""
-
-    operands: tuple[Node, ...]
-    outputs: tuple[Node, ...]
-    inside: frozenset[Node]
-    others: tuple[Other, ...]
 
 
 def kept(graph: Graph, search: Callable[[], list[Offer]]) -> list[Offer]:
@@ -108,7 +88,8 @@ def _data(graph: Graph, offer: Offer) -> dict[str, object]:
     others = []
     for other in offer.others:
         alone = make_graph({f"y{i}": o for i, o in enumerate(over(other.outputs, offer.operands, _inputs(offer.operands)))})
-        others.append({**asdict(Other((), other.rules, other.derivation, other.numeric_class)), "graph": graph_to_json(alone)})
+        others.append({"rules": other.rules, "derivation": other.derivation, "numeric_class": other.numeric_class,
+                       "graph": graph_to_json(alone)})
     return {"operands": [number[o] for o in offer.operands], "outputs": [number[o] for o in offer.outputs],
             "inside": sorted(number[n] for n in offer.inside), "others": others}
 

@@ -26,13 +26,15 @@ from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply, walk
-from tensor_graphs.language.part import PartOp, Recipe, between, known_when_bound, over, part_between
+from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, over, part_between
 from tensor_graphs.rewrites.beside_oracle import is_as_accurate
+from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.egraph import VIEWS, EGraph, View
 from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
 from tensor_graphs.rewrites.extract import TINY, Cost, Extractor, add_graph, is_paid
+from tensor_graphs.rewrites.offer import Offer, Other
 from tensor_graphs.rewrites.provenance import Step, derive, show_steps
-from tensor_graphs.rewrites.recipe_file import Offer, Other, kept
+from tensor_graphs.rewrites.recipe_file import kept
 from tensor_graphs.rewrites.recognise import with_roots
 from tensor_graphs.rewrites.regions import LARGE, regions
 from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Rewrite
@@ -155,6 +157,11 @@ class _Search:
         self.kinds = {r.name: r.numeric_class for r in rules if hasattr(r, "numeric_class")}
         self.ends = add_graph(self.e, graph)
         self.view = saturate(self.e, rules, budget, (BITWISE, REASSOCIATING)).views[REASSOCIATING]
+        self.fed = fed(graph.nodes)
+        self.readers: dict[Node, list[Node]] = {}
+        for n in graph.nodes:
+            for i in n.inputs:
+                self.readers.setdefault(i, []).append(n)
         self.nodes: dict[int, list[Node]] = {}
         self.node_of: dict[Key, Node] = {}
         for n in graph.nodes:
@@ -231,17 +238,12 @@ class _Search:
         classes = frozenset().union(*(c.classes for c in group))
         inside = {n for c in classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
         inside |= {n.inputs[0] for n in inside if n.op is leaves.ITEM}
-        readers: dict[Node, list[Node]] = {}
-        for n in self.graph.nodes:
-            for i in n.inputs:
-                readers.setdefault(i, []).append(n)
         roots = set(self.graph.roots)
         outputs = tuple(n for n in self.graph.nodes if n in inside and len(n.types) == 1
-                        and (n in roots or any(r not in inside for r in readers.get(n, ()))))
+                        and (n in roots or any(r not in inside for r in self.readers.get(n, ()))))
         if not outputs:
             return None
-        fed = _fed(self.graph.nodes)
-        operands = dict.fromkeys(i for n in self.graph.nodes if n in inside for i in n.inputs if i not in inside and i in fed)
+        operands = dict.fromkeys(i for n in self.graph.nodes if n in inside for i in n.inputs if i not in inside and i in self.fed)
         others: dict[str, Other] = {}
         for change in group:
             made = self._said(change, outputs, inside)
@@ -276,7 +278,7 @@ class _Search:
             there = outside(number)
             if there is not None and number not in change.choice:
                 made[number] = there
-                if any(n.op in leaves.NAMED_LEAVES for n in walk([there])):
+                if there in self.fed:
                     read[there] = None
                 return there
             if number in above:                                     # words of two graphs together may lead in a circle
@@ -323,15 +325,6 @@ def _steps(outputs: Sequence[Node], operands: Collection[Node]) -> str:
                            if is_paid(n)))
 
 
-def _fed(nodes: Sequence[Node]) -> set[Node]:
-    """Those that depend on a leaf with a name: what does not is written again by whoever reads it."""
-    found: set[Node] = set()
-    for n in nodes:
-        if n.op in leaves.NAMED_LEAVES or any(i in found for i in n.inputs):
-            found.add(n)
-    return found
-
-
 def _in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[Node], given: Mapping[Node, Node]) -> list[Node]:
     """Operands as the wordings use them, so that equal pieces have them in one order. given: what an operand is called in the later
     wordings."""
@@ -369,7 +362,7 @@ def _seconds(view: View, at: Mapping[str, int]) -> Cost:
     known: dict[Key, float] = {}
 
     def cost(node: ENode, bound: bool) -> float:
-        if node.op.kind == "leaf" or bound or not _is_step(node):
+        if node.op.kind == "leaf" or bound or node.op.name in VIEWS:
             return TINY
         if node.key not in known:
             arguments = [leaves.argument(i, view.types[view.find(c)]) for i, c in enumerate(node.children)]
@@ -380,10 +373,6 @@ def _seconds(view: View, at: Mapping[str, int]) -> Cost:
         return known[node.key]
 
     return cost
-
-
-def _is_step(node: ENode) -> bool:
-    return node.op.name not in VIEWS
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------
@@ -398,7 +387,7 @@ def _formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], r
     """The graph with the offers as parts. Raises _Circle for one that cannot stand beside the others."""
     home = {images.get(o, o): offer for offer in found for o in offer.outputs}
     order = walk(roots)
-    bound, fed = known_when_bound(order), _fed(order)
+    bound, live = known_when_bound(order), fed(order)
     made: dict[Node, Node] = {}
     parts: dict[Offer, tuple[Node, ...]] = {}
     counts: Counter[PartOp] = Counter()
@@ -435,12 +424,12 @@ def _formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], r
         inside = {images.get(n, n) for n in offer.inside}
         outputs = [images.get(o, o) for o in offer.outputs]
         given = {images.get(o, o): o for o in offer.operands}
-        operands = {i for n in offer.inside for i in images.get(n, n).inputs if i not in inside and i in fed} | set(given)
+        operands = {i for n in offer.inside for i in images.get(n, n).inputs if i not in inside and i in live} | set(given)
         ordered = _in_order_of_use([outputs, *(other.outputs for other in offer.others)], operands, given)
         recipes = []
         for other in offer.others:
             written = part_between(other.outputs, [given.get(o, o) for o in ordered])
-            recipes.append(Recipe(written, other.rules, other.derivation, other.numeric_class))
+            recipes.append(PartRecipe(written, other.rules, other.derivation, other.numeric_class))
         op = part_between(outputs, ordered, recipes=recipes, bound=[i for i, o in enumerate(ordered) if o in bound])
         key = "|".join([op.key, *(r.name for r in recipes), str(sorted(op.bound))])
         op = known.setdefault(key, op)
@@ -450,4 +439,5 @@ def _formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], r
 
     whole = with_roots(graph, [put(r) for r in roots])
     log.info("reworded %s", {op.name: count for op, count in counts.items()})
-    return Reworded(whole, dict(counts), {n: put(images.get(n, n)) for n in graph.nodes if put(images.get(n, n)) is not n})
+    now = {n: put(images.get(n, n)) for n in graph.nodes}
+    return Reworded(whole, dict(counts), {n: image for n, image in now.items() if image is not n})

@@ -9,7 +9,8 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.devices.toolchain import ToolchainError
 from tensor_graphs.rewrites import recipe_file
-from tensor_graphs.rewrites.recipe_file import Offer, kept
+from tensor_graphs.rewrites.offer import Offer
+from tensor_graphs.rewrites.recipe_file import kept
 from tensor_graphs.rewrites.reword import offers
 from tensor_graphs.rewrites.rules import ALL
 from tests.rewrites.test_reword import chain, heads, mlp

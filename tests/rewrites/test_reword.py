@@ -10,7 +10,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.language.part import PartOp, Recipe, part_of
+from tensor_graphs.language.part import PartOp, PartRecipe, part_of
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.rewrites.parts import form
 from tensor_graphs.rewrites.reword import Reworded, reword
@@ -39,7 +39,7 @@ def chain() -> Node:
     return tg.dot(tg.dot(a, b), c)
 
 
-def with_recipes(made: Reworded, choose: dict[str, Recipe] | None = None) -> list[Node]:
+def with_recipes(made: Reworded, choose: dict[str, PartRecipe] | None = None) -> list[Node]:
     """The roots with the first recipe of each part, or the given one."""
     def written(node: Node) -> object:
         assert isinstance(node.op, PartOp)
