@@ -7,7 +7,7 @@ is written before it is read, in-place writes where they are proved safe, copies
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, TensorType, consumers, walk
+from tensor_graphs.language.node import Node, TensorType, consumers, encode_attribute, walk
 
 BufferKind = Literal["arena", "parameter", "input", "state", "output", "constant", "dims", "bound"]
 HERE = "cpu"
@@ -95,6 +95,23 @@ class Program:
     outputs: dict[str, Operand] = field(default_factory=dict)
     values: dict[Node, Operand] = field(default_factory=dict)
     signatures: dict[str, Signature] = field(default_factory=dict)
+    _made_of: dict[int, Hashable | None] = field(default_factory=dict, repr=False, compare=False)
+
+    def made_of(self, buffer: int) -> Hashable | None:
+        """What a value of bind time is made of: equal keys, equal values, whatever the program. None: it is nobody else's."""
+        if buffer not in self._made_of:
+            b = self.buffers[buffer]
+            makers = [i for i in self.bind_instructions if any(self.home(o.buffer) == buffer for o in i.outs)]
+            key: Hashable | None = ("parameter", b.name) if b.kind == "parameter" else None
+            if len(makers) == 1 and b.alias is None:
+                (made,) = makers
+                inner = [self.made_of(o.buffer) for o in made.ins]
+                if None not in inner:
+                    ins = tuple((i, o.offset, o.shape, o.strides, o.dtype) for i, o in zip(inner, made.ins, strict=True))
+                    attrs = tuple((name, encode_attribute(value)) for name, value in sorted(made.attrs.items()))
+                    key = (made.kernel, made.op, made.call, attrs, ins, [o.buffer for o in made.outs].index(buffer))
+            self._made_of[buffer] = key
+        return self._made_of[buffer]
 
     def home(self, buffer: int) -> int:
         """The buffer whose memory this one uses."""

@@ -7,7 +7,7 @@ several variants, each for a range of that dim. All share parameters, states and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -181,7 +181,7 @@ class Plan:
             raise PlanError(f"memory takes sizes by name, and was given {given[0]!r}\n  fix: memory({sizes}), or memory(**sizes)")
         binding = self.binding(dims)
         v = self.variant(binding)
-        kinds = {"parameter": 0, "state": 0, "output": 0, "constant": 0, "bound": 0, "dims": 0, "input": 0}
+        kinds = {"parameter": 0, "state": 0, "output": 0, "constant": 0, "dims": 0, "input": 0}
         for b in v.program.buffers:
             if b.kind in kinds and b.alias is None:
                 kinds[b.kind] += aligned(int(d.evaluate(b.nbytes, binding)))
@@ -189,7 +189,16 @@ class Plan:
         scratch = max((int(d.evaluate(i.call.scratch, binding)) for i in v.program.instructions if isinstance(i.call, NativeCall)),
                       default=0)
         return MemoryUse("cpu", kinds["parameter"], max(states, kinds["state"]), v.layout.offsets(binding)[1], kinds["output"],
-                         kinds["constant"] + kinds["dims"], kinds["bound"], scratch)
+                         kinds["constant"] + kinds["dims"], self._bound(), scratch)
+
+    def _bound(self) -> int:
+        """Bytes made of parameters: of all variants, as each is bound; what several make alike is there once."""
+        made: dict[Hashable, int] = {}
+        for number, v in enumerate(self.variants):
+            for i, b in enumerate(v.program.buffers):
+                if b.kind == "bound" and b.alias is None:
+                    made[v.program.made_of(i) or (number, i)] = aligned(int(d.evaluate(b.nbytes, {})))
+        return sum(made.values())
 
     def binding(self, dims: Mapping[str, int]) -> dict[str, int]:
         """A value for every dim of the graph: given ones checked against their range, others at their largest."""

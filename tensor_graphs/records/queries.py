@@ -756,7 +756,9 @@ def _known(
         if its_implementation != implementation or its_workload != workload or its_place != place:
             source = sources.get(implementation)
             if source is not None:
-                key = workloads[workload]
+                key = workloads.get(workload, "")
+                if not key:
+                    raise DamagedValue(f"trace {trace} of benchmark_traces belongs to a workload that is not there")
                 if median.__class__ not in _NUMBERS or worst.__class__ not in _NUMBERS:
                     raise DamagedValue(f"a time or an error of benchmark_traces, about row {trace}, is no number")
                 times = agreeing = int(timed is not None)

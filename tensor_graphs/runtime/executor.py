@@ -18,7 +18,7 @@ from tensor_graphs.kernels.kernel import HostCall, NativeCall
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.node import ArrayValue, encode_attribute
+from tensor_graphs.language.node import ArrayValue
 from tensor_graphs.paths.lower import Instruction, Operand, Program, arena_buffers
 from tensor_graphs.paths.memory import ALIGNMENT, ArenaLayout
 from tensor_graphs.paths.plan import Variant
@@ -128,7 +128,6 @@ class Executor:
         self.fixed: dict[int, np.ndarray] = {}
         self.bound = 0
         """how often `fixed` has changed"""
-        self._bound_keys: dict[int, Hashable | None] = {}
         self._bind_constants()
 
     # ---- tables ----
@@ -240,7 +239,7 @@ class Executor:
                     if not any(self._base(o) in dirty for o in ins.ins):
                         continue
                     dirty.update(self._base(o) for o in ins.outs)
-                keys = [self._bound_key(o.buffer) for o in ins.outs]
+                keys = [self.program.made_of(o.buffer) for o in ins.outs]
                 if shared is None or None in keys:
                     self._one(frame, step, k)
                     continue
@@ -252,22 +251,6 @@ class Executor:
                     continue
                 self._one(frame, step, k)
                 shared.update((key, self.fixed[self._base(o)]) for o, key in zip(ins.outs, keys, strict=True))
-
-    def _bound_key(self, buffer: int) -> Hashable | None:
-        """What a value of bind time is made of: equal keys, equal values, whatever the program. None: it is nobody else's."""
-        if buffer not in self._bound_keys:
-            b = self.program.buffers[buffer]
-            makers = [i for i in self.program.bind_instructions if any(self.program.home(o.buffer) == buffer for o in i.outs)]
-            key: Hashable | None = ("parameter", b.name) if b.kind == "parameter" else None
-            if len(makers) == 1 and b.alias is None:
-                (made,) = makers
-                inner = [self._bound_key(o.buffer) for o in made.ins]
-                if None not in inner:
-                    ins = tuple((i, o.offset, o.shape, o.strides, o.dtype) for i, o in zip(inner, made.ins, strict=True))
-                    attrs = tuple((name, encode_attribute(value)) for name, value in sorted(made.attrs.items()))
-                    key = (made.kernel, made.op, made.call, attrs, ins, [o.buffer for o in made.outs].index(buffer))
-            self._bound_keys[buffer] = key
-        return self._bound_keys[buffer]
 
     # ---- running ----
 

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 def found_by_a_process_of_its_own() -> dict[str, Any]:
     """What true_shape.py found, in a process that finds every kernel verified already."""
     database = str(default_path())
+    Path(database).parent.mkdir(parents=True, exist_ok=True)
     graph = model_graph("gemma-3-270m")
     compile_graph(graph, database=database, at={"n": 1, "m": 1, "p": 256}, reuse_outputs=True)
     done = subprocess.run(

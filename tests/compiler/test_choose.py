@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sqlite3
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +18,8 @@ from tensor_graphs.costs.roofline import DeviceRates, guess_seconds
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.profiling.judge import environment_of
-from tensor_graphs.records.database import Database
+from tensor_graphs.records.database import Database, open_database
+from tensor_graphs.records.errors import CorruptDatabase
 from tensor_graphs.records.rows import STATUSES, DeviceConstant, Status
 from tests.compiler.conftest import add_row
 
@@ -162,3 +166,16 @@ def test_a_missing_backend_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_typical_sizes_are_the_given_ones_or_the_geometric_middle() -> None:
     assert typical_sizes(tg.graph({"y": SOFTMAX})) == {"n": 8}
     assert typical_sizes(tg.graph({"y": SOFTMAX}), {"n": 5}) == {"n": 5}
+
+
+def test_a_trace_whose_workload_is_gone_says_that_the_database_is_damaged(tmp_path: Path) -> None:
+    softmax = tg.softmax(tg.input("x", (3, 8)))
+    with open_database(tmp_path / "bench.db") as database:
+        add_row(database, kernel_named("numpy.softmax"), signature_of(softmax))
+        add_row(database, kernel_named("numpy.softmax"), signature_of(softmax), {})
+    with contextlib.closing(sqlite3.connect(tmp_path / "bench.db")) as raw:
+        raw.execute("PRAGMA foreign_keys = OFF")
+        raw.execute("DELETE FROM workloads")
+        raw.commit()
+    with open_database(tmp_path / "bench.db") as database, pytest.raises(CorruptDatabase, match="workload that is not there"):
+        tg.compile(tg.graph(softmax), database=database, backends=("numpy",))

@@ -131,3 +131,14 @@ def test_what_has_to_be_copied_before_it_is_read_counts() -> None:
     assert not chosen(1e-6)                                         # the joined product is twice as wide, and as dear as both
     slower = Paths(graph, table, lambda k, s: Price(1e-6), copied=lambda t: 0.4e-6)
     assert slower.cheapest().seconds == pytest.approx(1e-6 + 2 * 0.4e-6 + 1e-6)
+
+
+def test_what_variants_make_of_parameters_is_there_whichever_runs(database: Database) -> None:
+    """Of two variants one joins the weights; both are bound, so the joined ones take memory at all sizes."""
+    n = tg.dim("n", 1, 512)
+    x = tg.input("x", (n, 64))
+    gate, up = (tg.linear(x, tg.parameter(name, (256, 64))) for name in ("gate", "up"))
+    plan = tg.compile(tg.graph(gate * up), database=database, at={"n": 1})
+    joins = [any(name.startswith(RECIPE) for name in v.path.choices.values()) for v in plan.variants]
+    assert joins[0] and not joins[-1], "else this compares nothing"
+    assert plan.memory(n=1).bound == plan.memory(n=512).bound >= 2 * 256 * 64 * 4

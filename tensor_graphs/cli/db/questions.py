@@ -294,7 +294,7 @@ def _meant(store: Database, what: str | None, tolerance: float, imports: Sequenc
     if what is None:
         return _Meant("any graph here", [key for key, _ in queries.graphs_like(store)])
     if what.endswith(".tg") or Path(what).is_file():
-        keys, unless_timed = _in_file(what, tolerance)
+        keys, unless_timed = _in_file(what, tolerance, bool(imports))
         known = [key for key in keys if queries.graphs_like(store, key)]
         found = _Meant(what, known, unless_timed, [f"--import {file}" for file in imports or ()])
         missing = f"neither {what} nor any op in it was ever measured\n  fix: tg profile {what}"
@@ -307,9 +307,10 @@ def _meant(store: Database, what: str | None, tolerance: float, imports: Sequenc
     return found
 
 
-def _in_file(what: str, tolerance: float) -> tuple[list[str], dict[str, str]]:
+def _in_file(what: str, tolerance: float, imported: bool) -> tuple[list[str], dict[str, str]]:
     """The keys under which a file's graph is filed: its own, those of its ops and of what is compiled in its place (parts, ops that
-    were recognised, float64 intermediates), down into the definitions. And by key the option of tg profile that measures an op."""
+    were recognised, float64 intermediates), down into the definitions. And by key the option of tg profile that measures an op: of
+    numpy's, which has a kernel for each, and not of those that would be compiled first, unless some were imported."""
     from tensor_graphs.compiler.choose import signatures_of
     from tensor_graphs.compiler.intermediates import forms
     from tensor_graphs.compiler.prepare import prepare
@@ -321,7 +322,7 @@ def _in_file(what: str, tolerance: float) -> tuple[list[str], dict[str, str]]:
     prepared = prepare(written).graph
     graphs = (written, prepared, next(forms(prepared, tolerance)).graph)
     keys = [written.structural_key, *(s.key for g in dict.fromkeys(graphs) for s in signatures_of(g))]
-    table = by_op(all_kernels(DEFAULT_BACKENDS))
+    table = by_op(all_kernels(DEFAULT_BACKENDS if imported else ("numpy",)))
     unless_timed = {}
     for node in prepared.nodes:
         if node.op.kind in ("atomic", "composite"):
