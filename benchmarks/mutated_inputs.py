@@ -641,7 +641,7 @@ def load() -> None:
     import tensor_graphs.compiler.explain
     import tensor_graphs.frontends.huggingface
     import tensor_graphs.frontends.tokenizer
-    import tensor_graphs.meaning.equality
+    import tensor_graphs.proof.equality
     import tensor_graphs.records.flashinfer_trace
     import tensor_graphs.rewrites.recipes
     import tensor_graphs.rewrites.rules  # noqa: F401

@@ -19,11 +19,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tensor_graphs.meaning.equality import equal
+from tensor_graphs.proof.equality import equal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.arguments import at_least, new_file
-from tests.meaning.random_graphs import differ, random_pair
+from tests.proof.random_graphs import differ, random_pair
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """Recipes of random graphs against the float64 oracle: `python benchmarks/recipes_against_oracle.py [graphs] [recipes]`.
 
-Draws graphs as tests/meaning/random_graphs.py does until so many have at least so many reassociating recipes (about one in ten
+Draws graphs as tests/proof/random_graphs.py does until so many have at least so many reassociating recipes (about one in ten
 has ten). The recipes of all graphs drawn on the way are compared with the oracle's value of the graph: in float64 within 1e-9, and
 those of the bitwise level in bits, every step rounded as written.
 
@@ -34,7 +34,7 @@ from tensor_graphs.rewrites.recognise import write_out
 from tensor_graphs.rewrites.rule import BITWISE, LEVELS, REASSOCIATING, NumericClass
 from tensor_graphs.rewrites.rules import ALL
 from tensor_graphs.rewrites.saturate import Budget
-from tests.meaning.random_graphs import expression
+from tests.proof.random_graphs import expression
 
 SIZES = {"n": 3, "m": 5}
 """Odd, or a mean over four is a shift of the exponent, and nothing rounds."""

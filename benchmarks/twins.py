@@ -4,7 +4,7 @@
     python benchmarks/twins.py equal [--twins 5000] …
     python benchmarks/twins.py examples
 
-*different*: boundary mutants of random graphs and of small models (tests/meaning/boundary_mutants.py), each with inputs at which
+*different*: boundary mutants of random graphs and of small models (tests/proof/boundary_mutants.py), each with inputs at which
 the float64 interpreter shows the difference; none may be proved. *equal*: the same graphs with a node written otherwise, rules
 applied, composites written out; none may be refuted. *examples*: the pairs of examples/equality; none may be refuted, at least
 60 % are to be proved, each in less than 2 s. Prints verdicts by kind, and each wrong one as two .tg texts; the exit code is 1
@@ -31,11 +31,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from benchmarks.arguments import at_least, new_file
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.text import print_graph
-from tensor_graphs.meaning.equality import Verdict, equal
-from tests.meaning.boundary_mutants import twins
-from tests.meaning.equal_twins import EqualTwin, equal_twins, pair_twin, rule_twin
-from tests.meaning.example_pairs import names, pair
-from tests.meaning.twin_graphs import models, random_graph
+from tensor_graphs.proof.equality import Verdict, equal
+from tests.proof.boundary_mutants import twins
+from tests.proof.equal_twins import EqualTwin, equal_twins, pair_twin, rule_twin
+from tests.proof.example_pairs import names, pair
+from tests.proof.twin_graphs import models, random_graph
 
 log = logging.getLogger(__name__)
 

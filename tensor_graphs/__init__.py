@@ -6,7 +6,7 @@
     g = tg.graph(tg.softmax(tg.linear(x, w)))
 
 This page re-exports what a user types. In: Python calls.  Out: graphs, and from `tg.compile` something to run. The
-rooms, in data-flow order: language, meaning, devices, kernels, codegen, records, costs, rewrites, paths, runtime,
+rooms, in data-flow order: language, meaning, proof, devices, kernels, codegen, records, costs, rewrites, paths, runtime,
 profiling, tuning, compiler, models, frontends, cli. Each one's docstring is the sign on its door.
 
 Only the language is imported here (`import tensor_graphs` takes ≤ 0.3 s); the names in LAZY load their rooms when they
@@ -194,8 +194,8 @@ if TYPE_CHECKING:
     from tensor_graphs.frontends.huggingface import load_model as load_model
     from tensor_graphs.kernels.c.c_kernel import c_kernel as c_kernel
     from tensor_graphs.kernels.registry import host_kernel
-    from tensor_graphs.meaning.equality import equal as equal
     from tensor_graphs.meaning.interpreter import interpret as interpret
+    from tensor_graphs.proof.equality import equal as equal
     from tensor_graphs.rewrites.admission import user_rule
     from tensor_graphs.runtime.compiled_graph import bind as bind
 
@@ -206,7 +206,7 @@ LAZY: dict[str, tuple[str, str]] = {
     "bind": ("tensor_graphs.runtime.compiled_graph", "bind"),
     "c_kernel": ("tensor_graphs.kernels.c.c_kernel", "c_kernel"),
     "compile": ("tensor_graphs.compiler.compile", "compile_graph"),
-    "equal": ("tensor_graphs.meaning.equality", "equal"),
+    "equal": ("tensor_graphs.proof.equality", "equal"),
     "explain": ("tensor_graphs.compiler.explain", "explain"),
     "generate": ("tensor_graphs.frontends.generate", "generate"),
     "interpret": ("tensor_graphs.meaning.interpreter", "interpret"),

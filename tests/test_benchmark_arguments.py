@@ -15,7 +15,7 @@ from benchmarks.recipes_against_oracle import REASSOCIATES, distinct
 from tensor_graphs.rewrites.recognise import write_out
 from tensor_graphs.rewrites.rule import REASSOCIATING
 from tests.cli.command import ROOT, environment
-from tests.meaning.random_graphs import expression
+from tests.proof.random_graphs import expression
 
 
 def run(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:

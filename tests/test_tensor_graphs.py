@@ -7,6 +7,8 @@ import inspect
 import pydoc
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +17,8 @@ from tensor_graphs.language import composites
 from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.dtypes import DTYPES, PYTHON_NAMES
 
-ROOMS = ("language", "meaning", "devices", "kernels", "codegen", "records", "costs", "rewrites", "paths", "runtime",
-         "profiling", "tuning", "compiler", "models", "frontends", "cli")
+PROJECT = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+ROOMS = [name.strip("()") for name in PROJECT["tool"]["importlinter"]["contracts"][0]["layers"]]
 HEAVY = {"torch", "sympy", "sqlalchemy", "scipy", "transformers", "tokenizers", "rich", "typer", "safetensors"}
 
 

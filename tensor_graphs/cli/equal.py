@@ -21,7 +21,7 @@ def equal(
     json: options.Json = False,
 ) -> None:
     """Prove two graphs equal, or show inputs at which they differ; exit code 1 unless they are proved equal."""
-    from tensor_graphs.meaning.equality import equal as decide
+    from tensor_graphs.proof.equality import equal as decide
 
     verdict = decide(options.read_graph(left), options.read_graph(right), bits=bits)
     if json:

@@ -15,7 +15,3 @@ class MeaningError(LanguageError):
 
 class InterpreterError(MeaningError):
     """Values for which the fixed semantics define no result, such as two writes to one place under `set`."""
-
-
-class OutsideFragmentError(MeaningError):
-    """A graph, or a value in it, of which exact evaluation knows nothing; equality is then unknown."""

@@ -149,9 +149,9 @@ BIG_TRAFFIC = 2.5e8
 """bytes: likewise"""
 
 
-ABOUT_RIGHT = ("language", "meaning", "kernels.signature", "profiling.adversarial", "profiling.cover", "profiling.descriptors",
-               "profiling.extremes", "profiling.inputs", "profiling.judge", "profiling.protocol", "profiling.replies",
-               "profiling.single", "profiling.worker_process")
+ABOUT_RIGHT = ("language", "meaning", "proof", "kernels.signature", "profiling.adversarial", "profiling.cover",
+               "profiling.descriptors", "profiling.extremes", "profiling.inputs", "profiling.judge", "profiling.protocol",
+               "profiling.replies", "profiling.single", "profiling.worker_process")
 """modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
 replace what is in them; a judge that finds that it did gives no verdict"""
 

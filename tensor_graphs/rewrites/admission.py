@@ -4,7 +4,7 @@ An instance is the pattern with random shapes, dtypes, attributes and values for
 sizes, and the numbers that are written in the rule). Both sides are evaluated by the oracle. Bitwise rules have to give the same
 bits as written, for 0, −0, ±∞, NaN, denormal and huge values and for integers that wrap. Reassociating ones have to give the same
 real number wherever the left side is defined, finite and met with nothing infinite on the way, but for what rounding explains
-there (rounding.py) and for what the rule's own assumptions leave out (conditions.py); and `meaning.equal` must not refute a few
+there (rounding.py) and for what the rule's own assumptions leave out (conditions.py); and `proof.equal` must not refute a few
 of them. A rule that fails is refused, with the instance that shows it.
 """
 
@@ -29,9 +29,9 @@ from tensor_graphs.language.graph import Graph, replace_dims
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, rebuild, walk
 from tensor_graphs.language.text import print_graph
-from tensor_graphs.meaning.equality import equal
 from tensor_graphs.meaning.errors import MeaningError
 from tensor_graphs.meaning.interpreter import evaluate
+from tensor_graphs.proof.equality import equal
 from tensor_graphs.rewrites.conditions import CONDITIONS, DOMAIN, OVERFLOW, SMALLEST, UNDERFLOW, Places, broken
 from tensor_graphs.rewrites.draw import LARGEST, MOST_ELEMENTS, Draw, Tried, Unfit, first_line, symbolic
 from tensor_graphs.rewrites.drawn import Drawn

@@ -16,8 +16,8 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import python_slice
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.meaning.equality import ASSUMED
 from tensor_graphs.meaning.interpreter import evaluate
+from tensor_graphs.proof.equality import ASSUMED
 from tensor_graphs.rewrites.errors import RewriteError
 from tensor_graphs.rewrites.pattern import elementwise
 

@@ -5,7 +5,7 @@
     faster = replaced(graph, discover(graph))
 
 Parts of a graph (one output, few operands, few steps, nothing that leaves and comes back) are compared with composites on the same
-operands by their fingerprints in finite fields; what agrees is put to `meaning.equal`, and counts only when that proves it. What is
+operands by their fingerprints in finite fields; what agrees is put to `proof.equal`, and counts only when that proves it. What is
 found is equal over the real numbers (class "reassociating"), so nothing is replaced unless it is asked for; what is a definition as
 written is found without this (recognise.py).
 """
@@ -25,8 +25,8 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply
 from tensor_graphs.language.part import over
-from tensor_graphs.meaning.equality import Verdict, equal
-from tensor_graphs.meaning.fingerprint import fingerprint
+from tensor_graphs.proof.equality import Verdict, equal
+from tensor_graphs.proof.fingerprint import fingerprint
 from tensor_graphs.rewrites.composites import CHOICES
 from tensor_graphs.rewrites.cuts import Cuts, inside, is_step
 from tensor_graphs.rewrites.errors import RewriteError

@@ -3,7 +3,7 @@
     formed = form(graph, parts)                 # parts: graphs as ops (language/part.py), those that kernels were registered for
     formed.graph, formed.show()                 # "90 rms_norm_linear_1a2b3c"
 
-A place is a piece with the part's operand types that is proved to be the part (`meaning.equal`), whatever its words. The node made
+A place is a piece with the part's operand types that is proved to be the part (`proof.equal`), whatever its words. The node made
 of it has the place's own words as its definition, so that expanding it gives back the graph as it was, the kernel is compared with
 what the place says, and equal layers stay one question. What other nodes need too is not taken away from them: where a kernel of
 the part runs, it is computed a second time.
@@ -208,6 +208,6 @@ def _alone(node: Node, operands: Sequence[Node], types: Sequence[TensorType]) ->
 
 
 def _proved(one: Graph, other: Graph) -> bool:
-    from tensor_graphs.meaning.equality import equal
+    from tensor_graphs.proof.equality import equal
 
     return equal(one, other).proved

@@ -30,7 +30,7 @@ from tensor_graphs.rewrites.offer import Offer, Other
 
 log = logging.getLogger(__name__)
 
-DECIDES = ("costs", "language", "meaning", "rewrites")
+DECIDES = ("costs", "language", "meaning", "proof", "rewrites")
 """rooms whose code says what is found"""
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.algebra import Array, At, Real
-from tensor_graphs.meaning.counterexample import NOISE, SAFETY
 from tensor_graphs.meaning.interpreter import _Walk
+from tensor_graphs.proof.counterexample import NOISE, SAFETY
 
 RUNS = 8
 """Two values that rounding made equal stay on one side of each other in all runs once in 256 times."""

@@ -83,7 +83,7 @@ if __name__ == "__main__":
     import tensor_graphs.compiler.explain
     import tensor_graphs.frontends.generate
     import tensor_graphs.frontends.huggingface
-    import tensor_graphs.meaning.equality
+    import tensor_graphs.proof.equality
     import tensor_graphs.rewrites.recipes
     import tensor_graphs.rewrites.rules  # noqa: F401
     from tensor_graphs.cli.main import command, main

@@ -166,7 +166,7 @@ def test_a_step_that_is_no_definition_stays() -> None:
 def test_random_graphs_never_cost_more_and_keep_their_bits() -> None:
     import random
 
-    from tests.meaning.random_graphs import expression
+    from tests.proof.random_graphs import expression
 
     for seed in range(12):
         graph = tg.graph(expression(random.Random(seed), 4))

@@ -8,7 +8,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.language import atomic
-from tensor_graphs.meaning.equality import equal
+from tensor_graphs.proof.equality import equal
 from tensor_graphs.rewrites.discover import discover, replaced
 from tensor_graphs.rewrites.errors import RewriteError
 

@@ -21,7 +21,7 @@ from tensor_graphs.rewrites.recipes import Recipes, recipes
 from tensor_graphs.rewrites.rules import allowed
 from tensor_graphs.rewrites.saturate import Budget
 from tests.cli.command import ROOT
-from tests.meaning.random_graphs import expression
+from tests.proof.random_graphs import expression
 
 SMALL = Budget(nodes=600, rounds=5, seconds=60.0, expanding=8, expanding_depth=2, depth=4)
 EXAMPLES = ROOT / "examples" / "rewrites"

@@ -17,7 +17,7 @@ from tensor_graphs.rewrites.extract import Extractor, add_graph, paid_nodes
 from tensor_graphs.rewrites.recipes import Recipes, recipes
 from tensor_graphs.rewrites.rules import ALL, allowed
 from tensor_graphs.rewrites.saturate import Budget, saturate
-from tests.meaning.random_graphs import expression
+from tests.proof.random_graphs import expression
 
 X = tg.input("x", (2, 8))
 SMALL = Budget(nodes=600, rounds=5, seconds=60.0, expanding=8, expanding_depth=2, depth=4)

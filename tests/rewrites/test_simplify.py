@@ -15,7 +15,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.rewrites.extract import paid_nodes
 from tensor_graphs.rewrites.recipes import recipes
 from tensor_graphs.rewrites.simplify import simplify
-from tests.meaning.random_graphs import expression
+from tests.proof.random_graphs import expression
 
 UGLY = sorted((Path(__file__).parent / "ugly").glob("*.tg"))
 

@@ -13,7 +13,7 @@ import numpy as np
 import tensor_graphs as tg
 from tensor_graphs.language import atomic
 from tensor_graphs.language.dims import dim_max, dim_min
-from tests.meaning.equal_pairs import (
+from tests.proof.equal_pairs import (
     BIAS,
     K2,
     SCALE,
@@ -38,11 +38,11 @@ from tests.meaning.equal_pairs import (
     row_max,
     total,
 )
-from tests.meaning.equal_pairs import _direct as convolution
-from tests.meaning.equal_pairs import _parts as parts
-from tests.meaning.equal_pairs import _repeated as repeated
-from tests.meaning.equal_pairs import _threefry as threefry
-from tests.meaning.pairs import Suite
+from tests.proof.equal_pairs import _direct as convolution
+from tests.proof.equal_pairs import _parts as parts
+from tests.proof.equal_pairs import _repeated as repeated
+from tests.proof.equal_pairs import _threefry as threefry
+from tests.proof.pairs import Suite
 
 MISSES = Suite()
 UNDECIDED = Suite()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensor_graphs.meaning import literals
-from tensor_graphs.meaning.literals import Literal, near, read
+from tensor_graphs.proof import literals
+from tensor_graphs.proof.literals import Literal, near, read
 
 
 @pytest.mark.parametrize(("value", "literal"), [

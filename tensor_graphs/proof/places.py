@@ -19,7 +19,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim, Expr
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.meaning.fragment import Form
+from tensor_graphs.proof.fragment import Form
 
 MOST_DISTANCES = 32
 """by which one node may have been moved"""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tensor_graphs as tg
 from tensor_graphs.language.dims import dim_max, dim_min
 from tensor_graphs.language.node import walk
-from tensor_graphs.meaning import sides
-from tensor_graphs.meaning.equality import equal
+from tensor_graphs.proof import sides
+from tensor_graphs.proof.equality import equal
 
 N, M = tg.dim("n", 1, 256), tg.dim("m", 1, 256)
 

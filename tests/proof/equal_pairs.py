@@ -11,7 +11,7 @@ import tensor_graphs as tg
 from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import fill
 from tensor_graphs.language.dims import dim_max, dim_min
-from tests.meaning.pairs import Suite
+from tests.proof.pairs import Suite
 
 EQUAL = Suite()
 UNREFUTED = Suite()

@@ -26,7 +26,7 @@ import numpy as np
 from tensor_graphs.language.atomic import python_slice
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.algebra import Array, At
-from tensor_graphs.meaning.errors import OutsideFragmentError
+from tensor_graphs.proof.errors import OutsideFragmentError
 
 MOST_ELEMENTS = 300_000
 """of all nodes that hang on a choice; beyond, following each would take seconds."""

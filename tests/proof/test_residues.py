@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensor_graphs.meaning import residues
-from tensor_graphs.meaning.residues import CHAINS
+from tensor_graphs.proof import residues
+from tensor_graphs.proof.residues import CHAINS
 
 
 def is_prime(n: int) -> bool:

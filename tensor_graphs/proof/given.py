@@ -37,8 +37,8 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.algebra import Array, At
-from tensor_graphs.meaning.errors import OutsideFragmentError
 from tensor_graphs.meaning.interpreter import evaluate
+from tensor_graphs.proof.errors import OutsideFragmentError
 
 MOST_THRESHOLDS = 2048
 """of one leaf; with more of them no number of points would do"""

@@ -8,10 +8,10 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.language.dtypes import parse_dtype
 from tensor_graphs.language.node import Node
-from tensor_graphs.meaning.equality import Verdict, equal
-from tensor_graphs.meaning.errors import OutsideFragmentError
-from tensor_graphs.meaning.fingerprint import Points, compare
-from tensor_graphs.meaning.given import Domain, draw
+from tensor_graphs.proof.equality import Verdict, equal
+from tensor_graphs.proof.errors import OutsideFragmentError
+from tensor_graphs.proof.fingerprint import Points, compare
+from tensor_graphs.proof.given import Domain, draw
 
 IDS, I6 = tg.input("ids", (4,), tg.i32), tg.input("i", (6,), tg.i32)
 N, M, K = (tg.input(name, (), tg.i32) for name in "nmk")

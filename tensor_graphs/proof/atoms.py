@@ -20,7 +20,7 @@ from tensor_graphs.language.composites.elementary import ALGEBRAIC, LN2, LOG2E, 
 from tensor_graphs.language.dtypes import f32, f64
 from tensor_graphs.language.node import Node, apply, rebuild
 from tensor_graphs.meaning.algebra import narrow
-from tensor_graphs.meaning.errors import OutsideFragmentError
+from tensor_graphs.proof.errors import OutsideFragmentError
 
 Form = Callable[[Node, Mapping[str, Any]], Node]
 

@@ -25,8 +25,8 @@ from tensor_graphs.language.dims import Call, Expr, symbols
 from tensor_graphs.language.dims import evaluate as evaluate_dim
 from tensor_graphs.language.node import ArrayValue, Node
 from tensor_graphs.meaning.algebra import Array
-from tensor_graphs.meaning.given import Given, Kind
 from tensor_graphs.meaning.interpreter import evaluate
+from tensor_graphs.proof.given import Given, Kind
 
 _MOST_VALUES = 1 << 21
 """Elements of what sizes alone determine that are looked at for literals."""

@@ -33,12 +33,12 @@ from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, replace_dims, require_graph
 from tensor_graphs.language.node import Node, rebuild, walk
-from tensor_graphs.meaning import counterexample, fragment, places, ranges, sides
-from tensor_graphs.meaning.atoms import in_atoms, literals_as_held, rounding_aloud
-from tensor_graphs.meaning.counterexample import Counterexample
-from tensor_graphs.meaning.errors import OutsideFragmentError
-from tensor_graphs.meaning.fingerprint import MOST_WORK, Points, compare
-from tensor_graphs.meaning.sizes import Sizes, choose, unseen
+from tensor_graphs.proof import counterexample, fragment, places, ranges, sides
+from tensor_graphs.proof.atoms import in_atoms, literals_as_held, rounding_aloud
+from tensor_graphs.proof.counterexample import Counterexample
+from tensor_graphs.proof.errors import OutsideFragmentError
+from tensor_graphs.proof.fingerprint import MOST_WORK, Points, compare
+from tensor_graphs.proof.sizes import Sizes, choose, unseen
 
 log = logging.getLogger(__name__)
 

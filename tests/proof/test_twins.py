@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.meaning.equality import equal
 from tensor_graphs.meaning.interpreter import interpret
-from tests.meaning.boundary_mutants import Edge, twins, witness
-from tests.meaning.equal_twins import equal_twins, rule_twin
-from tests.meaning.example_pairs import FOLDER, disagreement, names, pair
-from tests.meaning.twin_graphs import models, random_graph
+from tensor_graphs.proof.equality import equal
+from tests.proof.boundary_mutants import Edge, twins, witness
+from tests.proof.equal_twins import equal_twins, rule_twin
+from tests.proof.example_pairs import FOLDER, disagreement, names, pair
+from tests.proof.twin_graphs import models, random_graph
 
 X = tg.input("x", (tg.dim("n", 1, 64),))
 

@@ -12,9 +12,9 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.node import Node
-from tensor_graphs.meaning import fragment
-from tensor_graphs.meaning.equality import Verdict, equal
-from tests.meaning.attacked_pairs import ATTACKED, UNSHOWN
+from tensor_graphs.proof import fragment
+from tensor_graphs.proof.equality import Verdict, equal
+from tests.proof.attacked_pairs import ATTACKED, UNSHOWN
 
 N = tg.dim("n", 1, 4096)
 X, Y = tg.input("x", (5,)), tg.input("y", (5,))

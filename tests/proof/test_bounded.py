@@ -8,8 +8,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from tensor_graphs.meaning import bounded
-from tensor_graphs.meaning.bounded import Bounded
+from tensor_graphs.proof import bounded
+from tensor_graphs.proof.bounded import Bounded
 
 EXACT = mpmath.mp.clone()
 EXACT.prec = 2500                                           # 1 next to 2^±2000

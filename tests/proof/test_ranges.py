@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensor_graphs as tg
 from tensor_graphs.language.node import walk
-from tensor_graphs.meaning import ranges
-from tensor_graphs.meaning.equality import equal
+from tensor_graphs.proof import ranges
+from tensor_graphs.proof.equality import equal
 
 N = tg.dim("n", 1, 400)
 

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 
 from tensor_graphs.language.node import Node
-from tensor_graphs.meaning.finite_field import Lanes
+from tensor_graphs.proof.finite_field import Lanes
 
 MOST = 1 << 60
 _Form = tuple[int, dict[Node, int]]             # degree as a polynomial, quotient node -> how often in one product

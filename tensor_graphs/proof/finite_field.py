@@ -34,11 +34,11 @@ import numpy as np
 from tensor_graphs.language.atomic import python_slice
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
-from tensor_graphs.meaning import bounded, literals, residues
 from tensor_graphs.meaning.algebra import Array, At, Real, narrow
-from tensor_graphs.meaning.bounded import Bounded
-from tensor_graphs.meaning.errors import OutsideFragmentError
-from tensor_graphs.meaning.selections import Compared
+from tensor_graphs.proof import bounded, literals, residues
+from tensor_graphs.proof.bounded import Bounded
+from tensor_graphs.proof.errors import OutsideFragmentError
+from tensor_graphs.proof.selections import Compared
 
 NEAR = 1e-9
 """Known numbers that are so near to each other, or to a whole number, are not told apart by float64, whatever their bounds are."""

@@ -6,10 +6,10 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.language.dims import bounds
-from tensor_graphs.meaning.atoms import in_atoms
-from tensor_graphs.meaning.errors import OutsideFragmentError
-from tensor_graphs.meaning.fingerprint import Points, compare, fingerprint
-from tensor_graphs.meaning.sizes import choose
+from tensor_graphs.proof.atoms import in_atoms
+from tensor_graphs.proof.errors import OutsideFragmentError
+from tensor_graphs.proof.fingerprint import Points, compare, fingerprint
+from tensor_graphs.proof.sizes import choose
 
 N = tg.dim("n", 1, 4096)
 X, Y = tg.input("x", (N, 6)), tg.input("y", (N, 6))

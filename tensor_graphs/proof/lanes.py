@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.meaning.errors import OutsideFragmentError
-from tensor_graphs.meaning.finite_field import Lanes
-from tensor_graphs.meaning.residues import CHAINS, MAIN
+from tensor_graphs.proof.errors import OutsideFragmentError
+from tensor_graphs.proof.finite_field import Lanes
+from tensor_graphs.proof.residues import CHAINS, MAIN
 
 ALL = frozenset(range(len(CHAINS[0])))
 COMPARING = frozenset({"less", "not_equal", "max", "reduce_max"})

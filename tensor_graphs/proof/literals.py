@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from tensor_graphs.meaning.errors import OutsideFragmentError
+from tensor_graphs.proof.errors import OutsideFragmentError
 
 _SHORT_BITS = 24
 _WRITTEN_DIGITS = 12                                     # a person writes no more by hand

@@ -23,16 +23,16 @@ from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.language.dims import bounds
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
-from tensor_graphs.meaning import exhaustive, ranges, residues
-from tensor_graphs.meaning import lanes as lane_room
 from tensor_graphs.meaning.algebra import Array, At
-from tensor_graphs.meaning.atoms import in_atoms, rounding_aloud
-from tensor_graphs.meaning.degree import degrees
-from tensor_graphs.meaning.errors import OutsideFragmentError
-from tensor_graphs.meaning.finite_field import POLE, BySign, Field, Value
-from tensor_graphs.meaning.given import Domain, Given, draw
-from tensor_graphs.meaning.selections import Selections
-from tensor_graphs.meaning.sizes import choose
+from tensor_graphs.proof import exhaustive, ranges, residues
+from tensor_graphs.proof import lanes as lane_room
+from tensor_graphs.proof.atoms import in_atoms, rounding_aloud
+from tensor_graphs.proof.degree import degrees
+from tensor_graphs.proof.errors import OutsideFragmentError
+from tensor_graphs.proof.finite_field import POLE, BySign, Field, Value
+from tensor_graphs.proof.given import Domain, Given, draw
+from tensor_graphs.proof.selections import Selections
+from tensor_graphs.proof.sizes import choose
 
 log = logging.getLogger(__name__)
 

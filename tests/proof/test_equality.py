@@ -9,12 +9,12 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.language.errors import GraphError
-from tensor_graphs.meaning import counterexample
-from tensor_graphs.meaning.equality import equal
-from tests.meaning.equal_pairs import EQUAL, UNREFUTED
-from tests.meaning.near_misses import MISSES, UNDECIDED
-from tests.meaning.pairs import Pair
-from tests.meaning.random_graphs import differ, random_pair
+from tensor_graphs.proof import counterexample
+from tensor_graphs.proof.equality import equal
+from tests.proof.equal_pairs import EQUAL, UNREFUTED
+from tests.proof.near_misses import MISSES, UNDECIDED
+from tests.proof.pairs import Pair
+from tests.proof.random_graphs import differ, random_pair
 
 
 @pytest.mark.parametrize("pair", EQUAL, ids=lambda pair: pair.name)

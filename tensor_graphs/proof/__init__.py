@@ -1,0 +1,8 @@
+"""proof: when two programs are the same function: proved, refuted by inputs, tested only, or not known.
+
+In: two Graphs.  Out: a Verdict; a fingerprint.  Not needed to compile: rules and recipes are proved before they are used.
+May import: language, meaning.
+Read first: equality.py (the verdict), fingerprint.py (agreement at points), finite_field.py (one op's residues), then
+counterexample.py, sizes.py, selections.py, degree.py, lanes.py, atoms.py, literals.py, residues.py; docs/equality.md.
+Words: point, lane, choice = docs/glossary.md.
+"""

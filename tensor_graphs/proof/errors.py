@@ -1,0 +1,9 @@
+"""errors: what exact evaluation says when it knows nothing of a graph."""
+
+from __future__ import annotations
+
+from tensor_graphs.meaning.errors import MeaningError
+
+
+class OutsideFragmentError(MeaningError):
+    """A graph, or a value in it, of which exact evaluation knows nothing; equality is then unknown."""
