@@ -307,7 +307,7 @@ class Corpus:
         import gzip
 
         self.lines = gzip.decompress(self.export.read_bytes())
-        self.trace = ROOT / "tests/records/flashinfer"
+        self.trace = ROOT / "tests/frontends/flashinfer/data_set"
         self.trace_files = sorted(p.relative_to(self.trace) for p in self.trace.rglob("*.json*") if p.read_bytes().strip())
 
 
@@ -639,10 +639,10 @@ def load() -> None:
     import tensor_graphs.cli.main
     import tensor_graphs.compiler.compile
     import tensor_graphs.compiler.explain
+    import tensor_graphs.frontends.flashinfer
     import tensor_graphs.frontends.huggingface
     import tensor_graphs.frontends.tokenizer
     import tensor_graphs.proof.equality
-    import tensor_graphs.records.flashinfer_trace
     import tensor_graphs.rewrites.recipes
     import tensor_graphs.rewrites.rules  # noqa: F401
 

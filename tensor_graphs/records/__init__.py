@@ -4,8 +4,7 @@ queue.
 In: plain frozen rows (rows.py) that other rooms fill; strings and numbers only, never a graph, a kernel or an array.
 Out: the same rows, read back by the questions in queries.py (fastest implementation within a tolerance, history,
 coverage, ...).
-May import: errors, devices.environment; reference_graph.py and flashinfer_trace alone: language.  Never: meaning, kernels, or
-anything below in the list of rooms.
+May import: errors, devices.environment.  Never: language (a graph comes as text), or anything below in the list of rooms.
 Read first: rows.py (what a row says), then schema.py (the tables), database.py (writing), queries.py (asking).
 Words: trace = one measurement; verdict = what all traces of one implementation on one workload in one environment say
 together.

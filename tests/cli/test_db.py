@@ -583,7 +583,7 @@ def test_ctrl_c_leaves_no_half_of_an_import(db: Path, tmp_path: Path) -> None:
 
 def test_a_data_set_of_another_project_comes_in_and_goes_out_byte_by_byte(complains, ask, answer, db: Path, tmp_path: Path) -> None:
     folder = tmp_path / "set"
-    shutil.copytree(ROOT / "tests" / "records" / "flashinfer", folder)
+    shutil.copytree(ROOT / "tests/frontends/flashinfer/data_set", folder)
     flag = ("--format", "flashinfer-trace", "--db", db)
     told = answer("import", folder, *flag)
     assert told["files_new"] and told["records"]["trace"] > 0

@@ -51,7 +51,7 @@ def export(
         with _progress("exporting", json) as on_step:
             report = export_file(store, target, on_step, replace=force)
     else:
-        from tensor_graphs.records.flashinfer_trace import export_dataset
+        from tensor_graphs.frontends.flashinfer import export_dataset
 
         with options.status(f"writing {target}", json):
             report = export_dataset(store, target, dataset=dataset, replace=force)
@@ -76,7 +76,7 @@ def import_(
             store = _receiving(db, lambda trial: import_file(trial, source))
             report = import_file(store, source, on_step, installed=_installed)
     else:
-        from tensor_graphs.records.flashinfer_trace import import_dataset
+        from tensor_graphs.frontends.flashinfer import import_dataset
 
         if not source.is_dir():
             raise options.NotPossible(f"{source} is no folder\n  fix: name the folder of the data set")

@@ -17,15 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensor_graphs.language import dims as d
-from tensor_graphs.language import graph as make_graph
-from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, parse_dtype
-from tensor_graphs.language.errors import LanguageError
-from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.leaves import input as make_input
-from tensor_graphs.language.node import Node
-from tensor_graphs.records.reference_functions import (
+from tensor_graphs.frontends.flashinfer.reference_functions import (
     BUILTINS,
     DTYPES,
     FUNCTIONS,
@@ -37,6 +29,14 @@ from tensor_graphs.records.reference_functions import (
     refuse,
     wrapped,
 )
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import graph as make_graph
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, parse_dtype
+from tensor_graphs.language.errors import LanguageError
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.leaves import input as make_input
+from tensor_graphs.language.node import Node
 
 LONGEST = 200_000  # characters of a reference that are read
 DEEPEST_CALL, MOST_STATEMENTS = 8, 5_000  # of functions that call functions

@@ -9,11 +9,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from tensor_graphs.frontends.flashinfer.documents import parse, same, write
+from tensor_graphs.frontends.flashinfer.lines import StoredLine, input_files, is_inside, missing, stored_lines
+from tensor_graphs.frontends.flashinfer.report import ExportReport
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import DatabaseError
-from tensor_graphs.records.flashinfer_trace.documents import parse, same, write
-from tensor_graphs.records.flashinfer_trace.lines import StoredLine, input_files, is_inside, missing, stored_lines
-from tensor_graphs.records.flashinfer_trace.report import ExportReport
 from tensor_graphs.records.schema import ImportedFile
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""flashinfer_trace: a data set comes out of the database byte by byte as it went in, as equal JSON when its text is
+"""flashinfer: a data set comes out of the database byte by byte as it went in, as equal JSON when its text is
 gone, and with whatever was changed in between."""
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensor_graphs import language as tg
-from tensor_graphs.language.text import parse_graph
-from tensor_graphs.records import DefinitionRecord, GraphRecord, open_database, queries
-from tensor_graphs.records.connection import MIGRATIONS, connect, parse_target
-from tensor_graphs.records.database import LOG_BYTES, Database
-from tensor_graphs.records.flashinfer_trace import (
+from tensor_graphs.frontends.flashinfer import (
     DatasetConflict,
     MalformedFile,
     NoDataset,
     export_dataset,
     import_dataset,
 )
+from tensor_graphs.language.text import parse_graph
+from tensor_graphs.records import DefinitionRecord, GraphRecord, open_database, queries
+from tensor_graphs.records.connection import MIGRATIONS, connect, parse_target
+from tensor_graphs.records.database import LOG_BYTES, Database
 
-COMMITTED = Path(__file__).parent / "flashinfer"
+COMMITTED = Path(__file__).parent / "data_set"
 WORKLOADS, TRACES = "workloads/gemm/gemm_n6_k8.jsonl", "traces/gemm/gemm_n6_k8.jsonl"
 GEMM, NORM = "definitions/gemm/gemm_n6_k8.json", "definitions/rmsnorm/fused_add_rmsnorm_h8.json"
 CUDA = "solutions/gemm/gemm_n6_k8/gemm_cuda.json"
@@ -501,7 +501,7 @@ def test_of_very_many_unreadable_lines_the_first_are_told(database: Database, fo
 
 
 def test_a_set_of_which_a_later_file_fails_leaves_nothing(database: Database, folder: Path, monkeypatch: Any) -> None:
-    from tensor_graphs.records.flashinfer_trace import importing
+    from tensor_graphs.frontends.flashinfer import importing
 
     before, seen, stored_lines = database.stats().rows, [], importing.stored_lines
 
@@ -533,7 +533,7 @@ def test_a_trace_of_the_future_is_kept_whole_and_counts_nowhere(database: Databa
 
 
 def test_a_file_that_fails_while_it_is_stored_leaves_nothing(database: Database, folder: Path, monkeypatch: Any) -> None:
-    from tensor_graphs.records.flashinfer_trace import importing
+    from tensor_graphs.frontends.flashinfer import importing
 
     before = database.stats().rows
     monkeypatch.setattr(importing, "stored_lines", lambda *_: 1 / 0)
@@ -545,7 +545,7 @@ def test_a_file_that_fails_while_it_is_stored_leaves_nothing(database: Database,
 IMPORT = """
 import sys
 from tensor_graphs.records import open_database
-from tensor_graphs.records.flashinfer_trace import import_dataset
+from tensor_graphs.frontends.flashinfer import import_dataset
 with open_database(sys.argv[1]) as database:
     print(len(import_dataset(sys.argv[2], database).files_new))
 """

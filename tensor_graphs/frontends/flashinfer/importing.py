@@ -23,16 +23,16 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tensor_graphs.devices.environment import Environment
+from tensor_graphs.frontends.flashinfer.documents import Line, Problem, canonical, malformed, read_lines, same
+from tensor_graphs.frontends.flashinfer.fields import ABSENT, FIELDS, NAME_LENGTH, look, name, split, timestamp
+from tensor_graphs.frontends.flashinfer.lines import UNREADABLE, input_files, missing, stored_lines
+from tensor_graphs.frontends.flashinfer.reference_functions import OpaqueReference
+from tensor_graphs.frontends.flashinfer.reference_graph import reference_graph
+from tensor_graphs.frontends.flashinfer.report import ImportReport
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.records.database import Database, latest_timestamp
 from tensor_graphs.records.errors import DatabaseError
-from tensor_graphs.records.flashinfer_trace.documents import Line, Problem, canonical, malformed, read_lines, same
-from tensor_graphs.records.flashinfer_trace.fields import ABSENT, FIELDS, NAME_LENGTH, look, name, split, timestamp
-from tensor_graphs.records.flashinfer_trace.lines import UNREADABLE, input_files, missing, stored_lines
-from tensor_graphs.records.flashinfer_trace.report import ImportReport
-from tensor_graphs.records.reference_functions import OpaqueReference
-from tensor_graphs.records.reference_graph import reference_graph
 from tensor_graphs.records.rows import STATUSES, GraphRecord, ImplementationRecord, WorkloadRecord, digest
 from tensor_graphs.records.schema import (
     LINE_ROWS,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from tensor_graphs.frontends.flashinfer.reference_functions import FUNCTIONS, OpaqueReference
+from tensor_graphs.frontends.flashinfer.reference_graph import reference_graph
 from tensor_graphs.language.text import parse_graph, print_graph
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.records.reference_functions import FUNCTIONS, OpaqueReference
-from tensor_graphs.records.reference_graph import reference_graph
 
 SIZES = {"M": 5, "N": 6, "K": 8, "H": 2, "ONE": 1}
 AXES = {"M": {"type": "var"}} | {n: {"type": "const", "value": v} for n, v in SIZES.items() if n != "M"}

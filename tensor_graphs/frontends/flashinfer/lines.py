@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tensor_graphs.records.flashinfer_trace.fields import FIELDS, join, look
+from tensor_graphs.frontends.flashinfer.fields import FIELDS, join, look
 from tensor_graphs.records.schema import (
     BenchmarkTrace,
     Definition,
