@@ -8,6 +8,7 @@ import typer
 
 from tensor_graphs.cli import options
 from tensor_graphs.cli.graphs import graph_of, typical
+from tensor_graphs.phases import IMPORT, phase
 
 
 def register(app: typer.Typer) -> None:
@@ -32,9 +33,10 @@ def explain(
     json: options.Json = False,
 ) -> None:
     """Compile a graph and say which kernels were chosen, on which rows or guesses, and what else there was."""
-    from tensor_graphs.compiler.compile import compile_graph
-    from tensor_graphs.compiler.explain import explain as explain_text
-    from tensor_graphs.compiler.explain import explain_data
+    with phase(IMPORT):
+        from tensor_graphs.compiler.compile import compile_graph
+        from tensor_graphs.compiler.explain import explain as explain_text
+        from tensor_graphs.compiler.explain import explain_data
 
     graph = graph_of(source, dtype, max_positions)
     sizes = options.sizes(at, graph)
@@ -50,7 +52,8 @@ def explain(
             largest=options.sizes(largest, graph, "--largest"),
             memory_limit=memory_limit,
         )
-    if json:
-        options.print_json(explain_data(plan, sizes))
-    else:
-        print(explain_text(plan, sizes, rows, sizes))
+    with phase("explain"):
+        if json:
+            options.print_json(explain_data(plan, sizes))
+        else:
+            print(explain_text(plan, sizes, rows, sizes))

@@ -36,6 +36,7 @@ from tensor_graphs.paths.lowered import largest_of_range, lowered
 from tensor_graphs.paths.path import Alternative, NoPathError, Paths
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes, midpoint
+from tensor_graphs.phases import phase
 from tensor_graphs.profiling.cover import in_words
 from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.records import queries
@@ -93,7 +94,8 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     if not here:
         raise NoPathError("\n  ".join(["no backend is available", *notes, f"fix: backends={DEFAULT_BACKENDS}, or leave it out"]))
     store = as_database(database)
-    prepared = prepare(graph, simplify and (path is None or path.graph_key not in _keys(graph)))
+    with phase("prepare"):
+        prepared = prepare(graph, simplify and (path is None or path.graph_key not in _keys(graph)))
     asked = _Asked(tolerance, here, notes, store, at, largest, memory_limit, path, reuse_outputs, threads, progress, prepared)
     try:
         return _compiled(asked, intermediates)
@@ -106,6 +108,7 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
         return _compiled(replace(asked, prepared=plain), intermediates)      # what recipes make of parameters takes memory
 
 
+@phase("choose")
 def _compiled(asked: _Asked, intermediates: Wanted) -> Plan:
     """The plan of the first form of the graph that has one. Raises NoPathError and PlanError."""
     graph, path, tolerance = asked.prepared.graph, asked.path, asked.tolerance
@@ -174,7 +177,8 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
     variants = []
     for low, high, binding, found in chosen:
         variants.append(chooser.variant(low, high, binding, largest_of_range(sizes, table_dim, low, high), found, here))
-    missing = chooser.queue_misses()
+    with phase("database"):
+        missing = chooser.queue_misses()
     notes = (*asked.notes, *_threads_in_the_way(variants))
     plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, notes, asked.reuse_outputs, memory_limit, missing,
                 decided.why, decided.written, asked.prepared.note, asked.prepared.images)
@@ -267,6 +271,7 @@ class _Chooser:
     def __enter__(self) -> _Chooser:
         return self
 
+    @phase("verify")
     def __exit__(self, *_: object) -> None:
         if self.judge is not None:
             self.judge.close()
@@ -320,6 +325,7 @@ class _Chooser:
                 found[s.key] = way.kernel, s
         return list(found.values())
 
+    @phase("verify")
     def _compare(self, pending: Sequence[tuple[Kernel, Signature]], binding: Mapping[str, int]) -> bool:
         """Have these kernels compared with the oracle; True when there were any."""
         if not pending:
