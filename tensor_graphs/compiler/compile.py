@@ -37,8 +37,8 @@ from tensor_graphs.paths.path import Alternative, NoPathError, Paths
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes, midpoint
 from tensor_graphs.phases import phase
-from tensor_graphs.profiling.cover import in_words
-from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.profiling.measure.cover import in_words
+from tensor_graphs.profiling.measure.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import CorruptDatabase
