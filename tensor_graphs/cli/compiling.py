@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from tensor_graphs.cli import options
 from tensor_graphs.cli.graphs import within
-from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
     from tensor_graphs.frontends.huggingface import LoadedModel
@@ -29,8 +28,7 @@ class Ready:
 def load_decoder(name: str, *, dtype: str, max_positions: int | None, random_seed: int | None) -> LoadedModel:
     """The model of a folder (or built-in name) that generates text. Raises NotPossible for one that embeds, and what `load_model`
     raises."""
-    with phase(IMPORT):
-        from tensor_graphs.frontends.huggingface import load_model
+    from tensor_graphs.frontends.huggingface import load_model
 
     loaded = load_model(name, dtype=dtype, max_positions=max_positions, random_seed=random_seed)
     if loaded.encoder:
@@ -43,34 +41,33 @@ def load_decoder(name: str, *, dtype: str, max_positions: int | None, random_see
 def ready(
     model: LoadedModel,
     *,
-    tolerance: float,
+    tolerance: float | None,
     backends: str | None,
     database: str | None,
     threads: int | None,
     at: Mapping[str, int],
     largest: Mapping[str, int],
     quiet: bool,
+    plan: str | None = None,
     memory_limit: int | None = None,
     greedy: bool = False,
 ) -> Ready:
     """Compile and bind a loaded model. greedy: the graph whose outputs are the likeliest tokens, not all logits. at: the sizes at
-    which it is priced; a smaller model is priced at its largest."""
+    which it is priced; a smaller model is priced at its largest. plan: a pin's file, whose paths are run instead of choosing."""
     import time
 
-    with phase(IMPORT):
-        from tensor_graphs.compiler.compile import compile_graph
-        from tensor_graphs.runtime.compiled_graph import bind
-        from tensor_graphs.runtime.threads import set_threads
+    from tensor_graphs.compiler.compile import compile_graph
+    from tensor_graphs.runtime.compiled_graph import bind
+    from tensor_graphs.runtime.threads import set_threads
 
-    with phase("read model"):
-        graph = model.greedy_graph if greedy else model.graph
-    names = options.backends(backends)
+    graph = model.greedy_graph if greedy else model.graph
+    names = options.given_backends(backends)
     started = time.perf_counter()
     store = options.database(database)
     if threads is not None:
         set_threads(threads)
     with options.status("compiling", quiet) as update:
-        plan = compile_graph(
+        made = compile_graph(
             graph,
             tolerance=tolerance,
             backends=names,
@@ -81,8 +78,9 @@ def ready(
             threads=threads,
             progress=update,
             memory_limit=memory_limit,
+            path=plan,
         )
     seconds = time.perf_counter() - started
     with options.status("binding weights", quiet):
-        compiled = bind(plan, model.weights)
-    return Ready(model, plan, compiled, seconds)
+        compiled = bind(made, model.weights)
+    return Ready(model, made, compiled, seconds)

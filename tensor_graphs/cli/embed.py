@@ -9,7 +9,6 @@ import typer
 
 from tensor_graphs.cli import options
 from tensor_graphs.cli.compiling import ready
-from tensor_graphs.phases import IMPORT, phase
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +21,8 @@ def embed(
     ],
     text: Annotated[list[str], typer.Option(help="A text; give it several times for several.")],
     dtype: options.WeightDtype = "float32",
-    tolerance: options.Tolerance = 1e-3,
+    tolerance: options.GraphTolerance = None,
+    plan: options.PlanFile = None,
     backends: options.Backends = None,
     threads: options.Threads = None,
     imports: options.Imports = None,
@@ -30,8 +30,7 @@ def embed(
     json: options.Json = False,
 ) -> None:
     """Embed texts and print their vectors (--json) or their similarities."""
-    with phase(IMPORT):
-        from tensor_graphs.frontends.huggingface import load_model
+    from tensor_graphs.frontends.huggingface import load_model
 
     for number, one in enumerate(text, 1):
         if not one.strip():
@@ -42,7 +41,7 @@ def embed(
             f"{model} is a {loaded.kind} model, which does not embed\n  fix: tg run {model} --prompt …"
         )
     vectors, made, left_out = embeddings(
-        loaded, text, tolerance=tolerance, backends=backends, database=db, threads=threads, quiet=json
+        loaded, text, tolerance=tolerance, backends=backends, database=db, threads=threads, quiet=json, plan=plan
     )
     if json:
         use = made.plan.memory()
@@ -63,11 +62,12 @@ def embeddings(
     loaded: Any,
     texts: list[str],
     *,
-    tolerance: float,
+    tolerance: float | None,
     backends: str | None,
     database: str | None,
     threads: int | None,
     quiet: bool,
+    plan: str | None = None,
 ) -> tuple[np.ndarray, Any, list[int]]:
     """(one row per text, the compiled model, how many tokens of each text are beyond what the encoder reads)."""
     if loaded.tokenizer is None:
@@ -89,9 +89,9 @@ def embeddings(
         at={"n": 16},
         largest={"n": longest},
         quiet=quiet,
+        plan=plan,
     )
-    with phase("embed"):
-        rows = [made.compiled.run({"ids": np.asarray(i, dtype=np.int32)})["embedding"].reshape(-1).copy() for i in ids]
+    rows = [made.compiled.run({"ids": np.asarray(i, dtype=np.int32)})["embedding"].reshape(-1).copy() for i in ids]
     return np.stack(rows), made, left_out
 
 

@@ -8,7 +8,6 @@ import typer
 
 from tensor_graphs.cli import options
 from tensor_graphs.cli.graphs import graph_of, typical
-from tensor_graphs.phases import IMPORT, phase
 
 
 def register(app: typer.Typer) -> None:
@@ -21,6 +20,7 @@ def explain(
     ],
     at: options.At = None,
     largest: options.Largest = None,
+    plan: options.PlanFile = None,
     dtype: options.WeightDtype = "float32",
     tolerance: options.GraphTolerance = None,
     backends: options.Backends = None,
@@ -33,27 +33,26 @@ def explain(
     json: options.Json = False,
 ) -> None:
     """Compile a graph and say which kernels were chosen, on which rows or guesses, and what else there was."""
-    with phase(IMPORT):
-        from tensor_graphs.compiler.compile import compile_graph
-        from tensor_graphs.compiler.explain import explain as explain_text
-        from tensor_graphs.compiler.explain import explain_data
+    from tensor_graphs.compiler.compile import compile_graph
+    from tensor_graphs.compiler.explain import explain as explain_text
+    from tensor_graphs.compiler.explain import explain_data
 
     graph = graph_of(source, dtype, max_positions)
     sizes = options.sizes(at, graph)
     with options.status("compiling", json) as update:
-        plan = compile_graph(
+        made = compile_graph(
             graph,
             tolerance=tolerance,
-            backends=options.backends(backends),
+            backends=options.given_backends(backends),
             database=options.database(db),
             at=typical(graph, at),
             threads=threads,
             progress=update,
             largest=options.sizes(largest, graph, "--largest"),
             memory_limit=memory_limit,
+            path=plan,
         )
-    with phase("explain"):
-        if json:
-            options.print_json(explain_data(plan, sizes))
-        else:
-            print(explain_text(plan, sizes, rows, sizes))
+    if json:
+        options.print_json(explain_data(made, sizes))
+    else:
+        print(explain_text(made, sizes, rows, sizes))

@@ -23,15 +23,12 @@ from tensor_graphs import interrupted
 from tensor_graphs.cli import options
 from tensor_graphs.cli.verbs import Verbs
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.phases import IMPORT, OURS
 
 MOST_LINES = 40
 """of an error: it stays on one screen"""
 
 MOST_COLUMNS = 1000
 """of a line of an error, which may quote what is wrong"""
-
-log = logging.getLogger("tensor_graphs.phases")
 
 app = Verbs(
     name="tg",
@@ -41,7 +38,7 @@ app = Verbs(
     help="Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained.",
 )
 
-VERBS = ("run", "chat", "embed", "demo", "models", "list_paths", "profile", "explain", "show", "equal", "rewrites", "db",
+VERBS = ("run", "chat", "embed", "demo", "models", "list_paths", "profile", "explain", "plan", "show", "equal", "rewrites", "db",
          "devices", "conformance", "new_backend")
 
 
@@ -106,9 +103,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        parser = command()
-        OURS.until_here(IMPORT)
-        code = parser(prog_name="tg", standalone_mode=False)
+        code = command()(prog_name="tg", standalone_mode=False)
         sys.stdout.flush()
     except options.UsageError as e:
         _fail(str(e), 2)
@@ -166,11 +161,7 @@ def _fail(text: str, code: int) -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit; with --verbose, say where the time went. What standard output cannot take any more (closed, full) is dropped, or
-    Python would complain again."""
-    if len(OURS.spent) > 2:  # a verb that only looks something up has no phases
-        for line in OURS.table().splitlines():
-            log.info("%s", line)
+    """Exit. What standard output cannot take any more (closed, full) is dropped, or Python would complain again."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -125,6 +124,10 @@ Threads = Annotated[
     int | None,
     typer.Option(min=1, callback=_threads, help="Threads (default: what this process may use; four times as many at most)."),
 ]
+PlanFile = Annotated[
+    str | None,
+    typer.Option("--plan", metavar="FILE", help="Run the paths that `tg plan … --pin FILE` wrote, instead of choosing."),
+]
 At = Annotated[str | None, typer.Option("--at", help="Sizes of dims to price at, like n=1,p=256.")]
 Largest = Annotated[
     str | None, typer.Option("--largest", help="Sizes up to which it will be used (default: the dims' upper bounds), like n=64.")
@@ -152,8 +155,7 @@ MaxPositions = Annotated[int | None, typer.Option(min=1, help="Positions that th
 
 def backends(text: str | None) -> tuple[str, ...]:
     """The backends that --backends names; without it, those that a plan may use by default. Raises UsageError."""
-    with phase(IMPORT):
-        from tensor_graphs.kernels.registry import BACKENDS, DEFAULT_BACKENDS
+    from tensor_graphs.kernels.registry import BACKENDS, DEFAULT_BACKENDS
 
     if text is None:
         return DEFAULT_BACKENDS
@@ -166,6 +168,11 @@ def backends(text: str | None) -> tuple[str, ...]:
     return names
 
 
+def given_backends(text: str | None) -> tuple[str, ...] | None:
+    """The backends that --backends names; None without it: those of a plan that is run again, else those of `backends`."""
+    return None if text is None else backends(text)
+
+
 def known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
     """Refuse what an option does not know, naming what is close to it, or all where that is few. Raises UsageError."""
     for word in given:
@@ -176,8 +183,7 @@ def known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
 
 def database(target: str | None, *, create: bool = True) -> Database:
     """The database that is meant. create=False: for a verb that asks what is there; then none is made, and none is an error."""
-    with phase(IMPORT):
-        from tensor_graphs.records.database import open_database
+    from tensor_graphs.records import open_database
 
     return open_database(target or None, create=create, make_folder=not target)
 
@@ -241,8 +247,7 @@ def print_json(value: Any) -> None:
 
 def console() -> Console:
     """For people, on standard error: progress and notes."""
-    with phase(IMPORT):
-        from rich.console import Console
+    from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 

@@ -11,7 +11,6 @@ import typer
 from tensor_graphs.cli import options
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
-from tensor_graphs.phases import IMPORT, OURS, phase
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +38,8 @@ def run(
     random_weights: options.RandomWeights = None,
     chat: Annotated[bool, typer.Option(help="Use the folder's chat template, when it has one.")] = True,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on behind an end-of-text token.")] = False,
-    tolerance: options.Tolerance = 1e-3,
+    tolerance: options.GraphTolerance = None,
+    plan: options.PlanFile = None,
     backends: options.Backends = None,
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
@@ -49,8 +49,7 @@ def run(
     json: options.Json = False,
 ) -> None:
     """Generate tokens with a decoder model, on the fastest path that is accurate enough."""
-    with phase(IMPORT):
-        from tensor_graphs.frontends.generate import check_room
+    from tensor_graphs.frontends.generate import check_room
 
     sampling = sampling_of(temperature, top_k, top_p, seed)
     loaded = load_decoder(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
@@ -67,6 +66,7 @@ def run(
         at=STEP,
         largest={"n": longest, "m": 1, "p": min(longest + tokens, loaded.max_positions - 1)},
         quiet=json,
+        plan=plan,
         memory_limit=memory_limit,
         greedy=sampling.greedy,
     )
@@ -101,9 +101,8 @@ def sampling_of(temperature: float | None, top_k: int, top_p: float, seed: int |
 
     Raises UsageError for a value out of range.
     """
-    with phase(IMPORT):
-        from tensor_graphs.frontends.errors import SamplingError
-        from tensor_graphs.frontends.sampling import Sampling
+    from tensor_graphs.frontends.errors import SamplingError
+    from tensor_graphs.frontends.sampling import Sampling
 
     draws = top_k != 0 or top_p != 1 or seed is not None
     try:
@@ -201,11 +200,9 @@ def document(made: Ready, start: list[int], result: Any) -> dict[str, Any]:
         "prefill_ms": result.prefill_seconds * 1e3,
         "prompt_tokens": len(start),
         "stopped": result.stopped,
-        "predicted_step_ms": made.plan.variant(made.plan.binding({"n": 1, "m": 1})).path.seconds * 1e3,
         "step_ms": [s * 1e3 for s in result.step_seconds],
         "memory": {use.device: use.total},
         "memory_detail": {use.device: use.to_json()},
         "compile_ms": made.compile_seconds * 1e3,
-        "phases": OURS.to_json(),
         "path": made.plan.variants[0].path.id,
     }

@@ -31,16 +31,8 @@ from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.path import Paths, Price, PriceOf
 from tensor_graphs.paths.plan import given_sizes, midpoint
-from tensor_graphs.phases import phase
-from tensor_graphs.profiling.measure.calibration import known_rates
-from tensor_graphs.profiling.measure.judge import (
-    VERIFIER,
-    environment_of,
-    out_of_reach,
-    same_math_limit,
-    timed_workload,
-    verify_workload,
-)
+from tensor_graphs.profiling.calibration import known_rates
+from tensor_graphs.profiling.judge import VERIFIER, environment_of, out_of_reach, same_math_limit, timed_workload, verify_workload
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.queries import KnownTime
@@ -89,7 +81,6 @@ class PriceBook:
     _logged: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
     """(identity, workload key) -> `logged`, looked up once"""
 
-    @phase("rows")
     def load(self) -> PriceBook:
         """Read everything measured in these environments: two queries per backend, and one for its device's constants."""
         for backend in self.backends:

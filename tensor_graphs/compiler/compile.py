@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 from tensor_graphs import blas_threads
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, roundoff, tolerance_for
 from tensor_graphs.compiler.doubts import Doubts
-from tensor_graphs.compiler.intermediates import Intermediates, Wanted, as_written, forms, in_float64
+from tensor_graphs.compiler.intermediates import Intermediates, Wanted, forms
 from tensor_graphs.compiler.prepare import Prepared, prepare
 from tensor_graphs.compiler.reach import check_reach
+from tensor_graphs.compiler.replay import Given, as_given, explained, form_of
 from tensor_graphs.compiler.room import check_room
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel
@@ -33,12 +34,12 @@ from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.lowered import largest_of_range, lowered
-from tensor_graphs.paths.path import Alternative, NoPathError, Paths
+from tensor_graphs.paths.path import Alternative, NoPathError, Paths, StalePathError
 from tensor_graphs.paths.path import Path as GraphPath
+from tensor_graphs.paths.pin import Pin
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes, midpoint
-from tensor_graphs.phases import phase
-from tensor_graphs.profiling.measure.cover import in_words
-from tensor_graphs.profiling.measure.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.profiling.cover import in_words
+from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import CorruptDatabase
@@ -70,9 +71,9 @@ class Choice(Evidence):
 
 def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Sequence[str] | None = None,
                   database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
-                  largest: Mapping[str, int] | None = None, memory_limit: int | None = None, path: GraphPath | None = None,
-                  reuse_outputs: bool = False, threads: int | None = None, progress: Progress | None = None,
-                  intermediates: Wanted = "auto", simplify: bool = True) -> Plan:
+                  largest: Mapping[str, int] | None = None, memory_limit: int | None = None,
+                  path: GraphPath | Pin | str | Path | None = None, reuse_outputs: bool = False, threads: int | None = None,
+                  progress: Progress | None = None, intermediates: Wanted = "auto", simplify: bool = True) -> Plan:
     """Choose the fastest path that is accurate enough, and plan it. `bind` the plan to run it.
 
     tolerance: largest relative error against the float64 oracle (default: 1e-3, or two roundings of an output's dtype where
@@ -81,22 +82,29 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     float64, inputs and outputs are as written). intermediates: "as_written" or "float64" to have it so whatever the prediction.
     at: typical sizes of dims for pricing. largest: sizes up to which the graph will be used (default: the dims' upper bounds);
     memory is laid out and checked for them. memory_limit: bytes the device may use in all; a plan that needs more at `largest`
-    is refused here, with the sizes up to which it would fit. path: run this one instead of choosing. reuse_outputs: a run may
-    overwrite the outputs of the one before. threads: rows of so many threads count, and what is verified uses them.
+    is refused here, with the sizes up to which it would fit.
+    path: run this one instead of choosing: a path that was listed, or what a plan chose at all sizes (`plan.pin`, or the file that
+    it was saved to), whose tolerance and backends count where none are given. reuse_outputs: a run may overwrite the outputs of the
+    one before. threads: rows of so many threads count, and what is verified uses them.
     simplify: composites are recognised where the graph says them in atomic ops, and small graphs made smaller, with the same bits
     (prepare.py); False to run the very graph that is written.
     Raises NoPathError (no path, or none within the tolerance), PlanError (too little memory, a size outside of its dim's range),
     and GraphError for what is no graph.
     """
     graph = require_graph(graph, "compile")
+    given = as_given(path)
+    if isinstance(given, Pin):
+        tolerance, backends = given.tolerance if tolerance is None else tolerance, given.backends if backends is None else backends
     tolerance = tolerance_for(graph, tolerance)
     here, notes = resolve_backends(backends)
     if not here:
         raise NoPathError("\n  ".join(["no backend is available", *notes, f"fix: backends={DEFAULT_BACKENDS}, or leave it out"]))
     store = as_database(database)
-    with phase("prepare"):
-        prepared = prepare(graph, simplify and (path is None or path.graph_key not in _keys(graph)))
-    asked = _Asked(tolerance, here, notes, store, at, largest, memory_limit, path, reuse_outputs, threads, progress, prepared)
+    prepared, decided = (prepare(graph, simplify), None) if given is None else form_of(graph, given, simplify)
+    asked = _Asked(graph, tolerance, here, notes, store, at, largest, memory_limit, given, reuse_outputs, threads, progress,
+                   prepared)
+    if decided is not None and intermediates == "auto":          # a saved path says itself of which form of the graph it is
+        return asked.plan(decided)
     try:
         return _compiled(asked, intermediates)
     except PlanError:
@@ -108,14 +116,10 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
         return _compiled(replace(asked, prepared=plain), intermediates)      # what recipes make of parameters takes memory
 
 
-@phase("choose")
 def _compiled(asked: _Asked, intermediates: Wanted) -> Plan:
     """The plan of the first form of the graph that has one. Raises NoPathError and PlanError."""
-    graph, path, tolerance = asked.prepared.graph, asked.path, asked.tolerance
-    if path is not None and intermediates == "auto":             # a saved path says itself of which graph it is
-        wide = in_float64(graph, "as the given path has it")
-        return asked.plan(wide if path.graph_key == wide.graph.structural_key else as_written(graph))
-    if path is None:
+    graph, tolerance = asked.prepared.graph, asked.tolerance
+    if asked.path is None:
         check_reach(graph, tolerance)
     refused: dict[bool, NoPathError] = {}
     for form in forms(graph, tolerance, intermediates):
@@ -126,15 +130,11 @@ def _compiled(asked: _Asked, intermediates: Wanted) -> Plan:
     raise refused.get(False) or refused[True]                    # what the graph's own kernels could do, where that was tried
 
 
-def _keys(graph: Graph) -> tuple[str, ...]:
-    """What a path of a graph as it is written calls it."""
-    return graph.structural_key, in_float64(graph).graph.structural_key
-
-
 @dataclass(frozen=True)
 class _Asked:
-    """What a call of `compile_graph` asks for, whatever the graph's intermediates."""
+    """What a call of `compile_graph` asks for, whatever the graph's intermediates. written: the graph as it was given."""
 
+    written: Graph
     tolerance: float
     backends: tuple[str, ...]
     notes: tuple[str, ...]
@@ -142,7 +142,7 @@ class _Asked:
     at: Mapping[str, int] | None
     largest: Mapping[str, int] | None
     memory_limit: int | None
-    path: GraphPath | None
+    path: Given | None
     reuse_outputs: bool
     threads: int | None
     progress: Progress | None
@@ -162,12 +162,13 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
     table_dim = _table_dim(graph)
     book = PriceBook(store, here, tolerance, threads, GUESS_MARGIN).load()
     table = by_op(all_kernels(here))
-    points = _points(graph, table_dim, sizes, at)
+    points = path.points(graph, given_sizes(graph, at, "at")) if isinstance(path, Pin) else _points(graph, table_dim, sizes, at)
     chooser = _Chooser(graph, book, table, threads, asked.progress or (lambda text: None), [binding for _, _, binding in points])
     with chooser:
         chosen: list[tuple[int, int, dict[str, int], GraphPath]] = []
         for low, high, binding in points:
-            found = chooser.cheapest(binding) if path is None else chooser.given(path, binding)
+            found = chooser.cheapest(binding) if path is None else chooser.given(
+                path.path_for(low, high) if isinstance(path, Pin) else path, binding)
             if chosen and chosen[-1][3].choices == found.choices:
                 low0, _, b0, p0 = chosen[-1]
                 asked_here = table_dim is not None and table_dim in (at or {}) and binding[table_dim] == (at or {})[table_dim]
@@ -177,11 +178,10 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
     variants = []
     for low, high, binding, found in chosen:
         variants.append(chooser.variant(low, high, binding, largest_of_range(sizes, table_dim, low, high), found, here))
-    with phase("database"):
-        missing = chooser.queue_misses()
+    missing = chooser.queue_misses()
     notes = (*asked.notes, *_threads_in_the_way(variants))
     plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, notes, asked.reuse_outputs, memory_limit, missing,
-                decided.why, decided.written, asked.prepared.note, asked.prepared.images)
+                decided.why, decided.written, asked.prepared.note, asked.prepared.images, asked.written)
     check_room(plan)
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
              len(variants[0].program.instructions), time.perf_counter() - started)
@@ -271,7 +271,6 @@ class _Chooser:
     def __enter__(self) -> _Chooser:
         return self
 
-    @phase("verify")
     def __exit__(self, *_: object) -> None:
         if self.judge is not None:
             self.judge.close()
@@ -296,8 +295,14 @@ class _Chooser:
 
     def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
         """A path chosen by the caller: verified, then accepted or refused; priced at these sizes."""
-        self._verify(self.paths(binding, optimistic=True), path, binding)
-        return self.paths(binding, optimistic=False).priced(path)
+        paths = self.paths(binding, optimistic=True)
+        try:
+            self._verify(paths, path, binding)
+            paths = self.paths(binding, optimistic=False)
+            return paths.priced(path)
+        except StalePathError as e:
+            signature = next((s for s in paths.known() if s.key == e.key), None)
+            raise explained(e, signature, self.book.backends, self.table, self.book, binding) from None
 
     def _verify(self, paths: Paths, path: GraphPath, binding: Mapping[str, int]) -> bool:
         """Verify the kernels of a path that have no verdict; True when there were any (prices may have changed)."""
@@ -325,7 +330,6 @@ class _Chooser:
                 found[s.key] = way.kernel, s
         return list(found.values())
 
-    @phase("verify")
     def _compare(self, pending: Sequence[tuple[Kernel, Signature]], binding: Mapping[str, int]) -> bool:
         """Have these kernels compared with the oracle; True when there were any."""
         if not pending:

@@ -25,11 +25,11 @@ from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
-from tensor_graphs.profiling.measure.calibration import known_rates
-from tensor_graphs.profiling.measure.judge import VERIFIER, Judge, timed_workload
-from tensor_graphs.profiling.queue.questions import Question, answer, question_key, unanswered
-from tensor_graphs.profiling.queue.report import LEFT, NOT_OFFERED, Answered, ProfileReport
-from tensor_graphs.profiling.queue.requests import settle_queue
+from tensor_graphs.profiling.calibration import known_rates
+from tensor_graphs.profiling.judge import VERIFIER, Judge, timed_workload
+from tensor_graphs.profiling.profile import Question, answer, question_key, unanswered
+from tensor_graphs.profiling.queue import settle_queue
+from tensor_graphs.profiling.report import LEFT, NOT_OFFERED, Answered, ProfileReport
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.nowhere import why_nowhere
 

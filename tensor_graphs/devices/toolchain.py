@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.phases import phase
 
 log = logging.getLogger(__name__)
 
@@ -286,7 +285,6 @@ def _quoted(name: str) -> str:
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-@phase("compile C")
 def build_library(
     sources: Sequence[Source],
     *,

@@ -18,7 +18,6 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.paths.lower import PlanError, Program, arena_buffers, lower
 from tensor_graphs.paths.memory import ArenaLayout, Interval, place
 from tensor_graphs.paths.path import Path, expanded_roots
-from tensor_graphs.phases import phase
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class Lowered:
     kernels: Mapping[str, Kernel]
 
 
-@phase("lower")
 def lowered(graph: Graph, path: Path, kernel_of: Callable[[str], Kernel], backends: Sequence[str],
             largest: Mapping[str, int]) -> Lowered:
     """kernel_of: signature key -> the kernel that the path chose for it. largest: the sizes for which memory is laid out."""

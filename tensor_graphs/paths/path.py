@@ -40,6 +40,14 @@ class NoPathError(TensorGraphsError):
     """Nothing that may be used computes this graph (within the tolerance)."""
 
 
+class StalePathError(NoPathError):
+    """A path chooses what is not here, or may not be used here. title: of the part; key: its signature's; name: what is chosen."""
+
+    def __init__(self, path: Path, title: str, key: str, name: str | None, why: str) -> None:
+        self.path, self.title, self.key, self.name = path, title, key, name
+        super().__init__(f"the path {path.id} {why}")
+
+
 @dataclass(frozen=True)
 class Price:
     """Of one call. measured: a row of the database; else a guess. error: measured max relative error, None if unknown."""
@@ -379,12 +387,13 @@ class Paths:
             name = path.choices.get(s.key)
             found = next((a for a in self.alternatives(s) if a.name == name), None)
             if found is None:
-                raise NoPathError(f"the path chooses {name!r} for {s.title()}, which is not available here")
+                raise StalePathError(path, s.title(), s.key, name, f"chooses {name!r} for {s.title()}, which is not available here")
             pinned = path.identities.get(found.name)
             if found.kernel is not None and pinned is not None and pinned != found.kernel.identity:
-                raise NoPathError(f"the path {path.id} means another {found.name}: {pinned[:12]}, here it is "
-                                  f"{found.kernel.identity[:12]}: its code, a library or the processor is another one today\n"
-                                  "  fix: list the paths again, or bring back the code that the path was saved with")
+                raise StalePathError(path, s.title(), s.key, name,
+                                     f"means another {found.name} for {s.title()}: {pinned[:12]}, here it is "
+                                     f"{found.kernel.identity[:12]}: its code, a library or the processor is another one today\n"
+                                     "  fix: choose again (tg plan --pin, tg list-paths), or bring back the code that was saved")
             out[s.key] = found
             if found.kernel is None:
                 stack.extend(i for i, _ in self.inner(s, found))

@@ -20,6 +20,7 @@ from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.lowered import chosen_here, largest_of_range, lowered
 from tensor_graphs.paths.memory import ArenaLayout, aligned
 from tensor_graphs.paths.path import Path, is_way_on
+from tensor_graphs.paths.pin import Pin, Pinned
 from tensor_graphs.paths.screen import SCREEN_LINES, fitted
 
 
@@ -138,6 +139,8 @@ class Plan:
     """what was recognised or simplified before anything was chosen, for people"""
     images: Mapping[Node, Node] = field(default_factory=dict, repr=False, compare=False)
     """what nodes before parts were formed have become in `graph`; left behind where a plan is pickled"""
+    given: Graph | None = field(default=None, repr=False, compare=False)
+    """the graph that was to be compiled, before anything was recognised in it; left behind where a plan is pickled"""
 
     def __repr__(self) -> str:
         calls = [len(v.program.instructions) for v in self.variants]
@@ -156,15 +159,24 @@ class Plan:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("variants", "images")}
+        stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("variants", "images", "given")}
         return restored, (stored, [(v.low, v.high, v.path, v.evidence, dict(v.at)) for v in self.variants])
 
     if not TYPE_CHECKING:                                            # a checker of types knows what is there
         def __getattr__(self, name: str) -> Any:
             """Only names that are not there come here: most often those of what `bind` makes."""
             bound = "tg.bind(plan, parameters)"
-            meant = {"bind": bound} | dict.fromkeys(RUN, f"{bound}.{name}(…): a plan is run once its parameters are given")
+            meant = {"bind": bound, "path": "plan.pin (at all sizes), or plan.variants[0].path (of one range)"}
+            meant |= dict.fromkeys(RUN, f"{bound}.{name}(…): a plan is run once its parameters are given")
             raise no_attribute("a plan", name, dir(type(self)), meant.get(name, ""), "plan.")
+
+    @property
+    def pin(self) -> Pin:
+        """What was chosen, at all sizes, as data: `plan.pin.save(file)`, and then `compile(graph, path=file)` chooses the same."""
+        made = self.given or self.written or self.graph
+        titles = {key: title for v in self.variants for key, title in v.path.titles.items()}
+        return Pin(made.structural_key, self.graph.canonical.dim_names, self.table_dim, self.tolerance, self.backends,
+                   tuple(Pinned(v.low, v.high, dict(v.at), v.path) for v in self.variants), prepared=self.prepared, titles=titles)
 
     def variant(self, binding: Mapping[str, int]) -> Variant:
         if self.table_dim is not None:

@@ -28,7 +28,6 @@ from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.paths.lower import Instruction, Operand
 from tensor_graphs.paths.path import expanded
 from tensor_graphs.paths.plan import MemoryUse, Plan, human
-from tensor_graphs.phases import phase
 from tensor_graphs.rewrites.widen import widened_value
 from tensor_graphs.runtime.address import address
 from tensor_graphs.runtime.arrays import as_array, as_output, solve_dims
@@ -85,7 +84,6 @@ class CompiledGraph:
     Made by `bind`. Parameters are kept as given (no copy where they are contiguous and of the right dtype).
     """
 
-    @phase("bind")
     def __init__(self, plan: Plan, parameters: Mapping[str, Any]) -> None:
         self.plan = plan
         self.graph: Graph = plan.graph
@@ -99,8 +97,7 @@ class CompiledGraph:
                 raise RunError(f"parameter {name!r} ({node.type}) is not given\n  fix: "
                                + (f"the graph has no parameter {near[0]!r}, which is given: did you mean {name!r}?" if near else
                                   f"tg.bind(plan, {{{name!r}: …}}), with all of: {listed(self.graph.parameters)}"))
-            with phase("load weights"):
-                self.parameters[name] = self._checked(name, parameters[name])
+            self.parameters[name] = self._checked(name, parameters[name])
         extra = sorted(set(parameters) - set(self.parameters)) if not _is_lazy(parameters) else []
         if extra:
             raise self._no_parameter(extra)

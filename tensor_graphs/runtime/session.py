@@ -11,7 +11,6 @@ import numpy as np
 
 from tensor_graphs.devices.free_memory import require_memory
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.phases import phase
 from tensor_graphs.runtime.arrays import as_array
 from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.executor import bytes_of
@@ -46,7 +45,6 @@ class Session:
     Runs made by hand are not written down.
     """
 
-    @phase("bind")
     def __init__(self, graph: Graph) -> None:
         self.types = {name: node.type for name, node in graph.states.items()}
         self.lock = threading.Lock()

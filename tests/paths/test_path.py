@@ -258,7 +258,7 @@ def test_a_saved_path_whose_kernel_is_edited_since_is_refused() -> None:
         return Price(1e-6)
 
     edited = [replace(k, toolchain="edited") for k in all_kernels(("numpy",))]
-    with pytest.raises(NoPathError, match=rf"^the path {path.id} means another numpy\.softmax: [0-9a-f]{{12}}, here .*\n  fix: "):
+    with pytest.raises(NoPathError, match=rf"^the path {path.id} means another numpy\.softmax for .*: [0-9a-f]{{12}}, .*\n  fix: "):
         Paths(g, by_op(edited), price).kernels(path)
     assert Paths(g, TABLE, price).kernels(path)
     other = Paths(g, by_op(edited), price).cheapest()
@@ -269,7 +269,7 @@ def test_a_path_of_another_graph_or_of_missing_kernels_is_refused() -> None:
     path = paths_of(GRAPHS["a norm"], ("torch",)).cheapest()
     with pytest.raises(NoPathError, match=rf"^the path {path.id} is of another graph: "):
         paths_of(GRAPHS["a product"], ("torch",)).kernels(path)
-    with pytest.raises(NoPathError, match=r"^the path chooses 'torch\.rms_norm' for rms_norm f32\[n, 4\] f32\[4\], which is not "):
+    with pytest.raises(NoPathError, match=r"^the path \w+ chooses 'torch\.rms_norm' for rms_norm f32.*, which is not "):
         paths_of(GRAPHS["a norm"], ("numpy",)).kernels(path)
 
 

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tensor_graphs.profiling.distrust import process_tree
+from tensor_graphs.profiling import process_tree
 
 CONTROL_BYTES = 1 << 16
 PATIENCE = 1.0
@@ -44,7 +44,7 @@ class Supervisor:
 
     def spawn(self, data: socket.socket, names: Sequence[str]) -> None:
         """Fork a worker, which finds everything imported that no candidate brings, libraries of these names too."""
-        import tensor_graphs.profiling.distrust.worker as worker
+        import tensor_graphs.profiling.worker as worker
 
         worker.preload(names)                                       # so that no job waits for it, and no budget pays for it
         self.ended = None
@@ -70,7 +70,7 @@ class Supervisor:
             leave_with(supervisor)
         if os.getppid() != supervisor:
             os._exit(1)
-        from tensor_graphs.profiling.distrust import worker
+        from tensor_graphs.profiling import worker
 
         worker.serve(data, self.outputs)
         os._exit(0)

@@ -13,16 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, native_library, why_missing
-from tensor_graphs.profiling.measure.judge import environment_of
-from tensor_graphs.profiling.measure.speeds import (
-    READ,
-    Speed,
-    backend_names,
-    backend_speeds,
-    memory_names,
-    memory_speeds,
-    working_set,
-)
+from tensor_graphs.profiling.judge import environment_of
+from tensor_graphs.profiling.speeds import READ, Speed, backend_names, backend_speeds, memory_names, memory_speeds, working_set
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import DeviceConstant

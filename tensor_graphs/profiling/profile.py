@@ -1,4 +1,4 @@
-"""questions: what to measure next for a graph, and doing it within a budget. Resumable: every row is stored as soon as it is known.
+"""profile: what to measure next for a graph, and doing it within a budget. Resumable: every row is stored as soon as it is known.
 
 Priority: share of the plan's time × how uncertain it is. What has a row is measured again only where somebody says why.
 """
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.profiling.measure.descriptors import Given
-from tensor_graphs.profiling.measure.judge import (
+from tensor_graphs.profiling.descriptors import Given
+from tensor_graphs.profiling.judge import (
     PROCESS_SECONDS,
     VERIFIER,
     Asked,

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tensor_graphs.profiling.distrust.replies import read
+from tensor_graphs.profiling.replies import read
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 32

@@ -35,19 +35,14 @@ from tensor_graphs.language.text import print_graph
 from tensor_graphs.meaning.error_measure import ErrorReport, Worst, measure, neighbours_error, unit_roundoff
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.running_error import running_error
-from tensor_graphs.profiling.distrust import process_tree
-from tensor_graphs.profiling.distrust.memory_guards import digest
-from tensor_graphs.profiling.distrust.origin import MAIN, origin_of
-from tensor_graphs.profiling.distrust.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told
-from tensor_graphs.profiling.distrust.tampering import Names
-from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
-from tensor_graphs.profiling.measure.adversarial import adds_floats, adversarial_points, hangs_on_special, rows_of, settled_rows
-from tensor_graphs.profiling.measure.bench import PATIENCE, Timing, most_kept
-from tensor_graphs.profiling.measure.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
-from tensor_graphs.profiling.measure.clock import TIMER
-from tensor_graphs.profiling.measure.cover import covered, layout_points, size_points, special_points
-from tensor_graphs.profiling.measure.descriptors import Given, InputError
-from tensor_graphs.profiling.measure.inputs import (
+from tensor_graphs.profiling import process_tree
+from tensor_graphs.profiling.adversarial import adds_floats, adversarial_points, hangs_on_special, rows_of, settled_rows
+from tensor_graphs.profiling.bench import PATIENCE, Timing, most_kept
+from tensor_graphs.profiling.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
+from tensor_graphs.profiling.clock import TIMER
+from tensor_graphs.profiling.cover import covered, layout_points, size_points, special_points
+from tensor_graphs.profiling.descriptors import Given, InputError
+from tensor_graphs.profiling.inputs import (
     SAME_VALUES,
     Point,
     Stir,
@@ -60,9 +55,14 @@ from tensor_graphs.profiling.measure.inputs import (
     take_rows,
     work_points,
 )
-from tensor_graphs.profiling.measure.reference_stream import Kind, waits_for_quiet
-from tensor_graphs.profiling.measure.single import prepared_names
-from tensor_graphs.profiling.measure.weighing import found_quiet, weigh
+from tensor_graphs.profiling.memory_guards import digest
+from tensor_graphs.profiling.origin import MAIN, origin_of
+from tensor_graphs.profiling.reference_stream import Kind, waits_for_quiet
+from tensor_graphs.profiling.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told
+from tensor_graphs.profiling.single import prepared_names
+from tensor_graphs.profiling.tampering import Names
+from tensor_graphs.profiling.weighing import found_quiet, weigh
+from tensor_graphs.profiling.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, Status, TraceRecord, WorkloadRecord
@@ -149,16 +149,14 @@ BIG_TRAFFIC = 2.5e8
 """bytes: likewise"""
 
 
-ABOUT_RIGHT = ("language", "meaning", "proof", "kernels.signature", "profiling.measure.adversarial", "profiling.measure.cover",
-               "profiling.measure.descriptors", "profiling.measure.extremes", "profiling.measure.inputs",
-               "profiling.measure.judge", "profiling.measure.single", "profiling.distrust.protocol", "profiling.distrust.replies",
-               "profiling.distrust.worker_process")
+ABOUT_RIGHT = ("language", "meaning", "proof", "kernels.signature", "profiling.adversarial", "profiling.cover",
+               "profiling.descriptors", "profiling.extremes", "profiling.inputs", "profiling.judge", "profiling.protocol",
+               "profiling.replies", "profiling.single", "profiling.worker_process")
 """modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
 replace what is in them; a judge that finds that it did gives no verdict"""
 
-ABOUT_TIMES = ("measure.judge.AGAIN", "measure.judge.BIG_TRAFFIC", "measure.judge.BIG_WORK", "measure.judge.IMPLAUSIBLE_FACTOR",
-               "measure.judge.LEAST_WAIT", "measure.judge.SLOWER", "measure.judge.found_quiet",
-               "distrust.worker_process.SILENT_SECONDS", "distrust.worker_process.STOPPED_SECONDS")
+ABOUT_TIMES = ("judge.AGAIN", "judge.BIG_TRAFFIC", "judge.BIG_WORK", "judge.IMPLAUSIBLE_FACTOR", "judge.LEAST_WAIT", "judge.SLOWER",
+               "judge.found_quiet", "worker_process.SILENT_SECONDS", "worker_process.STOPPED_SECONDS")
 """what may be replaced in them: how long and how often something is measured"""
 
 

@@ -32,8 +32,8 @@ from tensor_graphs.language.composites import linear
 from tensor_graphs.language.dtypes import DType, bf16, f32, f64
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.profiling.measure.single import single_kernel_plan
-from tensor_graphs.profiling.measure.turns import settle
+from tensor_graphs.profiling.single import single_kernel_plan
+from tensor_graphs.profiling.turns import settle
 from tensor_graphs.runtime.compiled_graph import bind
 
 READ, COPY = "read_bandwidth", "copy_bandwidth"

@@ -20,7 +20,7 @@ import numpy as np
 from tensor_graphs.devices.safetensors import Weights, open_weights
 from tensor_graphs.errors import FileError, TensorGraphsError
 from tensor_graphs.language.node import TensorType
-from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES
+from tensor_graphs.profiling.memory_guards import BIG_BYTES
 
 NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 """how the data set writes what JSON has no number for"""

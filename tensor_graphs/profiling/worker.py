@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs.profiling.distrust.protocol import KEY_BYTES, Channel
+from tensor_graphs.profiling.protocol import KEY_BYTES, Channel
 
 if TYPE_CHECKING:
-    from tensor_graphs.profiling.distrust.origin import Origin
-    from tensor_graphs.profiling.distrust.tampering import Watch
+    from tensor_graphs.profiling.origin import Origin
+    from tensor_graphs.profiling.tampering import Watch
 
 INSIDE = "TENSOR_GRAPHS_WORKER"
 """set in the worker's environment: a candidate's module may not start another one"""
@@ -47,8 +47,7 @@ def preload(names: Sequence[str] = ()) -> None:
     """
     from tensor_graphs.kernels import registry
     from tensor_graphs.language import text
-    from tensor_graphs.profiling.distrust import process_state, tampering
-    from tensor_graphs.profiling.measure import bench
+    from tensor_graphs.profiling import bench, process_state, tampering
 
     assert all((registry, text, bench, process_state, tampering))
     assert all(kernel.identity for kernel in {k.module: k for k in registry.load_backend("numpy")}.values())
@@ -64,10 +63,10 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     replaced: `Watch.replaced`, looked up before the candidate could replace it. outputs: the file to which outputs are added."""
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
-    from tensor_graphs.profiling.distrust.origin import load
-    from tensor_graphs.profiling.distrust.process_state import StateGuard, deployed, floating_point
-    from tensor_graphs.profiling.measure.bench import Bench
-    from tensor_graphs.profiling.measure.single import plain_plan, prepared_names
+    from tensor_graphs.profiling.bench import Bench
+    from tensor_graphs.profiling.origin import load
+    from tensor_graphs.profiling.process_state import StateGuard, deployed, floating_point
+    from tensor_graphs.profiling.single import plain_plan, prepared_names
     from tensor_graphs.runtime.compiled_graph import bind
 
     before = floating_point()
@@ -78,7 +77,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
 
         set_threads(job["threads"])
     if job.get("kind") == "deployed":
-        from tensor_graphs.profiling.measure.path_runs import run_deployed
+        from tensor_graphs.profiling.path_runs import run_deployed
 
         return run_deployed(job)
     graph = parse_graph(job["graph"])
@@ -113,10 +112,10 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:
     """`run_job`, whatever the candidate raises; spoiled: nothing else should run in this process."""
     from tensor_graphs.devices.toolchain import ToolchainError
-    from tensor_graphs.profiling.distrust.process_state import StateError
-    from tensor_graphs.profiling.distrust.tampering import LIBRARIES
-    from tensor_graphs.profiling.measure.bench import LateError, ReplacedError
-    from tensor_graphs.profiling.measure.descriptors import InputError
+    from tensor_graphs.profiling.bench import LateError, ReplacedError
+    from tensor_graphs.profiling.descriptors import InputError
+    from tensor_graphs.profiling.process_state import StateError
+    from tensor_graphs.profiling.tampering import LIBRARIES
 
     watch.extend()
     replaced, file = watch.replaced, _file(outputs)
@@ -187,7 +186,7 @@ def serve(sock: socket.socket, outputs: int) -> None:
     os.dup2(nothing, 0)                                             # what a candidate reads is nothing …
     os.dup2(2, 1)                                                   # … and what it prints goes where the judge reads last words
     channel.send({"status": "READY"})
-    from tensor_graphs.profiling.distrust.tampering import Watch
+    from tensor_graphs.profiling.tampering import Watch
 
     watch = Watch()
     while (job := channel.receive()) is not None:

@@ -32,8 +32,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensor_graphs.profiling.distrust.replies import End, Name, SaidError
-from tensor_graphs.profiling.measure.reference_stream import FEW_QUIET, QUIET, level_of
+from tensor_graphs.profiling.reference_stream import FEW_QUIET, QUIET, level_of
+from tensor_graphs.profiling.replies import End, Name, SaidError
 
 WARM_UP = 2
 """runs of a block that do not count"""

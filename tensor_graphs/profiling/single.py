@@ -25,7 +25,7 @@ from tensor_graphs.paths.lower import arena_buffers, lower
 from tensor_graphs.paths.memory import Interval, place
 from tensor_graphs.paths.path import Path, needs_choice
 from tensor_graphs.paths.plan import Plan, Variant
-from tensor_graphs.profiling.measure.inputs import Form
+from tensor_graphs.profiling.inputs import Form
 
 
 def signature_of_graph(graph: Graph) -> Signature:

@@ -25,10 +25,10 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.profiling.distrust import process_tree
-from tensor_graphs.profiling.distrust.protocol import KEY_BYTES, Channel, Forged
-from tensor_graphs.profiling.distrust.replies import Mark, Reply, SaidError, clean, parse
-from tensor_graphs.profiling.distrust.worker import INSIDE
+from tensor_graphs.profiling import process_tree
+from tensor_graphs.profiling.protocol import KEY_BYTES, Channel, Forged
+from tensor_graphs.profiling.replies import Mark, Reply, SaidError, clean, parse
+from tensor_graphs.profiling.worker import INSIDE
 from tensor_graphs.records.connection import VARIABLE as DATABASE
 
 log = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class WorkerProcess:
             ends = (control.fileno(), theirs.fileno(), self._outputs_end)
             # -P: the current folder hides no module of PYTHONPATH; -O: assertions are left out there where they are here
             flags = ["-P", *["-O"] * sys.flags.optimize]
-            command = [sys.executable, *flags, "-m", "tensor_graphs.profiling.distrust.supervisor", *map(str, ends), *self.imports]
+            command = [sys.executable, *flags, "-m", "tensor_graphs.profiling.supervisor", *map(str, ends), *self.imports]
             self.supervisor = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
                                                env={**environment, INSIDE: self._token}, pass_fds=ends)
         self._control = mine

@@ -1,4 +1,4 @@
-"""requests: what was asked for and not yet measured. A plan that rests on a guess leaves a request; `drain_queue` answers them.
+"""queue: what was asked for and not yet measured. A plan that rests on a guess leaves a request; `drain_queue` answers them.
 
 A request names an implementation and a workload; the workload's graph lies in the database as text, so that another process, days
 later, can build the question again.
@@ -17,10 +17,10 @@ from pathlib import Path
 from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, by_op, kernel_named, matching, why_missing
 from tensor_graphs.language.text import parse_graph
-from tensor_graphs.profiling.measure.descriptors import InputError, given_of
-from tensor_graphs.profiling.measure.judge import VERIFIER, Judge, environment_of
-from tensor_graphs.profiling.measure.single import signature_of_graph
-from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
+from tensor_graphs.profiling.descriptors import InputError, given_of
+from tensor_graphs.profiling.judge import VERIFIER, Judge, environment_of
+from tensor_graphs.profiling.profile import Question, answer, unanswered
+from tensor_graphs.profiling.single import signature_of_graph
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import QueueItem

@@ -19,11 +19,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded, overlapping
-from tensor_graphs.profiling.distrust.replies import MOST_RUNS, Name
-from tensor_graphs.profiling.measure.blocks import WARM_UP
-from tensor_graphs.profiling.measure.clock import Watched, busy_seconds, now, others_running, sleep, switches
-from tensor_graphs.profiling.measure.inputs import (
+from tensor_graphs.profiling.blocks import WARM_UP
+from tensor_graphs.profiling.clock import Watched, busy_seconds, now, others_running, sleep, switches
+from tensor_graphs.profiling.inputs import (
     STORED,
     Form,
     Point,
@@ -36,7 +34,8 @@ from tensor_graphs.profiling.measure.inputs import (
     stirred,
     unstir,
 )
-from tensor_graphs.profiling.measure.reference_stream import (
+from tensor_graphs.profiling.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded, overlapping
+from tensor_graphs.profiling.reference_stream import (
     FEW_QUIET,
     QUIET,
     Kind,
@@ -45,8 +44,9 @@ from tensor_graphs.profiling.measure.reference_stream import (
     reference_stream,
     waits_for_quiet,
 )
-from tensor_graphs.profiling.measure.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
-from tensor_graphs.profiling.measure.turns import QUIET_SECONDS
+from tensor_graphs.profiling.replies import MOST_RUNS, Name
+from tensor_graphs.profiling.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
+from tensor_graphs.profiling.turns import QUIET_SECONDS
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
 LLC_BYTES = 64 << 20

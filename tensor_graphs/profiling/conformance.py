@@ -1,4 +1,4 @@
-"""backend: what a backend computes rightly, op by op and dtype by dtype: every kernel that claims a case, held to the oracle.
+"""conformance: what a backend computes rightly, op by op and dtype by dtype: every kernel that claims a case, held to the oracle.
 
 Judging is `judge.examine` on the instances of conformance_cases.py: in a worker process, at sizes from 0 up, in place, on strided
 operands, with NaN and infinities. Nothing is stored. A cell of the table has one of the statuses of `Kind`, and a reason.
@@ -20,8 +20,8 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.paths.lower import VIEW_OPS
-from tensor_graphs.profiling.conformance.cases import instances, ops
-from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.profiling.conformance_cases import instances, ops
+from tensor_graphs.profiling.judge import Judge
 from tensor_graphs.records.queries import reason_of
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.profiling.measure.extremes import STRUCTURES, Extreme, extreme_sizes
-from tensor_graphs.profiling.measure.inputs import Point, definition_of, is_big, point_inputs
+from tensor_graphs.profiling.extremes import STRUCTURES, Extreme, extreme_sizes
+from tensor_graphs.profiling.inputs import Point, definition_of, is_big, point_inputs
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""cases: for every op, instances of it: shapes, attributes, dtypes of the other operands. One row per op in need.
+"""conformance_cases: for every op, instances of it: shapes, attributes, dtypes of the other operands. One row per op in need.
 
 A case is a function of a `Draw` that returns one application of the op. `Draw` makes plain inputs whose first sizes are dims
 (the judge then compares at 0, at 1, at odd sizes and at large ones) and goes round the choices, so that as many variants as a
@@ -65,7 +65,7 @@ class Draw:
 
     def tensor(self, shape: tuple[Dim, ...], dtype: DType | None = None, *, positive: bool = False, low: int | None = None,
                high: int | None = None, distinct: bool = False, plain: bool = False) -> Node:
-        """An operand. What is said about its values is for the tests' own `Draw`: here profiling/measure/inputs.py makes them."""
+        """An operand. What is said about its values is for the tests' own `Draw`: here profiling/inputs.py makes them."""
         self._inputs += 1
         return leaves.input(f"x{self._inputs - 1}", shape, dtype or self.dtype)
 
@@ -413,10 +413,10 @@ def instance(name: str, draw: Draw) -> Node:
         if name in CASES:
             raise
         raise CaseError(f"no instance of {name!r} can be made by itself: {e}\n  fix: a row for it in CASES, "
-                        "tensor_graphs/profiling/conformance/cases.py") from None
+                        "tensor_graphs/profiling/conformance_cases.py") from None
     if node.op is not op_named(name):
         raise CaseError(f"the case of {name!r} makes {node.op.name!r}\n  fix: its row in CASES, "
-                        "tensor_graphs/profiling/conformance/cases.py")
+                        "tensor_graphs/profiling/conformance_cases.py")
     return node
 
 

@@ -19,11 +19,11 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.paths.path import Path
-from tensor_graphs.profiling.distrust.origin import origin_of
-from tensor_graphs.profiling.distrust.replies import PathTold
-from tensor_graphs.profiling.measure.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
-from tensor_graphs.profiling.measure.reference_stream import waits_for_quiet
-from tensor_graphs.profiling.measure.samples import summarise
+from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.profiling.origin import origin_of
+from tensor_graphs.profiling.reference_stream import waits_for_quiet
+from tensor_graphs.profiling.replies import PathTold
+from tensor_graphs.profiling.samples import summarise
 from tensor_graphs.records.rows import TraceRecord
 
 log = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType
-from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES
-from tensor_graphs.profiling.measure.descriptors import Given, values
-from tensor_graphs.profiling.measure.extremes import Extreme, extreme_values, integer_values
+from tensor_graphs.profiling.descriptors import Given, values
+from tensor_graphs.profiling.extremes import Extreme, extreme_values, integer_values
+from tensor_graphs.profiling.memory_guards import BIG_BYTES
 
 POSITIVE = {"log2", "sqrt", "log", "rsqrt"}
 """ops whose operand is drawn positive (their behaviour elsewhere is NaN, which conformance tests cover)"""

@@ -27,7 +27,7 @@ from tensor_graphs.language.dims import has_dims
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.profiling.measure.inputs import SPECIALS, Form, Point, is_big, is_index, make_inputs, rows_read_by, take_rows
+from tensor_graphs.profiling.inputs import SPECIALS, Form, Point, is_big, is_index, make_inputs, rows_read_by, take_rows
 
 log = logging.getLogger(__name__)
 

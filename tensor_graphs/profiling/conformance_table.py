@@ -1,4 +1,4 @@
-"""table: the table of a backend as a JSON document and as a Markdown page.
+"""conformance_table: the table of a backend as a JSON document and as a Markdown page.
 
 Errors are rounded to one digit, so that two machines write the same table; times appear only where they were asked for.
 """
@@ -10,9 +10,9 @@ from typing import Any
 
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.dtypes import DTYPES
-from tensor_graphs.profiling.conformance.backend import Cell, Conformance
-from tensor_graphs.profiling.conformance.cases import STANDS_FOR
-from tensor_graphs.profiling.measure.judge import SAME_MATH, VERIFIER
+from tensor_graphs.profiling.conformance import Cell, Conformance
+from tensor_graphs.profiling.conformance_cases import STANDS_FOR
+from tensor_graphs.profiling.judge import SAME_MATH, VERIFIER
 
 FORMAT = 1
 """of the JSON document"""

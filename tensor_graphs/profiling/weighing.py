@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from tensor_graphs.profiling.distrust.replies import Name
-from tensor_graphs.profiling.measure.blocks import WARM_UP, Block
-from tensor_graphs.profiling.measure.reference_stream import FEW_QUIET, QUIET, STILL, level_of, waits_for_quiet
-from tensor_graphs.profiling.measure.samples import drifting, thinned
+from tensor_graphs.profiling.blocks import WARM_UP, Block
+from tensor_graphs.profiling.reference_stream import FEW_QUIET, QUIET, STILL, level_of, waits_for_quiet
+from tensor_graphs.profiling.replies import Name
+from tensor_graphs.profiling.samples import drifting, thinned
 
 FAST = 0.05
 """the share of quiet runs that lie below what is compared between days"""

@@ -14,11 +14,11 @@ from tensor_graphs.language.json_form import graph_from_json
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.paths.path import Path, expanded_roots
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.profiling.measure.clock import now, others_running, switches
-from tensor_graphs.profiling.measure.inputs import make_inputs
-from tensor_graphs.profiling.measure.reference_stream import QUIET, level_of, reference_stream, waits_for_quiet
-from tensor_graphs.profiling.measure.single import plain_plan, plan_along
-from tensor_graphs.profiling.measure.turns import settle
+from tensor_graphs.profiling.clock import now, others_running, switches
+from tensor_graphs.profiling.inputs import make_inputs
+from tensor_graphs.profiling.reference_stream import QUIET, level_of, reference_stream, waits_for_quiet
+from tensor_graphs.profiling.single import plain_plan, plan_along
+from tensor_graphs.profiling.turns import settle
 from tensor_graphs.runtime.compiled_graph import bind
 
 BLOCK = (1 << 20) + 7

@@ -1,0 +1,109 @@
+"""replay: a path that was given in place of a choice: of which form of the graph it is, and why it cannot be run here.
+
+What is given is a `Path` (it serves all sizes), a `Pin` (a path per range of sizes), or the file of a pin.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tensor_graphs.compiler.choose import PriceBook, resolve_backends
+from tensor_graphs.compiler.intermediates import Intermediates, as_written, in_float64
+from tensor_graphs.compiler.prepare import Prepared, prepare
+from tensor_graphs.kernels.kernel import Kernel, KernelError
+from tensor_graphs.kernels.registry import BACKENDS, kernel_named, matching
+from tensor_graphs.kernels.requirements import unmet
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.errors import GraphError
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.paths.path import NoPathError, Path, StalePathError, is_way_on
+from tensor_graphs.paths.pin import Pin
+
+Given = Path | Pin
+
+
+def as_given(path: Path | Pin | str | os.PathLike[str] | None) -> Given | None:
+    """What `compile_graph` takes as `path`. Raises PinError for a file that is no pin, GraphError for what is no path."""
+    if path is None or isinstance(path, Path | Pin):
+        return path
+    if isinstance(path, str | os.PathLike):
+        return Pin.load(path)
+    raise GraphError(f"path is {path!r}", fix="a path (tg.list_paths), a pin (plan.pin), or the name of its file")
+
+
+def form_of(graph: Graph, given: Given, simplify: bool = True) -> tuple[Prepared, Intermediates]:
+    """The form of a graph that a path is of: as it is written, with what is recognised and said otherwise, without recipes (where
+    memory was short), and each of them with float64 between its ops. Raises NoPathError where it is of none."""
+    key = given.graph_key
+    for made in _forms(graph, simplify):
+        if made.graph.structural_key == key:
+            return made, as_written(made.graph)
+        wide = in_float64(made.graph, "as the given path has it")
+        if wide.graph.structural_key == key:
+            return made, wide
+    raise NoPathError(_of_another(graph, given, simplify))
+
+
+def _forms(graph: Graph, simplify: bool) -> Iterator[Prepared]:
+    yield Prepared(graph)
+    if simplify:
+        made = prepare(graph)
+        yield made
+        plain = prepare(graph, recipes=False)
+        if plain.graph is not made.graph:
+            yield plain
+
+
+def _of_another(graph: Graph, given: Given, simplify: bool) -> str:
+    """Why no form of the graph is the one that the path is of, and what to do."""
+    if not isinstance(given, Pin):
+        return (f"the path {given.id} is of another graph: {given.graph_key[:12]}, this is {graph.structural_key[:12]}\n"
+                "  fix: list the paths of this graph (tg list-paths), or give the graph that it was listed for")
+    if given.written == graph.structural_key:
+        here = prepare(graph, simplify).note
+        return ("the pin is of this graph, but what was recognised in it and said otherwise is not what is here\n"
+                f"  there: {given.prepared or 'nothing'}\n  here: {here or 'nothing'}\n"
+                "  fix: import the modules whose kernels compute graphs (--import), or pin it again (tg plan --pin)")
+    made = f": it was made of {given.source}" if given.source else ""
+    return (f"the pin is of another graph, {given.written[:12]}; this is {graph.structural_key[:12]}{made}\n"
+            "  fix: the same graph (of a model, the same --dtype and --max-positions, and --logits where tokens are drawn), or pin "
+            "this one: tg plan --pin")
+
+
+def explained(error: StalePathError, signature: Signature | None, backends: Sequence[str], table: Mapping[str, list[Kernel]],
+              book: PriceBook, binding: Mapping[str, int]) -> NoPathError:
+    """The same error with why the choice is not available here, and a fix."""
+    if error.name is None:
+        return NoPathError(f"the path {error.path.id} chooses nothing for {error.title}, which its graph holds\n"
+                           "  fix: choose again (tg plan --pin)")
+    if "\n" in str(error):                                          # it says so itself
+        return error
+    why, fix = _why(error.name, signature, backends, table, lambda k, s: book.refusal(k, s, binding))
+    return NoPathError(f"{error}: {why}\n  fix: {fix}, or choose again (tg plan --pin, tg list-paths)")
+
+
+def _why(name: str, signature: Signature | None, backends: Sequence[str], table: Mapping[str, list[Kernel]],
+         refusal: Callable[[Kernel, Signature], str | None]) -> tuple[str, str]:
+    """(why a choice is not available, the fix)."""
+    if is_way_on(name):
+        return "rules say this part otherwise today, or no kernel computes a step of it", "the version that it was chosen with"
+    backend = name.partition(".")[0]
+    if backend in BACKENDS and backend not in backends:
+        _, notes = resolve_backends((backend,))
+        if notes:
+            return notes[0], "make the backend available"
+        return f"the backend {backend} is not among those that may be used", f"--backends {','.join((*backends, backend))}"
+    try:
+        kernel = kernel_named(name)
+    except KernelError as e:
+        said, _, fix = str(e).partition("\n  fix: ")
+        return said, f"{fix} (--import)"
+    missing = unmet(kernel.requirements)
+    if missing is not None:
+        return missing, "a machine that has it"
+    if signature is None or kernel not in matching(signature.spec, table):
+        return "it does not take this today", "the version that it was chosen with"
+    refused = refusal(kernel, signature)
+    loose = "beyond the tolerance" in (refused or "")
+    return refused or "no verdict is on file", "a larger tolerance" if loose else f"tg db history {name} shows the rows"

@@ -1,0 +1,172 @@
+"""pin: what a plan chose, as a file: which path at which sizes, by identity. `compile_graph(graph, path=pin)` runs it again.
+
+A pin holds no prices: those belong to a machine. Dims are named in the graph's canonical order, so that a graph with the same words
+and other names of dims takes the pin too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.paths.lower import HERE
+from tensor_graphs.paths.path import NoPathError, Path
+from tensor_graphs.regular_file import read_text
+
+FORMAT = "tensor_graphs pin 1"
+
+MOST_BYTES = 1 << 26
+"""of a pin: a path of a large model is some 100 kB"""
+
+
+class PinError(TensorGraphsError):
+    """A file that is no pin, a pin of other code, or a file that cannot be written."""
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """The path for low ≤ dim ≤ high (of the table's dim; 0 and 0 where there is no table), chosen at the sizes `at`."""
+
+    low: int
+    high: int
+    at: Mapping[str, int]
+    path: Path
+
+
+@dataclass(frozen=True, repr=False)
+class Pin:
+    """The paths of a plan, one for each range of sizes.
+
+    written: structural key of the graph as it was given. dims: their names, in the canonical order of the graph that the paths are
+    of. source: what the graph was made of, for people ("" where nobody said). prepared: what was recognised and said otherwise
+    before the paths were chosen. titles: signature key -> what it computes, for people.
+    """
+
+    written: str
+    dims: tuple[str, ...]
+    table_dim: str | None
+    tolerance: float
+    backends: tuple[str, ...]
+    variants: tuple[Pinned, ...]
+    source: str = ""
+    prepared: str = ""
+    titles: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<pin of graph {self.written[:12]}: {len(self.variants)} paths, {', '.join(v.path.id for v in self.variants[:4])}>"
+
+    @property
+    def graph_key(self) -> str:
+        """Of the graph that the paths are of."""
+        return self.variants[0].path.graph_key
+
+    def made_of(self, source: str) -> Pin:
+        """The same pin, which says what its graph was made of."""
+        return replace(self, source=source)
+
+    def path_for(self, low: int, high: int) -> Path:
+        """The path that serves all of a range of the table's dim."""
+        return next(v.path for v in self.variants if v.low <= low and high <= v.high)
+
+    def points(self, graph: Graph, at: Mapping[str, int]) -> list[tuple[int, int, dict[str, int]]]:
+        """(low, high, sizes to price at) of each range: those of the pin, and of `at` what is in the range.
+
+        graph: the one that the paths are of. Raises PinError where the pin does not cover the graph's sizes.
+        """
+        here = dict(zip(self.dims, graph.canonical.dim_names, strict=False))
+        if len(self.dims) != len(graph.canonical.dim_names) or (self.table_dim is not None and self.table_dim not in here):
+            raise PinError(f"the pin is for the dims {', '.join(self.dims) or '(none)'}, the graph has "
+                           f"{', '.join(graph.dims) or '(none)'}\n  fix: pin the graph again (tg plan --pin)")
+        table = here.get(self.table_dim or "")
+        if table is not None:
+            low, high = d.bounds(graph.dims[table])
+            if self.variants[0].low > low or self.variants[-1].high < high:
+                raise PinError(f"the pin is for {table} from {self.variants[0].low} to {self.variants[-1].high}, the graph has "
+                               f"{low} to {high}\n  fix: pin the graph again (tg plan --pin)")
+        out = []
+        for v in self.variants:
+            sizes = {here[n]: size for n, size in v.at.items() if n in here}
+            sizes |= {n: s for n, s in at.items() if n != table or v.low <= s <= v.high}
+            missing = [n for n in graph.dims if n not in sizes or d.why_no_size(n, sizes[n], graph.dims[n])]
+            if missing:
+                raise PinError(f"the pin does not say at which {missing[0]} its paths were chosen\n"
+                               "  fix: pin the graph again (tg plan --pin)")
+            out.append((v.low, v.high, sizes))
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT, "source": self.source, "written": self.written, "prepared": self.prepared, "dims": list(self.dims),
+            "table_dim": self.table_dim, "tolerance": self.tolerance, "backends": list(self.backends), "devices": [HERE],
+            "variants": [{"low": v.low, "high": v.high, "at": dict(v.at), "path": v.path.to_json()} for v in self.variants],
+            "titles": dict(sorted(self.titles.items())),
+        }
+
+    @staticmethod
+    def from_json(data: Any) -> Pin:
+        """The pin that `to_json` wrote. Raises PinError, and NoPathError where a path in it was changed by hand."""
+        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+            found = data.get("format") if isinstance(data, Mapping) else None
+            raise PinError(f"this is no pin: its format is {found!r}, not {FORMAT!r}\n  fix: tg plan GRAPH --pin FILE writes one")
+        try:
+            pin = _read(data)
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise PinError(f"this pin is incomplete: {type(e).__name__}: {e}\n  fix: pin the graph again (tg plan --pin)") from e
+        if elsewhere := [str(name) for name in data["devices"] if name != HERE]:
+            raise PinError(f"the pin is for the device {elsewhere[0]}, and plans are for {HERE} only\n"
+                           "  fix: pin the graph again (tg plan --pin)")
+        return pin
+
+    def save(self, file: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write it. Raises PinError where there is a file already (unless it may be replaced), or none can be written."""
+        text = json.dumps(self.to_json(), indent=1) + "\n"
+        try:
+            with FilePath(file).open("w" if overwrite else "x", encoding="utf-8") as out:
+                out.write(text)
+        except FileExistsError:
+            raise PinError(f"{file} is there already\n  fix: --force replaces it (in Python: save(file, overwrite=True))") from None
+        except OSError as e:
+            raise PinError(f"{file} cannot be written: {e.strerror}\n  fix: another file") from None
+
+    @staticmethod
+    def load(file: str | os.PathLike[str]) -> Pin:
+        """The pin in a file. Raises PinError and NoPathError, naming the file."""
+        try:
+            data = json.loads(read_text(file, MOST_BYTES))
+        except OSError as e:
+            raise PinError(f"the pin {file} cannot be read: {e.strerror}\n  fix: tg plan GRAPH --pin {file} writes one") from None
+        except (ValueError, RecursionError) as e:
+            raise PinError(f"{file} is no pin: it is not JSON ({e})\n  fix: tg plan GRAPH --pin FILE writes one") from None
+        try:
+            return Pin.from_json(data)
+        except (PinError, NoPathError) as e:
+            raise type(e)(f"{file}: {e}") from None
+
+
+def _read(data: Mapping[str, Any]) -> Pin:
+    """Raises KeyError, TypeError, ValueError and AttributeError for what is missing or is not what it should be."""
+    variants = tuple(Pinned(int(v["low"]), int(v["high"]), {str(n): int(s) for n, s in v["at"].items()}, Path.from_json(v["path"]))
+                     for v in data["variants"])
+    if not variants or len({v.path.graph_key for v in variants}) != 1:
+        raise ValueError("it has paths of one graph")
+    _require_ranges(variants, table=data["table_dim"] is not None)
+    return Pin(str(data["written"]), tuple(map(str, data["dims"])), None if data["table_dim"] is None else str(data["table_dim"]),
+               float(data["tolerance"]), tuple(map(str, data["backends"])), variants, str(data["source"]), str(data["prepared"]),
+               {str(k): str(v) for k, v in data["titles"].items()})
+
+
+def _require_ranges(variants: Sequence[Pinned], table: bool) -> None:
+    """Raise ValueError unless the ranges follow each other without a gap."""
+    if not table and len(variants) != 1:
+        raise ValueError(f"{len(variants)} paths, and no dim that says which")
+    ends = [(v.low, v.high) for v in variants]
+    if any(low > high for low, high in ends) or any(a[1] + 1 != b[0] for a, b in itertools.pairwise(ends)):
+        raise ValueError("its ranges do not follow each other: " + ", ".join(f"{low}..{high}" for low, high in ends))

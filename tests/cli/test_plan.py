@@ -1,0 +1,37 @@
+"""`tg plan` writes what was chosen; other verbs run it again; what cannot be run again is told with a fix."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.command import ROOT, assert_complains, document, tg
+
+SOFTMAX = ROOT / "examples" / "softmax.tg"
+
+
+def test_what_is_pinned_runs_again_with_the_same_tokens(gemma: Path, tmp_path: Path) -> None:
+    pin, run = tmp_path / "gemma.pin", ("run", gemma, "--ids", "2,9,10", "--tokens", 4, "--json")
+    shown = tg("plan", gemma, "--pin", pin, "--backends", "numpy")
+    assert shown.returncode == 0 and f"pinned: {pin}" in shown.stdout and "path " in shown.stdout
+    said = document(tg(*run, "--plan", pin))
+    paths = [v["path"]["id"] for v in json.loads(pin.read_text())["variants"]]
+    assert said["path"] == paths[0] and said["ids"] == document(tg(*run))["ids"]        # numpy's path, though c is allowed
+    explained = tg("explain", gemma, "--plan", pin)
+    assert all(path in explained.stdout for path in paths) and "backends numpy" in explained.stdout
+    assert_complains(tg(*run, "--plan", pin, "--temperature", 1), "the pin is of another graph",
+                     f"it was made of {gemma} --dtype float32", "--logits where tokens are drawn")
+    assert_complains(tg(*run, "--plan", pin, "--backends", "c"), "the backend numpy is not among those", "fix: --backends c,numpy")
+    logits = document(tg("plan", gemma, "--logits", "--json"))
+    assert logits["file"] is None and logits["pin"]["source"] == f"{gemma} --dtype float32 --logits"
+
+
+def test_a_pin_is_not_replaced_unasked_and_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    pin = tmp_path / "softmax.pin"
+    asked = ("plan", SOFTMAX, "--pin", pin, "--backends", "numpy")
+    assert document(tg(*asked, "--json"))["pin"] == json.loads(pin.read_text())
+    assert_complains(tg(*asked), f"{pin} is there already", "fix: --force")
+    again = document(tg(*asked, "--force", "--plan", pin, "--json"))
+    assert again["pin"]["variants"] == json.loads(pin.read_text())["variants"]
+    assert_complains(tg("explain", SOFTMAX, "--plan", SOFTMAX), f"{SOFTMAX} is no pin", "fix: tg plan GRAPH --pin FILE")
+    assert_complains(tg("explain", SOFTMAX, "--plan", tmp_path / "none"), "cannot be read: No such file", "fix:")

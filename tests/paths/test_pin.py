@@ -1,0 +1,87 @@
+"""paths/pin.py: a pin goes to a file and back; what is no pin, or was changed by hand, says so with a fix."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path as File
+from typing import Any
+
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.paths.path import NoPathError
+from tensor_graphs.paths.pin import FORMAT, Pin, PinError
+from tests.plans import plan_of
+
+N = tg.dim("n", 1, 64)
+GRAPH = tg.graph(tg.softmax(tg.input("x", (N, 16))))
+
+
+def pin() -> Pin:
+    return plan_of(GRAPH).pin.made_of("softmax.tg")
+
+
+def test_a_pin_goes_to_a_file_and_back_and_replaces_none_unasked(tmp_path: File) -> None:
+    made, file = pin(), tmp_path / "softmax.pin"
+    made.save(file)
+    back = Pin.load(file)
+    assert back.to_json() == made.to_json() and back.source == "softmax.tg" and "softmax" in str(back.titles.values())
+    assert [v.path.id for v in back.variants] == [v.path.id for v in made.variants] and back.variants[0].path.seconds == 0
+    with pytest.raises(PinError, match=r"is there already\n  fix: --force"):
+        made.save(file)
+    made.save(file, overwrite=True)
+    with pytest.raises(PinError, match=r"cannot be written: .*\n  fix: "):
+        made.save(tmp_path / "none" / "softmax.pin")
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    return {**pin().to_json(), **fields}
+
+
+def variants(*ranges: tuple[int, int]) -> list[dict[str, Any]]:
+    (only,) = pin().to_json()["variants"]
+    return [{**only, "low": low, "high": high} for low, high in ranges]
+
+
+@pytest.mark.parametrize(("data", "said"), [
+    ([], r"^this is no pin: its format is None, not 'tensor_graphs pin 1'\n  fix: tg plan"),
+    ({"format": "other 2"}, r"^this is no pin: its format is 'other 2'"),
+    ({"format": FORMAT}, r"^this pin is incomplete: KeyError: 'variants'\n  fix: "),
+    (changed(variants=[]), r"^this pin is incomplete: ValueError: it has paths of one graph"),
+    (changed(variants=variants((1, 4), (6, 64)), table_dim="n"), r"its ranges do not follow each other: 1\.\.4, 6\.\.64"),
+    (changed(variants=variants((1, 4), (5, 64)), table_dim=None), "2 paths, and no dim that says which"),
+    (changed(variants=variants((4, 1)), table_dim="n"), r"its ranges do not follow each other: 4\.\.1"),
+    (changed(tolerance="much"), "^this pin is incomplete: ValueError: "),
+    (changed(devices=["cuda:0"]), r"^the pin is for the device cuda:0, and plans are for cpu only\n  fix: "),
+], ids=lambda case: "")
+def test_what_is_no_pin_says_so(data: Any, said: str) -> None:
+    with pytest.raises(PinError, match=said):
+        Pin.from_json(data)
+
+
+def test_a_pin_that_was_changed_by_hand_is_refused_with_its_file(tmp_path: File) -> None:
+    data, file = pin().to_json(), tmp_path / "a.pin"
+    choices = data["variants"][0]["path"]["choices"]
+    choices[next(iter(choices))] = "numpy.other"
+    file.write_text(json.dumps(data))
+    with pytest.raises(NoPathError, match=rf"^{file}: the saved path says it is [0-9a-f]+, its choices make it "):
+        Pin.load(file)
+    file.write_text("{")
+    with pytest.raises(PinError, match=rf"^{file} is no pin: it is not JSON"):
+        Pin.load(file)
+    with pytest.raises(PinError, match=r"cannot be read: No such file or directory\n  fix: tg plan GRAPH --pin"):
+        Pin.load(tmp_path / "none")
+
+
+def test_it_is_priced_where_it_was_chosen_or_where_it_is_asked_for() -> None:
+    m = tg.dim("m", 1, 64)                                          # the same graph, its dim by another name
+    other = tg.graph(tg.softmax(tg.input("x", (m, 16))))
+    two = Pin.from_json(changed(variants=[{**v, "at": {"n": v["low"]}} for v in variants((1, 4), (5, 64))], table_dim="n"))
+    assert two.points(other, {}) == [(1, 4, {"m": 1}), (5, 64, {"m": 5})]
+    assert two.points(GRAPH, {"n": 9}) == [(1, 4, {"n": 1}), (5, 64, {"n": 9})]
+    assert two.path_for(5, 64) is two.variants[1].path
+    with pytest.raises(PinError, match=r"^the pin is for n from 1 to 4, the graph has 1 to 64\n  fix: "):
+        replace(two, variants=two.variants[:1]).points(GRAPH, {})
+    with pytest.raises(PinError, match=r"^the pin is for the dims \(none\), the graph has n\n  fix: "):
+        replace(two, dims=(), table_dim=None).points(GRAPH, {})
