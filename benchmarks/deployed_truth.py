@@ -28,10 +28,10 @@ from tensor_graphs.compiler.profile_graph import _price, profile_graph
 from tensor_graphs.frontends.huggingface import model_graph
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching
 from tensor_graphs.paths.path import Path
-from tensor_graphs.profiling.calibration import known_rates, measure_device
-from tensor_graphs.profiling.deployed import Deployed, measure_deployed
-from tensor_graphs.profiling.judge import Judge
-from tensor_graphs.profiling.samples import Summary, summarise
+from tensor_graphs.profiling.measure.calibration import known_rates, measure_device
+from tensor_graphs.profiling.measure.deployed import Deployed, measure_deployed
+from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.profiling.measure.samples import Summary, summarise
 from tensor_graphs.records.database import open_database
 
 AT = {"n": 1, "m": 1, "p": 64}

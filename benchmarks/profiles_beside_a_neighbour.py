@@ -41,9 +41,9 @@ from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import EXPAND, NoPathError, Path, Paths, Price
-from tensor_graphs.profiling.calibration import known_rates
-from tensor_graphs.profiling.deployed import Deployed, measure_deployed
-from tensor_graphs.profiling.judge import Judge
+from tensor_graphs.profiling.measure.calibration import known_rates
+from tensor_graphs.profiling.measure.deployed import Deployed, measure_deployed
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import Database, open_database
 
 BACKENDS = ("c", "numpy")

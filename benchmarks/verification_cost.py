@@ -27,9 +27,9 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.models.gemma3 import GEMMA3
 from tensor_graphs.models.transformer import decoder_graph
-from tensor_graphs.profiling import process_tree
-from tensor_graphs.profiling.inputs import Point
-from tensor_graphs.profiling.judge import Judge, Verdict
+from tensor_graphs.profiling.distrust import process_tree
+from tensor_graphs.profiling.measure.inputs import Point
+from tensor_graphs.profiling.measure.judge import Judge, Verdict
 
 LISTED = 25
 

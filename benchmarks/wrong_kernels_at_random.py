@@ -23,7 +23,7 @@ from rich.progress import track
 
 from benchmarks.arguments import at_least
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.profiling.judge import Judge
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import open_database
 from tests.profiling.wrong_at_random import FAMILIES, NODES, TOOLS, kernel_of, right_kernel
 

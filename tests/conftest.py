@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tensor_graphs.profiling.reference_stream import SHARED
+from tensor_graphs.profiling.measure.reference_stream import SHARED
 
 if TYPE_CHECKING:
     from tensor_graphs.records.database import Database

@@ -16,6 +16,7 @@ from tensor_graphs.cli import options
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
 from tensor_graphs.cli.run import sampling_of
+from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
     from tensor_graphs.frontends.conversation import Conversation
@@ -63,7 +64,8 @@ def chat(
     json: options.Json = False,
 ) -> None:
     """Talk with a decoder model, turn by turn: /help says how."""
-    from tensor_graphs.frontends.conversation import Conversation, chat_tokenizer
+    with phase(IMPORT):
+        from tensor_graphs.frontends.conversation import Conversation, chat_tokenizer
 
     sampling = sampling_of(temperature, top_k, top_p, seed)
     loaded = load_decoder(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
@@ -122,7 +124,7 @@ class _Turns:
             return self._loop()
 
     def _loop(self) -> _Turns:
-        while (text := self._read()) is not None:
+        while (text := self._next()) is not None:
             command = BY_OTHER_NAMES.get(text.strip(), text.strip())
             if command == "/exit":
                 break
@@ -138,6 +140,10 @@ class _Turns:
         return self
 
     # ---- reading ----
+
+    def _next(self) -> str | None:
+        with phase("turns to come"):
+            return self._read()
 
     def _read(self) -> str | None:
         """The next turn; None at the end of the input, where a person types Ctrl-D."""

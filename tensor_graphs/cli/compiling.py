@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tensor_graphs.cli import options
 from tensor_graphs.cli.graphs import within
+from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
     from tensor_graphs.frontends.huggingface import LoadedModel
@@ -28,7 +29,8 @@ class Ready:
 def load_decoder(name: str, *, dtype: str, max_positions: int | None, random_seed: int | None) -> LoadedModel:
     """The model of a folder (or built-in name) that generates text. Raises NotPossible for one that embeds, and what `load_model`
     raises."""
-    from tensor_graphs.frontends.huggingface import load_model
+    with phase(IMPORT):
+        from tensor_graphs.frontends.huggingface import load_model
 
     loaded = load_model(name, dtype=dtype, max_positions=max_positions, random_seed=random_seed)
     if loaded.encoder:
@@ -56,11 +58,13 @@ def ready(
     which it is priced; a smaller model is priced at its largest. plan: a pin's file, whose paths are run instead of choosing."""
     import time
 
-    from tensor_graphs.compiler.compile import compile_graph
-    from tensor_graphs.runtime.compiled_graph import bind
-    from tensor_graphs.runtime.threads import set_threads
+    with phase(IMPORT):
+        from tensor_graphs.compiler.compile import compile_graph
+        from tensor_graphs.runtime.compiled_graph import bind
+        from tensor_graphs.runtime.threads import set_threads
 
-    graph = model.greedy_graph if greedy else model.graph
+    with phase("read model"):
+        graph = model.greedy_graph if greedy else model.graph
     names = options.given_backends(backends)
     started = time.perf_counter()
     store = options.database(database)

@@ -33,9 +33,9 @@ def devices(
     """The devices here, the backends that can use them (or why not), and measured constants with their age."""
     from tensor_graphs.devices.environment import usable_cores
     from tensor_graphs.kernels.registry import BACKENDS, load_backend, why_missing
-    from tensor_graphs.profiling.calibration import measure_device
-    from tensor_graphs.profiling.judge import environment_of
-    from tensor_graphs.profiling.speeds import FLOPS, flops_kernel
+    from tensor_graphs.profiling.measure.calibration import measure_device
+    from tensor_graphs.profiling.measure.judge import environment_of
+    from tensor_graphs.profiling.measure.speeds import FLOPS, flops_kernel
     from tensor_graphs.records import NoDatabase, queries
 
     try:
@@ -116,7 +116,7 @@ def table(
 
     known: backend -> constants. The memory is the device's: shown once, as the newest of them has it.
     """
-    from tensor_graphs.profiling.speeds import CALL, COPY, FLOPS, READ, RUN, working_set
+    from tensor_graphs.profiling.measure.speeds import CALL, COPY, FLOPS, READ, RUN, working_set
 
     if not known:
         return ["nothing is measured yet: tg devices --measure"]
@@ -167,7 +167,7 @@ def _seconds(constant: DeviceConstant, now: datetime) -> float | None:
 
 def _order(item: tuple[str, Any]) -> tuple[bool, str, int]:
     """Names without a working set first, then by name and working set."""
-    from tensor_graphs.profiling.speeds import working_set
+    from tensor_graphs.profiling.measure.speeds import working_set
 
     size = working_set(item[0])
     return (False, item[0], 0) if size is None else (True, *size)

@@ -9,6 +9,7 @@ import typer
 
 from tensor_graphs.cli import options
 from tensor_graphs.cli.compiling import ready
+from tensor_graphs.phases import IMPORT, phase
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +31,8 @@ def embed(
     json: options.Json = False,
 ) -> None:
     """Embed texts and print their vectors (--json) or their similarities."""
-    from tensor_graphs.frontends.huggingface import load_model
+    with phase(IMPORT):
+        from tensor_graphs.frontends.huggingface import load_model
 
     for number, one in enumerate(text, 1):
         if not one.strip():
@@ -91,7 +93,8 @@ def embeddings(
         quiet=quiet,
         plan=plan,
     )
-    rows = [made.compiled.run({"ids": np.asarray(i, dtype=np.int32)})["embedding"].reshape(-1).copy() for i in ids]
+    with phase("embed"):
+        rows = [made.compiled.run({"ids": np.asarray(i, dtype=np.int32)})["embedding"].reshape(-1).copy() for i in ids]
     return np.stack(rows), made, left_out
 
 

@@ -8,6 +8,7 @@ import typer
 
 from tensor_graphs.cli import options
 from tensor_graphs.cli.graphs import graph_of, typical
+from tensor_graphs.phases import IMPORT, phase
 
 
 def register(app: typer.Typer) -> None:
@@ -33,9 +34,10 @@ def explain(
     json: options.Json = False,
 ) -> None:
     """Compile a graph and say which kernels were chosen, on which rows or guesses, and what else there was."""
-    from tensor_graphs.compiler.compile import compile_graph
-    from tensor_graphs.compiler.explain import explain as explain_text
-    from tensor_graphs.compiler.explain import explain_data
+    with phase(IMPORT):
+        from tensor_graphs.compiler.compile import compile_graph
+        from tensor_graphs.compiler.explain import explain as explain_text
+        from tensor_graphs.compiler.explain import explain_data
 
     graph = graph_of(source, dtype, max_positions)
     sizes = options.sizes(at, graph)
@@ -52,7 +54,8 @@ def explain(
             memory_limit=memory_limit,
             path=plan,
         )
-    if json:
-        options.print_json(explain_data(made, sizes))
-    else:
-        print(explain_text(made, sizes, rows, sizes))
+    with phase("explain"):
+        if json:
+            options.print_json(explain_data(made, sizes))
+        else:
+            print(explain_text(made, sizes, rows, sizes))

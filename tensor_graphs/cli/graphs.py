@@ -9,6 +9,7 @@ from tensor_graphs.cli import options
 from tensor_graphs.errors import close_to
 from tensor_graphs.language.dims import bounds
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.phases import IMPORT, phase
 
 STEP = {"n": 1, "m": 1, "p": 256}
 """the sizes at which a decoder is priced: one token, in the midst of a text"""
@@ -17,7 +18,8 @@ STEP = {"n": 1, "m": 1, "p": 256}
 def graph_of(source: str, dtype: str, max_positions: int | None, greedy: bool = True) -> Graph:
     """The graph of a .tg file, a model folder or a built-in shape; of a decoder the greedy one, which `tg run` runs by default, or
     the one with all logits."""
-    from tensor_graphs.frontends.huggingface import BUILTIN, model_graph
+    with phase(IMPORT):
+        from tensor_graphs.frontends.huggingface import BUILTIN, model_graph
 
     if Path(source).is_dir() or source in BUILTIN:
         return model_graph(source, dtype=dtype, max_positions=max_positions, greedy=greedy)

@@ -23,12 +23,15 @@ from tensor_graphs import interrupted
 from tensor_graphs.cli import options
 from tensor_graphs.cli.verbs import Verbs
 from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.phases import IMPORT, OURS
 
 MOST_LINES = 40
 """of an error: it stays on one screen"""
 
 MOST_COLUMNS = 1000
 """of a line of an error, which may quote what is wrong"""
+
+log = logging.getLogger("tensor_graphs.phases")
 
 app = Verbs(
     name="tg",
@@ -103,7 +106,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        code = command()(prog_name="tg", standalone_mode=False)
+        parser = command()
+        OURS.until_here(IMPORT)
+        code = parser(prog_name="tg", standalone_mode=False)
         sys.stdout.flush()
     except options.UsageError as e:
         _fail(str(e), 2)
@@ -161,7 +166,11 @@ def _fail(text: str, code: int) -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit. What standard output cannot take any more (closed, full) is dropped, or Python would complain again."""
+    """Exit; with --verbose, say where the time went. What standard output cannot take any more (closed, full) is dropped, or
+    Python would complain again."""
+    if len(OURS.spent) > 2:  # a verb that only looks something up has no phases
+        for line in OURS.table().splitlines():
+            log.info("%s", line)
     try:
         sys.stdout.flush()
     except OSError:

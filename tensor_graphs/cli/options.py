@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -155,7 +156,8 @@ MaxPositions = Annotated[int | None, typer.Option(min=1, help="Positions that th
 
 def backends(text: str | None) -> tuple[str, ...]:
     """The backends that --backends names; without it, those that a plan may use by default. Raises UsageError."""
-    from tensor_graphs.kernels.registry import BACKENDS, DEFAULT_BACKENDS
+    with phase(IMPORT):
+        from tensor_graphs.kernels.registry import BACKENDS, DEFAULT_BACKENDS
 
     if text is None:
         return DEFAULT_BACKENDS
@@ -183,7 +185,8 @@ def known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
 
 def database(target: str | None, *, create: bool = True) -> Database:
     """The database that is meant. create=False: for a verb that asks what is there; then none is made, and none is an error."""
-    from tensor_graphs.records import open_database
+    with phase(IMPORT):
+        from tensor_graphs.records.database import open_database
 
     return open_database(target or None, create=create, make_folder=not target)
 
@@ -247,7 +250,8 @@ def print_json(value: Any) -> None:
 
 def console() -> Console:
     """For people, on standard error: progress and notes."""
-    from rich.console import Console
+    with phase(IMPORT):
+        from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 

@@ -11,6 +11,7 @@ import typer
 from tensor_graphs.cli import options
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
+from tensor_graphs.phases import IMPORT, OURS, phase
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +50,8 @@ def run(
     json: options.Json = False,
 ) -> None:
     """Generate tokens with a decoder model, on the fastest path that is accurate enough."""
-    from tensor_graphs.frontends.generate import check_room
+    with phase(IMPORT):
+        from tensor_graphs.frontends.generate import check_room
 
     sampling = sampling_of(temperature, top_k, top_p, seed)
     loaded = load_decoder(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
@@ -101,8 +103,9 @@ def sampling_of(temperature: float | None, top_k: int, top_p: float, seed: int |
 
     Raises UsageError for a value out of range.
     """
-    from tensor_graphs.frontends.errors import SamplingError
-    from tensor_graphs.frontends.sampling import Sampling
+    with phase(IMPORT):
+        from tensor_graphs.frontends.errors import SamplingError
+        from tensor_graphs.frontends.sampling import Sampling
 
     draws = top_k != 0 or top_p != 1 or seed is not None
     try:
@@ -200,9 +203,11 @@ def document(made: Ready, start: list[int], result: Any) -> dict[str, Any]:
         "prefill_ms": result.prefill_seconds * 1e3,
         "prompt_tokens": len(start),
         "stopped": result.stopped,
+        "predicted_step_ms": made.plan.variant(made.plan.binding({"n": 1, "m": 1})).path.seconds * 1e3,
         "step_ms": [s * 1e3 for s in result.step_seconds],
         "memory": {use.device: use.total},
         "memory_detail": {use.device: use.to_json()},
         "compile_ms": made.compile_seconds * 1e3,
+        "phases": OURS.to_json(),
         "path": made.plan.variants[0].path.id,
     }

@@ -18,7 +18,8 @@ from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, guess_seconds
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, lacking, left_out, why_missing
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, left_out, why_missing
+from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
@@ -30,8 +31,16 @@ from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.path import Paths, Price, PriceOf
 from tensor_graphs.paths.plan import given_sizes, midpoint
-from tensor_graphs.profiling.calibration import known_rates
-from tensor_graphs.profiling.judge import VERIFIER, environment_of, out_of_reach, same_math_limit, timed_workload, verify_workload
+from tensor_graphs.phases import phase
+from tensor_graphs.profiling.measure.calibration import known_rates
+from tensor_graphs.profiling.measure.judge import (
+    VERIFIER,
+    environment_of,
+    out_of_reach,
+    same_math_limit,
+    timed_workload,
+    verify_workload,
+)
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.queries import KnownTime
@@ -80,6 +89,7 @@ class PriceBook:
     _logged: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
     """(identity, workload key) -> `logged`, looked up once"""
 
+    @phase("rows")
     def load(self) -> PriceBook:
         """Read everything measured in these environments: two queries per backend, and one for its device's constants."""
         for backend in self.backends:
@@ -293,7 +303,7 @@ def not_offered(graph: Graph, backends: Sequence[str] | None = None, simplify: b
     here, notes = resolve_backends(backends)
     if simplify:
         notes = (*notes, *(f"kernel {k.name} is no candidate: {why}" for k, why in _without_place(graph, here)))
-    table = by_op(k for k in all_kernels(here) if lacking(k) is not None)
+    table = by_op(k for k in all_kernels(here) if unmet(k.requirements) is not None)
     found: dict[str, str] = {}
     if table:
         for s in signatures_of(prepare(graph, simplify).graph):

@@ -38,8 +38,9 @@ from tensor_graphs.paths.path import Alternative, NoPathError, Paths, StalePathE
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.pin import Pin
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes, midpoint
-from tensor_graphs.profiling.cover import in_words
-from tensor_graphs.profiling.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.phases import phase
+from tensor_graphs.profiling.measure.cover import in_words
+from tensor_graphs.profiling.measure.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import CorruptDatabase
@@ -100,13 +101,12 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     if not here:
         raise NoPathError("\n  ".join(["no backend is available", *notes, f"fix: backends={DEFAULT_BACKENDS}, or leave it out"]))
     store = as_database(database)
-    prepared, decided = (prepare(graph, simplify), None) if given is None else form_of(graph, given, simplify)
+    with phase("prepare"):
+        prepared, decided = (prepare(graph, simplify), None) if given is None else form_of(graph, given, simplify)
     asked = _Asked(graph, tolerance, here, notes, store, at, largest, memory_limit, given, reuse_outputs, threads, progress,
                    prepared)
-    if decided is not None and intermediates == "auto":          # a saved path says itself of which form of the graph it is
-        return asked.plan(decided)
     try:
-        return _compiled(asked, intermediates)
+        return _compiled(asked, intermediates, decided)
     except PlanError:
         if memory_limit is None or path is not None:
             raise
@@ -116,8 +116,12 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
         return _compiled(replace(asked, prepared=plain), intermediates)      # what recipes make of parameters takes memory
 
 
-def _compiled(asked: _Asked, intermediates: Wanted) -> Plan:
-    """The plan of the first form of the graph that has one. Raises NoPathError and PlanError."""
+@phase("choose")
+def _compiled(asked: _Asked, intermediates: Wanted, decided: Intermediates | None = None) -> Plan:
+    """The plan of the first form of the graph that has one. decided: the form that the path is of, where one is given. Raises
+    NoPathError and PlanError."""
+    if decided is not None and intermediates == "auto":
+        return asked.plan(decided)
     graph, tolerance = asked.prepared.graph, asked.tolerance
     if asked.path is None:
         check_reach(graph, tolerance)
@@ -178,7 +182,8 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
     variants = []
     for low, high, binding, found in chosen:
         variants.append(chooser.variant(low, high, binding, largest_of_range(sizes, table_dim, low, high), found, here))
-    missing = chooser.queue_misses()
+    with phase("database"):
+        missing = chooser.queue_misses()
     notes = (*asked.notes, *_threads_in_the_way(variants))
     plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, notes, asked.reuse_outputs, memory_limit, missing,
                 decided.why, decided.written, asked.prepared.note, asked.prepared.images, asked.written)
@@ -271,6 +276,7 @@ class _Chooser:
     def __enter__(self) -> _Chooser:
         return self
 
+    @phase("verify")
     def __exit__(self, *_: object) -> None:
         if self.judge is not None:
             self.judge.close()
@@ -330,6 +336,7 @@ class _Chooser:
                 found[s.key] = way.kernel, s
         return list(found.values())
 
+    @phase("verify")
     def _compare(self, pending: Sequence[tuple[Kernel, Signature]], binding: Mapping[str, int]) -> bool:
         """Have these kernels compared with the oracle; True when there were any."""
         if not pending:

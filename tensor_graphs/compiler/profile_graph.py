@@ -29,13 +29,13 @@ from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import NoPathError, Path, Paths, Price, needs_choice
-from tensor_graphs.profiling.calibration import known_rates, measure_device
-from tensor_graphs.profiling.deployed import NotDeployed, measure_deployed, record_deployed, refute
-from tensor_graphs.profiling.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
-from tensor_graphs.profiling.judge import VERIFIER, Judge
-from tensor_graphs.profiling.profile import Question, answer, may_pass_later, question_key, unanswered
-from tensor_graphs.profiling.queue import settle_queue
-from tensor_graphs.profiling.report import Answered, ProfileReport, Rests
+from tensor_graphs.profiling.measure.calibration import known_rates, measure_device
+from tensor_graphs.profiling.measure.deployed import NotDeployed, measure_deployed, record_deployed, refute
+from tensor_graphs.profiling.measure.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
+from tensor_graphs.profiling.measure.judge import VERIFIER, Judge
+from tensor_graphs.profiling.queue.questions import Question, answer, may_pass_later, question_key, unanswered
+from tensor_graphs.profiling.queue.report import Answered, ProfileReport, Rests
+from tensor_graphs.profiling.queue.requests import settle_queue
 from tensor_graphs.records.database import Database
 
 log = logging.getLogger(__name__)

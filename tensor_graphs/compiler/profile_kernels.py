@@ -17,18 +17,19 @@ from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel, KernelError
-from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, lacking, matching
+from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching
+from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
-from tensor_graphs.profiling.calibration import known_rates
-from tensor_graphs.profiling.judge import VERIFIER, Judge, timed_workload
-from tensor_graphs.profiling.profile import Question, answer, question_key, unanswered
-from tensor_graphs.profiling.queue import settle_queue
-from tensor_graphs.profiling.report import LEFT, NOT_OFFERED, Answered, ProfileReport
+from tensor_graphs.profiling.measure.calibration import known_rates
+from tensor_graphs.profiling.measure.judge import VERIFIER, Judge, timed_workload
+from tensor_graphs.profiling.queue.questions import Question, answer, question_key, unanswered
+from tensor_graphs.profiling.queue.report import LEFT, NOT_OFFERED, Answered, ProfileReport
+from tensor_graphs.profiling.queue.requests import settle_queue
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.nowhere import why_nowhere
 
@@ -293,7 +294,7 @@ def _of_ops(ops: Sequence[str], backends: Sequence[str]) -> list[Kernel]:
 
 def _why_not(kernel: Kernel, signature: Signature) -> str | None:
     """None, or why this kernel is no candidate for a signature."""
-    missing = lacking(kernel)
+    missing = unmet(kernel.requirements)
     if missing is not None:
         return missing
     if matching(signature.spec, by_op([kernel])):

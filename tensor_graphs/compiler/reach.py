@@ -17,7 +17,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.path import NoPathError
-from tensor_graphs.profiling.inputs import make_inputs
+from tensor_graphs.profiling.measure.inputs import make_inputs
 
 FAR_BELOW = 1024.0
 """times smaller than one rounding: nothing that is rounded on random numbers comes near"""

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.phases import phase
 
 log = logging.getLogger(__name__)
 
@@ -285,6 +286,7 @@ def _quoted(name: str) -> str:
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+@phase("compile C")
 def build_library(
     sources: Sequence[Source],
     *,

@@ -17,6 +17,7 @@ from tensor_graphs.frontends.errors import ConversationError, FrontendError, Sam
 from tensor_graphs.frontends.sampling import Sampler, Sampling
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.dims import bounds
+from tensor_graphs.phases import phase
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.session import Session, Transcript
 
@@ -101,13 +102,14 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
         past, ids = len(transcript.fed), np.asarray(feed, dtype=np.int32)
         if past + len(feed) > capacity:
             raise _longer(past, len(feed), capacity)
-        outputs = compiled.run({"ids": ids}, dims={"p": past, "m": 1}, session=session)
-        transcript.fed += feed
-        transcript.pending = []                      # until there is another: it is fed
-        try:
-            token = sampler.pick(outputs["logits"][-1]) if "logits" in outputs else checked_token(outputs)
-        except SamplingError as e:
-            raise _with_source(e, compiled, session, ids, past) from None
+        with phase("next tokens" if number else "first token"):
+            outputs = compiled.run({"ids": ids}, dims={"p": past, "m": 1}, session=session)
+            transcript.fed += feed
+            transcript.pending = []                  # until there is another: it is fed
+            try:
+                token = sampler.pick(outputs["logits"][-1]) if "logits" in outputs else checked_token(outputs)
+            except SamplingError as e:
+                raise _with_source(e, compiled, session, ids, past) from None
         seconds = time.perf_counter() - started
         if number == 0:
             result.prefill_seconds = seconds

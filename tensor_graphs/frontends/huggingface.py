@@ -45,6 +45,7 @@ from tensor_graphs.language.calls import worded
 from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.models.transformer import Facts, Names, decoder_graph, encoder_graph
+from tensor_graphs.phases import phase
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +118,7 @@ class LoadedModel:
 
 
 @worded
+@phase("read model")
 def load_model(source: str | os.PathLike[str], *, dtype: str | DType = "float32", max_positions: int | None = None,
                random_seed: int | None = None) -> LoadedModel:
     """The graph and the weights of a model folder, or of a built-in shape with random weights.
@@ -153,6 +155,7 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType = "float32"
         folder=None if builtin is not None else folder, random_seed=random_seed, sentence=made.sentence)
 
 
+@phase("read model")
 def model_graph(source: str | os.PathLike[str], *, dtype: str | DType = "float32",
                 max_positions: int | None = None, greedy: bool = False) -> Graph:
     """The graph alone, of a model folder (its weights are not opened) or of a name in `BUILTIN`.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.identity import Code, base_folder, code_of, code_text
@@ -60,10 +60,8 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """A call of a Python function on its backend's views: run(outs, ins, attrs); attrs have their dims evaluated."""
+    """A call of a Python function on array views: run(outs, ins, attrs); attrs have their dims evaluated."""
 
-    engine: ClassVar[str] = "host"
-    scratch: ClassVar[Dim] = 0
     run: Callable[[Sequence[Any], Sequence[Any], Mapping[str, Any]], None]
 
 
@@ -71,7 +69,6 @@ class HostCall:
 class NativeCall:
     """A call of a native symbol. Pointers: every output, then `pointers` (positions of operands, None = null)."""
 
-    engine: ClassVar[str] = "native"
     symbol: str
     pointers: tuple[int | None, ...]
     ints: tuple[Dim, ...]
@@ -82,18 +79,7 @@ class NativeCall:
     """the shared library that has the symbol, in the cache folder; "": that of our own kernels"""
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """A copy of a contiguous value from one device to another, by their names."""
-
-    engine: ClassVar[str] = "transfer"
-    scratch: ClassVar[Dim] = 0
-    source: str
-    target: str
-
-
-Call = HostCall | NativeCall | Transfer
-"""engine: which kind of segment runs it (runtime/segments)"""
+Call = HostCall | NativeCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +128,7 @@ class Kernel:
     contiguous: bool = False
     positive_strides: bool = False
     updates: bool = False
-    build_copy: Callable[[Sequence[Dim], Sequence[Dim], Sequence[Dim], int], Call | None] | None = None
+    build_copy: Callable[[Sequence[Dim], Sequence[Dim], Sequence[Dim], int], NativeCall | None] | None = None
     requirements: Mapping[str, Any] = field(default_factory=dict)
     prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None
     traffic: Callable[[Spec], Dim] | None = None

@@ -25,6 +25,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Connection, Engine
 
 from tensor_graphs.devices.environment import Environment
+from tensor_graphs.phases import phase
 from tensor_graphs.records import schema
 from tensor_graphs.records.connection import (
     ADVISORY_LOCK,
@@ -61,6 +62,7 @@ MAX_ATTEMPTS = 5  # a request whose workers died this often is left for a person
 LOG_BYTES = 256 * 1024  # of a longer log the first and the last half are kept
 
 
+@phase("database")
 def open_database(
     target: str | Path | None = None, *, busy_seconds: float = BUSY_SECONDS, create: bool = True, make_folder: bool = True
 ) -> Database:

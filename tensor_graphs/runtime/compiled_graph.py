@@ -18,9 +18,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tensor_graphs.devices.address import address
-from tensor_graphs.devices.cpu import memory_of
-from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.free_memory import LARGE, require_memory
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.language import dims as d
@@ -31,12 +28,13 @@ from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.paths.lower import Instruction, Operand
 from tensor_graphs.paths.path import expanded
 from tensor_graphs.paths.plan import MemoryUse, Plan, human
+from tensor_graphs.phases import phase
 from tensor_graphs.rewrites.widen import widened_value
+from tensor_graphs.runtime.address import address
 from tensor_graphs.runtime.arrays import as_array, as_output, solve_dims
 from tensor_graphs.runtime.errors import RunError
-from tensor_graphs.runtime.executor import Executor
-from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.segments.native import check
+from tensor_graphs.runtime.executor import Executor, Frame, bytes_of
+from tensor_graphs.runtime.native import check
 from tensor_graphs.runtime.session import Session
 from tensor_graphs.runtime.written_rows import check_rows, given_rows
 
@@ -60,13 +58,13 @@ class Placed:
     arrays: dict[str, np.ndarray]
     results: dict[str, np.ndarray]
 
-    def bases(self) -> dict[int, Memory]:
-        """The memory of inputs and outputs, by base number."""
-        return {base: memory_of(arrays[name]) for bases, arrays in ((self.executor.input_bases, self.arrays),
+    def bases(self) -> dict[int, np.ndarray]:
+        """The memory of inputs and outputs, as flat bytes, by base number."""
+        return {base: bytes_of(arrays[name]) for bases, arrays in ((self.executor.input_bases, self.arrays),
                                                                    (self.executor.output_bases, self.results))
                 for name, base in bases.items()}
 
-    def state_bases(self, session: Session) -> dict[int, Memory]:
+    def state_bases(self, session: Session) -> dict[int, np.ndarray]:
         return {base: session.memory[name] for name, base in self.executor.state_bases.items()}
 
 
@@ -87,6 +85,7 @@ class CompiledGraph:
     Made by `bind`. Parameters are kept as given (no copy where they are contiguous and of the right dtype).
     """
 
+    @phase("bind")
     def __init__(self, plan: Plan, parameters: Mapping[str, Any]) -> None:
         self.plan = plan
         self.graph: Graph = plan.graph
@@ -100,16 +99,15 @@ class CompiledGraph:
                 raise RunError(f"parameter {name!r} ({node.type}) is not given\n  fix: "
                                + (f"the graph has no parameter {near[0]!r}, which is given: did you mean {name!r}?" if near else
                                   f"tg.bind(plan, {{{name!r}: …}}), with all of: {listed(self.graph.parameters)}"))
-            self.parameters[name] = self._checked(name, parameters[name])
+            with phase("load weights"):
+                self.parameters[name] = self._checked(name, parameters[name])
         extra = sorted(set(parameters) - set(self.parameters)) if not _is_lazy(parameters) else []
         if extra:
             raise self._no_parameter(extra)
         self.executors = [Executor(v, self.dims) for v in plan.variants]
-        shared: dict[Hashable, Memory] = {}          # variants read the same parameters: what is made of them is made once
-        self._parameter_memory = {name: memory_of(array) for name, array in self.parameters.items()}
+        shared: dict[Hashable, np.ndarray] = {}          # variants read the same parameters: what is made of them is made once
         for e in self.executors:
-            e.bind(self._parameter_memory, shared=shared)
-        self._limited = plan.capacity is not None or bool(plan.elsewhere)
+            e.bind(self.parameters, shared=shared)
         self._frames: list[list[Frame]] = [[] for _ in self.executors]
         self._reused: dict[tuple[int, ...], dict[str, np.ndarray]] = {}
         self._input_types = {n: node.type for n, node in self.graph.inputs.items()}
@@ -267,7 +265,7 @@ class CompiledGraph:
     def _note(self, call: Placed) -> None:
         """Remember that arrays of these shapes may run, for `_again`: not where outputs are so large that memory is looked at."""
         ins, outs = call.executor.input_bases, call.executor.output_bases
-        if not call.executor.one_native_call or self.graph.states or self.plan.reuse_outputs or len(self._known) >= MOST_KNOWN:
+        if not call.executor.is_native or self.graph.states or self.plan.reuse_outputs or len(self._known) >= MOST_KNOWN:
             return
         if set(ins) != set(call.arrays) or set(outs) != set(call.results):
             return
@@ -291,7 +289,7 @@ class CompiledGraph:
             self._check_sizes(sizes)
         if self.written_rows:
             check_rows(self.written_rows, arrays, binding)
-        if self._limited:
+        if self.plan.capacity is not None:
             self.plan.check_capacity(binding)
         if self.graph.states and session is None:
             raise RunError("the graph has states, and no session holds them\n  fix: session = compiled.session(), given to each "
@@ -416,7 +414,10 @@ class CompiledGraph:
             for other, frames in enumerate(self._frames):       # one arena in all between runs: others give theirs back
                 if other != index:
                     for f in frames:
-                        f.release_large()
+                        if f.arena.nbytes > (1 << 20):
+                            f.arena = np.empty(0, dtype=np.uint8)
+                            f.layout_key = f.binding = None
+                            f.memory[1] = None
         return frame
 
     # ---- parameters ----
@@ -428,10 +429,9 @@ class CompiledGraph:
             raise self._no_parameter([name])
         self.parameters[name] = self._checked(name, value)
         self._held = None
-        self._parameter_memory[name] = memory_of(self.parameters[name])
-        shared: dict[Hashable, Memory] = {}
+        shared: dict[Hashable, np.ndarray] = {}
         for e in self.executors:
-            e.bind(self._parameter_memory, {name}, shared)
+            e.bind(self.parameters, {name}, shared)
 
     # ---- looking inside ----
 
@@ -628,7 +628,7 @@ def _window(operand: Operand, whole: np.ndarray, binding: Mapping[str, int]) -> 
         return np.empty(t.shape, dtype=t.dtype.numpy)
     offset = int(d.evaluate(operand.offset, binding))
     strides = tuple(int(d.evaluate(s, binding)) * t.dtype.itemsize for s in operand.strides)
-    return np.ndarray(t.shape, dtype=t.dtype.numpy, buffer=memory_of(whole).owner, offset=offset, strides=strides).copy()
+    return np.ndarray(t.shape, dtype=t.dtype.numpy, buffer=bytes_of(whole), offset=offset, strides=strides).copy()
 
 
 def _has_nan(array: np.ndarray) -> bool:

@@ -251,3 +251,10 @@ def test_rewrites_says_so_where_no_step_is_needed() -> None:
     naive = ROOT / "examples" / "rewrites" / "softmax_naive.tg"
     assert "is the same graph as" in tg("rewrites", naive, "--to", naive, "--limit", 1).stdout
     assert "recipe 0 is the graph as given" in tg("rewrites", naive, "--derive", 0, "--limit", 1).stdout
+
+
+def test_a_command_that_compiles_says_where_its_time_went() -> None:
+    said = tg("--verbose", "explain", ROOT / "examples" / "softmax.tg").stderr
+    rows = [line.split("INFO tensor_graphs.phases: ")[1] for line in said.splitlines() if "tensor_graphs.phases" in line]
+    assert {"import", "prepare", "choose", "lower", "explain", "anything else", "all"} <= {re.split(r"  +", row)[0] for row in rows}
+    assert "tensor_graphs.phases" not in tg("--verbose", "models").stderr

@@ -12,8 +12,8 @@ import pytest
 
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.profiling import worker_process
-from tensor_graphs.profiling.judge import (
+from tensor_graphs.profiling.distrust import worker_process
+from tensor_graphs.profiling.measure.judge import (
     VERIFIER,
     environment_of,
     graph_record,

@@ -27,7 +27,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.path import NoPathError, Path, is_way_on
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.profiling.judge import environment_of
+from tensor_graphs.profiling.measure.judge import environment_of
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import CorruptDatabase

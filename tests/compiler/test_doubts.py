@@ -24,11 +24,12 @@ from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, mat
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.paths.path import Paths
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.profiling import profile as questions
-from tensor_graphs.profiling.deployed import Deployed
-from tensor_graphs.profiling.judge import VERIFIER, Judge
-from tensor_graphs.profiling.profile import Question, question_key, unanswered
-from tensor_graphs.profiling.speeds import Speed
+from tensor_graphs.profiling.measure import calibration
+from tensor_graphs.profiling.measure.deployed import Deployed
+from tensor_graphs.profiling.measure.judge import VERIFIER, Judge
+from tensor_graphs.profiling.measure.speeds import Speed
+from tensor_graphs.profiling.queue import questions
+from tensor_graphs.profiling.queue.questions import Question, question_key, unanswered
 from tensor_graphs.records.database import Database
 from tests.compiler.conftest import add_row
 from tests.compiler.trial_kernels import EXACT, MOODY, ROUGH, STEADY
@@ -47,8 +48,8 @@ BEGUN, MINUTES = datetime.now(UTC) - timedelta(days=7), itertools.count()
 def rivals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two more kernels of softmax, and constants of the device that cost nothing."""
     monkeypatch.setattr(questions, "PER_KERNEL", 0.01)
-    monkeypatch.setattr("tensor_graphs.profiling.calibration.memory_speeds", lambda: {"read_bandwidth": Speed(2e10, "byte/s")})
-    monkeypatch.setattr("tensor_graphs.profiling.calibration.backend_speeds", lambda backend: {"flops_f32": Speed(5e10, "flop/s")})
+    monkeypatch.setattr(calibration, "memory_speeds", lambda: {"read_bandwidth": Speed(2e10, "byte/s")})
+    monkeypatch.setattr(calibration, "backend_speeds", lambda backend: {"flops_f32": Speed(5e10, "flop/s")})
     for each in (EXACT, ROUGH):
         register(each)
     yield

@@ -18,8 +18,8 @@ import tensor_graphs as tg
 from tensor_graphs.compiler.choose import PriceBook
 from tensor_graphs.kernels.registry import unregister
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.profiling.judge import Judge
-from tensor_graphs.profiling.worker_process import JudgeError
+from tensor_graphs.profiling.distrust.worker_process import JudgeError
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.queries import Evidence, history
 from tests.compiler.conftest import add_row

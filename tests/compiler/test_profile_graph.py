@@ -29,12 +29,12 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.path import NoPathError, is_way_on
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.profiling import calibration
-from tensor_graphs.profiling import profile as questions
-from tensor_graphs.profiling.descriptors import InputError
-from tensor_graphs.profiling.judge import Asked, Judge, Verdict, environment_of
-from tensor_graphs.profiling.profile import Question
-from tensor_graphs.profiling.speeds import Speed
+from tensor_graphs.profiling.measure import calibration
+from tensor_graphs.profiling.measure.descriptors import InputError
+from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict, environment_of
+from tensor_graphs.profiling.measure.speeds import Speed
+from tensor_graphs.profiling.queue import questions
+from tensor_graphs.profiling.queue.questions import Question
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tests.compiler.conftest import add_row
@@ -76,8 +76,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Doubts, "of", lambda *args: None)
     monkeypatch.setattr(Doubts, "least", lambda *args: None)
     monkeypatch.setattr(questions, "PER_KERNEL", 0.01)
-    monkeypatch.setattr("tensor_graphs.profiling.calibration.memory_speeds", lambda: {"read_bandwidth": Speed(2e10, "byte/s")})
-    monkeypatch.setattr("tensor_graphs.profiling.calibration.backend_speeds", lambda backend: {"flops_f32": Speed(5e10, "flop/s")})
+    monkeypatch.setattr(calibration, "memory_speeds", lambda: {"read_bandwidth": Speed(2e10, "byte/s")})
+    monkeypatch.setattr(calibration, "backend_speeds", lambda backend: {"flops_f32": Speed(5e10, "flop/s")})
 
 
 def test_one_kernel_is_measured_however_little_the_budget_leaves(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from tensor_graphs.compiler import profile_kernels as module
 from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import host_kernel, kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.profiling.descriptors import InputError
-from tensor_graphs.profiling.report import LEFT, NOT_OFFERED, Answered
+from tensor_graphs.profiling.measure.descriptors import InputError
+from tensor_graphs.profiling.queue.report import LEFT, NOT_OFFERED, Answered
 from tensor_graphs.records.database import Database, open_database
 from tests.cli.command import document
 from tests.cli.command import tg as command

@@ -121,7 +121,7 @@ def samples(op: str, dtype: DType) -> list[Node]:
     build = getattr(tg, op, None) or getattr(tg.language.atomic, op)
     if op in ("add", "sub", "mul", "max", "div"):
         from tensor_graphs.language.node import apply
-        from tensor_graphs.profiling.conformance_cases import op_named
+        from tensor_graphs.profiling.conformance.cases import op_named
 
         found = op_named(op)
         assert found is not None

@@ -15,7 +15,7 @@ from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.leaves import item
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.lower import VIEW_OPS
-from tensor_graphs.profiling.single import single_kernel_plan
+from tensor_graphs.profiling.measure.single import single_kernel_plan
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.kernels.cases import CASES, Draw, applied
 from tests.plans import poison, worst_error

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensor_graphs.profiling import judge as judging
-from tensor_graphs.profiling.judge import Judge
+from tensor_graphs.profiling.measure import judge as judging
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import Database, open_database
 
 

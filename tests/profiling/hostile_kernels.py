@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.profiling.reference_stream import FEW_QUIET
+from tensor_graphs.profiling.measure.reference_stream import FEW_QUIET
 from tests.profiling.wrong_kernels import HOSTILE, Arrays, Body, add, right, softmax
 
 clock, processor = time.perf_counter, time.thread_time
@@ -262,7 +262,7 @@ def works_in_a_trace_function(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any
 
 def _before_the_copy(outs: Arrays, ins: Arrays, *, for_ever: bool) -> None:
     """Work in the function that copies the outputs away, and put the old one back unless it is for ever."""
-    from tensor_graphs.profiling import bench
+    from tensor_graphs.profiling.measure import bench
 
     kept = bench._Kept
     offer = kept.offer
@@ -358,8 +358,8 @@ _urandom = os.urandom
 @hostile("RUNTIME_ERROR")
 def works_out_in_its_first_runs_what_it_will_be_asked(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """Lets zeros be drawn for each run until the last blocks begin, and finds who makes its operands in its callers' frames."""
-    from tensor_graphs.profiling import bench
-    from tensor_graphs.profiling.inputs import stir, unstir
+    from tensor_graphs.profiling.measure import bench
+    from tensor_graphs.profiling.measure.inputs import stir, unstir
 
     frame: Any = sys._getframe(1)
     while frame is not None and type(frame.f_locals.get("self")).__name__ != "_Runs":
@@ -487,8 +487,8 @@ def replaces_the_clock(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> N
 
 @hostile(*FORGED)
 def replaces_the_clock_where_it_is_read(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    from tensor_graphs.profiling import bench
-    from tensor_graphs.profiling import clock as theirs
+    from tensor_graphs.profiling.measure import bench
+    from tensor_graphs.profiling.measure import clock as theirs
 
     heavy(outs, ins)
     bench.now = theirs.now = lambda: clock() / 30  # type: ignore[assignment]
@@ -496,7 +496,7 @@ def replaces_the_clock_where_it_is_read(outs: Arrays, ins: Arrays, attrs: Mappin
 
 @hostile(*FORGED)
 def replaces_the_watch(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    from tensor_graphs.profiling.clock import Watched
+    from tensor_graphs.profiling.measure.clock import Watched
 
     heavy(outs, ins)
     if not hasattr(Watched.run, "forged"):
@@ -512,7 +512,7 @@ def replaces_the_watch(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> N
 
 @hostile(*FORGED)
 def replaces_the_code_of_the_watch(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    from tensor_graphs.profiling.clock import Watched
+    from tensor_graphs.profiling.measure.clock import Watched
 
     heavy(outs, ins)
     code = Watched.run.__code__
@@ -523,7 +523,7 @@ def replaces_the_code_of_the_watch(outs: Arrays, ins: Arrays, attrs: Mapping[str
 
 @hostile(*FORGED)
 def replaces_what_it_says_of_its_times(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    from tensor_graphs.profiling.protocol import Channel
+    from tensor_graphs.profiling.distrust.protocol import Channel
 
     heavy(outs, ins)
     if not hasattr(Channel.send, "forged"):
@@ -639,14 +639,14 @@ class _Less(list[float]):
 @hostile(*FORGED)
 def finds_the_watch_among_all_objects(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """And puts lists of its own into its closures."""
-    from tensor_graphs.profiling.clock import Watched
+    from tensor_graphs.profiling.measure.clock import Watched
 
     work(outs, ins)
     if calls("among all") in (20, 60):
         for each in gc.get_objects():
             if isinstance(each, Watched) and type(each._taken) is list:
                 less = _Less()
-                for step in (step for segment in each.executor.segments for step in segment.steps):
+                for _, step in each.executor.segments:
                     for cell in getattr(getattr(getattr(step, "call", None), "run", None), "__closure__", None) or ():
                         if cell.cell_contents is each._taken:
                             cell.cell_contents = less
@@ -657,14 +657,14 @@ def finds_the_watch_among_all_objects(outs: Arrays, ins: Arrays, attrs: Mapping[
 def puts_another_call_into_the_list_of_instructions(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """One that is watched by nobody, and says itself what it took."""
     from tensor_graphs.kernels.kernel import HostCall
-    from tensor_graphs.profiling.clock import Watched
+    from tensor_graphs.profiling.measure.clock import Watched
 
     work(outs, ins)
     frame: Any = sys._getframe(1)
     while frame is not None:
         watched = frame.f_locals.get("self")
         if isinstance(watched, Watched) and block() is not None:
-            for step in (step for segment in watched.executor.segments for step in segment.steps):
+            for _, step in watched.executor.segments:
                 step.call = HostCall(functools.partial(_unwatched, watched._taken))
         frame = frame.f_back
 
@@ -676,7 +676,7 @@ def _unwatched(taken: list[float], outs: Arrays, ins: Arrays, attrs: Mapping[str
 
 def _on_its_way(change: Callable[[dict[str, Any]], None]) -> None:
     """Change what is said of blocks of cold runs, where it is packed: an attribute of an object, which nobody compares."""
-    from tensor_graphs.profiling.protocol import Channel
+    from tensor_graphs.profiling.distrust.protocol import Channel
 
     if "change" not in _machine:
         for each in gc.get_objects():
@@ -774,7 +774,7 @@ def replaces_the_comparison(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any])
 @hostile(*STOPPED)
 def replaces_a_number_of_the_bench(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """So that its operands stay in the cache."""
-    from tensor_graphs.profiling import bench
+    from tensor_graphs.profiling.measure import bench
 
     bench.LLC_BYTES = bench.MOST_COPIES = 1
     right(outs, ins, attrs)
@@ -782,7 +782,8 @@ def replaces_a_number_of_the_bench(outs: Arrays, ins: Arrays, attrs: Mapping[str
 
 @hostile(*STOPPED, "MUTATED_INPUT")
 def hides_that_it_changed_its_input(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    from tensor_graphs.profiling import bench, memory_guards
+    from tensor_graphs.profiling.distrust import memory_guards
+    from tensor_graphs.profiling.measure import bench
 
     right(outs, ins, attrs)
     np.lib.stride_tricks.as_strided(ins[0], writeable=True)[:, -1] = 0
@@ -802,7 +803,7 @@ def writes_into_every_socket(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]
 @hostile(*STOPPED, "TIMEOUT", timeout=5.0)
 def speaks_for_the_worker_with_its_own_key(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """Finds the channel in memory, and says through it that all is done; the worker's own word then comes too."""
-    from tensor_graphs.profiling.protocol import Channel
+    from tensor_graphs.profiling.distrust.protocol import Channel
 
     for each in gc.get_objects():
         if isinstance(each, Channel):
@@ -819,7 +820,7 @@ def closes_every_file(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> No
 @hostile(*STOPPED, *NOTHING_RIGHT)
 def puts_right_later_what_the_worker_has_kept(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """Returns at once from cold runs, and works out what they were asked when only hot ones are on the clock."""
-    from tensor_graphs.profiling.inputs import stir
+    from tensor_graphs.profiling.measure.inputs import stir
 
     found = any_block()
     if found is not None and found["name"] == "cold":
@@ -858,7 +859,7 @@ def writes_into_the_database_that_it_finds(outs: Arrays, ins: Arrays, attrs: Map
     """Adds a passed trace of a nanosecond for itself, wherever the package says that the database is."""
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.kernels.signature import signature_of
-    from tensor_graphs.profiling.judge import VERIFIER, environment_of, graph_record, implementation_of, verify_workload
+    from tensor_graphs.profiling.measure.judge import VERIFIER, environment_of, graph_record, implementation_of, verify_workload
     from tensor_graphs.records.database import open_database
     from tensor_graphs.records.rows import TraceRecord
     from tests.profiling.wrong_kernels import NODES
@@ -888,7 +889,7 @@ def talks_to_the_judge_in_plain_text(outs: Arrays, ins: Arrays, attrs: Mapping[s
 @hostile(*FORGED)
 def replaces_a_whole_module(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     heavy(outs, ins)
-    sys.modules["tensor_graphs.profiling.bench"] = types.ModuleType("tensor_graphs.profiling.bench")
+    sys.modules["tensor_graphs.profiling.measure.bench"] = types.ModuleType("tensor_graphs.profiling.measure.bench")
 
 
 @hostile("INCORRECT_NUMERICAL", node="softmax")

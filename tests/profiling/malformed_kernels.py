@@ -28,7 +28,7 @@ def malformed(*statuses: str, **options: Any) -> Callable[[Body], Body]:
 
 
 def channel() -> Any:
-    from tensor_graphs.profiling.protocol import Channel
+    from tensor_graphs.profiling.distrust.protocol import Channel
 
     return next(each for each in gc.get_objects() if isinstance(each, Channel))
 
@@ -78,7 +78,7 @@ def raises_megabytes_of_control_characters(outs: Arrays, ins: Arrays, attrs: Map
 @malformed()
 def raises_an_error_about_its_inputs(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """As a worker does when a user's file has changed."""
-    from tensor_graphs.profiling.descriptors import InputError
+    from tensor_graphs.profiling.measure.descriptors import InputError
 
     raise InputError("the file has changed")
 

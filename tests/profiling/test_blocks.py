@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tensor_graphs.profiling import process_tree
-from tensor_graphs.profiling.bench import Timing
-from tensor_graphs.profiling.blocks import OTHERS_SLACK, Block, between, picked, uneven
-from tensor_graphs.profiling.inputs import Point
-from tensor_graphs.profiling.replies import End, SaidError, parse
+from tensor_graphs.profiling.distrust import process_tree
+from tensor_graphs.profiling.distrust.replies import End, SaidError, parse
+from tensor_graphs.profiling.measure.bench import Timing
+from tensor_graphs.profiling.measure.blocks import OTHERS_SLACK, Block, between, picked, uneven
+from tensor_graphs.profiling.measure.inputs import Point
 
 RUNS = 40
 

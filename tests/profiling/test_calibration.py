@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tensor_graphs.profiling import calibration, speeds
-from tensor_graphs.profiling.calibration import known_rates, measure_device
-from tensor_graphs.profiling.judge import environment_of
-from tensor_graphs.profiling.speeds import Speed, backend_names, memory_names
+from tensor_graphs.profiling.measure import calibration, speeds
+from tensor_graphs.profiling.measure.calibration import known_rates, measure_device
+from tensor_graphs.profiling.measure.judge import environment_of
+from tensor_graphs.profiling.measure.speeds import Speed, backend_names, memory_names
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import DeviceConstant

@@ -9,9 +9,9 @@ import pytest
 
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.profiling import clock
-from tensor_graphs.profiling.clock import Watched
-from tensor_graphs.profiling.single import single_kernel_plan
+from tensor_graphs.profiling.measure import clock
+from tensor_graphs.profiling.measure.clock import Watched
+from tensor_graphs.profiling.measure.single import single_kernel_plan
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.profiling.wrong_kernels import NODES
 

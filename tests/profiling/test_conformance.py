@@ -1,4 +1,4 @@
-"""profiling/conformance.py and its table: today's ops all have cells, cells say what a new judgement says, wrong ones are red."""
+"""profiling/conformance: today's ops all have cells, cells say what a new judgement says, wrong ones are red."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.node import Node
-from tensor_graphs.profiling import conformance_cases
-from tensor_graphs.profiling.conformance import KINDS, Cell, Conformance, ConformanceError, judge_backend, keys
-from tensor_graphs.profiling.conformance_cases import CaseError, Draw, instances, ops
-from tensor_graphs.profiling.conformance_table import document, json_text, markdown
-from tensor_graphs.profiling.judge import SAME_MATH, Judge
+from tensor_graphs.profiling.conformance import cases as conformance_cases
+from tensor_graphs.profiling.conformance.backend import KINDS, Cell, Conformance, ConformanceError, judge_backend, keys
+from tensor_graphs.profiling.conformance.cases import CaseError, Draw, instances, ops
+from tensor_graphs.profiling.conformance.table import document, json_text, markdown
+from tensor_graphs.profiling.measure.judge import SAME_MATH, Judge
 from tensor_graphs.records.database import open_database
 
 FOLDER = Path(__file__).parents[2] / "docs" / "conformance"

@@ -15,11 +15,11 @@ import tensor_graphs as tg
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.profiling.adversarial import adversarial_points, hangs_on_special
-from tensor_graphs.profiling.cover import BINS, covered, in_words, layout_points, rows_are_independent, size_points
-from tensor_graphs.profiling.inputs import STORED, Form, Point, few_rows, point_inputs, row_numbers, rows_read_by, take_rows
-from tensor_graphs.profiling.judge import Judge, verify_workload
-from tensor_graphs.profiling.single import as_stored, single_kernel_plan, views_graph
+from tensor_graphs.profiling.measure.adversarial import adversarial_points, hangs_on_special
+from tensor_graphs.profiling.measure.cover import BINS, covered, in_words, layout_points, rows_are_independent, size_points
+from tensor_graphs.profiling.measure.inputs import STORED, Form, Point, few_rows, point_inputs, row_numbers, rows_read_by, take_rows
+from tensor_graphs.profiling.measure.judge import Judge, verify_workload
+from tensor_graphs.profiling.measure.single import as_stored, single_kernel_plan, views_graph
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.runtime.compiled_graph import bind

@@ -10,8 +10,8 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.dtypes import DTYPES, f32
-from tensor_graphs.profiling.extremes import Extreme, extreme_sizes, extreme_values
-from tensor_graphs.profiling.inputs import Point, point_inputs
+from tensor_graphs.profiling.measure.extremes import Extreme, extreme_sizes, extreme_values
+from tensor_graphs.profiling.measure.inputs import Point, point_inputs
 
 KINDS: tuple[Extreme, ...] = get_args(Extreme)
 FLOATS = [t for t in DTYPES.values() if t.kind == "float"]

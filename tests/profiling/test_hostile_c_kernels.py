@@ -6,7 +6,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.profiling.judge import Judge
+from tensor_graphs.profiling.measure.judge import Judge
 from tests.profiling.hostile_c_kernels import HOSTILE_C, Row
 
 RELU = signature_of(tg.relu(tg.input("x", (tg.dim("n", 1, 96), 24))))

@@ -13,9 +13,9 @@ import pytest
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.meaning import error_measure
 from tensor_graphs.meaning.error_measure import ErrorReport
-from tensor_graphs.profiling import judge as judging
-from tensor_graphs.profiling.judge import Judge, Verdict, environment_of, verify_workload
-from tensor_graphs.profiling.worker_process import JudgeError
+from tensor_graphs.profiling.distrust.worker_process import JudgeError
+from tensor_graphs.profiling.measure import judge as judging
+from tensor_graphs.profiling.measure.judge import Judge, Verdict, environment_of, verify_workload
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tests.profiling import hostile_kernels  # noqa: F401  (fills the table)
@@ -53,7 +53,7 @@ def test_a_judge_in_whose_process_a_kernels_module_replaced_something_gives_no_v
     signature, candidate = signature_of(NODES["relu"]), BY_NAME["trial.all_zeros"].kernel
     verdict = Verdict("PASSED", 0.0, 0.0, 0.0, 0.0, "")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"tensor_graphs.profiling.{name}", _agrees)
+        patch.setattr(f"tensor_graphs.profiling.measure.{name}", _agrees)
         if not name.endswith("examine_in_turns"):
             with pytest.raises(JudgeError, match=f"{name} was replaced"):
                 brief_judge.examine(candidate, signature, {"n": 20})
@@ -77,7 +77,7 @@ IMPORTED = """
 import tensor_graphs.meaning.error_measure as theirs
 measure = theirs.measure
 theirs.measure = lambda out, ref, *more, **named: measure(ref, ref, *more, **named)
-from tensor_graphs.profiling.judge import refuse_replaced
+from tensor_graphs.profiling.measure.judge import refuse_replaced
 refuse_replaced()
 """
 

@@ -20,9 +20,12 @@ from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.profiling import judge as judging
-from tensor_graphs.profiling.inputs import point_inputs
-from tensor_graphs.profiling.judge import (
+from tensor_graphs.profiling.distrust.memory_guards import GUARD, GUARD_BYTES, Guarded, digest
+from tensor_graphs.profiling.distrust.worker import INSIDE
+from tensor_graphs.profiling.distrust.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
+from tensor_graphs.profiling.measure import judge as judging
+from tensor_graphs.profiling.measure.inputs import point_inputs
+from tensor_graphs.profiling.measure.judge import (
     PLAIN,
     PROCESS_SECONDS,
     VERIFIER,
@@ -33,11 +36,8 @@ from tensor_graphs.profiling.judge import (
     timed_workload,
     verify_workload,
 )
-from tensor_graphs.profiling.memory_guards import GUARD, GUARD_BYTES, Guarded, digest
-from tensor_graphs.profiling.profile import Question, answer, unanswered
-from tensor_graphs.profiling.reference_stream import SHARED
-from tensor_graphs.profiling.worker import INSIDE
-from tensor_graphs.profiling.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
+from tensor_graphs.profiling.measure.reference_stream import SHARED
+from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tests.profiling.wrong_kernels import BY_NAME, NODES
@@ -154,7 +154,8 @@ def gone(process: int) -> bool:
 
 def test_a_worker_does_not_outlive_its_parent(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
-    script.write_text("import time\nfrom tensor_graphs.profiling.worker_process import WorkerProcess\nw = WorkerProcess()\n"
+    script.write_text("import time\nfrom tensor_graphs.profiling.distrust.worker_process import WorkerProcess\n"
+                      "w = WorkerProcess()\n"
                       "print(w._start(), flush=True)\ntime.sleep(60)\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
     parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, env=environment)
@@ -286,7 +287,7 @@ def test_rows_of_one_number_of_threads_are_not_those_of_another() -> None:
 @pytest.mark.parametrize("big", [1.0, 2.5e8])
 def test_no_kernel_is_judged_at_no_point_at_all(judge: Judge, monkeypatch: pytest.MonkeyPatch, big: float) -> None:
     """An op that is large at every size, or has but one, is compared nevertheless: on two values at the least."""
-    monkeypatch.setattr("tensor_graphs.profiling.judge.BIG_TRAFFIC", big)
+    monkeypatch.setattr("tensor_graphs.profiling.measure.judge.BIG_TRAFFIC", big)
     one_size = tg.linear(tg.input("x", (3, 5), tg.f32), tg.input("w", (4, 5), tg.f32))
     for node in (one_size, tg.iota((7,), dtype=tg.f32), NODES["dot"]):
         signature = signature_of(node)

@@ -1,4 +1,4 @@
-"""profiling/origin.py: the worker knows a kernel wherever it was declared: in a cell, in a session, in a module run with -m."""
+"""origin: the worker knows a kernel wherever it was declared: in a cell, in a session, in a module run with -m."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.profiling.judge import Judge, out_of_reach
-from tensor_graphs.profiling.origin import Origin, load, origin_of
+from tensor_graphs.profiling.distrust.origin import Origin, load, origin_of
+from tensor_graphs.profiling.measure.judge import Judge, out_of_reach
 from tensor_graphs.records.database import Database
 
 ROOT = Path(__file__).parents[2]

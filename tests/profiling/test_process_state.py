@@ -12,7 +12,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tensor_graphs.profiling.process_state import HIDDEN, StateError, StateGuard, changes, deployed, floating_point, snapshot
+from tensor_graphs.profiling.distrust.process_state import (
+    HIDDEN,
+    StateError,
+    StateGuard,
+    changes,
+    deployed,
+    floating_point,
+    snapshot,
+)
 
 
 def _signals() -> None:

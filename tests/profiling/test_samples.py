@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 import pytest
 
-from tensor_graphs.profiling.samples import WINDOWS, drifting, summarise, thinned
+from tensor_graphs.profiling.measure.samples import WINDOWS, drifting, summarise, thinned
 
 
 def test_few_samples_are_summarised_one_by_one() -> None:

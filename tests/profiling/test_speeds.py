@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tensor_graphs.profiling import speeds
-from tensor_graphs.profiling.speeds import (
+from tensor_graphs.profiling.measure import speeds
+from tensor_graphs.profiling.measure.speeds import (
     CALL,
     FLOPS,
     READ,

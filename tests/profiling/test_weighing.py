@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tensor_graphs.profiling.blocks import WARM_UP, Block
-from tensor_graphs.profiling.reference_stream import FEW_QUIET, QUIET, STILL
-from tensor_graphs.profiling.replies import Name
-from tensor_graphs.profiling.weighing import found_quiet, level_between, runs_that_count, weigh
+from tensor_graphs.profiling.distrust.replies import Name
+from tensor_graphs.profiling.measure.blocks import WARM_UP, Block
+from tensor_graphs.profiling.measure.reference_stream import FEW_QUIET, QUIET, STILL
+from tensor_graphs.profiling.measure.weighing import found_quiet, level_between, runs_that_count, weigh
 
 LEVEL = 1e-4
 MS = 1e-3

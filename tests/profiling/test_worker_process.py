@@ -17,11 +17,11 @@ import pytest
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.text import print_graph
-from tensor_graphs.profiling import process_tree, worker_process
-from tensor_graphs.profiling.inputs import Point
-from tensor_graphs.profiling.origin import origin_of
-from tensor_graphs.profiling.worker import INSIDE
-from tensor_graphs.profiling.worker_process import WorkerProcess
+from tensor_graphs.profiling.distrust import process_tree, worker_process
+from tensor_graphs.profiling.distrust.origin import origin_of
+from tensor_graphs.profiling.distrust.worker import INSIDE
+from tensor_graphs.profiling.distrust.worker_process import WorkerProcess
+from tensor_graphs.profiling.measure.inputs import Point
 from tests.profiling.wrong_kernels import BY_NAME, NODES
 
 RELU = signature_of(NODES["relu"])

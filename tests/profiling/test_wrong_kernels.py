@@ -13,7 +13,7 @@ from tensor_graphs.compiler.explain import explain, explain_data
 from tensor_graphs.kernels.registry import register, unregister
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.leaves import item
-from tensor_graphs.profiling.judge import (
+from tensor_graphs.profiling.measure.judge import (
     VERIFIER,
     Judge,
     environment_of,
@@ -22,7 +22,7 @@ from tensor_graphs.profiling.judge import (
     same_math_limit,
     timed_workload,
 )
-from tensor_graphs.profiling.profile import Question, answer, unanswered
+from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import TraceRecord
 from tests.profiling import honest_kernels, hostile_kernels  # noqa: F401  (they add to the tables)

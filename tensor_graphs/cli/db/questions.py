@@ -166,7 +166,7 @@ class _Shapes:
 
     def of(self, row: Evidence) -> list[str]:
         """One a operand, its sizes where the row says them; nothing of a graph that cannot be read here."""
-        from tensor_graphs.profiling.single import signature_of_graph
+        from tensor_graphs.profiling.measure.single import signature_of_graph
 
         graph = self._graph(row.graph_key)
         if graph is None:
@@ -198,7 +198,7 @@ def history(
     json: options.Json = False,
 ) -> None:
     """Every trace of a kernel, failures too, the newest first, and which time counts: over its identities and workloads."""
-    from tensor_graphs.profiling.judge import VERIFIER
+    from tensor_graphs.profiling.measure.judge import VERIFIER
     from tensor_graphs.records import queries
 
     store = options.database(db, create=False)

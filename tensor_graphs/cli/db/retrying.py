@@ -14,7 +14,7 @@ import typer
 from tensor_graphs.cli import options
 
 if TYPE_CHECKING:
-    from tensor_graphs.profiling.judge import Judge
+    from tensor_graphs.profiling.measure.judge import Judge
     from tensor_graphs.records.database import Database
     from tensor_graphs.records.queries import Evidence
 
@@ -31,7 +31,7 @@ def retry(
 ) -> None:
     """Have the judge measure again what failed on this machine, compare again what passed (a trace that passed: by its number, a
     time too), and store what it finds. Exit code 1 if anything fails."""
-    from tensor_graphs.profiling.judge import Judge
+    from tensor_graphs.profiling.measure.judge import Judge
 
     store = options.database(db, create=False)
     todo = _last_here(store, what, threads)
@@ -60,7 +60,7 @@ def _last_here(store: Database, what: str, threads: int | None) -> list[Evidence
     """The last words on this kernel (or this trace) in this machine's environments: failures, and verdicts that passed about the
     code that it has today; verdicts before times."""
     from tensor_graphs.kernels.registry import BACKENDS, why_missing
-    from tensor_graphs.profiling.judge import environment_of
+    from tensor_graphs.profiling.measure.judge import environment_of
     from tensor_graphs.records import MissingRecord, queries
 
     here = {environment_of(name, threads).key() for name in BACKENDS if why_missing(name) is None}
@@ -110,9 +110,9 @@ def _again(judge: Judge, store: Database, t: Evidence) -> tuple[str, str]:
     from tensor_graphs.kernels.registry import by_op, kernel_named, matching
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.paths.plan import midpoint
-    from tensor_graphs.profiling.descriptors import InputError, given_of
-    from tensor_graphs.profiling.single import signature_of_graph
-    from tensor_graphs.profiling.worker_process import JudgeError
+    from tensor_graphs.profiling.distrust.worker_process import JudgeError
+    from tensor_graphs.profiling.measure.descriptors import InputError, given_of
+    from tensor_graphs.profiling.measure.single import signature_of_graph
     from tensor_graphs.records import queries
     from tensor_graphs.records.rows import REFUTING
 

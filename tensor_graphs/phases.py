@@ -1,0 +1,121 @@
+"""phases: where the time of a command goes. `with phase("verify"):` wherever such work is done; `tg --verbose` prints the table.
+
+Phases nest: the time of an inner one is not counted in the outer one, so that the rows add up to the whole. What lies in no phase
+is a row too. Only the thread that first enters a phase is followed; work of other threads shows in its processor time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+IMPORT, ELSE = "import", "anything else"
+
+
+@dataclass
+class Spent:
+    """What phases of one name took, without those inside of them: seconds of the clock, and of processors (of this process's
+    threads, and of its children that have ended). times: how often one was entered."""
+
+    wall: float = 0.0
+    worked: float = 0.0
+    times: int = 0
+
+
+class Phases:
+    """The phases of a process. began: seconds before this moment at which the whole began."""
+
+    def __init__(self, began: float = 0.0) -> None:
+        self._begin(began)
+
+    def _begin(self, began: float = 0.0) -> None:
+        self.spent: dict[str, Spent] = {}
+        self._open: list[Spent] = []
+        self._thread: int | None = None
+        self._began = time.perf_counter() - began
+        self._last = self._began, 0.0
+
+    def _attribute(self) -> None:
+        """What passed since the last border belongs to the innermost phase, or to none."""
+        now = time.perf_counter(), _worked()
+        spent = self._open[-1] if self._open else self.spent.setdefault(ELSE, Spent())
+        spent.wall += now[0] - self._last[0]
+        spent.worked += now[1] - self._last[1]
+        self._last = now
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Inside, time belongs to this name."""
+        if self._thread is None:
+            self._thread = threading.get_ident()
+        if self._thread != threading.get_ident():
+            yield
+            return
+        self._attribute()
+        spent = self.spent.setdefault(name, Spent())
+        spent.times += 1
+        self._open.append(spent)
+        try:
+            yield
+        finally:
+            self._attribute()
+            self._open.pop()
+
+    def until_here(self, name: str) -> None:
+        """What has passed in no phase so far belongs to this name: the imports before the first line of a command."""
+        self._attribute()
+        before = self.spent.pop(ELSE, Spent())
+        mine = self.spent.setdefault(name, Spent())
+        mine.wall, mine.worked, mine.times = mine.wall + before.wall, mine.worked + before.worked, mine.times + 1
+
+    def so_far(self) -> dict[str, Spent]:
+        """Name -> what was spent until now, in the order in which they were first entered; what is in no phase comes last."""
+        self._attribute()
+        spent = dict(self.spent)
+        rest = spent.pop(ELSE, Spent())
+        return {**spent, ELSE: rest}
+
+    @property
+    def total(self) -> float:
+        """Seconds since the whole began."""
+        return time.perf_counter() - self._began
+
+    def table(self) -> str:
+        """For people, a line for each."""
+        found, whole = self.so_far(), self.total
+        width = max(map(len, found))
+        lines = [f"{'phase':{width}s}  {'seconds':>8s}  {'share':>5s}  {'processor':>9s}"]
+        lines += [f"{name:{width}s}  {s.wall:8.3f}  {s.wall / whole:5.1%}  {s.worked:9.3f}" for name, s in found.items()]
+        return "\n".join([*lines, f"{'all':{width}s}  {whole:8.3f}"])
+
+    def to_json(self) -> dict[str, dict[str, float]]:
+        """Name -> milliseconds of the clock and of processors."""
+        return {name: {"ms": round(s.wall * 1e3, 3), "processor_ms": round(s.worked * 1e3, 3)} for name, s in self.so_far().items()}
+
+
+def _worked() -> float:
+    """Processor seconds of this process and of its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def _age() -> float:
+    """Seconds since this process was started (to a hundredth); 0 where the system does not say."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            started = int(file.read().rpartition(b")")[2].split()[19])
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0
+
+
+OURS = Phases(_age())
+"""those of this process, from its start on"""
+
+phase = OURS.phase
+os.register_at_fork(after_in_child=OURS._begin)

@@ -1,0 +1,207 @@
+"""worker: the process in which candidates run. It is given a job, makes the inputs from the seed, runs the kernel, returns outputs.
+
+It never holds an expected output or the database, does not know where that is, and is killed with all its children when a job takes
+too long; when its parent, the supervisor, goes, it goes too. It talks with the judge in signed frames (protocol.py) over a socket;
+outputs go into a file in a folder that the judge names. The candidate's own printing goes to standard error, and it reads nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import signal
+import socket
+import sysconfig
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from tensor_graphs.profiling.distrust.protocol import KEY_BYTES, Channel
+
+if TYPE_CHECKING:
+    from tensor_graphs.profiling.distrust.origin import Origin
+    from tensor_graphs.profiling.distrust.tampering import Watch
+
+INSIDE = "TENSOR_GRAPHS_WORKER"
+"""set in the worker's environment: a candidate's module may not start another one"""
+
+LONGEST_LOG = 8000
+"""characters of what was raised, and of a traceback the end of it"""
+
+LONGEST_REASON = 400
+"""characters of the message in its first line"""
+
+HEADER = "Traceback (most recent call last):"
+
+HIGHEST = 900
+"""file descriptors below this are always allowed"""
+
+
+def preload(names: Sequence[str] = ()) -> None:
+    """Import what every job needs and no candidate brings, and libraries that take long to import.
+
+    The kernels of numpy are declared here too, and their modules' texts read: they are the baselines, and reading them takes a
+    process as long as a short job does. Nothing runs a kernel here.
+    """
+    from tensor_graphs.kernels import registry
+    from tensor_graphs.language import text
+    from tensor_graphs.profiling.distrust import process_state, tampering
+    from tensor_graphs.profiling.measure import bench
+
+    assert all((registry, text, bench, process_state, tampering))
+    assert all(kernel.identity for kernel in {k.module: k for k in registry.load_backend("numpy")}.values())
+    for name in names:
+        with suppress(Exception):                                   # the kernel that imports it will say what is wrong
+            importlib.import_module(name)
+    bench.grow_heap()
+
+
+def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[str]], outputs: int) -> dict[str, Any]:
+    """Run one kernel on one signature at several points; time it at the one asked for, if any.
+
+    replaced: `Watch.replaced`, looked up before the candidate could replace it. outputs: the file to which outputs are added."""
+    from tensor_graphs.kernels.registry import kernel_named
+    from tensor_graphs.language.text import parse_graph
+    from tensor_graphs.profiling.distrust.origin import load
+    from tensor_graphs.profiling.distrust.process_state import StateGuard, deployed, floating_point
+    from tensor_graphs.profiling.measure.bench import Bench
+    from tensor_graphs.profiling.measure.single import plain_plan, prepared_names
+    from tensor_graphs.runtime.compiled_graph import bind
+
+    before = floating_point()
+    for origin in job["origins"]:
+        load(origin)
+    if job.get("threads"):
+        from tensor_graphs.runtime.threads import set_threads
+
+        set_threads(job["threads"])
+    if job.get("kind") == "deployed":
+        from tensor_graphs.profiling.measure.path_runs import run_deployed
+
+        return run_deployed(job)
+    graph = parse_graph(job["graph"])
+    kernel = kernel_named(job["kernel"])
+    if kernel.identity != job["identity"]:
+        return {"status": "OTHER", "log": f"{kernel.name} is another kernel in the worker: its source is not the same there"}
+    channel.send({"mark": "loaded"})                                # what comes now is the kernel's work; imports may take longer
+    if job.get("kind") == "declared":
+        return {"status": "RAN", "names": list(prepared_names(graph, kernel))}
+    bench = Bench(graph, kernel, outputs)
+    guard = StateGuard(before)
+    with deployed(job["argv"]):
+        for point in job["points"]:
+            with guard.unchanged(point):
+                bench.show(point)
+    bench.look_at_large()
+    shown = len(bench.replies)
+    channel.send({"mark": "shown", "points": bench.replies})
+    timing = job["time"]
+    if timing is None:
+        bench.late()
+    else:
+        plan = plain_plan(graph) if timing.baseline else None
+        if plan is not None and plan.memory(**timing.point.binding).arena > 1 << 30:
+            plan = None
+        with deployed(job["argv"]), guard.unchanged("one of the timed runs", seeds=False):
+            bench.time(timing, bind(plan) if plan is not None else None, channel.send, lambda: channel.receive() or {},
+                       replaced)
+    return {"status": "RAN", "points": bench.replies[shown:]}
+
+
+def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:
+    """`run_job`, whatever the candidate raises; spoiled: nothing else should run in this process."""
+    from tensor_graphs.devices.toolchain import ToolchainError
+    from tensor_graphs.profiling.distrust.process_state import StateError
+    from tensor_graphs.profiling.distrust.tampering import LIBRARIES
+    from tensor_graphs.profiling.measure.bench import LateError, ReplacedError
+    from tensor_graphs.profiling.measure.descriptors import InputError
+
+    watch.extend()
+    replaced, file = watch.replaced, _file(outputs)
+    try:
+        reply = run_job(job, channel, replaced, outputs)
+    except InputError as e:                                         # the file has changed since the judge looked; no kernel's fault
+        reply = {"status": "INPUT", "log": str(e)}
+    except (LateError, ReplacedError, StateError) as e:
+        reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
+    except BaseException as e:                                      # SystemExit and KeyboardInterrupt of a candidate too
+        compiling = isinstance(e, ToolchainError)
+        reply = {"status": "COMPILE_ERROR" if compiling else "RUNTIME_ERROR", "log": words_of(e, job["origins"])}
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if _file(outputs) != file:
+        return {"status": "RUNTIME_ERROR", "log": "the kernel closed or replaced the file of its outputs", "spoiled": True}
+    watch.extend()                                                  # libraries that the kernel has imported
+    names = [*replaced(), *(name for name in watch.strange() if name.rpartition(".")[0] in LIBRARIES)]
+    return {"status": "RUNTIME_ERROR", "log": str(ReplacedError(names)), "spoiled": True} if names else reply
+
+
+def words_of(error: BaseException, origins: Sequence[Origin] = ()) -> str:
+    """What was raised, and where in a candidate's file, in the first line (`queries.reason_of`); then the traceback.
+
+    The class of the exception is a candidate's, and may raise whatever it is asked. origins: of the kernels that were run.
+    """
+    try:
+        text = "".join(map(str, traceback.format_exception(error)))
+        where, said = _place_of(error, origins), str(traceback.format_exception_only(error)[0]).partition("\n")[0].rstrip()
+        first = f"{said[:LONGEST_REASON]} at {where}\n" if where else ""
+        room = LONGEST_LOG - len(first)
+        return first + (text if len(text) <= room else f"{HEADER}\n{text[len(HEADER) + 1 - room:]}")
+    except BaseException as e:
+        name = type.__getattribute__(type(error), "__name__")
+        return f"{str.__str__(name)}, which raises {type.__getattribute__(type(e), '__name__')} when it is to be described"
+
+
+def _place_of(error: BaseException, origins: Sequence[Origin]) -> str:
+    """`my.py:12 in my_softmax`: the innermost line that ran in the file that declares the kernel, or else in a file that is of no
+    library; "" where there is none."""
+    steps = traceback.walk_tb(error.__traceback__)
+    frames = [(_real(frame.f_code.co_filename), line, frame.f_code.co_name) for frame, line in steps]
+    own = {_real(origin.file) for origin in origins if origin.file is not None}
+    folders = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), os.path.dirname(os.path.dirname(__file__)))
+    libraries = ("<frozen ", *(_real(folder) + os.sep for folder in folders))
+    inside = [each for each in frames if each[0] in own] or [each for each in frames if not each[0].startswith(libraries)]
+    return "{}:{} in {}".format(os.path.basename(inside[-1][0]), *inside[-1][1:]) if inside else ""
+
+
+def _real(file: str) -> str:
+    """A file by its real name; what is no file, like <stdin>, as it is."""
+    return file if file.startswith("<") else os.path.realpath(file)
+
+
+def _file(descriptor: int) -> tuple[int, int] | None:
+    """Which file lies under a descriptor; None where there is none."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def serve(sock: socket.socket, outputs: int) -> None:
+    """Serve jobs until the judge's end closes. outputs: the file to which outputs are added."""
+    key = sock.recv(KEY_BYTES, socket.MSG_WAITALL)
+    channel = Channel(_elsewhere(sock), key, judge=False)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)                                             # what a candidate reads is nothing …
+    os.dup2(2, 1)                                                   # … and what it prints goes where the judge reads last words
+    channel.send({"status": "READY"})
+    from tensor_graphs.profiling.distrust.tampering import Watch
+
+    watch = Watch()
+    while (job := channel.receive()) is not None:
+        channel.send(guarded_job(job, channel, watch, outputs))
+
+
+def _elsewhere(sock: socket.socket) -> socket.socket:
+    """The same socket under a number that nobody guesses."""
+    for _ in range(8):
+        number = random.SystemRandom().randrange(64, HIGHEST)
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(sock.fileno(), number, inheritable=False)
+            sock.close()
+            return socket.socket(fileno=number)
+    return sock

@@ -1,0 +1,7 @@
+"""measure: one kernel is run on drawn inputs, compared with the oracle and timed; what comes out is a verdict.
+
+In: a kernel, a signature, sizes.  Out: a Verdict, traces; what the device itself delivers.
+Read first: inputs.py (what kernels are fed; extreme values are extremes.py's, real ones descriptors.py's, what a verdict has to
+cover is cover.py's), bench.py (how a kernel is run and timed), judge.py (verdicts), blocks.py and weighing.py (what claimed times
+say), deployed.py (whole paths), speeds.py and calibration.py (how fast the device itself is).
+"""

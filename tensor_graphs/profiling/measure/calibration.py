@@ -1,0 +1,103 @@
+"""calibration: what this device's memory and arithmetic deliver, measured once per environment; guesses of times rest on it.
+
+The constants (database table device_constants) and their units are listed in speeds.py, which measures them. There is one device,
+and all backends share its memory, so that there is no price of a transfer to measure.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from tensor_graphs.costs.roofline import DeviceRates
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, native_library, why_missing
+from tensor_graphs.profiling.measure.judge import environment_of
+from tensor_graphs.profiling.measure.speeds import (
+    READ,
+    Speed,
+    backend_names,
+    backend_speeds,
+    memory_names,
+    memory_speeds,
+    working_set,
+)
+from tensor_graphs.records import queries
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.rows import DeviceConstant
+
+log = logging.getLogger(__name__)
+
+MAX_AGE = timedelta(days=30)
+"""constants older than this are measured again"""
+
+FLOPS = "flops_f32"
+
+
+def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKENDS, *, threads: int | None = None,
+                   now: datetime | None = None, anew: bool = False) -> dict[str, Mapping[str, float]]:
+    """Measure the constants of each backend's environment in which one is missing or older than 30 days; store and return them.
+
+    anew: whatever their age. Memory is measured once for all backends. Takes a second for each, and another for the memory.
+    Returns backend -> {constant: value} of those measured now; {} when all were known.
+    """
+    now = now or datetime.now(UTC)
+    found: dict[str, Mapping[str, float]] = {}
+    memory: Mapping[str, Speed] = {}
+    for backend in backends:
+        if why_missing(backend) is not None:
+            continue
+        environment = environment_of(backend, threads)
+        known = queries.constants(database, environment)
+        names = (*memory_names(), *backend_names(backend))
+        if not anew and all(name in known and _age(known[name], now) < MAX_AGE for name in names):
+            continue
+        started = time.perf_counter()
+        with _threads(threads):
+            memory = memory or memory_speeds()
+            speeds = {**memory, **_of_backend(backend)}
+        database.add_constants(environment, [DeviceConstant(n, s.value, s.unit, timestamp=now) for n, s in speeds.items()])
+        found[backend] = {name: s.value for name, s in speeds.items()}
+        log.info("%s: %s in %.1f s", backend, ", ".join(f"{n} {s.value:.3g} {s.unit}" for n, s in speeds.items()
+                                                       if working_set(n) is None), time.perf_counter() - started)
+    return found
+
+
+def _of_backend(backend: str) -> Mapping[str, Speed]:
+    try:
+        return backend_speeds(backend)
+    except Exception as e:                                          # anyone's kernel: the constants of the others are needed anyway
+        log.warning("%s: a kernel raised when its speed was measured: %s: %s", backend, type(e).__name__, e)
+        return {}
+
+
+def _age(constant: DeviceConstant, now: datetime) -> timedelta:
+    return now - constant.timestamp if constant.timestamp is not None else timedelta.max
+
+
+def known_rates(database: Database, backends: Sequence[str], threads: int | None = None) -> DeviceRates | None:
+    """The device's rates as the best of these backends measured them here; None when none did."""
+    rows = [queries.constants(database, environment_of(b, threads)) for b in backends if why_missing(b) is None]
+    bandwidth = max((r[READ].value for r in rows if READ in r), default=None)
+    flops = max((r[FLOPS].value for r in rows if FLOPS in r), default=None)
+    if bandwidth is None or flops is None:
+        return None
+    return DeviceRates(bandwidth, flops)
+
+
+class _threads:
+    """Inside: our own pool has so many threads; afterwards as many as before."""
+
+    def __init__(self, count: int | None) -> None:
+        self.count = count if count and why_missing("c") is None else None
+        self.before = 0
+
+    def __enter__(self) -> None:
+        if self.count is not None:
+            self.before = native_library().threads()
+            native_library().set_threads(self.count)
+
+    def __exit__(self, *_: object) -> None:
+        if self.count is not None:
+            native_library().set_threads(self.before)

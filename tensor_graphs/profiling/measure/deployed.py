@@ -1,0 +1,124 @@
+"""deployed: what each step of a whole path takes where it will run: in its place among the others, in the real order.
+
+A kernel that is fast alone may be slow in its plan: other kernels leave other caches, threads of two runtimes get in each other's
+way, and a weight that was rotated through memory meets what its neighbours left. Paths are run in turns in one worker, so that a
+noisy neighbour slows all of them; the time of every step is stored as an `in_graph` trace of its kernel.
+Every kernel on these paths has its verdict, so weights are one block of random numbers, repeated. But one that is not of this
+package may do its work where it is judged and nowhere else: where there is one, outputs are compared with the plain path's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.json_form import graph_to_json
+from tensor_graphs.paths.path import Path
+from tensor_graphs.profiling.distrust.origin import origin_of
+from tensor_graphs.profiling.distrust.replies import PathTold
+from tensor_graphs.profiling.measure.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.profiling.measure.reference_stream import waits_for_quiet
+from tensor_graphs.profiling.measure.samples import summarise
+from tensor_graphs.records.rows import TraceRecord
+
+log = logging.getLogger(__name__)
+
+MOST_RUNS, LEAST_RUNS = 20, 4
+SECONDS = 8.0
+"""about how long all runs together may take"""
+
+
+class NotDeployed(Exception):
+    """The worker could not run these paths; the message has its log. path: the one whose outputs were wrong, if that is why."""
+
+    def __init__(self, message: str, path: Path | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """One path as it ran. whole: seconds of each run, from its start to its end. sums: of all its steps in each run. steps:
+    (signature key, kernel name) -> mean seconds of a call, run by run. quiet: nothing disturbed these runs."""
+
+    path: Path
+    whole: tuple[float, ...]
+    sums: tuple[float, ...]
+    steps: Mapping[tuple[str, str], tuple[float, ...]]
+    quiet: bool
+
+
+def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
+                     backends: Sequence[str]) -> list[Deployed]:
+    """Run paths of one graph in turns, in a worker. kernels: by name, all that the paths choose. Raises NotDeployed."""
+    expected = sum(p.seconds for p in paths)
+    runs = int(min(MOST_RUNS, max(LEAST_RUNS, SECONDS / max(expected, 1e-6))))
+    job = {"kind": "deployed", "graph": graph_to_json(graph), "paths": [p.to_json() for p in paths], "binding": dict(binding),
+           "backends": tuple(backends), "runs": runs, "compared": any(map(foreign, kernels.values())), "threads": judge.threads,
+           "origins": sorted({origin_of(k) for k in kernels.values()}, key=str),
+           "identities": {k.name: k.identity for k in kernels.values()}}
+    reply = judge.worker.run(job, what=f"{len(paths)} whole paths")
+    if reply.status == "OTHER":                                     # a worker that had imported a module before it was edited
+        judge.worker.kill()
+        reply = judge.worker.run(job, what=f"{len(paths)} whole paths")
+    if reply.status != "RAN":
+        wrong = dict(enumerate(paths)).get(reply.path)
+        raise NotDeployed(reply.log or reply.status, wrong)
+    if len(reply.paths) != len(paths) or not all(map(_goes_with, reply.paths, paths)):
+        raise NotDeployed("what the worker said of whole paths does not go with what it was asked")
+    return [Deployed(path, found.whole, found.sums, found.steps, found.quiet)
+            for path, found in zip(paths, reply.paths, strict=True)]
+
+
+def _goes_with(told: PathTold, path: Path) -> bool:
+    """Whether times are told of steps that this path has, of as many runs of each."""
+    runs = len(told.whole)
+    return 0 < runs == len(told.sums) and all(path.choices.get(key) == name and len(times) == runs
+                                              for (key, name), times in told.steps.items())
+
+
+def foreign(kernel: Kernel) -> bool:
+    """Whether a kernel comes from outside this package."""
+    return not kernel.module.startswith("tensor_graphs.")
+
+
+def refute(judge: Judge, wrong: Path, why: str, kernels: Mapping[str, Kernel], signatures: Mapping[str, Signature],
+           binding: Mapping[str, int], verifier: str) -> bool:
+    """Store that a kernel is wrong in its place, where only one of this path can be to blame; whether it was."""
+    suspects = [key for key, name in wrong.choices.items() if name in kernels and foreign(kernels[name])]
+    if len(suspects) != 1:
+        return False
+    (key,) = suspects
+    kernel, signature = kernels[wrong.choices[key]], signatures[key]
+    judge.database.ensure_graph(graph_record(signature))
+    judge.database.add_trace(TraceRecord(
+        implementation_of(kernel), timed_workload(signature, binding), environment_of(kernel.backend, judge.threads),
+        "in_graph", "INCORRECT_NUMERICAL", max_relative_error=float("inf"), verifier=verifier, log=why))
+    return True
+
+
+def record_deployed(judge: Judge, found: Sequence[Deployed], kernels: Mapping[str, Kernel], signatures: Mapping[str, Signature],
+                    binding: Mapping[str, int], verifier: str) -> int:
+    """Store the time of every step as a trace of its kernel; what several paths share is one trace. Returns how many."""
+    holding: dict[tuple[str, str], list[Deployed]] = {}
+    for each in found:
+        for step in each.steps:
+            holding.setdefault(step, []).append(each)
+    for (key, name), held in holding.items():
+        kernel, signature = kernels[name], signatures[key]
+        quiet = [d for d in held if d.quiet]                        # of several runs of this step, those that nothing disturbed
+        counting = quiet or held
+        judge.database.ensure_graph(graph_record(signature))
+        judge.database.add_trace(TraceRecord(
+            implementation_of(kernel), timed_workload(signature, binding), environment_of(kernel.backend, judge.threads),
+            "in_graph", "PASSED", samples_ms=tuple(s * 1e3 for d in counting for s in d.steps[key, name]), timer="perf_counter",
+            verifier=verifier, conditions={"threads": judge.threads or 0, "paths": [d.path.id for d in counting],
+                                           "whole_ms": min(median(d.whole) for d in counting) * 1e3,
+                                           "quiet": bool(quiet) if waits_for_quiet() else None,
+                                           "in_place": summarise([s for d in counting for s in d.steps[key, name]]).to_json(1e3)}))
+    return len(holding)

@@ -1,0 +1,540 @@
+"""inputs: legal, seeded values for the operands of a graph. Counter-based: (seed, input name) fixes every number.
+
+Floats are normal with a few awkward values mixed in (zeros of both signs, tiny, large), and one row of many is small, so that
+an eps shows; integers lie in the range that their use allows (row numbers of a table, positions), with some out of range where
+the op defines that. A `Point` says at which sizes, on which values and in which memory a kernel is compared with the oracle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.node import Node, TensorType
+from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES
+from tensor_graphs.profiling.measure.descriptors import Given, values
+from tensor_graphs.profiling.measure.extremes import Extreme, extreme_values, integer_values
+
+POSITIVE = {"log2", "sqrt", "log", "rsqrt"}
+"""ops whose operand is drawn positive (their behaviour elsewhere is NaN, which conformance tests cover)"""
+
+POSITIONS = {"rope_table"}
+"""ops whose integers are positions in a text: of moderate size by what they mean"""
+
+BIG_INPUT = 1 << 22
+"""elements: a larger operand (a weight matrix) has the same values whatever the seed, made once; the other operands vary"""
+
+
+Form = Literal["apart", "in_place", "views", "windows", "strided", "backwards", "repeated", "uniform", "same", "overlapping",
+               "unaligned"]
+"""where operands lie: in memory of their own; an output in its operand's memory; with axes in the other order; as windows of wider
+arrays; every other element of an array; backwards along an axis; with stride 0 along an axis; one of them with one number for all
+elements; two operands in one and the same memory; in memory that overlaps by all but a row; from an element on that no vector
+begins at (outputs too)"""
+
+STORED: frozenset[Form] = frozenset({"views", "windows", "strided", "backwards", "repeated", "uniform"})
+"""forms in which a plan hands over a window of another array (single.py makes them)"""
+
+SAME_VALUES: frozenset[Form] = frozenset({"repeated", "uniform", "same", "overlapping"})
+"""forms that values follow from"""
+
+
+Stir = tuple[tuple[str, int, tuple[int, ...]], ...]
+"""(operand, position, sources): its values from this position on become those that lay at these positions"""
+
+STRETCH, FEW = 64, 3
+"""values that a stir changes of one operand, at most: enough to show in a sum of thousands, or so few that a sample misses them"""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One comparison of a kernel with the oracle: sizes, values, memory.
+
+    like: the values come from `seed`, but the first and last number of each float operand (and all integers) from the seed
+    `like`, and they lie at the addresses at which the worker has just shown those of `like`: a kernel that remembers answers shows.
+    special: NaN and infinities among the floats. stirred: which of the `stirs` has changed a few of the values.
+    extreme: all floats are of this kind (extremes.py). given: operands whose values come from elsewhere (descriptors.py).
+    anew: a seed, and the operands whose values come from it instead. axis: of a form that has one; of `in_place`, the number of the
+    pair; of structured values, the first structure. only: the operand that is special or extreme (else: the first float; all
+    floats). integers: those of full range, and the ends of tables. rows: a dim, and how many rows along it differ: each row of an
+    operand is a copy of one of so many, drawn.
+    """
+
+    sizes: tuple[tuple[str, int], ...]
+    seed: int
+    like: int | None = None
+    form: Form = "apart"
+    special: bool = False
+    stirred: Stir = ()
+    extreme: Extreme | None = None
+    given: Given = ()
+    anew: tuple[int, tuple[str, ...]] | None = None
+    axis: int = 0
+    only: str | None = None
+    integers: bool = False
+    rows: tuple[str, int] | None = None
+
+    @property
+    def binding(self) -> dict[str, int]:
+        return dict(self.sizes)
+
+    @property
+    def values(self) -> Point:
+        """The same values at the same sizes, whatever the memory: what the oracle's answer depends on."""
+        return self if self.form in SAME_VALUES else replace(self, form="apart", axis=self.axis if self.extreme is not None else 0)
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{k}={v}" for k, v in self.sizes) or "its only size"
+        where_in = f" in {self.only}" if self.only is not None else ""
+        notes = [*(["other values at the same addresses"] if self.like is not None else []),
+                 *([f"NaN and infinities{where_in}"] if self.special else []),
+                 *([f"{self.extreme} values{where_in}"] if self.extreme is not None else []),
+                 *(["integers of full range, ends of tables"] if self.integers else []),
+                 *(f"{name} = {descriptor}" for name, descriptor in self.given),
+                 *(["in a timed run"] if self.stirred or self.anew else []),
+                 *([SAID[self.form].format(axis=self.axis)] if self.form != "apart" else [])]
+        return f"{where} ({', '.join(notes)})" if notes else where
+
+
+SAID: Mapping[Form, str] = {
+    "in_place": "in place", "views": "strided operands", "windows": "windows of wider arrays", "strided": "every other element",
+    "backwards": "backwards along axis {axis}", "repeated": "stride 0 along axis {axis}",
+    "uniform": "operand {axis} one number for all elements", "same": "two operands in the same memory",
+    "overlapping": "operands that overlap", "unaligned": "unaligned"}
+
+
+def generator(seed: int, name: str) -> np.random.Generator:
+    key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:16], "little")
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+@lru_cache(maxsize=1024)
+def definition_of(graph: Graph) -> Graph:
+    """The graph in atomic ops."""
+    return make_graph(dict(zip(graph.outputs, expand_all(graph.roots), strict=True)))
+
+
+@lru_cache(maxsize=1024)
+def adds_products(graph: Graph) -> bool:
+    """Whether floats that are products of two computed ones, squares among them, are added up anywhere in the definition."""
+    whole = definition_of(graph)
+    varies: set[Node] = set()
+    for node in whole.nodes:
+        if node in whole.inputs.values() or any(i in varies for i in node.inputs):
+            varies.add(node)
+    floats = [node for node in whole.nodes if node.dtype.kind == "float"]
+    return any(n.op.name == "sum" for n in floats) and any(n.op.name == "mul" and varies.issuperset(n.inputs) for n in floats)
+
+
+@lru_cache(maxsize=4096)
+def is_index(graph: Graph, name: str) -> bool:
+    """Whether an integer input says where something lies: by its definition it reaches the index of a gather or scatter, or it
+    is a position. Its values have a range then; others may be any integer."""
+    if any(u.op.name in POSITIONS and graph.inputs[name] in u.inputs for u in graph.nodes):
+        return True
+    whole = definition_of(graph)
+    reached = {whole.inputs[name]} if name in whole.inputs else set()
+    for node in whole.nodes:
+        if node.op.name in ("gather", "scatter") and node.inputs[1] in reached:
+            return True
+        if node.dtype.kind in ("int", "uint") and any(i in reached for i in node.inputs):
+            reached.add(node)
+    return False
+
+
+@lru_cache(maxsize=4096)
+def rows_read_by(graph: Graph, name: str) -> str | None:
+    """The input that says which rows (along its first axis) of an input are read, where nothing else of it is; None: all may be."""
+    whole = definition_of(graph)
+    if name not in whole.inputs:
+        return None
+    readers = [n for n in whole.nodes if whole.inputs[name] in n.inputs]
+    if len(readers) != 1 or readers[0].op.name != "gather" or readers[0].attrs["axis"] != 0:
+        return None
+    index = readers[0].inputs[1]
+    while index.op.name in ("cast", "reshape", "expand", "permute"):
+        index = index.inputs[0]
+    names = {node: each for each, node in whole.inputs.items()}
+    return names.get(index) if readers[0].inputs[0] is whole.inputs[name] else None
+
+
+def integer_range(node: Node, users: list[tuple[Node, int]], binding: Mapping[str, int]) -> tuple[int, int]:
+    """low ≤ value < high for an integer operand, from who reads it."""
+    for user, position in users:
+        name = user.op.name
+        if name in ("gather", "scatter") and position == 1:
+            size = int(d.evaluate(user.inputs[0].shape[user.attrs["axis"]], binding))
+            return -1, size + 1                                    # one out of range at each end: defined, so tested
+        if name == "embedding" and position == 1:
+            return -1, int(d.evaluate(user.inputs[0].shape[0], binding)) + 1
+        if name == "gather_linear" and position == 2:
+            return -1, int(d.evaluate(user.inputs[1].shape[0], binding)) + 1
+        if name == "rope_table":
+            return 0, 4096
+        if name == "one_hot":
+            return 0, max(1, int(user.attrs["size"]) if isinstance(user.attrs["size"], int) else 8)
+        if name == "write_at_index" and position == 2:
+            size = int(d.evaluate(user.inputs[0].shape[user.attrs["axis"]], binding))
+            return 0, max(1, size)
+    return (0, 100) if node.dtype.kind == "uint" else (-50, 100)
+
+
+def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+    """An array per input of the graph at these dims, or for these of them."""
+    users: dict[Node, list[tuple[Node, int]]] = {}
+    for node in graph.nodes:
+        for position, i in enumerate(node.inputs):
+            users.setdefault(i, []).append((node, position))
+    out: dict[str, np.ndarray] = {}
+    for name in graph.inputs if names is None else names:
+        node = graph.inputs[name]
+        t = node.type.at(binding)
+        if is_big(t):
+            out[name] = _big_input(name, t)
+            continue
+        rng = generator(seed, name)
+        read_by = users.get(node, [])
+        if t.dtype.kind == "float":
+            out[name] = floats(rng, t, positive=any(u.op.name in POSITIVE for u, _ in read_by))
+        elif t.dtype.kind == "bool":
+            out[name] = rng.integers(0, 4, t.shape) > 0            # mostly true: a mask of all zeros says little
+        elif _all_different(read_by):
+            low, high = integer_range(node, read_by, binding)
+            count = int(t.size())                                  # no duplicates: `set` does not define them
+            pool = np.arange(low, max(high, low + count))
+            out[name] = rng.permutation(pool)[:count].reshape(t.shape).astype(t.dtype.numpy)
+        else:
+            low, high = integer_range(node, read_by, binding)
+            info = np.iinfo(t.dtype.numpy)
+            out[name] = rng.integers(max(low, info.min), min(high, int(info.max)), t.shape).astype(t.dtype.numpy)
+    return out
+
+
+@dataclass
+class _BigInput:
+    """Values of a large operand, made once. Some of its rows may be others for a while; `_big_input` puts them back."""
+
+    array: np.ndarray
+    shown: np.ndarray
+    """the same memory, read-only"""
+    altered: list[tuple[np.ndarray, np.ndarray]]
+
+    def restore(self) -> np.ndarray:
+        while self.altered:
+            rows, saved = self.altered.pop()
+            self.array[rows] = saved
+        return self.shown
+
+    def alter(self, rows: np.ndarray, values: np.ndarray) -> None:
+        self.altered.append((rows, self.array[rows].copy()))
+        self.array[rows] = values
+
+
+@lru_cache(maxsize=1)
+def _kept_big_input(name: str, t: TensorType) -> _BigInput:
+    array = floats(generator(0, name), t, positive=False)
+    shown = array.view()
+    shown.flags.writeable = False
+    return _BigInput(array, shown, [])
+
+
+def _big_input(name: str, t: TensorType) -> np.ndarray:
+    return _kept_big_input(name, t).restore()
+
+
+def is_big(t: TensorType) -> bool:
+    """Whether an operand of this concrete type has the same values whatever the seed (but for rows that are read)."""
+    return t.dtype.kind == "float" and int(t.size()) > BIG_INPUT
+
+
+def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarray:
+    """Normal numbers of spread 1; of more than 2^20 elements, uniform ones made of random bits (ten times as fast)."""
+    shape = tuple(int(s) for s in t.shape)
+    count = int(np.prod(shape))
+    if count > 1 << 20:
+        bits = rng.integers(0, 1 << 24, count, dtype=np.uint32)
+        values = bits.astype(np.float32)
+        values *= np.float32(2.0 ** -22)
+        values -= np.float32(2.0)                                  # −2 … 2
+    else:
+        values = rng.standard_normal(count).astype(np.float32)
+        if count >= 64:
+            at = rng.integers(0, count, 4)
+            values[at] = np.array([0.0, -0.0, 1e-30, 8.0], dtype=np.float32)
+        if len(shape) > 1 and shape[0] >= 3 and t.dtype.name != "f16":
+            values.reshape(shape[0], -1)[int(rng.integers(0, shape[0]))] *= np.float32(1e-3)
+    if positive:
+        values = np.abs(values) + np.float32(1e-3)
+    if t.dtype.name == "f64":                                       # all of its bits: an f32 in between has to show
+        fine = rng.integers(-(1 << 20), 1 << 20, count, dtype=np.int32)
+        return (values * (1.0 + fine * 2.0 ** -46)).reshape(shape)
+    return values.astype(t.dtype.numpy).reshape(shape)
+
+
+def point_inputs(graph: Graph, point: Point) -> dict[str, np.ndarray]:
+    """The arrays of one point; the worker that runs the kernel and the judge that asks the oracle make the same.
+
+    Raises InputError when values that come from elsewhere are not there or do not fit.
+    """
+    if point.rows is None:
+        return _values(graph, point)
+    few = _values(graph, few_rows(point))
+    taken = row_numbers(point)
+    return {name: take_rows(array, graph.inputs[name], point.rows[0], taken) for name, array in few.items()}
+
+
+def few_rows(point: Point) -> Point:
+    """The point at which the rows that differ are there once each."""
+    assert point.rows is not None
+    dim, count = point.rows
+    return replace(point, rows=None, form="apart", sizes=tuple((n, count if n == dim else v) for n, v in point.sizes))
+
+
+def row_numbers(point: Point) -> np.ndarray:
+    """Which of the few rows each row is; each of them is there, and which is the last is drawn."""
+    assert point.rows is not None
+    dim, count = point.rows
+    return generator(point.seed, f"rows of {dim}").permutation(np.arange(point.binding[dim]) % count)
+
+
+def take_rows(array: np.ndarray, node: Node, dim: str, numbers: np.ndarray) -> np.ndarray:
+    """Rows of an array of few, along each axis of the node that is exactly this dim."""
+    for axis, size in enumerate(node.shape):
+        if isinstance(size, d.Expr) and str(size) == dim:
+            array = np.take(array, numbers, axis=axis)
+    return array
+
+
+def _values(graph: Graph, point: Point) -> dict[str, np.ndarray]:
+    found = make_inputs(graph, point.binding, point.seed)
+    for name, descriptor in point.given:
+        array = values(name, descriptor, graph.inputs[name].type.at(point.binding))
+        found[name] = found[name] if array is None else array
+    if point.like is not None:
+        kept = make_inputs(graph, point.binding, point.like)
+        for name, array in found.items():
+            if _is_float(array) and array.size > 2 and array.flags.writeable:
+                flat, old = array.reshape(-1), kept[name].reshape(-1)
+                flat[0], flat[-1] = old[0], old[-1]
+            else:
+                found[name] = kept[name]
+    if point.integers:
+        _make_integers(graph, point, found)
+    if point.special:
+        _make_special(graph, point, found)
+    if point.extreme is not None:
+        _make_extreme(graph, point, found)
+    if point.anew is not None:
+        seed, names = point.anew
+        found.update(make_inputs(graph, point.binding, seed, names))
+    stir(found, point.stirred, found)
+    _follow_form(graph, point, found)
+    return found
+
+
+def _replace(graph: Graph, point: Point, arrays: dict[str, np.ndarray], name: str, make: Callable[[Shape], np.ndarray]) -> None:
+    """Give an operand the values that `make` makes for a shape; of a large one, only the rows that are read."""
+    t = graph.inputs[name].type.at(point.binding)
+    if not is_big(t):
+        arrays[name] = make(arrays[name].shape)
+        return
+    index = rows_read_by(graph, name)
+    if index is not None:
+        rows = np.unique(arrays[index])
+        rows = rows[(rows >= 0) & (rows < t.shape[0])].astype(np.int64)
+        _kept_big_input(name, t).alter(rows, make((len(rows), *(int(n) for n in t.shape[1:]))))
+
+
+Shape = tuple[int, ...]
+
+
+SPECIALS = (math.nan, math.inf, -math.inf)
+
+
+def _make_special(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
+    """NaN and both infinities in one operand, no two of them in one row, column or plane: inf − inf, or a NaN beside it, would hide
+    one; or the one that the point's axis names."""
+    for name, node in graph.inputs.items():
+        array = arrays[name]
+        if not _is_float(array) or array.size < 1 or point.only not in (None, name):
+            continue
+        if is_big(node.type.at(point.binding)) and rows_read_by(graph, name) is None:
+            continue
+
+        def make(shape: Shape, array: np.ndarray = array, name: str = name) -> np.ndarray:
+            made = array if shape == array.shape else array[:shape[0]].copy()
+            rng = generator(point.seed, f"special {name}")
+            places = [rng.permutation(size) for size in made.shape]
+            wanted = SPECIALS if point.axis == 0 else SPECIALS[point.axis - 1:point.axis]
+            for k, value in enumerate(wanted[:min(made.shape, default=1)]):
+                made[tuple(each[k] for each in places)] = np.float32(value)
+            return made
+
+        _replace(graph, point, arrays, name, make)
+        return
+
+
+def _make_extreme(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
+    kind = point.extreme
+    assert kind is not None
+    positive = {i for node in graph.nodes if node.op.name in POSITIVE for i in node.inputs}
+    floats = [name for name, node in graph.inputs.items() if node.dtype.kind == "float" and point.only in (None, name)]
+    for name, node in graph.inputs.items():
+        if name in floats:
+            rng = generator(point.seed, f"{kind} {name}")
+
+            def make(shape: Shape, rng: np.random.Generator = rng, node: Node = node, own: int = floats.index(name)) -> np.ndarray:
+                return extreme_values(rng, kind, shape, node.dtype, positive=node in positive, first=point.axis,
+                                      squared=adds_products(graph), among=(own, len(floats)))
+
+            _replace(graph, point, arrays, name, make)
+
+
+def _make_integers(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
+    """Integers that are values take all of their range; those that are indices lie at the ends of what they may be."""
+    users: dict[Node, list[tuple[Node, int]]] = {}
+    for node in graph.nodes:
+        for position, i in enumerate(node.inputs):
+            users.setdefault(i, []).append((node, position))
+    values: dict[str, np.ndarray] = {}
+    for name, node in graph.inputs.items():
+        if node.dtype.kind not in ("int", "uint"):
+            continue
+        rng, shape = generator(point.seed, f"integers {name}"), arrays[name].shape
+        if not is_index(graph, name):
+            arrays[name] = integer_values(rng, shape, node.dtype)
+            with np.errstate(all="ignore"):
+                near = next((a for n, a in values.items() if a.shape == shape and a.dtype == arrays[name].dtype), None)
+                if near is not None:                                # next to the other operand's: a comparison has to look closely
+                    arrays[name] = np.where(rng.random(shape) < 0.5, near + rng.choice(
+                        np.array([0, 1, node.dtype.max], near.dtype), shape), arrays[name])
+            values[name] = arrays[name]
+        elif not _all_different(users.get(node, [])):
+            low, high = integer_range(node, users.get(node, []), point.binding)
+            ends = [e for e in (low, low + 1, low + 2, high - 3, high - 2, high - 1)
+                    if node.dtype.min <= e <= node.dtype.max and low <= e < high]
+            arrays[name] = rng.choice(ends, shape).astype(node.dtype.numpy)
+
+
+def _all_different(read_by: Sequence[tuple[Node, int]]) -> bool:
+    """Whether an op leaves open what equal indices mean."""
+    return any((u.op.name == "write_at_index" and p == 2) or (u.op.name == "scatter" and p == 1 and u.attrs["mode"] == "set")
+               for u, p in read_by)
+
+
+def pair_of_operands(graph: Graph, arrays: Mapping[str, np.ndarray], seed: int) -> tuple[str, str] | None:
+    """Two operands that can be the same array, and are values (drawn where there are several such pairs); None: there are none."""
+    names = [n for n, a in arrays.items() if a.size and (a.dtype.kind not in "iu" or not is_index(graph, n)) and
+             not is_big(TensorType(a.shape, graph.inputs[n].dtype))]
+    pairs = [(x, y) for i, x in enumerate(names) for y in names[i + 1:]
+             if arrays[x].shape == arrays[y].shape and arrays[x].dtype == arrays[y].dtype]
+    return pairs[int(generator(seed, "pair").integers(len(pairs)))] if pairs else None
+
+
+def _follow_form(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
+    """The values that operands have where they lie in memory like this."""
+    if point.form == "repeated":
+        for name, array in arrays.items():
+            if array.ndim > point.axis and array.size and not is_big(graph.inputs[name].type.at(point.binding)):
+                first = array.take([0], axis=point.axis)
+                arrays[name] = np.ascontiguousarray(np.broadcast_to(first, array.shape))
+    elif point.form == "uniform":
+        name = list(graph.inputs)[point.axis]
+        if arrays[name].size:
+            arrays[name] = np.full_like(arrays[name], arrays[name].flat[0])
+    elif point.form in ("same", "overlapping"):
+        pair = pair_of_operands(graph, arrays, point.seed)
+        if pair is not None:
+            x, y = pair
+            if point.form == "same":
+                arrays[y] = arrays[x].copy()
+            elif arrays[x].ndim:
+                arrays[y] = np.concatenate([arrays[y][:1], arrays[x][:-1]])
+
+
+def changeable(graph: Graph, sizes: tuple[tuple[str, int], ...], kept: Sequence[str] = ()) -> dict[str, int]:
+    """The operands that may change from one timed run to the next, and how many values each has.
+
+    kept: operands that stay as they are (what a kernel prepared from them is not prepared again). So do large ones, and the
+    integers of ops that do not define what equal ones mean.
+    """
+    integers = not any(node.op.name in ("write_at_index", "scatter") for node in graph.nodes)
+    found = {}
+    for name, node in graph.inputs.items():
+        size = int(node.type.at(dict(sizes)).size())
+        small = 1 < size and size * node.dtype.itemsize <= BIG_BYTES
+        if name not in kept and small and (integers or node.dtype.kind == "float"):
+            found[name] = size
+    return found
+
+
+def stirred(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number: int, kept: Sequence[str] = ()) -> Stir:
+    """One of endlessly many ways to change some values of the `changeable` operands, for runs whose answer must not be a remembered
+    one. Values only change places within an operand, so that they stay legal."""
+    rng = generator(seed, f"stir {number}")
+    found = []
+    for name, size in changeable(graph, sizes, kept).items():
+        length = max(1, min(STRETCH if number % 2 else FEW, size // 2))
+        sources = rng.integers(0, size, length).tolist()
+        found.append((name, int(rng.integers(0, size - length + 1)), tuple(sources)))
+    return tuple(found)
+
+
+def stir(arrays: Mapping[str, np.ndarray], how: Stir, pristine: Mapping[str, np.ndarray]) -> None:
+    """Change values of these C-contiguous arrays, which hold what `pristine` holds."""
+    for name, at, sources in how:
+        arrays[name].reshape(-1)[at:at + len(sources)] = pristine[name].reshape(-1)[list(sources)]
+
+
+def unstir(arrays: Mapping[str, np.ndarray], how: Stir, pristine: Mapping[str, np.ndarray]) -> None:
+    """Undo `stir`."""
+    for name, at, sources in how:
+        arrays[name].reshape(-1)[at:at + len(sources)] = pristine[name].reshape(-1)[at:at + len(sources)]
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return array.dtype.kind in "fV" or array.dtype.name == "bfloat16"
+
+
+def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]]:
+    """The sizes at which a kernel is compared with the oracle: typical, smallest, and odd ones around small blocks.
+
+    A kernel that is wrong at n = 1 only, or in the last row of a block only, must show here, and so must one that takes one dim for
+    another: where there are several, their sizes differ, in both orders.
+    """
+    names = sorted(graph.dims)
+
+    def at(base: int, step: int) -> dict[str, int]:
+        out = {}
+        for i, n in enumerate(names):
+            lo, hi = d.bounds(graph.dims[n])
+            out[n] = min(hi, max(lo, base + step * i))
+        return out
+
+    second = {n: min(hi, lo + 1) for n in names for lo, hi in [d.bounds(graph.dims[n])]}
+    points = [{n: int(typical[n]) for n in names}, at(0, 0), second, at(3, 2), at(17, 3), at(64, -7)]
+    unique: list[dict[str, int]] = []
+    for p in points:
+        if p not in unique:
+            unique.append(p)
+    return unique
+
+
+def largest_sizes(graph: Graph) -> list[dict[str, int]]:
+    """Sizes far beyond the small ones, largest first: at the dims' upper bounds, at 1024 and at 257."""
+    out: list[dict[str, int]] = []
+    for cap in (1 << 62, 1024, 257):
+        sizes = {n: min(cap, d.bounds(s)[1]) for n, s in graph.dims.items()}
+        if all(sizes[n] >= d.bounds(s)[0] for n, s in graph.dims.items()) and sizes not in out:
+            out.append(sizes)
+    return out

@@ -1,0 +1,970 @@
+"""judge: compares what a worker returns with the float64 oracle, and writes the verdict (and the time) to the database.
+
+The worker is a separate process (worker_process.py, worker.py). Expected outputs stay here, and so does the clock that decides
+whether a time can be true. A crash, a hang or a wrong result is a row too.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+
+from tensor_graphs.costs.roofline import DeviceRates, work
+from tensor_graphs.devices.environment import Environment, fingerprint
+from tensor_graphs.devices.free_memory import OutOfMemory, require_memory
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.kernel import Kernel, KernelError
+from tensor_graphs.kernels.parcel import ParcelError
+from tensor_graphs.kernels.registry import BACKENDS, backend_module, imports_of
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.json_form import graph_to_json
+from tensor_graphs.language.text import print_graph
+from tensor_graphs.meaning.error_measure import ErrorReport, Worst, measure, neighbours_error, unit_roundoff
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.meaning.running_error import running_error
+from tensor_graphs.profiling.distrust import process_tree
+from tensor_graphs.profiling.distrust.memory_guards import digest
+from tensor_graphs.profiling.distrust.origin import MAIN, origin_of
+from tensor_graphs.profiling.distrust.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told
+from tensor_graphs.profiling.distrust.tampering import Names
+from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
+from tensor_graphs.profiling.measure.adversarial import adds_floats, adversarial_points, hangs_on_special, rows_of, settled_rows
+from tensor_graphs.profiling.measure.bench import PATIENCE, Timing, most_kept
+from tensor_graphs.profiling.measure.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
+from tensor_graphs.profiling.measure.clock import TIMER
+from tensor_graphs.profiling.measure.cover import covered, layout_points, size_points, special_points
+from tensor_graphs.profiling.measure.descriptors import Given, InputError
+from tensor_graphs.profiling.measure.inputs import (
+    SAME_VALUES,
+    Point,
+    Stir,
+    changeable,
+    few_rows,
+    largest_sizes,
+    point_inputs,
+    row_numbers,
+    stirred,
+    take_rows,
+    work_points,
+)
+from tensor_graphs.profiling.measure.reference_stream import Kind, waits_for_quiet
+from tensor_graphs.profiling.measure.single import prepared_names
+from tensor_graphs.profiling.measure.weighing import found_quiet, weigh
+from tensor_graphs.records import queries
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, Status, TraceRecord, WorkloadRecord
+
+log = logging.getLogger(__name__)
+
+VERIFIER = "5"
+"""version of the comparison; another version asks every question again"""
+
+SAME_MATH = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}
+"""error beyond which a result is not the same math in this dtype, whatever tolerance a user allows"""
+
+NOTICED = {"f64": 64.0, "f32": 64.0, "f16": 2.0, "bf16": 2.0}
+"""unit roundoffs of the output's dtype: where an error is more, it is asked whether rounding explains it (most kernels of a narrow
+dtype compute in f32, and round once)"""
+
+LARGE_WORK = (5e6, 1 << 20)
+"""flops and bytes up to which a kernel is compared at the far end of its dims too (the oracle takes some 50 ms for it)"""
+
+PLAIN = "plain"
+"""the name under which the plain path's time is stored as a baseline"""
+
+PLAIN_WORK = 1e10
+"""flops beyond which the plain path is not timed beside a kernel"""
+
+FEW_BYTES = 256 << 10
+"""what moves less than this waits for memory rather than reads it: 64 KB, read cold beside a neighbour, came within 5 % of
+itself in 98 % of pairs of 5 s over the arithmetic reference, in 44 % over the reading one (5 MB: half, and all)"""
+
+FLOPS_PER_BYTE = 10.0
+"""work with more flops for each byte it moves is bound by arithmetic, on the CPUs we know. A constant: by measured rates, which
+differ from day to day, the same softmax would be compared with one reference now and with the other then"""
+
+FEW_WAYS = 2
+"""in how many ways operands of timed runs that may be compared are stirred, where the oracle is slow: it is asked once for each"""
+
+QUICK = (1e8, 1 << 24)
+"""flops and bytes up to which the oracle is quick: some 20 ms"""
+
+LOOKED_AT = 2
+"""timed runs of which the outputs are compared, beside the last one"""
+
+LEAST_WAIT = 20.0
+"""seconds that a kernel may take over anything: one that is compiled when it is called first is no hanging one …"""
+
+SLOWER = 100.0
+"""… and so many times what the oracle took on the same points; JOB_SECONDS in all at most"""
+
+RUNS_BETWEEN = 8
+"""runs between two words of a worker that times, about"""
+
+SUSPICIOUS = 10.0
+"""a time so many times below the best that is known here is measured again in a fresh worker"""
+
+APART = 3.0
+"""two measurements of one kernel that differ by more are no measurements"""
+
+AGAIN = (0.1, 0.5)
+"""a measurement in doubt is repeated in blocks that last so many seconds at least"""
+
+PROCESSES = 12
+"""fresh workers over which a long measurement is spread: where a process happens to lie in memory makes the same kernel faster or
+slower by some percent, in small ones by a third"""
+
+PROCESS_SECONDS = 0.3
+"""of a measurement, for each of them at least"""
+
+MOST_ROUNDS = 2
+"""times as many workers at most, where some found no quiet"""
+
+IMPLAUSIBLE_FACTOR = 50.0
+"""a time so many times below the device's roofline is no time of this work (caches are at most 20 times as fast as memory)"""
+
+
+def same_math_limit(signature: Signature) -> float:
+    """The error up to which a kernel's outputs count as this signature's math; integers must be exact (0)."""
+    return max((SAME_MATH.get(t.dtype.name, 0.0) for t in signature.spec.outputs), default=0.0)
+
+
+BIG_WORK = 4e9
+"""flops: sizes beyond this are compared at few points (the oracle takes a second for each)"""
+
+BIG_TRAFFIC = 2.5e8
+"""bytes: likewise"""
+
+
+ABOUT_RIGHT = ("language", "meaning", "proof", "kernels.signature", "profiling.measure.adversarial", "profiling.measure.cover",
+               "profiling.measure.descriptors", "profiling.measure.extremes", "profiling.measure.inputs",
+               "profiling.measure.judge", "profiling.measure.single", "profiling.distrust.protocol", "profiling.distrust.replies",
+               "profiling.distrust.worker_process")
+"""modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
+replace what is in them; a judge that finds that it did gives no verdict"""
+
+ABOUT_TIMES = ("measure.judge.AGAIN", "measure.judge.BIG_TRAFFIC", "measure.judge.BIG_WORK", "measure.judge.IMPLAUSIBLE_FACTOR",
+               "measure.judge.LEAST_WAIT", "measure.judge.SLOWER", "measure.judge.found_quiet",
+               "distrust.worker_process.SILENT_SECONDS", "distrust.worker_process.STOPPED_SECONDS")
+"""what may be replaced in them: how long and how often something is measured"""
+
+
+def environment_of(backend: str, threads: int | None = None) -> Environment:
+    """The environment of one backend on this machine, cached for the process. threads: as many, instead of the default number."""
+    return _environment(backend, threads)
+
+
+@lru_cache(maxsize=64)
+def _environment(backend: str, threads: int | None) -> Environment:
+    versions = dict(backend_module(backend).versions()) if backend in BACKENDS else {}
+    if threads:
+        versions["threads"] = str(threads)
+    return fingerprint(backend, libs=versions)
+
+
+def implementation_of(kernel: Kernel) -> ImplementationRecord:
+    return ImplementationRecord("KERNEL", kernel.name, kernel.backend, kernel.identity, requirements=dict(kernel.requirements),
+                                sources=(SourceRecord(f"{kernel.name}.txt", kernel.source, trusted=True),))
+
+
+def graph_record(signature: Signature) -> GraphRecord:
+    return GraphRecord(signature.key, print_graph(signature.graph), graph_to_json(signature.graph), signature.spec.op.name)
+
+
+def verify_workload(signature: Signature) -> WorkloadRecord:
+    """The workload under which a verdict over all sizes is filed: no axes."""
+    return WorkloadRecord(signature.key)
+
+
+def timed_workload(signature: Signature, binding: Mapping[str, int], given: Given = ()) -> WorkloadRecord:
+    """The workload under which a time is filed: the signature's axes, or (if it has none) a single axis that says "fixed", and
+    where the values of operands come from, if from elsewhere."""
+    inputs = tuple({"name": name, **descriptor.to_json()} for name, descriptor in given)
+    return WorkloadRecord(signature.key, signature.axes(binding) or {"fixed": 1}, inputs)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the judge found for one kernel on one signature. samples: cold times [s]; plain: those of the plain path in the same
+    run; timing: what else is known of the times, as it is stored; seed: of the values that no kernel could know; covered: what
+    `cover.covered` says."""
+
+    status: Status
+    error: float | None
+    p999: float | None
+    norm_error: float | None
+    absolute: float | None
+    log: str
+    samples: tuple[float, ...] = ()
+    plain: tuple[float, ...] = ()
+    timing: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    covered: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A kernel on a signature, as `Judge.examine` takes it."""
+
+    kernel: Kernel
+    signature: Signature
+    typical: Mapping[str, int]
+    time_at: Mapping[str, int] | None = None
+    verify: bool = True
+    given: Given = ()
+
+
+def out_of_reach(kernel: Kernel) -> str | None:
+    """None, or why no other process can import the kernel that this one runs, or no row can name it (it is then neither compared
+    nor measured)."""
+    texts = (kernel.name, kernel.backend, kernel.op, kernel.module, kernel.source, kernel.toolchain)
+    if not all(type(each) is str and _encodes(each) for each in texts) or type(kernel.in_place) is not tuple:
+        return "its name, backend, op, module, source and toolchain have to be texts, in_place a tuple"
+    changed = kernel.code.changed()
+    if changed is not None:
+        return f"{changed} was changed after this process imported it; start this process again, so that it runs what is compared"
+    try:
+        origin = origin_of(kernel)
+    except ParcelError as e:
+        return f"it was declared in a session, and {'; '.join(part.strip() for part in str(e).splitlines())}"
+    if origin.module == MAIN and origin.file is None and origin.parcel is None:
+        return "it was defined in an interactive session and not registered there, so no other process finds it; put it into a file"
+    return None
+
+
+def _encodes(text: str) -> bool:
+    try:
+        return "\0" not in text and text.encode() is not None
+    except UnicodeEncodeError:                                      # half of a pair
+        return False
+
+
+class Judge:
+    """Asks a worker to run kernels, compares, records. One judge per process is enough; use it as a context manager."""
+
+    def __init__(self, database: Database, *, timeout: float | None = None, threads: int | None = None,
+                 rates: DeviceRates | None = None) -> None:
+        """rates: of this device, where they were measured; below them times are IMPLAUSIBLE. timeout: seconds after which a kernel
+        counts as hanging (default: by what the oracle takes over the same work, `limit`)."""
+        self.patient = timeout is None
+        self.database, self.threads, self.rates = database, threads, rates or DeviceRates()
+        self.worker = WorkerProcess(JOB_SECONDS if timeout is None else timeout)
+        self._expected: dict[Point, dict[str, np.ndarray] | None] = {}
+        self._rounding: dict[Point, dict[str, np.ndarray]] = {}
+        self._expected_for = ""
+        self._took: dict[Point, float] = {}
+        """of the oracle, on what it was asked of this signature [s]"""
+        self._secrets: dict[str, int] = {}
+        self._levels: dict[tuple[bool, Kind], float] = {}
+        """of the reference streams (native or not, kind), the lowest seen [s]"""
+        self._prepared: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def ready(self) -> None:
+        """Start the worker, if there is none. Raises JudgeError."""
+        with self._lock:
+            self.worker.ready()
+
+    def close(self) -> None:
+        """End the worker."""
+        self.worker.close()
+
+    def expected(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
+        """The oracle's outputs, kept for the kernels of one signature (they are asked in a row); None: these sizes do not fit."""
+        if self._expected_for != signature.key:
+            self._expected.clear()
+            self._rounding.clear()
+            self._took.clear()
+            self._expected_for = signature.key
+        if point.rows is not None:
+            few = self.expected(signature, few_rows(point))
+            numbers = row_numbers(point)
+            return few and {name: take_rows(few[name], node, point.rows[0], numbers)
+                            for name, node in signature.graph.outputs.items()}
+        key = point.values
+        if key not in self._expected:
+            begun = time.perf_counter()
+            require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
+                           "smaller sizes, or dims in their place: a dim is compared at small sizes")
+            try:
+                inputs = point_inputs(signature.graph, point)
+                self._expected[key] = dict(interpret(signature.graph, inputs, dims=point.binding).outputs)
+            except (InputError, OutOfMemory):
+                raise
+            except (TensorGraphsError, ValueError, IndexError) as e:
+                log.debug("%s has no value at %s: %s", signature.title(), point, e)
+                self._expected[key] = None
+            self._took[key] = time.perf_counter() - begun
+        return self._expected[key]
+
+    def expected_in_full(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
+        """The oracle's outputs for all rows of a point whose rows are copies of few."""
+        graph = signature.graph
+        return dict(interpret(graph, point_inputs(graph, point), dims=point.binding).outputs)
+
+    def rounding(self, signature: Signature, point: Point, in_full: bool = False) -> dict[str, np.ndarray]:
+        """How far rounding may move each value of the float outputs: their running errors, or what stands for those. in_full: for
+        all rows of a point whose rows are copies of few."""
+        graph = signature.graph
+        if point.rows is not None and not in_full:
+            few, numbers = self.rounding(signature, few_rows(point)), row_numbers(point)
+            return {name: take_rows(error, graph.outputs[name], point.rows[0], numbers) for name, error in few.items()}
+        key = point.values
+        if key not in self._rounding:
+            expected = self.expected_in_full(signature, point) if in_full else self.expected(signature, point)
+            assert expected is not None
+            found = running_error(graph, point_inputs(graph, point), point.binding)
+            self._rounding[key] = {name: neighbours_error(expected[name], graph.outputs[name].dtype) if error is None else error
+                                   for name, error in found.items()}
+        return self._rounding[key]
+
+    def _error(self, signature: Signature, point: Point, name: str, out: np.ndarray, ref: np.ndarray, *, in_full: bool,
+               rows: np.ndarray | None = None) -> ErrorReport:
+        """The error of an output, beside what rounding explains. rows: it consists of these rows of the output."""
+        dtype = signature.graph.outputs[name].dtype
+        report = measure(out, ref, dtype)
+        if dtype.is_float and report.mismatch is None and not report.within(NOTICED[dtype.name] * unit_roundoff(dtype)):
+            moves = self.rounding(signature, point, in_full)[name]
+            report = measure(out, ref, dtype, rounding=moves if rows is None else rows_of(moves)[rows])
+        return report
+
+    def limit(self, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> float | None:
+        """Seconds that a worker may be silent over these points before it counts as hanging; None: as long as the job may take.
+
+        The oracle computes every op by its definition in numpy, so what it took says how much work this is, and (as it has just
+        been asked) how busy the machine is. Nothing that takes a second is cut short.
+        """
+        if not self.patient:
+            return None
+        seconds = sum(self._took.get(p.values, 0.0) for p in shown)
+        between = 0.0
+        if timing is not None:
+            seconds += RUNS_BETWEEN * max((took for p, took in self._took.items() if p.sizes == timing.point.sizes), default=0.0)
+            between = PATIENCE[0] * max(timing.budget, timing.least)
+        return min(JOB_SECONDS, LEAST_WAIT + SLOWER * seconds + between)
+
+    def points(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int]) -> list[Point]:
+        """Where a kernel is compared: sizes small and large, awkward values, remembered answers, shared memory, windows.
+
+        Never none: sizes at which the op has no value are left out, and a signature without any raises JudgeError.
+        """
+        graph = signature.graph
+        sizes = work_points(graph, typical)
+        affordable = [p for p in sizes if not _big(signature, p)]
+        affordable = affordable or sizes[1:4:2] or sizes[:1]        # an operand is large at any size: the smallest, and a small one
+        far = next((p for p in largest_sizes(graph) if _within(signature, p, *LARGE_WORK)), None)
+        if far is not None and far not in affordable:
+            affordable.append(far)
+        found = [p for i, s in enumerate(affordable) if self.expected(signature, p := Point(_pairs(s), 1000 + i)) is not None]
+        if not found:
+            raise JudgeError(f"{signature.title()} has a value at none of {', '.join(map(str, affordable))}, so no kernel can be "
+                             "compared\n  fix: sizes at which its operands fit together")
+        base = max(found[:-1] or found, key=lambda p: sum(n for _, n in p.sizes if n <= 32))
+        again = found.index(base) + 1
+        other = Point(base.sizes, self.secret(signature), like=base.seed)
+        kept = self.prepared(kernel, signature)
+        ways = [stirred(signature.graph, base.sizes, other.seed, number, kept) for number in (0, 2)]
+        found[again:again] = [other, *(replace(other, stirred=way) for way in ways)]
+        secret = self.secret(signature)
+        found += adversarial_points(signature, secret)
+        if not _big(signature, base.binding):
+            found += layout_points(kernel, signature, base.binding, secret)
+            found += special_points(signature, base.binding, secret)
+            found += size_points(signature, secret)
+        return [p for p in found if self.expected(signature, p) is not None]
+
+    def examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], *,
+                time_at: Mapping[str, int] | None = None, budget: float = 0.3, verify: bool = True, given: Given = ()) -> Verdict:
+        """Run a kernel and compare it with the oracle; with time_at, time it there too, beside the plain path. Nothing is stored.
+
+        verify: compare at many points; otherwise only where it is timed (it has a verdict already). Raises JudgeError when the
+        kernel cannot be judged at all. given: operands whose values, where it is timed, come from elsewhere; raises InputError when
+        they do not fit.
+        """
+        return self.examine_in_turns([Asked(kernel, signature, typical, time_at, verify, given)], budget=budget)[0]
+
+    def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
+        """As `examine`, kernels that are to be compared with each other: where a measurement is long enough to be spread over
+        several workers, each round measures a part of every kernel, so that what changes within minutes meets all alike.
+
+        budget: seconds for each of them. until: the time (of perf_counter) from which on no part is begun but each one's first.
+        """
+        refuse_replaced()
+        for each in asked:
+            reason = out_of_reach(each.kernel)
+            if reason is not None:
+                raise JudgeError(f"kernel {each.kernel.name!r} cannot be judged: {reason}")
+        with self._lock:
+            return [self._beyond_doubt(each, verdict, budget, until) for each, verdict in
+                    zip(asked, self._rounds(asked, budget, LEAST_SECONDS, until), strict=True)]
+
+    def _beyond_doubt(self, asked: Asked, verdict: Verdict, budget: float, until: float) -> Verdict:
+        doubt = self._doubt(asked, verdict)
+        if not doubt:
+            return verdict
+        log.info("%s on %s is measured again in a fresh worker: %s", asked.kernel.name, asked.signature.title(), doubt)
+        self.worker.kill()
+        (again,) = self._rounds([replace(asked, verify=False)], budget, AGAIN[0], until)
+        return self._slower(verdict, again, doubt) if again.status == "PASSED" else again
+
+    def _rounds(self, asked: Sequence[Asked], budget: float, least: float, until: float) -> list[Verdict]:
+        """A verdict for each: of one worker, or of several that measure for a part of the budget each, and of more of them where
+        the machine was not quiet enough for some; of fewer where the time is over.
+
+        Where there are several, none has done anything before it measures: what a process has allocated shows in its times.
+        """
+        parts = max(1, min(PROCESSES, int(budget / PROCESS_SECONDS)))
+        several = parts > 1
+        verdicts: dict[int, Verdict] = {}
+        hearings: list[list[_Hearing]] = [[] for _ in asked]
+
+        def hear(number: int, heard: Verdict | _Hearing) -> None:
+            if isinstance(heard, Verdict):
+                verdicts[number] = heard
+            else:
+                hearings[number].append(heard)
+
+        for number, each in enumerate(asked):
+            try:
+                self.prepared(each.kernel, each.signature)
+            except _Refused as e:
+                verdicts[number] = e.verdict
+            if number not in verdicts and (each.time_at is None or (several and each.verify)):
+                hear(number, self._ask(each.kernel, each.signature, self._shown(each), None))
+        for part in range(MOST_ROUNDS * parts if several else 1):
+            for number, each in enumerate(asked):
+                if each.time_at is None or number in verdicts or (
+                        part >= parts and (not waits_for_quiet() or found_quiet(_timed(hearings[number])) >= parts)):
+                    continue
+                if part and time.perf_counter() >= until:
+                    break
+                if several:
+                    self.worker.leave()
+                timing = self._timing(each, budget / parts, least, baseline=not part)
+                hear(number, self._part(each, [] if several else self._shown(each), timing))
+        for number, each in enumerate(asked):
+            if number not in verdicts:
+                heard = hearings[number]
+                verdicts[number] = self._right(each.signature, heard) if each.time_at is None else self._weigh(each, heard)
+        return [verdicts[number] for number in range(len(asked))]
+
+    def _shown(self, asked: Asked) -> list[Point]:
+        return self.points(asked.kernel, asked.signature, asked.typical) if asked.verify else []
+
+    def _part(self, asked: Asked, shown: Sequence[Point], timing: Timing) -> Verdict | _Hearing:
+        """What one worker has measured, or why the kernel does not pass. Times that cannot be true are measured again, in longer
+        blocks of a fresh worker: a busy machine looks like a cheat for a moment."""
+        kernel, signature = asked.kernel, asked.signature
+        tried: list[_Hearing] = []
+        for longer in (timing.least, *AGAIN):
+            heard = self._ask(kernel, signature, shown, replace(timing, least=max(timing.least, longer)))
+            if isinstance(heard, Verdict):
+                return heard
+            tried.append(heard)
+            why = implausible(heard.blocks, anew=bool(timing.anew))
+            if not why:
+                heard.worst = list(_worst(tried))
+                return heard
+            log.info("%s on %s cannot have taken what it claims: %s", kernel.name, signature.title(), why)
+            self.worker.kill()
+            shown = []                                              # compared already
+        return replace(self._right(signature, tried), status="IMPLAUSIBLE", log=f"seen from outside: {why}")
+
+    def _ask(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> Verdict | _Hearing:
+        """What a worker says, whose outputs are right; or why the kernel does not pass: then nothing else runs in the process in
+        which one from outside has failed."""
+        found = self._heard(kernel, signature, shown, timing)
+        if isinstance(found, Verdict) and not _ours(kernel):
+            self.worker.leave()
+        return found
+
+    def _heard(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> Verdict | _Hearing:
+        job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
+               "origins": [origin_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv)}
+        hearing = _Hearing(self, signature, shown, timing)
+        self.worker.imports = imports_of(kernel.backend)
+        try:
+            limit, what = self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}"
+            reply = self.worker.run(job, hearing, limit, what, hearing.forget)
+            if reply.status == "OTHER" and not hearing.loaded:      # it may have imported the module before that was reloaded here
+                self.worker.kill()
+                reply = self.worker.run(job, hearing, limit, what, hearing.forget)
+            if reply.status != "RAN":
+                return self._not_run(kernel, reply, hearing)
+            hearing.end()
+            wrong = hearing.compared()
+            if wrong is not None:
+                return wrong
+            if timing is not None:
+                if len(reply.points) != len(hearing.runs):
+                    raise SaidError(f"outputs of {len(reply.points)} runs were told of, and {len(hearing.runs)} are due")
+                for run, found in zip(hearing.runs, reply.points, strict=True):
+                    secret, salt = hearing.secret_of(run)
+                    way = self._way(kernel, signature, timing, run, secret, salt)
+                    values = {"anew": (secret ^ salt, timing.anew)} if run in hearing.anew else {"stirred": way}
+                    wrong = self._compare(signature, replace(timing.point, **values), found, hearing.file(), hearing.worst,
+                                          hearing.digests[run])
+                    if wrong is not None:
+                        return wrong
+            return hearing
+        except SaidError as e:
+            self.worker.kill()
+            return _disjointed(e)
+        finally:
+            hearing.close()
+
+    def _not_run(self, kernel: Kernel, reply: Reply, hearing: _Hearing) -> Verdict:
+        """What a reply other than RAN means. Raises KernelError and InputError where that is no kernel's fault, as far as can be
+        seen from here: a candidate may say so too."""
+        match reply.status:
+            case "OTHER" if not hearing.loaded and _edited(kernel):
+                raise KernelError(reply.log + "\n  fix: start this process again, so that both see the same source")
+            case "INPUT" if hearing.timing is not None:
+                point_inputs(hearing.signature.graph, hearing.timing.point)        # raises InputError where it is true
+            case "RUNTIME_ERROR" | "COMPILE_ERROR" | "TIMEOUT":
+                crashed = kernel.crash_note and reply.log.startswith(CRASHED)
+                return _without_numbers(reply.status, f"{reply.log}\n{kernel.crash_note}" if crashed else reply.log)
+        raise SaidError(f"{reply.status}: {reply.log}")
+
+    def prepared(self, kernel: Kernel, signature: Signature) -> tuple[str, ...]:
+        """The inputs from which this kernel prepares something, as it declares them. One from outside this package is asked in the
+        worker: what it is made of may raise, hang, or answer with anything. Raises _Refused."""
+        if kernel.prepare is None or _ours(kernel):
+            return prepared_names(signature.graph, kernel)
+        key = kernel.identity, signature.key
+        if key not in self._prepared:
+            job = {"kind": "declared", "graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity,
+                   "origins": [origin_of(kernel)]}
+            hearing = _Hearing(self, signature, (), None)
+            self.worker.imports = imports_of(kernel.backend)
+            reply = self.worker.run(job, hearing, self.limit(signature, (), None), f"{kernel.name} on {signature.title()}",
+                                    hearing.forget)
+            try:
+                if reply.status != "RAN":
+                    raise _Refused(self._not_run(kernel, reply, hearing))
+                if not set(reply.names) <= signature.graph.inputs.keys():
+                    raise SaidError(f"it prepares from {', '.join(reply.names)}, which are no inputs")
+            except SaidError as e:
+                raise _Refused(_disjointed(e)) from e
+            self._prepared[key] = reply.names
+        return self._prepared[key]
+
+    def secret(self, signature: Signature) -> int:
+        """The seed of values that show a remembered or prepared answer: drawn for each signature, stored with the row."""
+        return self._secrets.setdefault(signature.key, 10_000 + secrets.randbelow(1 << 31))
+
+    def _timing(self, asked: Asked, budget: float, least: float, baseline: bool) -> Timing:
+        kernel, signature, time_at = asked.kernel, asked.signature, asked.time_at or {}
+        point = Point(_pairs(time_at), self.secret(signature), given=asked.given)
+        bound = _bound(signature, time_at)
+        level = self._levels.get((kernel.backend == "c", bound), math.inf)
+        timing = Timing(point, 0 if _within(signature, time_at, *QUICK) else FEW_WAYS, budget,
+                        baseline and _within(signature, time_at, PLAIN_WORK, 1e12), bound, level, least,
+                        self._anew(asked) if baseline else ())
+        if self.expected(signature, replace(point, stirred=self._way(kernel, signature, timing, 0, 0, 0))) is None:
+            raise JudgeError(f"{signature.title()} has no value at {dict(time_at)}, so it cannot be timed there")
+        return timing
+
+    def _anew(self, asked: Asked) -> tuple[str, ...]:
+        """The operands that can get new values altogether, once in a measurement: it takes long, and the oracle is asked again."""
+        given = {name for name, _ in asked.given}
+        kept = self.prepared(asked.kernel, asked.signature)
+        names = changeable(asked.signature.graph, _pairs(asked.time_at or {}), kept)
+        return tuple(name for name in names if name not in given)
+
+    def _way(self, kernel: Kernel, signature: Signature, timing: Timing, run: int, secret: int, salt: int) -> Stir:
+        """How the operands of a timed run were stirred."""
+        kept = self.prepared(kernel, signature)
+        return stirred(signature.graph, timing.point.sizes, *timing.way(run, secret, salt), kept)
+
+    def _right(self, signature: Signature, hearings: Sequence[_Hearing]) -> Verdict:
+        """The verdict on a kernel whose outputs are right, without its times."""
+        shown = max((hearing.points for hearing in hearings), key=len)
+        return Verdict("PASSED", *_worst(hearings), "", seed=self.secret(signature),
+                       covered=covered(shown, signature) if shown else {})
+
+    def _weigh(self, asked: Asked, hearings: Sequence[_Hearing]) -> Verdict:
+        """The verdict on a kernel that is right: PASSED, or IMPLAUSIBLE where the device cannot be so fast."""
+        kernel, signature, binding = asked.kernel, asked.signature, asked.time_at or {}
+        bound = _bound(signature, binding)
+        right = self._right(signature, hearings)
+        weighed = weigh(_timed(hearings))
+        known = self._levels.get((kernel.backend == "c", bound), math.inf)
+        self._levels[kernel.backend == "c", bound] = min(known, weighed.level)
+        floor, median = self._floor(signature, binding), statistics.median(weighed.cold)
+        if median < floor:
+            return replace(right, status="IMPLAUSIBLE", log=f"{median:.2g} s: this work takes {floor:.2g} s at least")
+        timing = {**weighed.timing, "reference": {**weighed.timing["reference"], "kind": bound}}
+        return replace(right, samples=weighed.cold, plain=weighed.plain, timing=timing)
+
+    def _doubt(self, asked: Asked, verdict: Verdict) -> str:
+        """Why a time is measured a second time before it is believed; "" when it is not."""
+        signature = asked.signature
+        if asked.time_at is None or verdict.status != "PASSED":
+            return ""
+        best = queries.best_implementation(self.database, signature.key, timed_workload(signature, asked.time_at, asked.given),
+                                           environment_of(asked.kernel.backend, self.threads), float("inf"), verifier=VERIFIER)
+        median = statistics.median(verdict.samples) * 1e3
+        if best and best[0].median_ms is not None and median * SUSPICIOUS < best[0].median_ms:
+            return f"{median:.3g} ms, and the best that is known is {best[0].median_ms:.3g} ms"
+        return ""
+
+    @staticmethod
+    def _slower(first: Verdict, second: Verdict, doubt: str) -> Verdict:
+        """Of two measurements, the one that claims less; IMPLAUSIBLE when they are too far apart."""
+        one, two = statistics.median(first.samples), statistics.median(second.samples)
+        if max(one, two) > APART * min(one, two):
+            return replace(first, status="IMPLAUSIBLE", log=f"{doubt}; measured again, {two * 1e3:.3g} ms", samples=(), plain=())
+        slower = first if one >= two else second
+        return replace(slower, timing={**slower.timing, "measured_twice": [one * 1e3, two * 1e3]})
+
+    def _floor(self, signature: Signature, binding: Mapping[str, int]) -> float:
+        """A time [s] that no kernel of this device beats; of arithmetic only where no formula saves any."""
+        traffic, flops = work(signature, _at(signature, binding))
+        flops = flops if signature.spec.op.name in ("linear", "dot") else 0.0
+        return max(traffic / self.rates.bandwidth, flops / self.rates.flops) / IMPLAUSIBLE_FACTOR
+
+    def _compare(self, signature: Signature, point: Point, found: Told, file: BinaryIO, worst: list[float],
+                 returned: str | None = None) -> Verdict | None:
+        """None, or why the outputs that come next in the file are wrong; `worst` collects the errors. returned: their digest as it
+        was when the block ended in which the kernel returned them."""
+        if found.outside:
+            return _without_numbers("INCORRECT_SHAPE", f"at {point} it wrote outside: {'; '.join(found.outside)}")
+        if found.mutated:
+            return _without_numbers("MUTATED_INPUT", f"an operand was changed at {point}")
+        expected = self.expected(signature, point)
+        assert expected is not None
+        outputs: dict[str, np.ndarray] = {}
+        in_full = False
+        for name, node in signature.graph.outputs.items():
+            t = node.type.at(point.binding)
+            shape = found.shapes.get(name)
+            if shape is None:
+                raise SaidError(f"of output {name} nothing was said")
+            if shape != t.shape:
+                return _without_numbers("INCORRECT_SHAPE", f"output {name}: {shape} instead of {t} at {point}")
+            data = np.fromfile(file, dtype=np.uint8, count=int(np.prod(shape)) * t.dtype.itemsize)
+            if data.nbytes != int(np.prod(shape)) * t.dtype.itemsize:
+                return _without_numbers("INCORRECT_DTYPE", f"output {name}: {data.nbytes} bytes, {t} expected")
+            outputs[name] = data
+            values, limit = data.view(t.dtype.numpy).reshape(shape), SAME_MATH.get(t.dtype.name, 0.0)
+            picked = None
+            report = self._error(signature, point, name, values, expected[name], in_full=in_full)
+            if point.rows is not None and not in_full and not report.within(limit):     # are its rows independent after all?
+                expected, in_full = self.expected_in_full(signature, point), True
+                report = self._error(signature, point, name, values, expected[name], in_full=in_full)
+            if (point.extreme is not None or point.form in SAME_VALUES) and not report.within(limit):
+                rows = settled_rows(signature, point, expected, SAME_MATH, self.rounding(signature, point, in_full))[name]
+                if not rows.any():
+                    continue                                        # the answer hangs on rounding: no kernel is held to it
+                picked = rows
+                report = self._error(signature, point, name, rows_of(values)[rows], rows_of(expected[name])[rows], in_full=in_full,
+                                     rows=rows)
+            if point.special and not report.within(limit):
+                asked = hangs_on_special(signature, point)[name]
+                if adds_floats(signature.graph):                    # tiles are padded with zeros, and 0 · ∞ is NaN
+                    asked &= ~(np.isinf(expected[name]) & np.isnan(values.astype(np.float64)))
+                out, picked = np.where(asked, values, expected[name].astype(values.dtype)), None
+                report = self._error(signature, point, name, out, expected[name], in_full=in_full)
+            errors = (report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)
+            for i, value in enumerate(errors):
+                worst[i] = value if not value <= worst[i] else worst[i]
+            if report.mismatch is not None or not report.max_relative_error <= limit:
+                error = report.max_relative_error if not report.max_relative_error <= limit else float("inf")
+                return Verdict("INCORRECT_NUMERICAL", error, report.p999, report.norm_error, report.max_absolute_error,
+                               f"output {name} at {point}: error {report.max_relative_error:.3g} > {limit:.1g} "
+                               f"{report.mismatch or _at_worst(report.worst, shape, picked)}")
+        if returned is not None and digest(outputs) != returned:
+            return _without_numbers("RUNTIME_ERROR", f"an output at {point} was changed after the block of runs that returned it")
+        return None
+
+    def record(self, kernel: Kernel, signature: Signature, verdict: Verdict, binding: Mapping[str, int] | None,
+               given: Given = ()) -> TraceRecord:
+        """Store a verdict (binding None) or a time at these dims; returns the row. Raises JudgeError: this process was changed."""
+        refuse_replaced()                                           # here too: `examine_in_turns` itself may have been replaced
+        self.database.ensure_graph(graph_record(signature))
+        workload = verify_workload(signature) if binding is None else timed_workload(signature, binding, given)
+        timed = binding is not None
+        plain = statistics.median(verdict.plain) * 1e3 if timed and verdict.plain else None
+        trace = TraceRecord(
+            implementation_of(kernel), workload, environment_of(kernel.backend, self.threads), "cold" if timed else "verify",
+            verdict.status, samples_ms=tuple(s * 1e3 for s in verdict.samples) if timed else (),
+            max_relative_error=verdict.error, p999_relative_error=verdict.p999, norm_error=verdict.norm_error,
+            max_absolute_error=verdict.absolute, tolerance=same_math_limit(signature), seed=verdict.seed,
+            timer=TIMER if timed and verdict.samples else "", verifier=VERIFIER, log=verdict.log,
+            baseline="" if plain is None else PLAIN, baseline_ms=plain,
+            conditions={"threads": self.threads or 0, **(verdict.timing if timed else {}),
+                        **({"covered": dict(verdict.covered)} if verdict.covered and not timed else {})})
+        self.database.add_trace(trace)
+        log.info("%s on %s: %s error %s", kernel.name, signature.title(), verdict.status, verdict.error)
+        return trace
+
+
+def _at_worst(worst: Worst | None, shape: Sequence[int], picked: np.ndarray | None) -> str:
+    """For people, where an output is wrong most. picked: the rows that were compared, where these are not all."""
+    if worst is not None and picked is not None:
+        row, *rest = worst.index
+        row = int(np.flatnonzero(picked)[row])
+        worst = replace(worst, index=(*map(int, np.unravel_index(row, tuple(shape[:-1]))), *rest))
+    return "" if worst is None else f"({worst})"
+
+
+class _Hearing:
+    """What the judge hears from the worker in the middle of a job, and when: outputs that are there, blocks that begin and end."""
+
+    def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], timing: Timing | None) -> None:
+        self.judge, self.signature, self.points, self.timing = judge, signature, points, timing
+        self._file: BinaryIO | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """What was said so far: the job is begun, maybe again."""
+        self.close()
+        self.before: type[Mark] | None = None
+        """the word before this one"""
+        self.blocks: list[Block] = []
+        self.worst = [0.0, 0.0, 0.0, 0.0]
+        self.runs: list[int] = []
+        self.anew: set[int] = set()
+        self.digests: dict[int, str] = {}
+        """of each run whose outputs the worker has kept, as they were at the end of its block"""
+        self._begun, self._secret, self._others = 0.0, 0, 0.0
+        self._waited: float | None = None
+        self._secrets: list[tuple[int, int]] = []
+        """of each block: its first run, and the seed of its runs"""
+        self._salts: Mapping[int, int] = {}
+        self._shown: tuple[Told, ...] = ()
+        self._verdict: tuple[Verdict | None] | None = None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the kernel was imported, as the worker says."""
+        return self.before is not None
+
+    def __call__(self, said: Mark, heard: float) -> dict[str, Any] | None:
+        """Raises SaidError, also for a word that is not due: a block that displeases cannot be told of again."""
+        if type(said) not in AFTER[self.before] or (self.timing is None and isinstance(said, Begin)):
+            raise SaidError(f"{type(said).__name__} after {'nothing' if self.before is None else self.before.__name__}")
+        self.before = type(said)
+        match said:
+            case Shown():
+                if len(said.points) != len(self.points):
+                    raise SaidError(f"outputs at {len(said.points)} points were told of, and {len(self.points)} are due")
+                self._shown = said.points
+                if self.timing is None:                             # nothing is being timed meanwhile, so that there is time for it
+                    self.compared()
+            case Begin():
+                if len(self.blocks) >= MOST_BLOCKS:
+                    raise SaidError("more blocks were begun than any measurement has")
+                self._secret, self._others, self._waited = secrets.randbits(62), self.others(), self.waited()
+                self._begun = time.perf_counter()                   # the worker does nothing before it is answered
+                return {"secret": self._secret}
+            case End():
+                if said.first != sum(len(b.whole) for b in self.blocks):
+                    raise SaidError(f"the first run of a block was told of as {said.first}")
+                before, after = self._waited, self.waited()
+                waited = None if before is None or after is None else after - before
+                self.blocks.append(Block.of(said, heard - self._begun, self.others() - self._others, waited))
+                self._secrets.append((said.first, self._secret))
+                return {"heard": True}
+            case Returned():
+                last = self.blocks[-1]
+                if not said.digests.keys() <= set(range(last.first + WARM_UP, last.first + len(last.whole))):
+                    raise SaidError("digests were told of runs that are not of their block")
+                self.digests |= said.digests
+            case Kept():                                            # chosen now, when all runs are over
+                self._salts = said.salts
+                first = next((b.first for b in self.blocks if b.name == "new"), math.inf)
+                self.anew = {run for run in self._salts if run >= first}
+                others = sorted(self._salts.keys() - self.anew)
+                if not others or not self._salts.keys() <= self.digests.keys():
+                    raise SaidError("outputs were kept of no run, or of runs of which it was not said what they have returned")
+                for due, kept in ((self._due("cold"), set(others)), (self._due("new"), self.anew)):
+                    if not kept <= due or len(kept) < min(len(due), self._most_kept()):
+                        raise SaidError(f"outputs were kept of {len(kept)} runs, and {len(due)} were due")
+                draw = secrets.SystemRandom().sample
+                anew = 1 if self.timing is not None and self.timing.ways else LOOKED_AT
+                self.runs = [*draw(others[:-1], min(LOOKED_AT, len(others) - 1)), others[-1],
+                             *draw(sorted(self.anew), min(anew, len(self.anew)))]
+                return {"runs": self.runs}
+        return None
+
+    def _due(self, name: str) -> set[int]:
+        """The runs of these blocks of which outputs are kept: who chooses among them chooses those in which the work was done."""
+        assert self.timing is not None
+        return {run for block, (first, secret) in zip(self.blocks, self._secrets, strict=True) if block.name == name
+                for run in range(first + WARM_UP, first + len(block.whole))
+                if name == "new" or self.timing.comparable(run, secret)}
+
+    def _most_kept(self) -> int:
+        assert self.timing is not None
+        types = [t.at(self.timing.point.binding) for t in self.signature.spec.outputs]
+        return most_kept(sum(int(t.size()) * t.dtype.itemsize for t in types))
+
+    def end(self) -> None:
+        """Raise SaidError unless all was said that a job says."""
+        last = Shown if self.timing is None else Kept
+        if self.before is not last:
+            raise SaidError(f"the job ended without the word {last.__name__}")
+
+    def others(self) -> float:
+        """Seconds for which the processors have worked for others than the worker and this process."""
+        worker = self.judge.worker.pid
+        return process_tree.machine_worked() - (process_tree.worked(worker) if worker else 0.0) - time.process_time()
+
+    def waited(self) -> float | None:
+        """Seconds for which the worker, and this thread, could have worked and had no processor; None where nobody knows."""
+        found = process_tree.waited(str(self.judge.worker.pid)), process_tree.waited("thread-self")
+        return None if None in found else sum(each for each in found if each)
+
+    def secret_of(self, run: int) -> tuple[int, int]:
+        """The seed of the block that a run was in, and what was drawn for the run, as the worker says."""
+        return next((secret for first, secret in reversed(self._secrets) if first <= run), 0), self._salts[run]
+
+    def compared(self) -> Verdict | None:
+        """None, or why the outputs at the points are wrong."""
+        if self._verdict is None:
+            wrong = None
+            for point, found in zip(self.points, self._shown, strict=True):
+                wrong = self.judge._compare(self.signature, point, found, self.file(), self.worst)
+                if wrong is not None:
+                    break
+            self._verdict = (wrong,)
+        return self._verdict[0]
+
+    def file(self) -> BinaryIO:
+        """Of the outputs; behind those that were compared."""
+        if self._file is None:
+            self._file = self.judge.worker.outputs()
+        return self._file
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+AFTER: Mapping[type[Mark] | None, tuple[type[Mark], ...]] = {
+    None: (Loaded,), Loaded: (Shown,), Shown: (Begin,), Begin: (End,), End: (Returned, Begin, Kept), Returned: (Begin, Kept),
+    Kept: ()}
+"""word -> those that may come next"""
+
+MOST_BLOCKS = 7
+"""of one worker's measurement: every name once, cold twice"""
+
+
+class _Refused(Exception):
+    """A kernel fails before it is run: with this verdict."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.log)
+        self.verdict = verdict
+
+
+def _ours(kernel: Kernel) -> bool:
+    """Whether a kernel is of this package."""
+    return kernel.module.startswith("tensor_graphs.")
+
+
+def _edited(kernel: Kernel) -> bool:
+    """Whether the files of a kernel hold something else than this process has read: then it is another one in a worker."""
+    file = origin_of(kernel).file
+    try:
+        return kernel.code.changed() is not None or file is None or kernel.source not in Path(file).read_text(errors="replace")
+    except OSError:
+        return True
+
+
+def _timed(hearings: Sequence[_Hearing]) -> list[list[Block]]:
+    """The blocks of each worker that measured; one may only have compared."""
+    return [hearing.blocks for hearing in hearings if hearing.blocks]
+
+
+def _worst(hearings: Sequence[_Hearing]) -> tuple[float, float, float, float]:
+    """The errors, as a verdict has them: of each kind the largest (NaN where there was one)."""
+    worst = zip(*(hearing.worst for hearing in hearings), strict=True)
+    a, b, c, e = (max(each, key=lambda value: (math.isnan(value), value)) for each in worst)
+    return a, b, c, e
+
+
+def _without_numbers(status: Status, why: str) -> Verdict:
+    return Verdict(status, None, None, None, None, why)
+
+
+def _disjointed(error: SaidError) -> Verdict:
+    return _without_numbers("RUNTIME_ERROR", f"what the worker said does not go together: {error}")
+
+
+def _pairs(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((n, int(v)) for n, v in binding.items()))
+
+
+def _at(signature: Signature, binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((n, int(binding[n])) for n in signature.dim_names))
+
+
+def _held_by_oracle(signature: Signature, point: Point) -> int:
+    """Bytes of the inputs and outputs at a point, each as it is and in float64: the least that the oracle holds at once."""
+    types = [node.type.at(point.binding) for node in (*signature.graph.inputs.values(), *signature.graph.outputs.values())]
+    return sum(int(t.size()) * (t.dtype.itemsize + 8) for t in types)
+
+
+def _big(signature: Signature, binding: Mapping[str, int]) -> bool:
+    return not _within(signature, binding, BIG_WORK, BIG_TRAFFIC)
+
+
+def _bound(signature: Signature, binding: Mapping[str, int]) -> Kind:
+    """What the time of this work is compared with."""
+    traffic, flops = work(signature, _at(signature, binding))
+    return "read" if traffic >= FEW_BYTES and flops <= FLOPS_PER_BYTE * traffic else "arithmetic"
+
+
+def _within(signature: Signature, binding: Mapping[str, int], flops: float, traffic: float) -> bool:
+    moved, arithmetic = work(signature, _at(signature, binding))
+    return arithmetic <= flops and moved <= traffic
+
+
+def verify_all(judge: Judge, pairs: Sequence[tuple[Kernel, Signature, Mapping[str, int]]]) -> None:
+    """Verify kernels on signatures at typical dims, and record each verdict."""
+    for kernel, signature, typical in pairs:
+        judge.record(kernel, signature, judge.examine(kernel, signature, typical), None)
+
+
+def _about_right(module: str) -> bool:
+    return any(f"{module}.".startswith(f"tensor_graphs.{each}.") for each in ABOUT_RIGHT)
+
+
+def refuse_replaced() -> None:
+    """Raise JudgeError when something that says what is right is no longer what it was when this module was imported.
+
+    Half a millisecond. It sees what a careless module does, and a plain attempt; code in this process can undo it.
+    """
+    found = sorted({*_WATCH.replaced(), *_STRANGE})
+    if found:
+        raise JudgeError(f"this process would judge with other code than tensor_graphs': {', '.join(found)} "
+                         f"{'was' if len(found) == 1 else 'were'} replaced, so no verdict would mean anything\n"
+                         "  fix: start Python again without the module that replaces it (a kernel's own, perhaps)")
+
+
+_WATCH = Names(_about_right, (np,), {f"tensor_graphs.profiling.{each}" for each in ABOUT_TIMES})
+_STRANGE = _WATCH.strange()
+"""last, so that all that lies above is watched"""

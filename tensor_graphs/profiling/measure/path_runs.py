@@ -1,0 +1,142 @@
+"""path_runs: the worker's part of deployed.py: builds the plans of several paths of one graph and runs them in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.kernels.registry import copy_kernel, kernel_named
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.json_form import graph_from_json
+from tensor_graphs.language.node import TensorType
+from tensor_graphs.paths.path import Path, expanded_roots
+from tensor_graphs.paths.plan import Plan
+from tensor_graphs.profiling.measure.clock import now, others_running, switches
+from tensor_graphs.profiling.measure.inputs import make_inputs
+from tensor_graphs.profiling.measure.reference_stream import QUIET, level_of, reference_stream, waits_for_quiet
+from tensor_graphs.profiling.measure.single import plain_plan, plan_along
+from tensor_graphs.profiling.measure.turns import settle
+from tensor_graphs.runtime.compiled_graph import bind
+
+BLOCK = (1 << 20) + 7
+"""random numbers that weights repeat; odd, so that rows of a matrix differ"""
+
+OTHER = 0.1
+"""of an output's size (its Euclidean norm): what differs by more from the plain path's is no other rounding"""
+
+PLAIN_BYTES = 1 << 30
+"""of intermediate results, beyond which the plain path is not run for its outputs"""
+
+TURN = 5
+"""runs of a path in a row; the first does not count"""
+
+FEW_QUIET = 4
+"""undisturbed runs of a path: where there are fewer, it is run up to twice as often, and then all its runs count"""
+
+
+def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Build every path's plan, run them in turns, return the times of their steps."""
+    graph = graph_from_json(job["graph"])
+    for name, identity in job["identities"].items():
+        if kernel_named(name).identity != identity:
+            return {"status": "OTHER", "log": f"{name} is another kernel in the worker: its source is not the same there"}
+    weights = {name: filled(node.type.at({}), i) for i, (name, node) in enumerate(graph.parameters.items())}
+    inputs = make_inputs(graph, job["binding"], 1)
+    dims = {n: s for n, s in job["binding"].items() if n in graph.dims}
+    plans = [path_plan(graph, Path.from_json(p), job["backends"]) for p in job["paths"]]
+    compiled = [bind(plan, weights) for plan in plans]
+    sessions = [c.session() for c in compiled]
+    expected = plain_outputs(graph, weights, inputs, dims) if job["compared"] else {}
+    taken: list[list[np.ndarray]] = [[] for _ in plans]
+    whole: list[list[float]] = [[] for _ in plans]
+    around: list[list[tuple[float, bool]]] = [[] for _ in plans]
+    reference = reference_stream("arithmetic", False)               # it leaves the caches as a path's last step left them
+    while len(taken[-1]) < job["runs"] or (waits_for_quiet() and len(taken[-1]) < 2 * job["runs"] and any(
+            len(q) < FEW_QUIET for q in quiet(around))):
+        for i, (c, session, samples, spent) in enumerate(zip(compiled, sessions, taken, whole, strict=True)):
+            settle()
+            for run in range(TURN):
+                seconds = np.zeros(len(c.executors[0].program.instructions))
+                start = now()
+                reference.run()
+                before = now() - start
+                others, switched = others_running(), switches()
+                start = now()
+                outputs = c._run(inputs, dims, session, None, seconds=seconds)
+                ended = now()
+                alone = not (others or switches() - switched or others_running())
+                again = bool(graph.states) and bool(run or samples)      # a step further on, which the plain path has not gone
+                if not again and (wrong := other_than(expected, outputs)):
+                    return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
+                if run:
+                    spent.append(ended - start)
+                    samples.append(seconds)
+                    around[i].append((before, alone))
+    found = []
+    for plan, samples, spent, calm in zip(plans, taken, whole, quiet(around), strict=True):
+        kept = calm if len(calm) >= FEW_QUIET else range(len(samples))
+        found.append({"whole": [spent[k] for k in kept], "steps": steps_of(plan, np.array([samples[k] for k in kept])),
+                      "sums": [float(samples[k].sum()) for k in kept], "quiet": len(calm) >= FEW_QUIET})
+    return {"status": "RAN", "paths": found}
+
+
+def quiet(around: Sequence[Sequence[tuple[float, bool]]]) -> list[list[int]]:
+    """Of each path the runs that nothing disturbed: no other program ran, and the reference stream before took what it takes at
+    best. around: of each run, the reference's seconds and whether no other program ran."""
+    level = level_of([seconds for runs in around for seconds, _ in runs])
+    return [[k for k, (seconds, alone) in enumerate(runs) if alone and seconds <= QUIET * level] for runs in around]
+
+
+def plain_outputs(graph: Graph, weights: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
+                  dims: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Of one run along the plain path, of numpy's own kernels; none where that would take much memory."""
+    plan = plain_plan(graph)
+    if plan is None or plan.memory(**dims).arena > PLAIN_BYTES:
+        return {}
+    plain = bind(plan, weights)
+    return {name: array.copy() for name, array in plain._run(inputs, dims, plain.session(), None).items()}
+
+
+def other_than(expected: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> str:
+    """Which output has nothing to do with what is expected, and by how much; "" where none. Of floats, and where they are finite:
+    paths round differently, which is for the comparison of each kernel alone to judge."""
+    for name, right in expected.items():
+        if right.dtype.kind in "biu":
+            continue
+        a, b = (x.astype(np.float64) for x in (right, outputs[name]))
+        finite = np.isfinite(a)
+        size = float(np.linalg.norm(a[finite]))
+        error = float(np.linalg.norm(a[finite] - b[finite]))
+        if not error <= OTHER * size:
+            return f"output {name} of a run in place differs from the plain path's by {error / (size or 1.0):.2g} of its size"
+    return ""
+
+
+def path_plan(graph: Graph, path: Path, backends: Sequence[str]) -> Plan:
+    """The plan of a path, as the compiler lowers it."""
+    return plan_along(graph, expanded_roots(graph, path), lambda node: kernel_named(path.choices[signature_of(node).key]),
+                      copy_kernel(backends), tuple(backends))
+
+
+def filled(t: TensorType, seed: int) -> np.ndarray:
+    """Small random numbers (integers 0 to 3) of a type, one block of them over and over."""
+    rng = np.random.default_rng(seed)
+    block = rng.standard_normal(BLOCK).astype(np.float32) * np.float32(0.05) if t.dtype.is_float else rng.integers(0, 4, BLOCK)
+    return np.resize(block.astype(t.dtype.numpy), tuple(int(s) for s in t.shape))
+
+
+def steps_of(plan: Plan, samples: np.ndarray) -> list[tuple[str, str, list[float]]]:
+    """(signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. A copy that a kernel needed, and what
+    it prepares in every run, counts as the kernel's."""
+    found: dict[tuple[str, str], list[np.ndarray]] = {}
+    waiting = np.zeros(len(samples))
+    for i, ins in enumerate(plan.variants[0].program.instructions):
+        if not ins.signature or ins.label.startswith("prepare_"):
+            waiting = waiting + samples[:, i]
+            continue
+        found.setdefault((ins.signature, ins.kernel), []).append(samples[:, i] + waiting)
+        waiting = np.zeros(len(samples))
+    return [(key, name, np.mean(calls, axis=0).tolist()) for (key, name), calls in found.items()]

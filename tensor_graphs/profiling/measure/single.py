@@ -1,0 +1,174 @@
+"""single: plans of one op alone: run by one kernel, by one kernel on strided operands, or by the plain path (the yardstick).
+
+What is verified and timed here goes through the same lowering and the same executor as what will be deployed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import NUMPY_COPY, by_op, copy_kernel, load_backend, matching
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.atomic import expand, permute, reshape
+from tensor_graphs.language.atomic import slice as cut
+from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.node import Node, apply, rebuild
+from tensor_graphs.paths.lower import arena_buffers, lower
+from tensor_graphs.paths.memory import Interval, place
+from tensor_graphs.paths.path import Path, needs_choice
+from tensor_graphs.paths.plan import Plan, Variant
+from tensor_graphs.profiling.measure.inputs import Form
+
+
+def signature_of_graph(graph: Graph) -> Signature:
+    """The signature of a graph that is one op. Raises ValueError for any other."""
+    found = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
+    if len(found) != 1:
+        raise ValueError(f"a graph of one op is needed, this one has {len(found)}: {', '.join(n.op.name for n in found[:6])}")
+    return signature_of(found[0])
+
+
+def prepared_names(graph: Graph, kernel: Kernel) -> tuple[str, ...]:
+    """The inputs of a graph of one op that this kernel prepares something from: parameters, wherever it is deployed."""
+    if kernel.prepare is None:
+        return ()
+    (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
+    names = {x: name for name, x in graph.inputs.items()}
+    return tuple(names[node.inputs[i]] for p in kernel.prepare(signature_of(node).spec) for i in p.operands)
+
+
+def with_parameters(graph: Graph, names: Sequence[str]) -> Graph:
+    """The same graph with these inputs as parameters."""
+    swapped = {x: leaves.parameter(name, x.shape, x.dtype) for name, x in graph.inputs.items() if name in names}
+    roots = rebuild(graph.roots, lambda node, inputs: swapped.get(node))
+    return make_graph(dict(zip(graph.outputs, roots, strict=True)))
+
+
+def single_kernel_plan(graph: Graph, kernel: Kernel) -> Plan:
+    """A plan of the graph in which every node that needs a choice is run by this kernel."""
+    return plan_along(graph, graph.roots, lambda node: kernel, copy_kernel((kernel.backend,)), (kernel.backend,))
+
+
+def views_graph(graph: Graph, form: Form = "views", axis: int = 0, left: Collection[str] = ()) -> Graph:
+    """The same op on operands that are windows of its inputs, as a plan hands them over; `left` are operands as they are.
+
+    views: axes in the other order, a single axis backwards. windows: of arrays with more on each side. strided: every other
+    element. backwards: along an axis. repeated: with stride 0 along an axis. uniform: the operand of this number is one number for
+    all elements. Inputs keep their names; `as_stored` makes arrays.
+    """
+    (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
+    by_input = {i: i if name in _as_they_are(graph, form, axis, left) else _window(name, i, form, axis)
+                for name, i in graph.inputs.items()}
+    again = apply(node.op, [by_input[i] for i in node.inputs], node.attrs)
+    return make_graph({name: leaves.item(again, k) for k, name in enumerate(graph.outputs)})
+
+
+def _as_they_are(graph: Graph, form: Form, axis: int, left: Collection[str]) -> set[str]:
+    """The operands that are no windows in this form."""
+    return {*left, *(n for i, n in enumerate(graph.inputs) if form == "uniform" and i != axis)}
+
+
+def _window(name: str, x: Node, form: Form, axis: int) -> Node:
+    shape, rank = x.shape, len(x.shape)
+
+    def stored(*sizes: Dim) -> Node:
+        return leaves.input(name, sizes, x.dtype)
+
+    if form == "views" and rank > 1:
+        return permute(stored(*reversed(shape)), tuple(reversed(range(rank))))
+    if form == "windows" and rank:
+        return cut(stored(*(s + before + 2 for s, before in zip(shape, _before(rank), strict=True))),
+                   [(before, before + s, 1) for s, before in zip(shape, _before(rank), strict=True)])
+    if form == "strided" and rank:
+        return reshape(cut(stored(*shape, 2), [*((0, s, 1) for s in shape), (0, 1, 1)]), shape)
+    if form in ("backwards", "views") and rank > axis and _some(x, axis):
+        return stored(*shape)[(*[slice(None)] * axis, slice(None, None, -1))]
+    if form == "uniform":
+        return expand(stored(*[1] * rank), shape)
+    if form == "repeated" and rank > axis:
+        return expand(stored(*shape[:axis], 1, *shape[axis + 1:]), shape)
+    return stored(*shape)
+
+
+def _before(rank: int) -> tuple[int, ...]:
+    """Elements before a window: one along the last axis, so that it begins where no vector does."""
+    return (*[2] * (rank - 1), 1)
+
+
+def _some(x: Node, axis: int) -> bool:
+    return d.dim_ge(x.shape[axis], 1) is True
+
+
+def as_stored(graph: Graph, arrays: Mapping[str, np.ndarray], form: Form = "views", axis: int = 0,
+              left: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """The arrays whose windows in `views_graph(graph, …)` hold these values; what lies around them is NaN, or all ones."""
+    kept = _as_they_are(graph, form, axis, left)
+    return {n: a if n in kept else np.ascontiguousarray(_stored(graph.inputs[n], a, form, axis)) for n, a in arrays.items()}
+
+
+def _stored(x: Node, a: np.ndarray, form: Form, axis: int) -> np.ndarray:
+    rank = a.ndim
+    if form == "views" and rank > 1:
+        return a.T
+    if form in ("windows", "strided") and rank:
+        wide = (*a.shape, 2)
+        if form == "windows":
+            wide = tuple(s + before + 2 for s, before in zip(a.shape, _before(rank), strict=True))
+        around = np.full(int(np.prod(wide)) * a.itemsize, 1 if a.dtype.kind == "b" else 0xFF, np.uint8).view(a.dtype).reshape(wide)
+        place = tuple(slice(before, before + s) for s, before in zip(a.shape, _before(rank), strict=True))
+        around[place if form == "windows" else (..., 0)] = a
+        return around
+    if form in ("backwards", "views") and rank > axis and _some(x, axis):
+        return np.flip(a, axis)
+    if form == "uniform":
+        return a.reshape(-1)[:1].reshape([1] * rank) if a.size else np.zeros([1] * rank, a.dtype)
+    if form == "repeated" and rank > axis:
+        return a.take([0], axis=axis) if a.shape[axis] else np.zeros((*a.shape[:axis], 1, *a.shape[axis + 1:]), a.dtype)
+    return a
+
+
+def plain_plan(graph: Graph) -> Plan | None:
+    """The yardstick: numpy's own kernels, the coarsest that accept each op, and definitions; None if they do not compute it."""
+    table = by_op(load_backend("numpy"))
+    found: dict[Node, Kernel] = {}
+
+    def has_kernel(node: Node) -> bool:
+        kernels = matching(signature_of(node).spec, table) if node.op.kind in ("atomic", "composite") else []
+        if kernels:
+            found[node] = kernels[0]
+        return bool(kernels)
+
+    roots = expand_all(graph.roots, has_kernel)
+    for node in make_graph(dict(zip(graph.outputs, roots, strict=True))).nodes:
+        if needs_choice(node) and not has_kernel(node):
+            return None
+    return plan_along(graph, roots, lambda node: found[node], NUMPY_COPY, ("numpy",))
+
+
+def plan_along(graph: Graph, roots: Sequence[Node], choose: Callable[[Node], Kernel], copier: Kernel,
+               backends: tuple[str, ...]) -> Plan:
+    """One variant of a graph whose nodes (after expansion: `roots`) each have a kernel."""
+    used: dict[str, Kernel] = {copier.name: copier}
+    chosen: dict[str, str] = {}
+
+    def choose_and_note(node: Node) -> Kernel:
+        kernel = choose(node)
+        used[kernel.name] = kernel
+        chosen[signature_of(node).key] = kernel.name
+        return kernel
+
+    smallest = {n: d.bounds(s)[0] for n, s in graph.dims.items()}
+    program = lower(graph, roots, choose_and_note, copier)
+    layout = place([Interval(program.buffers[i].first, program.buffers[i].last, program.buffers[i].nbytes, program.buffers[i].name)
+                    for i in arena_buffers(program)], smallest)
+    path = Path(graph.structural_key, chosen, 0.0, False, None)
+    variant = Variant(0, 0, path, program, layout, used, (), smallest)
+    return Plan(graph, 0.0, (variant,), None, smallest, backends)

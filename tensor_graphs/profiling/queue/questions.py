@@ -1,0 +1,135 @@
+"""questions: what to measure next for a graph, and doing it within a budget. Resumable: every row is stored as soon as it is known.
+
+Priority: share of the plan's time × how uncertain it is. What has a row is measured again only where somebody says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.profiling.measure.descriptors import Given
+from tensor_graphs.profiling.measure.judge import (
+    PROCESS_SECONDS,
+    VERIFIER,
+    Asked,
+    Judge,
+    environment_of,
+    out_of_reach,
+    timed_workload,
+    verify_workload,
+)
+from tensor_graphs.records import queries
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.queries import KnownTime
+from tensor_graphs.records.rows import REFUTING
+
+log = logging.getLogger(__name__)
+
+TRIES = 2
+"""times that a kernel which never passed may time out or be implausible, as on a busy machine, before no profile asks any more"""
+
+PER_KERNEL = 0.25
+"""seconds of timed runs for one kernel, unless somebody says otherwise"""
+
+SEVERAL, LEAST_EACH = 40, 0.05
+"""a budget is shared by so many questions at least, as long as each then has so many seconds"""
+
+
+@dataclass(frozen=True)
+class Question:
+    """How long does this kernel take for this signature at these dims? worth: the share of the plan's time that its answer may
+    save. given: operands whose values come from elsewhere. again: why it is asked although there is a row; "" where it is not."""
+
+    kernel: Kernel
+    signature: Signature
+    binding: Mapping[str, int]
+    worth: float
+    given: Given = ()
+    again: str = ""
+
+
+def question_key(q: Question) -> tuple[str, str]:
+    """What makes two questions the same: the code, and the workload."""
+    return q.kernel.identity, timed_workload(q.signature, q.binding, q.given).key
+
+
+def may_pass_later(row: KnownTime | None) -> bool:
+    """Whether a kernel did not pass for a reason that a busy machine explains: it has passed before, or did not fail so often that
+    the reason is its own."""
+    busy = row is not None and row.status in ("TIMEOUT", "IMPLAUSIBLE") and not row.refuted
+    return row is not None and busy and (row.passed or row.failures < TRIES)
+
+
+def unanswered(database: Database, questions: Sequence[Question], verifier: str, threads: int | None = None) -> list[Question]:
+    """The questions without any row here, a time or a failure, or asked again; whose kernel was not refuted. Worth most first, each
+    once."""
+    backends = {q.kernel.backend for q in questions}
+    known = {b: queries.latest_traces(database, environment_of(b, threads), "cold", verifier=verifier) for b in backends}
+    out: dict[tuple[str, str], Question] = {}
+    for q in sorted(questions, key=lambda q: -q.worth):
+        rows = known[q.kernel.backend]
+        verdict = rows.get((q.kernel.identity, verify_workload(q.signature).key))
+        failed = verdict is not None and (verdict.status != "PASSED" or verdict.refuted)
+        failed = failed and not (q.again and may_pass_later(verdict))
+        if (q.again or question_key(q) not in rows) and not failed and out_of_reach(q.kernel) is None:
+            out.setdefault(question_key(q), q)
+    return list(out.values())
+
+
+def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_kernel: float | None = None,
+           at_least: int = 0, unless: Callable[[Question], bool] | None = None) -> Iterator[tuple[Question, str]]:
+    """Measure question after question until the budget (seconds) is spent and `at_least` so many are answered.
+
+    Yields each with its status as soon as it is stored. Where the kernels are measured in several processes, those of one signature
+    take turns; when the budget is spent meanwhile, each of them has been measured in one process at least.
+
+    per_kernel: seconds of timed runs for each; by default PER_KERNEL, or less of a budget that would go into a few questions.
+    unless: says of a question that has come to its turn that it is no longer asked; it is then not yielded.
+    Every time is stored beside the plain path's time of the same run, where there is a plain path.
+    """
+    started = time.perf_counter()
+    each = min(PER_KERNEL, max(LEAST_EACH, budget / SEVERAL)) if per_kernel is None else per_kernel
+    backends = {q.kernel.backend for q in questions}
+    verified = {k for b in backends
+                for k, row in queries.latest_traces(judge.database, environment_of(b, judge.threads), verifier=VERIFIER).items()
+                if not may_pass_later(row)}
+    refuted: set[tuple[str, str]] = set()
+    # questions of one signature in a row: the oracle's answer and the big operands are then made once
+    of: dict[str, list[Question]] = {}
+    for q in questions:
+        of.setdefault(q.signature.key, []).append(q)
+    groups = [group for qs in of.values() for group in ([qs] if each >= 2 * PROCESS_SECONDS else [[q] for q in qs])]
+    done = 0
+    while groups:
+        left = started + budget - time.perf_counter()
+        if done >= at_least and left < 0:
+            return
+        # no more than there is time for: as each is compared before any is timed, a long row would eat a small budget
+        count = int(min(len(groups[0]), max(1.0, left / max(each, PROCESS_SECONDS))))
+        group, rest = groups[0][:count], groups[0][count:]
+        groups[:1] = [rest] if rest else []
+        done += len(group)
+        yield from ((q, "REFUTED") for q in group if _pair(q) in refuted)
+        todo = [q for q in group if _pair(q) not in refuted and not (unless is not None and unless(q))]
+        new = [_pair(q) not in verified for q in todo]
+        asked = [Asked(q.kernel, q.signature, q.binding, q.binding, fresh, q.given) for q, fresh in zip(todo, new, strict=True)]
+        verdicts = judge.examine_in_turns(asked, budget=each, until=started + budget)
+        for q, fresh, verdict in zip(todo, new, verdicts, strict=True):
+            if fresh or verdict.status == "INCORRECT_NUMERICAL" or verdict.status in REFUTING:
+                # the verdict over all sizes; a time-out, a crash or an implausible time at one size stays with that size
+                judge.record(q.kernel, q.signature, verdict, None)
+                verified.add(_pair(q))
+                if verdict.status != "PASSED":
+                    refuted.add(_pair(q))
+            judge.record(q.kernel, q.signature, verdict, q.binding, q.given)
+            yield q, verdict.status
+
+
+def _pair(q: Question) -> tuple[str, str]:
+    """What a verdict over all sizes is about."""
+    return q.kernel.identity, verify_workload(q.signature).key
