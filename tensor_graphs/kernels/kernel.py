@@ -13,6 +13,7 @@ from typing import Any
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.identity import Code, base_folder, code_of, code_text
 from tensor_graphs.kernels.requirements import problem
+from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
@@ -109,8 +110,10 @@ class Kernel:
     is taken to be a parameter when the kernel is compared and timed.  traffic(spec): the bytes it moves, where these are fewer
     than its operands and outputs have.  requirements: what the device must have (requirements.py); elsewhere the kernel is no
     candidate.  sources: files that it is made of besides its modules (C code, tables), relative to the folder of `module`.
-    uniform(spec, operands): of a kernel whose operands must be contiguous, the call where those with these numbers are one number
-    for all elements (an expanded scalar, stride 0 along every axis); None, or no such function: they are copied out first.
+    strided(spec, strides): of a kernel whose operands must be contiguous, the call where they lie with these strides (elements,
+    one tuple for each operand; 0 along an axis where all indices are one element): rows with gaps between them, one number for all
+    elements. None, or no such function: those that are not contiguous are copied first. Outputs are contiguous. The judge compares
+    it on the ways to lie that it takes (profiling/measure/cover.py).
     composite: what it computes where `op` is the name of a composite that is not the library's; whatever composite of that name
     has the same definition is meant, and of a part (language/part.py) whatever was proved to be the same.  crash_note: what a
     person should look at first when it ends its process, with a fix; for people, no part of its identity.
@@ -133,7 +136,7 @@ class Kernel:
     prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None
     traffic: Callable[[Spec], Dim] | None = None
     sources: Sequence[str | Path] = ()
-    uniform: Callable[[Spec, frozenset[int]], Call | None] | None = None
+    strided: Callable[[Spec, Sequence[Strides]], Call | None] | None = None
     composite: CompositeOp | None = None
     crash_note: str = ""
 
@@ -184,7 +187,7 @@ class Kernel:
             if not file.is_file():
                 raise KernelError(f"kernel {self.name!r} names {str(each)!r} in its sources, and there is no such file: {file}\n"
                                   f"  fix: a path from the folder of its module ({folder}), or an absolute one")
-        functions = (self.build, self.accepts, self.prepare, self.traffic, self.build_copy, self.uniform)
+        functions = (self.build, self.accepts, self.prepare, self.traffic, self.build_copy, self.strided)
         try:
             return code_of(self.module, functions, files, self.source)
         except OSError as e:

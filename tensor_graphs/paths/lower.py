@@ -15,6 +15,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Call, Kernel, Preparation, Spec
 from tensor_graphs.kernels.registry import NUMPY_COPY
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.kernels.strides import contiguous_strides, is_contiguous
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import same_dim
@@ -47,11 +48,6 @@ class Operand:
     @property
     def contiguous(self) -> bool:
         return is_contiguous(self.shape, self.strides)
-
-    @property
-    def uniform(self) -> bool:
-        """One number in memory for all elements: an expanded scalar."""
-        return not self.contiguous and all(step == 0 or size == 1 for size, step in zip(self.shape, self.strides, strict=True))
 
 
 @dataclass(frozen=True)
@@ -120,29 +116,6 @@ class Program:
         return buffer
 
 
-def contiguous_strides(shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    out: list[Dim] = []
-    step: Dim = 1
-    for s in reversed(shape):
-        out.append(step)
-        step = step * s
-    return tuple(reversed(out))
-
-
-def is_contiguous(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
-    """C order without gaps; axes of size 1 have no say."""
-    step: Dim = 1
-    for s, st in zip(reversed(shape), reversed(strides), strict=True):
-        if s == 1:
-            continue
-        if s == 0:
-            return True
-        if st != step:
-            return False
-        step = step * s
-    return True
-
-
 def reshape_strides(shape: Sequence[Dim], strides: Sequence[Dim], new: Sequence[Dim]) -> tuple[Dim, ...] | None:
     """Strides that view the same memory under a new shape, or None when it needs a copy."""
     if is_contiguous(shape, strides):
@@ -175,6 +148,24 @@ def reshape_strides(shape: Sequence[Dim], strides: Sequence[Dim], new: Sequence[
             step = step * wanted[k][1]
         i, j = oi, nj
     return tuple(out) if i == len(old) and j == len(wanted) else None
+
+
+def as_they_lie(kernel: Kernel, spec: Spec, ins: Sequence[Operand]) -> tuple[Call | None, set[int]]:
+    """The call of a kernel that takes operands with these gaps between their rows, or repeated, and which of them; None: it takes
+    contiguous ones only. As many as it takes, from the first on."""
+    if kernel.strided is None:
+        return None, set()
+    call: Call | None = None
+    taken: set[int] = set()
+    apart = [i for i, x in enumerate(ins) if not x.contiguous]
+    for more in ([set(apart)] if apart else []) + ([{i} for i in apart] if len(apart) > 1 else []):
+        strides = [x.strides if i in taken | more else contiguous_strides(x.shape) for i, x in enumerate(ins)]
+        found = kernel.strided(spec, strides)
+        if found is not None:
+            call, taken = found, taken | more
+            if len(taken) == len(apart):
+                break
+    return call, taken
 
 
 ChooseKernel = Callable[[Node], Kernel]
@@ -313,14 +304,10 @@ class _Lowering:
         ins = tuple(self.values[i][0] for i in node.inputs)
         static = all(d.is_static(s) for t in (*node.types, *(i.type for i in node.inputs)) for s in t.shape)
         bind = bool(ins) and static and all(self.is_bound(i) for i in ins) and not d.has_dims(node.attrs)
-        uniform = frozenset(i for i, x in enumerate(ins) if x.uniform) if kernel.uniform is not None else frozenset[int]()
-        call = kernel.uniform(signature.spec, uniform) if kernel.uniform is not None and uniform else None
+        call, taken = as_they_lie(kernel, signature.spec, ins)
         prepared = []
         for i, x in enumerate(ins):
-            if call is not None and i in uniform:
-                prepared.append(x)
-                continue
-            wants_copy = (kernel.contiguous and not x.contiguous) or (
+            wants_copy = (kernel.contiguous and not x.contiguous and i not in taken) or (
                 kernel.positive_strides and any(d.dim_ge(s, 0) is not True for s in x.strides))
             prepared.append(self.copy(x, why="contiguous") if wants_copy else x)
         if kernel.prepare is not None:

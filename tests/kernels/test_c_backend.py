@@ -13,8 +13,14 @@ from tensor_graphs.kernels.c.backend import MAX_COPY_RANK, ROWS, copy_call
 from tensor_graphs.kernels.c.library import symbol_sources
 from tensor_graphs.kernels.kernel import NativeCall, Spec
 from tensor_graphs.kernels.registry import load_backend
+from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.profiling.measure.cover import taken_ways
+from tensor_graphs.profiling.measure.inputs import SAME_VALUES, Point, make_inputs, point_inputs
+from tensor_graphs.profiling.measure.single import as_stored, single_kernel_plan, views_graph
+from tensor_graphs.runtime.compiled_graph import bind
 from tests.kernels.cases import applied
 from tests.plans import check
 
@@ -127,6 +133,32 @@ def samples(op: str, dtype: DType) -> list[Node]:
         assert found is not None
         return [apply(found, (a, b))]
     return [build(a)]
+
+
+TAKEN = {"add": {"gaps", "repeated", "uniform", "backwards"}, "gated": {"gaps", "repeated"}, "exp": {"gaps", "repeated"},
+         "rms_norm": {"gaps", "repeated", "backwards"}, "softmax": {"gaps"}, "argmax": {"gaps"}, "rope": {"gaps", "turned"},
+         "attention": {"gaps", "turned"}, "dot": {"gaps", "turned", "strided"}, "write_rows": {"gaps"}}
+"""op -> ways to lie that its kernel must take, among others"""
+
+
+@pytest.mark.parametrize("op", sorted({row.op for row in ROWS}))
+def test_operands_with_gaps_are_read_where_they_lie(op: str) -> None:
+    seen = set()
+    for row in ROWS:
+        for node in samples(op, tg.f64 if row.mark else tg.f32) if row.op == op else ():
+            graph = signature_of(applied(node)).graph
+            inputs = make_inputs(graph, {}, 1)
+            expected = interpret(graph, inputs).outputs
+            for form, axis, only in taken_ways(KERNELS[row.name], graph):
+                seen.add(form)
+                given = point_inputs(graph, Point((), 1, form=form, axis=axis, only=only))
+                wanted = expected if form not in SAME_VALUES else interpret(graph, given).outputs
+                left = [n for n in graph.inputs if only not in (None, n)]
+                plan = single_kernel_plan(views_graph(graph, form, axis, left), KERNELS[row.name])
+                found = bind(plan).run(as_stored(graph, given, form, axis, left))
+                for name, value in found.items():
+                    np.testing.assert_allclose(value, wanted[name], rtol=2e-6, atol=2e-6, err_msg=f"{node} {form} {axis} {only}")
+    assert seen >= TAKEN.get(op, set())
 
 
 def test_a_copy_of_nine_axes_is_left_to_numpy() -> None:

@@ -40,9 +40,9 @@ typedef struct search {
 } search;
 
 TG_INLINE best best_of(const search *s, int64_t row, int64_t from, int64_t to) {
-    const int64_t d = s->c->ints[1];
-    if (s->f64) return best_of_f64((const double *)s->c->ptr[1] + row * d, from, to);
-    return best_of_f32((const float *)s->c->ptr[1] + row * d, from, to);
+    const int64_t begin = row_at(s->c->ints + 2, row, s->c->ints[1]);
+    if (s->f64) return best_of_f64((const double *)s->c->ptr[1] + begin, from, to);
+    return best_of_f32((const float *)s->c->ptr[1] + begin, from, to);
 }
 
 TG_INLINE void put(const search *s, int64_t row, int64_t index) {
@@ -88,7 +88,7 @@ static void run_argmax(void *const *ptr, const int64_t *ints, int i64, int f64) 
 }
 
 /* out[n] = index of the largest of x[n,d]; the first of equals, NaN counts as largest (as numpy.argmax); 0 when d is 0.
- * ptr: out (i32 or i64), x.  ints: n, d. */
+ * ptr: out (i32 or i64), x.  ints: n, d, group, far, near (of x: row_at). */
 TG_KERNEL(tg_argmax_i32) { (void)floats, run_argmax(ptr, ints, 0, 0); }
 TG_KERNEL(tg_argmax_i64) { (void)floats, run_argmax(ptr, ints, 1, 0); }
 TG_KERNEL(tg_argmax_f64_i32) { (void)floats, run_argmax(ptr, ints, 0, 1); }

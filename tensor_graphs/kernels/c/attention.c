@@ -14,7 +14,7 @@ typedef struct attention {
     float *out;
     const float *q, *k, *v;
     const uint8_t *mask;
-    int64_t n, s, hq, hkv, d, causal, window, start, k_stride, v_stride;
+    int64_t n, s, hq, hkv, d, causal, window, start, k_stride, v_stride, q_stride, q_head;
     float scale, cap;
     int64_t group, lanes;  /* lanes = n * group, per key/value head */
     int64_t splits, lo, hi; /* few lanes: keys [lo, hi) in `splits` pieces */
@@ -40,7 +40,7 @@ TG_INLINE int visible(const attention *t, int64_t lane, int64_t key) {
 }
 
 TG_INLINE const float *query_row(const attention *t, int64_t head, int64_t lane) {
-    return t->q + ((lane / t->group) * t->hq + head * t->group + lane % t->group) * t->d;
+    return t->q + lane / t->group * t->q_stride + (head * t->group + lane % t->group) * t->q_head;
 }
 
 TG_INLINE float *out_row(const attention *t, int64_t head, int64_t lane) {
@@ -309,13 +309,16 @@ static void many_part(void *ctx, int part, int parts) {
  * start + i, key j position j. Key j is visible to position p if (not causal or j <= p) and (window = 0 or p - j < window)
  * and (no mask or mask[i,j]). softcap c > 0: scores become c tanh(score / c). A query that sees nothing gives zeros.
  * ptr: out, q, k, v, mask (u8 [n,s], 0 = hidden) or NULL.
- * ints: n, s, hq, hkv, d, causal, window, start, k_stride, v_stride (elements from one key to the next).
+ * ints: n, s, hq, hkv, d, causal, window, start, k_stride, v_stride (elements from one key to the next), q_stride, q_head (from
+ * one query, and from one head of it, to the next; q_head 0: one behind the other).
  * floats: scale, softcap (0: none). */
 TG_KERNEL(tg_attention) {
     attention t = {.out = ptr[0], .q = ptr[1], .k = ptr[2], .v = ptr[3], .mask = ptr[4], .n = ints[0], .s = ints[1],
                    .hq = ints[2], .hkv = ints[3], .d = ints[4], .causal = ints[5], .window = ints[6], .start = ints[7],
                    .k_stride = ints[8], .v_stride = ints[9], .scale = (float)floats[0], .cap = (float)floats[1]};
     if (t.n <= 0 || t.hq <= 0 || t.hkv <= 0 || t.d <= 0) return;
+    t.q_head = ints[11] ? ints[11] : t.d;
+    t.q_stride = ints[11] ? ints[10] : t.hq * t.d;
     t.group = t.hq / t.hkv;
     t.lanes = t.n * t.group;
     if (t.lanes <= FEW_LANES) {

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tensor_graphs.kernels.c import library, scratch, screened
 from tensor_graphs.kernels.kernel import Kernel, NativeCall, Spec
+from tensor_graphs.kernels.strides import Strides, contiguous_strides, is_contiguous, merged, rows
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64, i32, i64
@@ -29,6 +30,7 @@ MAX_COPY_RANK = 8
 
 Refusal = Callable[[Spec], str | None]
 Build = Callable[[Spec], NativeCall]
+Strided = Callable[[Spec, Sequence[Strides]], NativeCall | None]
 
 
 def available() -> str | None:
@@ -51,7 +53,7 @@ class Row:
     in_place: tuple[tuple[int, int], ...] = ()
     updates: bool = False
     mark: str = ""
-    uniform: Callable[[Spec, frozenset[int]], NativeCall] | None = None
+    strided: Strided | None = None
 
     @property
     def name(self) -> str:
@@ -176,14 +178,68 @@ def _dot_refuse(a: DType) -> Refusal:
     return refuse
 
 
+def _dense(spec: Spec) -> list[Strides]:
+    return [contiguous_strides(t.shape) for t in spec.inputs]
+
+
+def _only_first(spec: Spec, strides: Sequence[Strides]) -> bool:
+    """Whether all operands but the first are contiguous."""
+    return all(is_contiguous(t.shape, s) for t, s in zip(spec.inputs[1:], strides[1:], strict=True))
+
+
+def _by_rows(build: Build) -> Strided:
+    """The call of a kernel whose first operand is read row by row: its ints end in where the rows begin."""
+    def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
+        at = rows(spec.inputs[0].shape, strides[0])
+        if at is None or not _only_first(spec, strides):
+            return None
+        call = build(spec)
+        return replace(call, ints=(*call.ints, *at))
+
+    return strided
+
+
+def _with_rows(build: Build) -> Build:
+    """The same call of rows one behind the other."""
+    def dense(spec: Spec) -> NativeCall:
+        call = build(spec)
+        return replace(call, ints=(*call.ints, 0, 0, 0))
+
+    return dense
+
+
+def _in_runs(spec: Spec, strides: Sequence[Strides]) -> tuple[tuple[Dim, ...], list[int]] | None:
+    """Where the runs of element-wise operands begin: (run, group, far and near of each), and the step of each within a run. None:
+    there are more axes to it, or the elements of a run lie apart."""
+    shape = spec.outputs[0].shape
+    sizes, steps = merged(shape, contiguous_strides(shape), *strides)
+    within = [1 if not s else s[-1] for s in steps[1:]]
+    if len(sizes) > 3 or any(s not in (0, 1) for s in within):
+        return None
+    outer = [s[:2] if len(s) == 3 else (s[0] if len(s) == 2 else 0, 0) for s in steps[1:]]
+    group: Dim = sizes[1] if len(sizes) == 3 else 1
+    run: Dim = sizes[-1] if len(sizes) > 1 else 0
+    return (run, group, *(x for pair in outer for x in pair)), [int(s) for s in within]
+
+
 def _dot(spec: Spec) -> NativeCall:
-    a, b = spec.inputs
-    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
-    batch = product(spec.outputs[0].shape[:-2])
-    a_step: Dim = 0 if product(a.shape[:-2]) == 1 else m * k
-    b_step: Dim = 0 if product(b.shape[:-2]) == 1 else k * n
-    return NativeCall(f"tg_matmul_{a.dtype.name}", (0, 1), (batch, m, n, k, m * n, n, 1, a_step, k, 1, b_step, n, 1),
-                      scratch=scratch.matmul(k, a.dtype.itemsize))
+    call = _strided_dot(spec, _dense(spec))
+    assert call is not None
+    return call
+
+
+def _strided_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
+    """Matrices may lie in any way, turned ones too; their leading axes as one axis."""
+    m, n = spec.outputs[0].shape[-2:]
+    k = spec.inputs[0].shape[-1]
+    ints: list[Dim] = [product(spec.outputs[0].shape[:-2]), m, n, k, m * n, n, 1]
+    for t, s in zip(spec.inputs, strides, strict=True):
+        lead, (steps,) = merged(t.shape[:-2], s[:-2])
+        if len(lead) > 1:
+            return None
+        ints += [steps[0] if lead else 0, *s[-2:]]
+    dtype = spec.inputs[0].dtype
+    return NativeCall(f"tg_matmul_{dtype.name}", (0, 1), tuple(ints), scratch=scratch.matmul(k, dtype.itemsize))
 
 
 def _rms_norm(spec: Spec) -> NativeCall:
@@ -210,6 +266,16 @@ def _gated(spec: Spec) -> NativeCall:
     return NativeCall(GATES[spec.attrs["activation"]] + _mark(t.dtype), (0, 1), (_rows(t), size, size, size))
 
 
+def _strided_gated(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
+    """Both operands with gaps between their rows."""
+    sizes, (gate, up) = merged(spec.outputs[0].shape, *strides)
+    if len(sizes) > 2 or any(s and s[-1] != 1 for s in (gate, up)):
+        return None
+    row: Dim = sizes[-1] if sizes else 1
+    far = [s[0] if len(s) == 2 else 0 for s in (gate, up)]
+    return replace(_gated(spec), ints=(sizes[0] if len(sizes) == 2 else 1, row, *far))
+
+
 def _attention_refuse(a: DType) -> Refusal:
     def refuse(spec: Spec) -> str | None:
         mask = spec.role("mask")
@@ -223,12 +289,27 @@ def _attention_refuse(a: DType) -> Refusal:
 
 
 def _attention(spec: Spec) -> NativeCall:
-    q, k = spec.inputs[0], spec.inputs[1]
+    call = _strided_attention(spec, _dense(spec))
+    assert call is not None
+    return call
+
+
+def _strided_attention(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
+    """Queries with gaps between them and between their heads, keys and values with gaps between positions."""
+    q, k = spec.inputs[:2]
     mask = spec.role_index().get("mask")
     a = spec.attrs
     (n, hq, d), (s, hkv, _) = q.shape, k.shape
+    whole = [is_contiguous(t.shape[1:], lie[1:]) for t, lie in zip(spec.inputs[1:3], strides[1:3], strict=True)]
+    if not all(whole) or (d != 1 and strides[0][2] != 1) or any(
+            not is_contiguous(t.shape, lie) for t, lie in zip(spec.inputs[3:], strides[3:], strict=True)):
+        return None
+    head = d if hq == 1 else strides[0][1]
+    if head == 0:
+        return None
     return NativeCall(f"tg_attention{_mark(q.dtype)}", (0, 1, 2, mask if isinstance(mask, int) else None),
-                      (n, s, hq, hkv, d, int(bool(a["causal"])), a["window"], a["start"], hkv * d, hkv * d),
+                      (n, s, hq, hkv, d, int(bool(a["causal"])), a["window"], a["start"], strides[1][0], strides[2][0],
+                       strides[0][0], head),
                       (float(a["scale"]), float(a["softcap"])), scratch.attention(n * (hq // hkv), hkv, d, q.dtype.itemsize))
 
 
@@ -248,7 +329,16 @@ def _embedding(spec: Spec) -> NativeCall:
 def _write_rows(spec: Spec) -> NativeCall:
     base, value = spec.inputs
     return NativeCall("tg_write_rows", (1,), (base.shape[0], value.shape[0], product(base.shape[1:]) * base.dtype.itemsize,
-                                              spec.attrs["start"]))
+                                              spec.attrs["start"], 0))
+
+
+def _strided_write_rows(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
+    """Written rows with gaps between them."""
+    (base, value), (first, apart) = spec.inputs, strides
+    if not is_contiguous(base.shape, first) or not is_contiguous(value.shape[1:], apart[1:]) or apart[0] == 0:
+        return None
+    call = _write_rows(spec)
+    return replace(call, ints=(*call.ints[:-1], apart[0] * value.dtype.itemsize))
 
 
 def _rope_table_refuse(spec: Spec) -> str | None:
@@ -293,35 +383,46 @@ def rows_for(a: DType) -> tuple[Row, ...]:
     mark, wide = _mark(a), "wide_" if a == f64 else ""
     same = only(a)
 
-    def row(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int]) -> Row:
-        return Row(op, wide + file, refuse, build, in_place, mark=mark)
+    def row(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int], strided: Strided | None = None) -> Row:
+        return Row(op, wide + file, refuse, build, in_place, mark=mark, strided=strided)
 
     def pair(op: str) -> Row:
-        def build(spec: Spec, uniform: frozenset[int] = frozenset()) -> NativeCall:
-            return NativeCall(f"tg_{op}{mark}", (0, 1), (product(spec.outputs[0].shape), *(int(i not in uniform) for i in (0, 1))))
+        def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
+            found = _in_runs(spec, strides)
+            return None if found is None else call(spec, *found[1], *found[0])
+
+        def call(spec: Spec, *at: Dim) -> NativeCall:
+            return NativeCall(f"tg_{op}{mark}", (0, 1), (product(spec.outputs[0].shape), *at))
 
         in_place = ((0, 0),) if op == "div" else ((0, 0), (0, 1))
-        return replace(row(op, "elementwise.c", same, build, *in_place), uniform=build)
+        return row(op, "elementwise.c", same, lambda spec: call(spec, 1, 1, *[0] * 6), *in_place, strided=strided)
 
     def elementwise(op: str) -> Row:
-        return row(op, "elementwise.c", same, lambda spec: NativeCall(
-            f"tg_{op}{mark}", (0,), (product(spec.outputs[0].shape),)), (0, 0))
+        def call(spec: Spec, *at: Dim) -> NativeCall:
+            form = {"tanh": "_tanh", "none": "_erf"}.get(spec.attrs.get("approximate", ""), "")
+            return NativeCall(f"tg_{op}{form}{mark}", (0,), (product(spec.outputs[0].shape), *at))
+
+        def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
+            found = _in_runs(spec, strides)
+            return call(spec, *found[0]) if found is not None and found[1] == [1] else None
+
+        return row(op, "elementwise.c", same, lambda spec: call(spec, *[0] * 4), (0, 0), strided=strided)
+
+    def by_rows(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int]) -> Row:
+        return row(op, file, refuse, _with_rows(build), *in_place, strided=_by_rows(build))
 
     return (
         *map(pair, ("add", "sub", "mul", "max", "div")),
-        *map(elementwise, ("exp", "tanh", "silu")),
-        row("gelu", "elementwise.c", same, lambda spec: NativeCall(
-            f"tg_gelu_{'tanh' if spec.attrs['approximate'] == 'tanh' else 'erf'}{mark}", (0,), (product(spec.outputs[0].shape),)),
-            (0, 0)),
+        *map(elementwise, ("exp", "tanh", "silu", "gelu")),
         row("gated", "elementwise.c", lambda spec: same(spec) or (None if spec.attrs["activation"] in GATES else "no such gate"),
-            _gated, (0, 0), (0, 1)),
+            _gated, (0, 0), (0, 1), strided=_strided_gated),
         row("linear", "linear.c", _linear_refuse(a), _linear(a)),
-        row("dot", "matmul.c", _dot_refuse(a), _dot),
-        row("rms_norm", "norms.c", _weights_ok(a), _rms_norm, (0, 0)),
-        row("layer_norm", "norms.c", _weights_ok(a), _layer_norm, (0, 0)),
-        row("softmax", "norms.c", lambda spec: same(spec) or _last_axis(spec), lambda spec: NativeCall(
+        row("dot", "matmul.c", _dot_refuse(a), _dot, strided=_strided_dot),
+        by_rows("rms_norm", "norms.c", _weights_ok(a), _rms_norm, (0, 0)),
+        by_rows("layer_norm", "norms.c", _weights_ok(a), _layer_norm, (0, 0)),
+        by_rows("softmax", "norms.c", lambda spec: same(spec) or _last_axis(spec), lambda spec: NativeCall(
             f"tg_softmax{mark}", (0,), (_rows(spec.inputs[0]), spec.inputs[0].shape[-1])), (0, 0)),
-        row("attention", "attention.c", _attention_refuse(a), _attention),
+        row("attention", "attention.c", _attention_refuse(a), _attention, strided=_strided_attention),
     )
 
 
@@ -330,10 +431,10 @@ ROWS: tuple[Row, ...] = (
     Row("gather_linear", "gather_linear.c", _gather_linear_refuse, _gather_linear),
     Row("embedding", "movement.c", _embedding_refuse, _embedding),
     Row("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,
-        _write_rows, in_place=((0, 0),), updates=True),
+        _write_rows, in_place=((0, 0),), updates=True, strided=_strided_write_rows),
     Row("rope_table", "rope.c", _rope_table_refuse, _rope_table),
-    Row("rope", "rope.c", _one_of(f32, f64), _rope),
-    Row("argmax", "argmax.c", _argmax_refuse, _argmax),
+    Row("rope", "rope.c", _one_of(f32, f64), _with_rows(_rope), strided=_by_rows(_rope)),
+    Row("argmax", "argmax.c", _argmax_refuse, _with_rows(_argmax), strided=_by_rows(_argmax)),
     Row("cast", "wide_elementwise.c", _cast_refuse, _cast),
 )
 
@@ -348,7 +449,7 @@ def kernels() -> list[Kernel]:
     source, identity = cache(_source), cache(library.identity_of)   # of this call: many rows share a file
     return [Kernel(name=row.name, backend=NAME, op=row.op, build=row.build, accepts=row.refuse,
                    source=source(SOURCES / row.file), module=__name__, toolchain=identity(SOURCES / row.file),
-                   in_place=row.in_place, contiguous=True, updates=row.updates, uniform=row.uniform) for row in ROWS] + [
+                   in_place=row.in_place, contiguous=True, updates=row.updates, strided=row.strided) for row in ROWS] + [
             screened.kernel(identity(screened.SOURCE), __name__)]
 
 

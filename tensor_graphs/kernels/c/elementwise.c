@@ -1,35 +1,8 @@
-/* elementwise.c: one number in, one number out: arithmetic, activations and the gated forms. Contiguous f32.
+/* elementwise.c: one number in, one number out: arithmetic, activations and the gated forms. f32.
  *
  * Every loop body is plain arithmetic, so that the compiler vectorises it. out may be the same memory as an input. */
 #include "loops.h"
 #include "vec.h"
-
-/* An operand is an array (step 1), or one number for all elements (step 0). */
-#define PAIRS(name, expression)                                                                     \
-    TG_INLINE void name##_rows(const call *c, int64_t from, int64_t to) {                           \
-        float *out = c->ptr[0];                                                                     \
-        const float *a = c->ptr[1], *b = c->ptr[2];                                                 \
-        if (c->ints[1] && c->ints[2]) {                                                             \
-            for (int64_t i = from; i < to; i++) {                                                   \
-                float x = a[i], y = b[i];                                                           \
-                out[i] = expression;                                                                \
-            }                                                                                       \
-        } else if (c->ints[1]) {                                                                    \
-            const float y = b[0];                                                                   \
-            for (int64_t i = from; i < to; i++) {                                                   \
-                float x = a[i];                                                                     \
-                out[i] = expression;                                                                \
-            }                                                                                       \
-        } else {                                                                                    \
-            const float x = a[0];                                                                   \
-            const int64_t step = c->ints[2];                                                        \
-            for (int64_t i = from; i < to; i++) {                                                   \
-                float y = b[i * step];                                                              \
-                out[i] = expression;                                                                \
-            }                                                                                       \
-        }                                                                                           \
-    }                                                                                               \
-    ROWS_KERNEL(name, ints[0], 1, name##_rows)
 
 /* max: NaN wins; of two zeros +0 (the bits of -0 and +0 and'ed give +0, of equal numbers themselves). */
 TG_INLINE float larger(float x, float y) {
@@ -38,12 +11,12 @@ TG_INLINE float larger(float x, float y) {
     return x != x ? x : m; /* when only y is NaN, x > y is false and m is y already */
 }
 
-/* ptr: out, a, b.  ints: count, step of a, step of b. */
-PAIRS(tg_add, x + y)
-PAIRS(tg_sub, x - y)
-PAIRS(tg_mul, x *y)
-PAIRS(tg_div, x / y)
-PAIRS(tg_max, larger(x, y))
+/* ptr: out, a, b.  ints: see PAIRS. */
+PAIRS(tg_add, float, 1, x + y)
+PAIRS(tg_sub, float, 1, x - y)
+PAIRS(tg_mul, float, 1, x *y)
+PAIRS(tg_div, float, 1, x / y)
+PAIRS(tg_max, float, 1, larger(x, y))
 
 /* ptr: out, a.  ints: count.  floats: s (rounded to f32). */
 #define SCALAR(name, expression)                                                                    \
@@ -122,24 +95,13 @@ TG_INLINE float gelu_erf(float x) {
     return x < 0 ? below : above;
 }
 
-#define UNARY(name, expression)                                                                     \
-    TG_INLINE void name##_rows(const call *c, int64_t from, int64_t to) {                           \
-        float *out = c->ptr[0];                                                                     \
-        const float *a = c->ptr[1];                                                                 \
-        for (int64_t i = from; i < to; i++) {                                                       \
-            float x = a[i];                                                                         \
-            out[i] = expression;                                                                    \
-        }                                                                                           \
-    }                                                                                               \
-    ROWS_KERNEL(name, ints[0], 8, name##_rows)
-
-/* ptr: out, x.  ints: count. */
-UNARY(tg_gelu_tanh, gelu_tanh(x))
-UNARY(tg_gelu_erf, gelu_erf(x))
-UNARY(tg_silu, silu(x))
-UNARY(tg_sigmoid, sigmoid(x))
-UNARY(tg_tanh, f32_tanh(x))
-UNARY(tg_exp, f32_exp(x))
+/* ptr: out, x.  ints: see UNARY. */
+UNARY(tg_gelu_tanh, float, 8, gelu_tanh(x))
+UNARY(tg_gelu_erf, float, 8, gelu_erf(x))
+UNARY(tg_silu, float, 8, silu(x))
+UNARY(tg_sigmoid, float, 8, sigmoid(x))
+UNARY(tg_tanh, float, 8, f32_tanh(x))
+UNARY(tg_exp, float, 8, f32_exp(x))
 
 /* out[n,d] = act(gate) * up, out contiguous, gate and up with row strides (a fused [n,2d] product is cut by pointers).
  * ptr: out, gate, up.  ints: n, d, gate_stride, up_stride. */

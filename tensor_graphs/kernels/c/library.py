@@ -132,11 +132,11 @@ class NativeLibrary:
         return found
 
     def call(self, symbol: str, pointers: Sequence[int | None], ints: Sequence[int] = (), floats: Sequence[float] = ()) -> None:
-        """Calls one kernel with raw addresses (outputs first; None is NULL), sizes and scalars."""
+        """Calls one kernel with raw addresses (outputs first; None is NULL), sizes (the rest are 0) and scalars."""
         function = _KERNEL(self.address(symbol))
         function(
             (ctypes.c_void_p * max(1, len(pointers)))(*pointers),
-            (ctypes.c_int64 * max(1, len(ints)))(*ints),
+            (ctypes.c_int64 * MAX_INT)(*ints),
             (ctypes.c_double * max(1, len(floats)))(*floats),
         )
 

@@ -104,11 +104,15 @@ GATHER(tg_gather_rows, float)
 GATHER(tg_gather_rows_f64, double)
 
 /* state[start + i] = value[i] for the rows that exist; the others are dropped. In place.
- * ptr: state, value.  ints: state_rows, value_rows, row_bytes, start. */
+ * ptr: state, value.  ints: state_rows, value_rows, row_bytes, start, bytes from one row of value to the next (0: row_bytes). */
 TG_KERNEL(tg_write_rows) {
     (void)floats;
-    int64_t rows = ints[0], count = ints[1], bytes = ints[2], start = ints[3];
+    int64_t rows = ints[0], count = ints[1], bytes = ints[2], start = ints[3], apart = ints[4] ? ints[4] : bytes;
     int64_t from = start < 0 ? -start : 0, to = tg_min(count, rows - start);
     if (from >= to) return;
-    memcpy((char *)ptr[0] + (start + from) * bytes, (const char *)ptr[1] + from * bytes, (size_t)((to - from) * bytes));
+    char *out = (char *)ptr[0] + (start + from) * bytes;
+    const char *in = (const char *)ptr[1] + from * apart;
+    if (apart == bytes) memcpy(out, in, (size_t)((to - from) * bytes));
+    else
+        for (int64_t i = from; i < to; i++, out += bytes, in += apart) memcpy(out, in, (size_t)bytes);
 }

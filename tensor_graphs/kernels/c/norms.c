@@ -53,14 +53,14 @@ TG_INLINE void scale_row(float *out, const float *x, int64_t d, double scale, co
 TG_INLINE void rms_rows(const call *c, int64_t from, int64_t to) {
     const int64_t d = c->ints[1];
     for (int64_t row = from; row < to; row++) {
-        const float *x = (const float *)c->ptr[1] + row * d;
+        const float *x = (const float *)c->ptr[1] + row_at(c->ints + 3, row, d);
         double scale = 1.0 / square_root(sum_squares(x, d, 0.0f) / (double)d + c->floats[0]);
         scale_row((float *)c->ptr[0] + row * d, x, d, scale, c->ptr[2], c->ints[2], c->floats[1]);
     }
 }
 
 /* out[n,d] = x * rsqrt(mean(x^2) + eps) * (offset + w); w NULL: without the last factor.
- * ptr: out, x, w or NULL.  ints: n, d, w_dtype.  floats: eps, offset. */
+ * ptr: out, x, w or NULL.  ints: n, d, w_dtype, group, far, near (of x: row_at).  floats: eps, offset. */
 ROWS_KERNEL(tg_rms_norm, ints[0], ints[1], rms_rows)
 
 TG_INLINE void add_rms_rows(const call *c, int64_t from, int64_t to) {
@@ -82,7 +82,7 @@ TG_INLINE void layer_rows(const call *c, int64_t from, int64_t to) {
     const int64_t d = c->ints[1];
     const void *w = c->ptr[2], *b = c->ptr[3];
     for (int64_t row = from; row < to; row++) {
-        const float *x = (const float *)c->ptr[1] + row * d;
+        const float *x = (const float *)c->ptr[1] + row_at(c->ints + 4, row, d);
         float *out = (float *)c->ptr[0] + row * d;
         float centre = (float)(sum(x, d, 0.0f) / (double)d);
         double off = sum(x, d, centre) / (double)d; /* what the first sum, of large numbers, rounded away */
@@ -99,7 +99,7 @@ TG_INLINE void layer_rows(const call *c, int64_t from, int64_t to) {
 }
 
 /* out[n,d] = (x - mean(x)) * rsqrt(var(x) + eps) * w + b.
- * ptr: out, x, w or NULL, b or NULL.  ints: n, d, w_dtype, b_dtype.  floats: eps. */
+ * ptr: out, x, w or NULL, b or NULL.  ints: n, d, w_dtype, b_dtype, group, far, near (of x).  floats: eps. */
 ROWS_KERNEL(tg_layer_norm, ints[0], ints[1], layer_rows)
 
 TG_INLINE float row_max(const float *x, int64_t d) {
@@ -116,7 +116,7 @@ TG_INLINE float row_max(const float *x, int64_t d) {
 TG_INLINE void softmax_rows(const call *c, int64_t from, int64_t to) {
     const int64_t d = c->ints[1];
     for (int64_t row = from; row < to; row++) {
-        const float *x = (const float *)c->ptr[1] + row * d;
+        const float *x = (const float *)c->ptr[1] + row_at(c->ints + 2, row, d);
         float *out = (float *)c->ptr[0] + row * d;
         float most = row_max(x, d); /* a NaN comes back with the exponentials: the sum is NaN, and so is the whole row */
         for (int64_t i = 0; i < d; i++) out[i] = f32_exp(x[i] - most);
@@ -126,5 +126,5 @@ TG_INLINE void softmax_rows(const call *c, int64_t from, int64_t to) {
 }
 
 /* out[n,d] = e^(x - max) / sum. A row with NaN, +inf or nothing but -inf is NaN.
- * ptr: out, x.  ints: n, d. */
+ * ptr: out, x.  ints: n, d, group, far, near (of x). */
 ROWS_KERNEL(tg_softmax, ints[0], 4 * ints[1], softmax_rows)

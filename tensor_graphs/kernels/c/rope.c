@@ -33,14 +33,15 @@ TABLE(tg_rope_table, float)
 TABLE(tg_rope_table_f64, double)
 
 /* Rotates the pairs (i, i + d/2) of every head: the convention of Hugging Face's Llama and Gemma. In place is allowed.
- * ptr: out, x[n,h,d], cos[n,d/2], sin[n,d/2], all f32 or all f64.  ints: n, h, d (even). */
+ * ptr: out, x[n,h,d], cos[n,d/2], sin[n,d/2], all f32 or all f64.  ints: n, h, d (even), group, far, near (of the heads
+ * of x: row_at). */
 #define ROPE(name, T)                                                                                              \
     TG_INLINE void name##_rows(const call *c, int64_t from, int64_t to) {                                          \
         const int64_t heads = c->ints[1], d = c->ints[2], half = d / 2;                                            \
         for (int64_t row = from; row < to; row++) {                                                                \
             const T *cosine = (const T *)c->ptr[2] + row * half, *sine = (const T *)c->ptr[3] + row * half;        \
             for (int64_t h = 0; h < heads; h++) {                                                                  \
-                const T *x = (const T *)c->ptr[1] + (row * heads + h) * d;                                         \
+                const T *x = (const T *)c->ptr[1] + row_at(c->ints + 3, row * heads + h, d);                       \
                 T *out = (T *)c->ptr[0] + (row * heads + h) * d;                                                   \
                 for (int64_t i = 0; i < half; i++) {                                                               \
                     T low = x[i], high = x[i + half];                                                              \

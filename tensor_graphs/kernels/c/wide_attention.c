@@ -12,7 +12,7 @@ typedef struct attention {
     double *out;
     const double *q, *k, *v;
     const uint8_t *mask;
-    int64_t n, s, hq, hkv, d, causal, window, start, k_stride, v_stride;
+    int64_t n, s, hq, hkv, d, causal, window, start, k_stride, v_stride, q_stride, q_head;
     double scale, cap;
     int64_t group, lanes;   /* lanes = n * group, per key/value head */
     int64_t splits, lo, hi; /* few lanes: keys [lo, hi) in `splits` pieces */
@@ -35,6 +35,10 @@ TG_INLINE int visible(const attention *t, int64_t lane, int64_t key) {
     int64_t pos = position(t, lane);
     return (!t->causal || key <= pos) && (t->window <= 0 || pos - key < t->window) &&
            (!t->mask || t->mask[lane / t->group * t->s + key]);
+}
+
+TG_INLINE const double *query_row(const attention *t, int64_t head, int64_t lane) {
+    return t->q + lane / t->group * t->q_stride + (head * t->group + lane % t->group) * t->q_head;
 }
 
 TG_INLINE int64_t row_offset(const attention *t, int64_t head, int64_t lane) {
@@ -115,7 +119,7 @@ static void few_task(const attention *t, int64_t head, int64_t split) {
         mine[l * apart] = NONE;
         for (int64_t i = 1; i < apart; i++) mine[l * apart + i] = q ? 0.0 : __builtin_nan("");
         if (!q) continue;
-        const double *from = t->q + row_offset(t, head, l);
+        const double *from = query_row(t, head, l);
         for (int64_t i = 0; i < d; i++) q[l * d + i] = from[i] * t->scale;
     }
     if (!q) return;
@@ -237,7 +241,7 @@ TG_INLINE void many_task(const attention *t, const int nv, int64_t head, int64_t
         row[l] = lane / t->group;
         pos[l] = position(t, lane);
         most[l] = NONE, sum[l] = 0;
-        const double *from = t->q + row_offset(t, head, lane);
+        const double *from = query_row(t, head, lane);
         for (int64_t i = 0; i < d; i++) q[i * width + l] = from[i] * t->scale;
     }
     memset(o, 0, (size_t)(d * width) * 8);
@@ -278,13 +282,16 @@ static void many_part(void *ctx, int part, int parts) {
 
 /* out[n,hq,d] from q[n,hq,d], k[s,hkv,d], v[s,hkv,d], all f64; what is visible and capped: see tg_attention.
  * ptr: out, q, k, v, mask (u8 [n,s], 0 = hidden) or NULL.
- * ints: n, s, hq, hkv, d, causal, window, start, k_stride, v_stride (elements from one key to the next).
+ * ints: n, s, hq, hkv, d, causal, window, start, k_stride, v_stride (elements from one key to the next), q_stride, q_head (from
+ * one query, and from one head of it, to the next; q_head 0: one behind the other).
  * floats: scale, softcap (0: none). */
 TG_KERNEL(tg_attention_f64) {
     attention t = {.out = ptr[0], .q = ptr[1], .k = ptr[2], .v = ptr[3], .mask = ptr[4], .n = ints[0], .s = ints[1],
                    .hq = ints[2], .hkv = ints[3], .d = ints[4], .causal = ints[5], .window = ints[6], .start = ints[7],
                    .k_stride = ints[8], .v_stride = ints[9], .scale = floats[0], .cap = floats[1]};
     if (t.n <= 0 || t.hq <= 0 || t.hkv <= 0 || t.d <= 0) return;
+    t.q_head = ints[11] ? ints[11] : t.d;
+    t.q_stride = ints[11] ? ints[10] : t.hq * t.d;
     t.group = t.hq / t.hkv;
     t.lanes = t.n * t.group;
     if (t.lanes <= FEW_LANES) {

@@ -1,35 +1,8 @@
-/* wide_elementwise.c: elementwise.c in f64, and casts between the widths of floats. Contiguous.
+/* wide_elementwise.c: elementwise.c in f64, and casts between the widths of floats.
  *
  * Every loop body is plain arithmetic, so that the compiler vectorises it. out may be the same memory as an input. */
 #include "loops.h"
 #include "wide.h"
-
-/* An operand is an array (step 1), or one number for all elements (step 0). */
-#define PAIRS(name, expression)                                                                     \
-    TG_INLINE void name##_rows(const call *c, int64_t from, int64_t to) {                           \
-        double *out = c->ptr[0];                                                                    \
-        const double *a = c->ptr[1], *b = c->ptr[2];                                                \
-        if (c->ints[1] && c->ints[2]) {                                                             \
-            for (int64_t i = from; i < to; i++) {                                                   \
-                double x = a[i], y = b[i];                                                          \
-                out[i] = expression;                                                                \
-            }                                                                                       \
-        } else if (c->ints[1]) {                                                                    \
-            const double y = b[0];                                                                  \
-            for (int64_t i = from; i < to; i++) {                                                   \
-                double x = a[i];                                                                    \
-                out[i] = expression;                                                                \
-            }                                                                                       \
-        } else {                                                                                    \
-            const double x = a[0];                                                                  \
-            const int64_t step = c->ints[2];                                                        \
-            for (int64_t i = from; i < to; i++) {                                                   \
-                double y = b[i * step];                                                             \
-                out[i] = expression;                                                                \
-            }                                                                                       \
-        }                                                                                           \
-    }                                                                                               \
-    ROWS_KERNEL(name, ints[0], 2, name##_rows)
 
 /* max: NaN wins; of two zeros +0 (see elementwise.c). */
 TG_INLINE double larger(double x, double y) {
@@ -38,12 +11,12 @@ TG_INLINE double larger(double x, double y) {
     return x != x ? x : m;
 }
 
-/* ptr: out, a, b.  ints: count, step of a, step of b. */
-PAIRS(tg_add_f64, x + y)
-PAIRS(tg_sub_f64, x - y)
-PAIRS(tg_mul_f64, x *y)
-PAIRS(tg_div_f64, x / y)
-PAIRS(tg_max_f64, larger(x, y))
+/* ptr: out, a, b.  ints: see PAIRS. */
+PAIRS(tg_add_f64, double, 2, x + y)
+PAIRS(tg_sub_f64, double, 2, x - y)
+PAIRS(tg_mul_f64, double, 2, x *y)
+PAIRS(tg_div_f64, double, 2, x / y)
+PAIRS(tg_max_f64, double, 2, larger(x, y))
 
 /* --- activations --- */
 
@@ -84,23 +57,12 @@ TG_INLINE double gelu_erf(double x) {
     return 0.5 * x * (x < 0 ? below : 2.0 - below);
 }
 
-#define UNARY(name, expression)                                                                     \
-    TG_INLINE void name##_rows(const call *c, int64_t from, int64_t to) {                           \
-        double *out = c->ptr[0];                                                                    \
-        const double *a = c->ptr[1];                                                                \
-        for (int64_t i = from; i < to; i++) {                                                       \
-            double x = a[i];                                                                        \
-            out[i] = expression;                                                                    \
-        }                                                                                           \
-    }                                                                                               \
-    ROWS_KERNEL(name, ints[0], 16, name##_rows)
-
-/* ptr: out, x.  ints: count. */
-UNARY(tg_gelu_tanh_f64, gelu_tanh(x))
-UNARY(tg_gelu_erf_f64, gelu_erf(x))
-UNARY(tg_silu_f64, silu(x))
-UNARY(tg_tanh_f64, f64_tanh(x))
-UNARY(tg_exp_f64, f64_exp(x))
+/* ptr: out, x.  ints: see UNARY. */
+UNARY(tg_gelu_tanh_f64, double, 16, gelu_tanh(x))
+UNARY(tg_gelu_erf_f64, double, 16, gelu_erf(x))
+UNARY(tg_silu_f64, double, 16, silu(x))
+UNARY(tg_tanh_f64, double, 16, f64_tanh(x))
+UNARY(tg_exp_f64, double, 16, f64_exp(x))
 
 /* out[n,d] = act(gate) * up, out contiguous, gate and up with row strides.
  * ptr: out, gate, up.  ints: n, d, gate_stride, up_stride. */

@@ -50,7 +50,7 @@ TG_INLINE void shift(double *out, int64_t d, const void *b, const int64_t dtype)
 TG_INLINE void rms_rows(const call *c, int64_t from, int64_t to) {
     const int64_t d = c->ints[1];
     for (int64_t row = from; row < to; row++) {
-        const double *x = (const double *)c->ptr[1] + row * d;
+        const double *x = (const double *)c->ptr[1] + row_at(c->ints + 3, row, d);
         double *out = (double *)c->ptr[0] + row * d;
         double scale = 1.0 / __builtin_sqrt(sum_squares(x, d, 0.0) / (double)d + c->floats[0]);
         if (c->ptr[2]) BY_DTYPE(c->ints[2], weigh, out, x, d, scale, c->floats[1], c->ptr[2])
@@ -60,14 +60,14 @@ TG_INLINE void rms_rows(const call *c, int64_t from, int64_t to) {
 }
 
 /* out[n,d] = x * rsqrt(mean(x^2) + eps) * (offset + w); w NULL: without the last factor.
- * ptr: out, x, w or NULL.  ints: n, d, w_dtype.  floats: eps, offset. */
+ * ptr: out, x, w or NULL.  ints: n, d, w_dtype, group, far, near (of x: row_at).  floats: eps, offset. */
 ROWS_KERNEL(tg_rms_norm_f64, ints[0], 2 * ints[1], rms_rows)
 
 TG_INLINE void layer_rows(const call *c, int64_t from, int64_t to) {
     const int64_t d = c->ints[1];
     const void *w = c->ptr[2], *b = c->ptr[3];
     for (int64_t row = from; row < to; row++) {
-        const double *x = (const double *)c->ptr[1] + row * d;
+        const double *x = (const double *)c->ptr[1] + row_at(c->ints + 4, row, d);
         double *out = (double *)c->ptr[0] + row * d;
         double centre = sum(x, d, 0.0) / (double)d;
         double rest = sum(x, d, centre) / (double)d; /* what the first sum, of large numbers, rounded away */
@@ -81,7 +81,7 @@ TG_INLINE void layer_rows(const call *c, int64_t from, int64_t to) {
 }
 
 /* out[n,d] = (x - mean(x)) * rsqrt(var(x) + eps) * w + b.
- * ptr: out, x, w or NULL, b or NULL.  ints: n, d, w_dtype, b_dtype.  floats: eps. */
+ * ptr: out, x, w or NULL, b or NULL.  ints: n, d, w_dtype, b_dtype, group, far, near (of x).  floats: eps. */
 ROWS_KERNEL(tg_layer_norm_f64, ints[0], 2 * ints[1], layer_rows)
 
 TG_INLINE double row_max(const double *x, int64_t d) {
@@ -98,7 +98,7 @@ TG_INLINE double row_max(const double *x, int64_t d) {
 TG_INLINE void softmax_rows(const call *c, int64_t from, int64_t to) {
     const int64_t d = c->ints[1];
     for (int64_t row = from; row < to; row++) {
-        const double *x = (const double *)c->ptr[1] + row * d;
+        const double *x = (const double *)c->ptr[1] + row_at(c->ints + 2, row, d);
         double *out = (double *)c->ptr[0] + row * d;
         double most = row_max(x, d); /* a NaN comes back with the exponentials: the sum is NaN, and so is the whole row */
         for (int64_t i = 0; i < d; i++) out[i] = f64_exp(x[i] - most);
@@ -108,5 +108,5 @@ TG_INLINE void softmax_rows(const call *c, int64_t from, int64_t to) {
 }
 
 /* out[n,d] = e^(x - max) / sum. A row with NaN, +inf or nothing but -inf is NaN.
- * ptr: out, x.  ints: n, d. */
+ * ptr: out, x.  ints: n, d, group, far, near (of x). */
 ROWS_KERNEL(tg_softmax_f64, ints[0], 8 * ints[1], softmax_rows)

@@ -154,7 +154,7 @@ class Bench:
         self.graph, self.kernel, self.file = graph, kernel, file
         self.parameters = prepared_names(graph, kernel)
         self.plan = single_kernel_plan(with_parameters(graph, self.parameters), kernel)
-        self._bound: dict[tuple[Form, int], Watched] = {}
+        self._bound: dict[tuple[Form, int, frozenset[str]], Watched] = {}
         self._sizes: Mapping[str, int] = {}
         self._large: dict[str, tuple[np.ndarray, str]] = {}
         """operands that are too large to be read at each point, and their digests as they were at first"""
@@ -167,7 +167,7 @@ class Bench:
     def bound(self, inputs: Mapping[str, np.ndarray], form: Form = "apart", axis: int = 0, left: Collection[str] = ()) -> Watched:
         """The plan, given what the kernel prepares from as parameters; a kernel that prepares nothing is bound once for each way in
         which operands lie."""
-        key = (form, axis) if form in STORED else ("apart", 0)
+        key = (form, axis, frozenset(left)) if form in STORED else ("apart", 0, frozenset[str]())
         found = self._bound.get(key)
         if found is None:
             graph = views_graph(self.graph, form, axis, left) if form in STORED else self.graph
@@ -194,8 +194,9 @@ class Bench:
         if not point.special and point.extreme is None:             # as they are at each such point
             for name in left - self._large.keys():
                 self._large[name] = inputs[name], digest({"": inputs[name]})
+        as_they_are = left | {n for n in inputs if point.only not in (None, n)}
         if point.form in STORED:
-            inputs = as_stored(self.graph, inputs, point.form, point.axis, left)
+            inputs = as_stored(self.graph, inputs, point.form, point.axis, as_they_are)
         if point.like is not None and self.last is not None and self.last[0].sizes == point.sizes:
             _, memory, guards = self.last                          # the same addresses, other values
             for name, array in memory.items():
@@ -211,7 +212,7 @@ class Bench:
         out = self.outputs(binding, point.form != "unaligned")
         shared = self.share(inputs, guards, out, point.axis) if point.form == "in_place" else set()
         before = digest({n: a for n, a in inputs.items() if n not in shared | left})
-        plan = self.bound(inputs, point.form, point.axis, left)
+        plan = self.bound(inputs, point.form, point.axis, as_they_are)
         plan.run(inputs, {n: g.array for n, g in out.items()}, binding)
         self._keep(out, {n: g.bytes for n, g in out.items()})
         outside = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]

@@ -28,6 +28,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.measure.inputs import SPECIALS, Form, Point, is_big, is_index, make_inputs, rows_read_by, take_rows
+from tensor_graphs.profiling.measure.single import single_kernel_plan, views_graph
 
 log = logging.getLogger(__name__)
 
@@ -149,29 +150,48 @@ def _independent(graph: Graph, dim: str, attrs: Mapping[str, Any]) -> bool:
 
 def layout_points(kernel: Kernel, signature: Signature, base: Mapping[str, int], seed: int) -> list[Point]:
     """Every way in which a plan hands over operands to this kernel: one that asks for contiguous operands gets them, beginning at
-    any element, one number for all elements where it takes that, and two in the same memory."""
+    any element, with gaps, repeated or turned where it takes that, all of them and one at a time, and two in the same memory."""
     graph, draw = signature.graph, random.Random(seed + 1)
     ranks = max((len(node.shape) for node in graph.inputs.values()), default=0)
-    ways: list[tuple[Form, int]] = [("in_place", i) for i in range(len(kernel.in_place))]
+    ways: list[tuple[Form, int, str | None]] = [("in_place", i, None) for i in range(len(kernel.in_place))]
     if graph.inputs:
-        ways += [("views", 0), ("unaligned", 0)]
+        ways += [("views", 0, None), ("unaligned", 0, None)]
     if not kernel.contiguous:
-        ways += [("windows", 0), ("strided", 0), ("windows", 0), ("strided", 0)] if ranks else []
-        ways += [("repeated", axis) for axis in range(ranks)]
-        ways += [("backwards", axis) for axis in range(ranks)] if not kernel.positive_strides else []
-    if kernel.uniform is not None:
-        ways += [("uniform", number) for number in range(len(graph.inputs))]
+        ways += [(form, 0, None) for form in ("windows", "strided", "windows", "strided")] if ranks else []
+        ways += [("repeated", axis, None) for axis in range(ranks)]
+        ways += [("backwards", axis, None) for axis in range(ranks)] if not kernel.positive_strides else []
+    elif kernel.strided is not None:
+        ways += taken_ways(kernel, graph)
     found = []
-    for i, (form, axis) in enumerate(ways):
-        few = (form, axis) in ways[:i] or (ways.count((form, axis)) == 1 and draw.random() < SHARE_OF_FEW)
-        sizes = {n: min(hi, max(lo, draw.randint(*(FEW if few else MANY)))) for n, dim in graph.dims.items()
-                 for lo, hi in [d.bounds(dim)]}
-        if i == 0 or seconds(signature, sizes) > 10 * LITTLE or not _fit(graph, sizes):
+    for i, (form, axis, only) in enumerate(ways):
+        few = (form, axis, only) in ways[:i] or (ways.count((form, axis, only)) == 1 and draw.random() < SHARE_OF_FEW)
+        for reach in ((FEW,) if few else (MANY, FEW)):              # one row says nothing about what lies between rows
+            sizes = {n: min(hi, max(lo, draw.randint(*reach))) for n, dim in graph.dims.items() for lo, hi in [d.bounds(dim)]}
+            if i and seconds(signature, sizes) <= 10 * LITTLE and _fit(graph, sizes):
+                break
+        else:
             sizes = dict(base)
-        found.append(Point(tuple(sorted(sizes.items())), seed + 900 + i, form=form, axis=axis))
+        found.append(Point(tuple(sorted(sizes.items())), seed + 900 + i, form=form, axis=axis, only=only))
     pair: Sequence[Form] = ("same", "overlapping")
     sizes_of_pair = tuple(sorted(base.items()))
     return found + [Point(sizes_of_pair, seed + 950 + i, form=form) for i, form in enumerate(pair) if _has_pair(graph, base)]
+
+
+def taken_ways(kernel: Kernel, graph: Graph) -> list[tuple[Form, int, str | None]]:
+    """The ways (form, axis, the only operand that lies so) in which this kernel is handed operands that are not contiguous, as
+    lowering decides."""
+    ranks = max((len(node.shape) for node in graph.inputs.values()), default=0)
+    names = [None, *graph.inputs] if len(graph.inputs) > 1 else [None]
+    by_axis: Sequence[Form] = ("gaps", "repeated", "backwards")
+    whole: Sequence[Form] = ("turned", "uniform", "windows", "strided")
+    found: list[tuple[Form, int, str | None]] = []
+    for form, axis in [(form, axis) for form in by_axis for axis in range(ranks)] + [(form, 0) for form in whole]:
+        for only in names:
+            left = [n for n in graph.inputs if only not in (None, n)]
+            program = single_kernel_plan(views_graph(graph, form, axis, left), kernel).variants[0].program
+            if not all(x.contiguous for x in program.instructions[-1].ins):
+                found.append((form, axis, only))
+    return found
 
 
 def _fit(graph: Graph, sizes: Mapping[str, int]) -> bool:

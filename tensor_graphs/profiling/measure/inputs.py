@@ -35,14 +35,14 @@ BIG_INPUT = 1 << 22
 """elements: a larger operand (a weight matrix) has the same values whatever the seed, made once; the other operands vary"""
 
 
-Form = Literal["apart", "in_place", "views", "windows", "strided", "backwards", "repeated", "uniform", "same", "overlapping",
-               "unaligned"]
+Form = Literal["apart", "in_place", "views", "windows", "strided", "backwards", "repeated", "uniform", "gaps", "turned",
+               "same", "overlapping", "unaligned"]
 """where operands lie: in memory of their own; an output in its operand's memory; with axes in the other order; as windows of wider
-arrays; every other element of an array; backwards along an axis; with stride 0 along an axis; one of them with one number for all
-elements; two operands in one and the same memory; in memory that overlaps by all but a row; from an element on that no vector
-begins at (outputs too)"""
+arrays; every other element of an array; backwards along an axis; with stride 0 along an axis; one number for all elements; cut out
+along one axis of wider arrays, each of another width; with all axes but the last in the other order; two operands in one and the
+same memory; in memory that overlaps by all but a row; from an element on that no vector begins at (outputs too)"""
 
-STORED: frozenset[Form] = frozenset({"views", "windows", "strided", "backwards", "repeated", "uniform"})
+STORED: frozenset[Form] = frozenset({"views", "windows", "strided", "backwards", "repeated", "uniform", "gaps", "turned"})
 """forms in which a plan hands over a window of another array (single.py makes them)"""
 
 SAME_VALUES: frozenset[Form] = frozenset({"repeated", "uniform", "same", "overlapping"})
@@ -66,8 +66,8 @@ class Point:
     extreme: all floats are of this kind (extremes.py). given: operands whose values come from elsewhere (descriptors.py).
     anew: a seed, and the operands whose values come from it instead. axis: of a form that has one; of `in_place`, the number of the
     pair; of structured values, the first structure. only: the operand that is special or extreme (else: the first float; all
-    floats). integers: those of full range, and the ends of tables. rows: a dim, and how many rows along it differ: each row of an
-    operand is a copy of one of so many, drawn.
+    floats), or, of `STORED` forms, that lies so (else: all). integers: those of full range, and the ends of tables. rows: a dim,
+    and how many rows along it differ: each row of an operand is a copy of one of so many, drawn.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -102,14 +102,16 @@ class Point:
                  *(["integers of full range, ends of tables"] if self.integers else []),
                  *(f"{name} = {descriptor}" for name, descriptor in self.given),
                  *(["in a timed run"] if self.stirred or self.anew else []),
-                 *([SAID[self.form].format(axis=self.axis)] if self.form != "apart" else [])]
+                 *([SAID[self.form].format(axis=self.axis) + (where_in if self.form in STORED else "")]
+                   if self.form != "apart" else [])]
         return f"{where} ({', '.join(notes)})" if notes else where
 
 
 SAID: Mapping[Form, str] = {
     "in_place": "in place", "views": "strided operands", "windows": "windows of wider arrays", "strided": "every other element",
     "backwards": "backwards along axis {axis}", "repeated": "stride 0 along axis {axis}",
-    "uniform": "operand {axis} one number for all elements", "same": "two operands in the same memory",
+    "uniform": "one number for all elements", "gaps": "cut along axis {axis} out of wider arrays",
+    "turned": "all axes but the last turned around", "same": "two operands in the same memory",
     "overlapping": "operands that overlap", "unaligned": "unaligned"}
 
 
@@ -443,15 +445,16 @@ def pair_of_operands(graph: Graph, arrays: Mapping[str, np.ndarray], seed: int) 
 
 def _follow_form(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
     """The values that operands have where they lie in memory like this."""
+    chosen = {n: a for n, a in arrays.items() if point.only in (None, n) and not is_big(graph.inputs[n].type.at(point.binding))}
     if point.form == "repeated":
-        for name, array in arrays.items():
-            if array.ndim > point.axis and array.size and not is_big(graph.inputs[name].type.at(point.binding)):
+        for name, array in chosen.items():
+            if array.ndim > point.axis and array.size:
                 first = array.take([0], axis=point.axis)
                 arrays[name] = np.ascontiguousarray(np.broadcast_to(first, array.shape))
     elif point.form == "uniform":
-        name = list(graph.inputs)[point.axis]
-        if arrays[name].size:
-            arrays[name] = np.full_like(arrays[name], arrays[name].flat[0])
+        for name, array in chosen.items():
+            if array.size:
+                arrays[name] = np.full_like(array, array.flat[0])
     elif point.form in ("same", "overlapping"):
         pair = pair_of_operands(graph, arrays, point.seed)
         if pair is not None:

@@ -61,22 +61,18 @@ def views_graph(graph: Graph, form: Form = "views", axis: int = 0, left: Collect
     """The same op on operands that are windows of its inputs, as a plan hands them over; `left` are operands as they are.
 
     views: axes in the other order, a single axis backwards. windows: of arrays with more on each side. strided: every other
-    element. backwards: along an axis. repeated: with stride 0 along an axis. uniform: the operand of this number is one number for
-    all elements. Inputs keep their names; `as_stored` makes arrays.
+    element. backwards: along an axis. repeated: with stride 0 along an axis. uniform: one number for all elements. gaps: cut along
+    an axis out of wider arrays, each operand of another width. turned: all axes but the last in the other order. Inputs keep their
+    names; `as_stored` makes arrays.
     """
     (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
-    by_input = {i: i if name in _as_they_are(graph, form, axis, left) else _window(name, i, form, axis)
-                for name, i in graph.inputs.items()}
+    by_input = {i: i if name in left else _window(name, i, form, axis, number)
+                for number, (name, i) in enumerate(graph.inputs.items())}
     again = apply(node.op, [by_input[i] for i in node.inputs], node.attrs)
     return make_graph({name: leaves.item(again, k) for k, name in enumerate(graph.outputs)})
 
 
-def _as_they_are(graph: Graph, form: Form, axis: int, left: Collection[str]) -> set[str]:
-    """The operands that are no windows in this form."""
-    return {*left, *(n for i, n in enumerate(graph.inputs) if form == "uniform" and i != axis)}
-
-
-def _window(name: str, x: Node, form: Form, axis: int) -> Node:
+def _window(name: str, x: Node, form: Form, axis: int, number: int) -> Node:
     shape, rank = x.shape, len(x.shape)
 
     def stored(*sizes: Dim) -> Node:
@@ -87,6 +83,13 @@ def _window(name: str, x: Node, form: Form, axis: int) -> Node:
     if form == "windows" and rank:
         return cut(stored(*(s + before + 2 for s, before in zip(shape, _before(rank), strict=True))),
                    [(before, before + s, 1) for s, before in zip(shape, _before(rank), strict=True)])
+    if form == "gaps" and rank > axis:
+        before, wider = _around(number)
+        wide = stored(*(s + wider if i == axis else s for i, s in enumerate(shape)))
+        return wide[(*[slice(None)] * axis, slice(before, before + shape[axis]))]
+    if form == "turned" and rank > 1:
+        order = _turned(rank)
+        return permute(stored(*(shape[i] for i in order)), order)
     if form == "strided" and rank:
         return reshape(cut(stored(*shape, 2), [*((0, s, 1) for s in shape), (0, 1, 1)]), shape)
     if form in ("backwards", "views") and rank > axis and _some(x, axis):
@@ -103,6 +106,16 @@ def _before(rank: int) -> tuple[int, ...]:
     return (*[2] * (rank - 1), 1)
 
 
+def _around(number: int) -> tuple[int, int]:
+    """Elements before an operand that is cut out of a wider one, and how much wider that is: no two are equal."""
+    return number + 1, 2 * number + 3
+
+
+def _turned(rank: int) -> tuple[int, ...]:
+    """All axes but the last in the other order; of a matrix both. Its own inverse."""
+    return (*reversed(range(rank - 1)), rank - 1) if rank > 2 else (1, 0)
+
+
 def _some(x: Node, axis: int) -> bool:
     return d.dim_ge(x.shape[axis], 1) is True
 
@@ -110,21 +123,28 @@ def _some(x: Node, axis: int) -> bool:
 def as_stored(graph: Graph, arrays: Mapping[str, np.ndarray], form: Form = "views", axis: int = 0,
               left: Collection[str] = ()) -> dict[str, np.ndarray]:
     """The arrays whose windows in `views_graph(graph, …)` hold these values; what lies around them is NaN, or all ones."""
-    kept = _as_they_are(graph, form, axis, left)
-    return {n: a if n in kept else np.ascontiguousarray(_stored(graph.inputs[n], a, form, axis)) for n, a in arrays.items()}
+    numbers = {n: i for i, n in enumerate(graph.inputs)}
+    return {n: a if n in left else np.ascontiguousarray(_stored(graph.inputs[n], a, form, axis, numbers[n]))
+            for n, a in arrays.items()}
 
 
-def _stored(x: Node, a: np.ndarray, form: Form, axis: int) -> np.ndarray:
+def _stored(x: Node, a: np.ndarray, form: Form, axis: int, number: int) -> np.ndarray:
     rank = a.ndim
     if form == "views" and rank > 1:
         return a.T
-    if form in ("windows", "strided") and rank:
-        wide = (*a.shape, 2)
+    if form == "turned" and rank > 1:
+        return a.transpose(_turned(rank))
+    if (form in ("windows", "strided") and rank) or (form == "gaps" and rank > axis):
+        begin, wide = (0,) * (rank + 1), (*a.shape, 2)
         if form == "windows":
-            wide = tuple(s + before + 2 for s, before in zip(a.shape, _before(rank), strict=True))
+            begin = _before(rank)
+            wide = tuple(s + before + 2 for s, before in zip(a.shape, begin, strict=True))
+        elif form == "gaps":
+            before, wider = _around(number)
+            begin = tuple(before if i == axis else 0 for i in range(rank))
+            wide = tuple(s + wider if i == axis else s for i, s in enumerate(a.shape))
         around = np.full(int(np.prod(wide)) * a.itemsize, 1 if a.dtype.kind == "b" else 0xFF, np.uint8).view(a.dtype).reshape(wide)
-        place = tuple(slice(before, before + s) for s, before in zip(a.shape, _before(rank), strict=True))
-        around[place if form == "windows" else (..., 0)] = a
+        around[(..., 0) if form == "strided" else tuple(slice(b, b + s) for b, s in zip(begin, a.shape, strict=True))] = a
         return around
     if form in ("backwards", "views") and rank > axis and _some(x, axis):
         return np.flip(a, axis)

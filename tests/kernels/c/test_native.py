@@ -607,9 +607,9 @@ def step(
 def test_the_runner_takes_bases_offsets_and_sizes_from_its_tables(native: library.NativeLibrary) -> None:
     memory, weights = np.zeros((4, 6), F32), normal((6, 6), 2)
     memory[0], memory[1] = normal((6,), 0), normal((6,), 1)
-    values = [24, 48, 72, 1, 6]  # three byte offsets into the arena, then two sizes
+    values = [24, 48, 72, 1, 6, 0]  # three byte offsets into the arena, then two sizes, and no gaps
     steps = (library.Step * 3)(
-        step(native, "tg_add", [0, 0, 0], [1, -1, 0], [4, 3, 3]),
+        step(native, "tg_add", [0, 0, 0], [1, -1, 0], [4, 3, 3, *[5] * 6]),
         step(native, "tg_noop", [], [], []),
         step(native, "tg_linear_f32", [0, 0, 1, -1], [2, 1, -1, -1], [3, 4, 4]),
     )
