@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import all_kernels, by_op, copy_kernel
+from tensor_graphs.kernels.registry import all_kernels, by_op, copy_kernels
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.paths.lower import Program, arena_buffers, lower
-from tensor_graphs.paths.memory import Interval, place
+from tensor_graphs.paths.lower import Program, intervals_of, lower
+from tensor_graphs.paths.memory import place
 from tensor_graphs.paths.path import Alternative, Path, Paths, Price, expanded_roots
 from tensor_graphs.paths.plan import Plan, Variant
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
@@ -63,7 +63,7 @@ def program_of(g: Graph, backends: Sequence[str] = ("numpy",), *, path: Path | N
         assert kernel is not None
         return kernel
 
-    return lower(g, expanded_roots(g, path), choose, copy_kernel(backends))
+    return lower(g, expanded_roots(g, path), choose, copy_kernels(backends))
 
 
 def plan_of(g: Graph, backends: Sequence[str] = ("numpy",), *, path: Path | None = None, largest: Mapping[str, int] | None = None,
@@ -73,9 +73,8 @@ def plan_of(g: Graph, backends: Sequence[str] = ("numpy",), *, path: Path | None
         path = path or paths_of(g, backends, atomics=atomics).cheapest()
         program = program_of(g, backends, path=path, atomics=atomics)
     sizes = {name: min(d.bounds(s)[1], 64) for name, s in g.dims.items()} | dict(largest or {})
-    intervals = [Interval(b.first, b.last, b.nbytes, b.name) for b in (program.buffers[i] for i in arena_buffers(program))]
     made = path or Path(g.structural_key, {}, 0.0, False, None)
-    variant = Variant(0, 0, made, program, place(intervals, sizes), {}, (), sizes)
+    variant = Variant(0, 0, made, program, place(intervals_of(program), sizes), {}, (), sizes)
     return Plan(g, 0.0, (variant,), None, sizes, tuple(backends), **more)
 
 
@@ -122,7 +121,8 @@ def poison(compiled: CompiledGraph, byte: int = 0xFF) -> None:
         frame = compiled._take(index)
         binding = compiled.plan.binding({}) if frame.binding is None else dict(zip(compiled.dims, frame.binding, strict=True))
         compiled.executors[index]._prepare(frame, tuple(binding[n] for n in compiled.dims))
-        frame.arena.fill(byte)
+        for memory in frame.arenas.values():
+            memory.device.fill(memory, byte)
         compiled._frames[index].append(frame)
 
 

@@ -18,8 +18,7 @@ from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, guess_seconds
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, left_out, why_missing
-from tensor_graphs.kernels.requirements import unmet
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, lacking, left_out, why_missing
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
@@ -303,7 +302,7 @@ def not_offered(graph: Graph, backends: Sequence[str] | None = None, simplify: b
     here, notes = resolve_backends(backends)
     if simplify:
         notes = (*notes, *(f"kernel {k.name} is no candidate: {why}" for k, why in _without_place(graph, here)))
-    table = by_op(k for k in all_kernels(here) if unmet(k.requirements) is not None)
+    table = by_op(k for k in all_kernels(here) if lacking(k) is not None)
     found: dict[str, str] = {}
     if table:
         for s in signatures_of(prepare(graph, simplify).graph):

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
+from tensor_graphs.devices.known import HOST, devices
 from tensor_graphs.kernels.registry import parts
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import MOST_WRITTEN_OUT, TooManyNodesError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, rebuild
 from tensor_graphs.language.part import PartOp
-from tensor_graphs.paths.lower import HERE
 from tensor_graphs.rewrites.parts import form
 from tensor_graphs.rewrites.recognise import may_hold_more, recognise, with_roots
 from tensor_graphs.rewrites.reword import Reworded, reword
@@ -76,9 +76,9 @@ def _leaves(graph: Graph) -> list[set[str]]:
 
 
 def _without_copies(graph: Graph) -> Graph:
-    """The graph without copies to the one device there is; one with copies to another stays as it is (lowering refuses it)."""
+    """The graph without copies to the one device there is; one with copies to others stays as it is."""
     copies = [node for node in graph.nodes if node.op is leaves.COPY_TO]
-    if not copies or any(node.attrs["device"] != HERE for node in copies):
+    if not copies or len(devices()) > 1 or any(node.attrs["device"] != HOST.name for node in copies):
         return graph
 
     def replaced(node: Node, inputs: tuple[Node, ...]) -> Node | None:
@@ -91,7 +91,7 @@ def _prepared(written: Graph) -> Prepared:
     from tensor_graphs.rewrites.rules import SHRINKING
 
     graph = _without_copies(written)
-    notes = [] if graph is written else [f"copies to {HERE} left out: everything is there"]
+    notes = [] if graph is written else [f"copies to {HOST.name} left out: everything is there"]
     if any(node.op is leaves.COPY_TO for node in graph.nodes) or not may_hold_more(graph):
         return Prepared(graph, "; ".join(notes))
     try:

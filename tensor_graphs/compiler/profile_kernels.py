@@ -17,8 +17,7 @@ from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel, KernelError
-from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching
-from tensor_graphs.kernels.requirements import unmet
+from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, lacking, matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
@@ -294,7 +293,7 @@ def _of_ops(ops: Sequence[str], backends: Sequence[str]) -> list[Kernel]:
 
 def _why_not(kernel: Kernel, signature: Signature) -> str | None:
     """None, or why this kernel is no candidate for a signature."""
-    missing = unmet(kernel.requirements)
+    missing = lacking(kernel)
     if missing is not None:
         return missing
     if matching(signature.spec, by_op([kernel])):

@@ -25,15 +25,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.devices.device import Device, UnknownDevice
 
 log = logging.getLogger(__name__)
 
 GIB = 1 << 30
-
-
-class UnknownDevice(TensorGraphsError):
-    """The hardware or software that was named cannot be fingerprinted on this machine."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +79,16 @@ class Environment:
 
 
 def fingerprint(
-    backend: str, device: str = "cpu", compiler: str | None = None, libs: Mapping[str, str] | None = None
+    backend: str, device: str | Device = "cpu", compiler: str | None = None, libs: Mapping[str, str] | None = None
 ) -> Environment:
     """The environment of `backend` on `device` of this machine, now.
 
-    device: "cpu", or "cuda:N" counted as `nvidia-smi` counts.  compiler: the C compiler used by the `c` backend
-    (default: cc, gcc or clang, the first found).  libs: versions only the caller knows (the code generator's, a
-    plug-in's); they are added to the known ones. Raises UnknownDevice for a device that is not there.
+    device: one that is known here, "cpu", or "cuda:N" counted as `nvidia-smi` counts.  compiler: the C compiler used by
+    the `c` backend (default: cc, gcc or clang, the first found).  libs: versions only the caller knows (the code
+    generator's, a plug-in's); they are added to the known ones. Raises UnknownDevice for a device that is not there.
     """
-    name, memory, hardware = _processor() if device == "cpu" else _accelerator(device)
+    name, memory, hardware = (device.hardware() if isinstance(device, Device) else processor() if device == "cpu"
+                              else _accelerator(device))
     known = _SOFTWARE[backend](compiler) if backend in _SOFTWARE else _versions(backend)
     known.update(libs or {})
     known["python"] = ".".join(platform.python_version_tuple()[:2])
@@ -152,7 +149,7 @@ def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
         return None
 
 
-def _processor() -> tuple[str, int, tuple[tuple[str, str], ...]]:
+def processor() -> tuple[str, int, tuple[tuple[str, str], ...]]:
     name, flags = _cpuinfo()
     return name, _whole_gib(_memory_bytes()), (("cores", str(usable_cores())), ("flags", flags))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.identity import Code, base_folder, code_of, code_text
@@ -61,8 +61,10 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """A call of a Python function on array views: run(outs, ins, attrs); attrs have their dims evaluated."""
+    """A call of a Python function on its backend's views: run(outs, ins, attrs); attrs have their dims evaluated."""
 
+    engine: ClassVar[str] = "host"
+    scratch: ClassVar[Dim] = 0
     run: Callable[[Sequence[Any], Sequence[Any], Mapping[str, Any]], None]
 
 
@@ -70,6 +72,7 @@ class HostCall:
 class NativeCall:
     """A call of a native symbol. Pointers: every output, then `pointers` (positions of operands, None = null)."""
 
+    engine: ClassVar[str] = "native"
     symbol: str
     pointers: tuple[int | None, ...]
     ints: tuple[Dim, ...]
@@ -80,7 +83,18 @@ class NativeCall:
     """the shared library that has the symbol, in the cache folder; "": that of our own kernels"""
 
 
-Call = HostCall | NativeCall
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A copy of a contiguous value from one device to another, by their names."""
+
+    engine: ClassVar[str] = "transfer"
+    scratch: ClassVar[Dim] = 0
+    source: str
+    target: str
+
+
+Call = HostCall | NativeCall | Transfer
+"""engine: which kind of segment runs it (runtime/segments)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +145,7 @@ class Kernel:
     contiguous: bool = False
     positive_strides: bool = False
     updates: bool = False
-    build_copy: Callable[[Sequence[Dim], Sequence[Dim], Sequence[Dim], int], NativeCall | None] | None = None
+    build_copy: Callable[[Sequence[Dim], Sequence[Dim], Sequence[Dim], int], Call | None] | None = None
     requirements: Mapping[str, Any] = field(default_factory=dict)
     prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None
     traffic: Callable[[Spec], Dim] | None = None

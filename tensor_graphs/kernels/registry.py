@@ -1,9 +1,11 @@
 """registry: which backends and kernels there are in this process, and why a backend is missing.
 
 A backend is a module that has `NAME`, `available() -> str | None` (None, or why not), `versions() -> dict` and
-`kernels() -> list[Kernel]`. Ours are listed in OURS, and may have `IMPORTS` (`imports_of`). One from elsewhere is found by its
-entry point in the group GROUP when its distribution is installed, or it calls `register_backend` when it is imported; single
-kernels are added with `register`. docs/backends.md says how to write one.
+`kernels() -> list[Kernel]`. It may have `DEVICE`, the kind of device that it computes on (that of the host by default),
+`view(memory, offset, shape, strides, dtype)`, which makes its own array on memory of such a device without a copy (numpy's by
+default), and `copy_kernel() -> Kernel`, which copies strided windows. Ours are listed in OURS, and may have `IMPORTS`
+(`imports_of`). One from elsewhere is found by its entry point in the group GROUP when its distribution is installed, or it calls
+`register_backend` when it is imported; single kernels are added with `register`. docs/backends.md says how to write one.
 """
 
 from __future__ import annotations
@@ -18,12 +20,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tensor_graphs.devices.cpu import array_view
+from tensor_graphs.devices.device import Device
+from tensor_graphs.devices.known import HOST, of_kind, said
 from tensor_graphs.errors import TensorGraphsError, close_to
 from tensor_graphs.kernels.kernel import HostCall, Kernel, KernelError, Spec, source_of
 from tensor_graphs.kernels.place import Place, here
 from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import PartOp, part_of
@@ -124,6 +131,35 @@ def backend_module(name: str) -> Any:
     return module
 
 
+View = Callable[[Any, int, Sequence[int], Sequence[int], DType], Any]
+"""(memory, offset in bytes, shape, strides in elements, dtype) -> a backend's own array on that memory, without a copy"""
+
+
+def view_of(name: str) -> View:
+    """How a backend looks at memory of its device; of one that does not say so, and of kernels that belong to none, arrays."""
+    found: View = getattr(backend_module(name), "view", array_view) if name in BACKENDS else array_view
+    return found
+
+
+def kind_of(name: str) -> str:
+    """The kind of device that a backend computes on."""
+    return str(getattr(backend_module(name), "DEVICE", HOST.kind)) if name in BACKENDS else HOST.kind
+
+
+def device_of(name: str) -> Device:
+    """The device on which a backend computes here. Raises KernelError where there is none of its kind."""
+    found = of_kind(kind_of(name))
+    if found is None:
+        raise KernelError(f"the backend {name!r} computes on a device of the kind {kind_of(name)!r}, and there is none; "
+                          f"this machine has {said()}")
+    return found
+
+
+def lacking(kernel: Kernel) -> str | None:
+    """None when the device that a kernel runs on has all that it requires, else the first thing that it lacks, for people."""
+    return unmet(kernel.requirements, device_of(kernel.backend)) if kernel.requirements else None
+
+
 def imports_of(name: str) -> tuple[str, ...]:
     """The libraries of a backend that take long to import (IMPORTS in its module). Of ours only: the process that forks workers
     imports them, and it runs nobody's kernel."""
@@ -147,6 +183,8 @@ def load_backend(name: str) -> list[Kernel]:
             try:
                 module = backend_module(name)
                 reason = module.available()
+                if reason is None and of_kind(kind_of(name)) is None:
+                    reason = f"there is no device of the kind {kind_of(name)!r} here"
                 kernels = [] if reason is not None else _checked(name, module.kernels())
             except Exception as e:                                  # anyone's code
                 if name in OURS or name not in BACKENDS:
@@ -334,12 +372,12 @@ def _of_op(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[Kernel]:
 def matching(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[Kernel]:
     """The kernels that accept this spec, and whose requirements the device meets. The op itself must be the one that they compute,
     not a namesake."""
-    return [k for k in _of_op(spec, table) if unmet(k.requirements) is None and _accepts(k, spec)]
+    return [k for k in _of_op(spec, table) if lacking(k) is None and _accepts(k, spec)]
 
 
 def left_out(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[tuple[Kernel, str]]:
     """The kernels of this op whose requirements the device does not meet, and what is missing."""
-    return [(k, why) for k in _of_op(spec, table) if (why := unmet(k.requirements)) is not None]
+    return [(k, why) for k in _of_op(spec, table) if (why := lacking(k)) is not None]
 
 
 def _accepts(kernel: Kernel, spec: Spec) -> bool:
@@ -374,16 +412,17 @@ def native_library() -> Any:
     return importlib.import_module("tensor_graphs.kernels.c.library").load()
 
 
-def copy_kernel(backends: Sequence[str]) -> Kernel:
-    """The kernel behind explicit copies: the native strided copy where the `c` backend may be used, numpy's otherwise."""
-    if "c" in backends and why_missing("c") is None:
-        return _native_copy()
-    return NUMPY_COPY
+def copy_kernels(backends: Sequence[str]) -> tuple[Kernel, ...]:
+    """The kernels behind explicit copies, in the order in which they are tried: those that these backends have (`copy_kernel`),
+    then numpy's, on the host."""
+    here = [name for name in backends if name in BACKENDS and why_missing(name) is None]
+    return (*(k for name in here if (k := _copy_kernel(name)) is not None), NUMPY_COPY)
 
 
-@lru_cache(maxsize=1)
-def _native_copy() -> Kernel:
-    made: Kernel = backend_module("c").copy_kernel()
+@lru_cache(maxsize=32)
+def _copy_kernel(name: str) -> Kernel | None:
+    make = getattr(backend_module(name), "copy_kernel", None)
+    made: Kernel | None = None if make is None else make()
     return made
 
 
@@ -391,5 +430,9 @@ def _numpy_copy(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any
     outs[0][...] = ins[0]
 
 
+def _copy_of_any_rank(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> HostCall:
+    return HostCall(_numpy_copy)
+
+
 NUMPY_COPY = Kernel(name="numpy.copy", backend="numpy", op="copy", build=lambda spec: HostCall(_numpy_copy),
-                    accepts=lambda spec: None, source=source_of(_numpy_copy), module=__name__)
+                    accepts=lambda spec: None, source=source_of(_numpy_copy), module=__name__, build_copy=_copy_of_any_rank)

@@ -10,11 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tensor_graphs.devices.features import features
+from tensor_graphs.devices.device import Device
 from tensor_graphs.errors import close_to
-
-DEVICE = "cpu"
-"""of every backend, so far"""
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -28,11 +25,11 @@ def _arch_problem(value: Any) -> str | None:
     return f"is {value!r}\n  fix: the name of an architecture or instruction set, or a list of them, like [\"avx512f\"]"
 
 
-def _arch_unmet(value: Any) -> str | None:
+def _arch_unmet(value: Any, device: Device) -> str | None:
     wanted = _names(value)
-    if set(wanted) & features():
+    if set(wanted) & device.features():
         return None
-    return f"it needs {' or '.join(wanted)}, which this device ({DEVICE}) has not"
+    return f"it needs {' or '.join(wanted)}, which this device ({device.name}) has not"
 
 
 def _cuda_problem(value: Any) -> str | None:
@@ -41,11 +38,11 @@ def _cuda_problem(value: Any) -> str | None:
     return f"is {value!r}\n  fix: a version as a text, like \"12.4\""
 
 
-def _cuda_unmet(value: Any) -> str | None:
-    return f"it needs CUDA {value} or newer, and its device is {DEVICE}"
+def _cuda_unmet(value: Any, device: Device) -> str | None:
+    return f"it needs CUDA {value} or newer, and its device is {device.name}"
 
 
-KNOWN: Mapping[str, tuple[Callable[[Any], str | None], Callable[[Any], str | None]]] = {
+KNOWN: Mapping[str, tuple[Callable[[Any], str | None], Callable[[Any, Device], str | None]]] = {
     "arch": (_arch_problem, _arch_unmet), "cuda_min": (_cuda_problem, _cuda_unmet)}
 """requirement -> (why a value means nothing, why the device does not meet it)"""
 
@@ -65,6 +62,6 @@ def problem(requirements: Any) -> str | None:
     return None
 
 
-def unmet(requirements: Mapping[str, Any]) -> str | None:
-    """None when this machine's device meets them all, else the first that it does not meet, for people."""
-    return next((why for name, value in requirements.items() if (why := KNOWN[name][1](value)) is not None), None)
+def unmet(requirements: Mapping[str, Any], device: Device) -> str | None:
+    """None when the device meets them all, else the first that it does not meet, for people."""
+    return next((why for name, value in requirements.items() if (why := KNOWN[name][1](value, device)) is not None), None)

@@ -1,7 +1,8 @@
 """lower: one path of a graph as a flat list of instructions over buffers. Views cost nothing where strides can say them.
 
 Before: a graph and, for each of its signatures, a kernel (or "expand"). After: instructions in an order in which every operand
-is written before it is read, in-place writes where they are proved safe, copies where a kernel needs contiguous memory.
+is written before it is read, in-place writes where they are proved safe, copies where a kernel needs contiguous memory, and copies
+between devices where a kernel reads what is not on its own (whereabouts.py).
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from tensor_graphs.devices.device import UnknownDevice
+from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.kernel import Call, Kernel, Preparation, Spec
-from tensor_graphs.kernels.registry import NUMPY_COPY
+from tensor_graphs.kernels.kernel import Call, Kernel, Preparation, Spec, Transfer
+from tensor_graphs.kernels.registry import device_of
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.kernels.strides import contiguous_strides, is_contiguous
 from tensor_graphs.language import dims as d
@@ -23,13 +26,10 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, consumers, encode_attribute, walk
+from tensor_graphs.paths.memory import Interval
+from tensor_graphs.paths.whereabouts import VIEW_OPS, Whereabouts, is_view, viewed
 
 BufferKind = Literal["arena", "parameter", "input", "state", "output", "constant", "dims", "bound"]
-HERE = "cpu"
-"""the device that all values of a program are on"""
-
-VIEW_OPS = frozenset({"reshape", "permute", "expand", "slice", "item", "copy_to"})
-
 
 class PlanError(TensorGraphsError):
     """A graph that cannot be put on a device as asked."""
@@ -52,7 +52,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One call, as plain data. `kernel` is the kernel's name; `waits` are the instructions whose results it reads or overwrites."""
+    """One call, as plain data. `kernel` is the kernel's name; `waits` are the instructions whose results it reads or overwrites.
+    device: where it computes, or (a copy between devices) writes. backend: whose views of that device's memory it is given."""
 
     label: str
     kernel: str
@@ -64,11 +65,13 @@ class Instruction:
     ins: tuple[Operand, ...]
     written_at: str = ""
     waits: tuple[int, ...] = ()
+    device: str = HOST.name
+    backend: str = ""
 
 
 @dataclass
 class Buffer:
-    """Where a value lives. first/last: the instructions between which it is alive (arena only)."""
+    """Where a value lives: in the memory of `device`. first/last: the instructions between which it is alive (arena only)."""
 
     kind: BufferKind
     name: str
@@ -78,6 +81,7 @@ class Buffer:
     value: Any = None                  # constants: ArrayValue or number; dims: the expression
     alias: int | None = None           # shares the memory of another buffer (written in place)
     dtype: DType | None = None
+    device: str = HOST.name
 
 
 @dataclass
@@ -108,6 +112,14 @@ class Program:
                     key = (made.kernel, made.op, made.call, attrs, ins, [o.buffer for o in made.outs].index(buffer))
             self._made_of[buffer] = key
         return self._made_of[buffer]
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that hold any of it, the host first."""
+        return tuple(dict.fromkeys([HOST.name, *(b.device for b in self.buffers)]))
+
+    def device(self, operand: Operand) -> str:
+        return self.buffers[operand.buffer].device
 
     def home(self, buffer: int) -> int:
         """The buffer whose memory this one uses."""
@@ -172,32 +184,41 @@ ChooseKernel = Callable[[Node], Kernel]
 
 
 class _Lowering:
-    def __init__(self, graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copy_kernel: Kernel) -> None:
-        self.graph, self.choose, self.copy_kernel = graph, choose, copy_kernel
+    def __init__(self, graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copiers: Sequence[Kernel]) -> None:
+        self.graph, self.choose, self.copiers = graph, choose, copiers
         self.program = Program(graph)
-        self.values: dict[Node, tuple[Operand, ...]] = {}
+        self.values: dict[tuple[Node, str], tuple[Operand, ...]] = {}
+        self.where = Whereabouts()
         self.counts: dict[str, int] = {}
-        self.roots = list(roots)
-        self.names: dict[tuple[str, str], int] = {}
+        self.roots = dict(zip([("output", n) for n in graph.outputs] + [("state", n) for n in graph.updates], roots, strict=True))
+        self.state_devices = {n: self.made_on(root) for (kind, n), root in self.roots.items() if kind == "state"}
+        self.names: dict[tuple[str, str, str], int] = {}
         self.bound: set[int] = set()
         self.updating: set[str] = set()
         self.preparations: dict[tuple[str, Preparation, tuple[Operand, ...]], tuple[Operand, ...]] = {}
         self.pairs: dict[str, tuple[tuple[int, int], ...]] = {}     # instruction label -> (output, input) that may share memory
 
+    def made_on(self, root: Node) -> str:
+        """The device of the kernel that makes a value: a state lives where its new value is made."""
+        node = root
+        while is_view(node):
+            node = node.inputs[0]
+        return HOST.name if node.op.kind == "leaf" else device_of(self.choose(node).backend).name
+
     # ---- buffers ----
 
-    def buffer(self, kind: BufferKind, name: str, nbytes: Dim, **more: Any) -> int:
-        self.program.buffers.append(Buffer(kind, name, nbytes, **more))
+    def buffer(self, kind: BufferKind, name: str, nbytes: Dim, device: str, **more: Any) -> int:
+        self.program.buffers.append(Buffer(kind, name, nbytes, device=device, **more))
         return len(self.program.buffers) - 1
 
-    def named(self, kind: BufferKind, name: str, t: TensorType) -> Operand:
-        key = (kind, name)
+    def named(self, kind: BufferKind, name: str, t: TensorType, device: str = HOST.name, **more: Any) -> Operand:
+        key = (kind, name, device)
         if key not in self.names:
-            self.names[key] = self.buffer(kind, name, t.nbytes(), dtype=t.dtype)
+            self.names[key] = self.buffer(kind, name[:8] if kind == "constant" else name, t.nbytes(), device, dtype=t.dtype, **more)
         return Operand(self.names[key], 0, t.shape, contiguous_strides(t.shape), t.dtype)
 
-    def fresh(self, t: TensorType, label: str, bind: bool) -> Operand:
-        index = self.buffer("bound" if bind else "arena", label, t.nbytes(), dtype=t.dtype)
+    def fresh(self, t: TensorType, label: str, bind: bool, device: str) -> Operand:
+        index = self.buffer("bound" if bind else "arena", label, t.nbytes(), device, dtype=t.dtype)
         if bind:
             self.bound.add(index)
         return Operand(index, 0, t.shape, contiguous_strides(t.shape), t.dtype)
@@ -208,32 +229,60 @@ class _Lowering:
 
     # ---- nodes ----
 
-    def leaf(self, node: Node) -> Operand:
-        t = node.type
-        if node.op is leaves.CONSTANT:
-            value = node.attrs["value"]
-            if isinstance(value, d.Expr):
-                name = f"{t.dtype.name} {d.format_dim(value)}"
-                index = self.names.setdefault(("dims", name), -1)
-                if index < 0:
-                    index = self.names["dims", name] = self.buffer("dims", name, t.dtype.itemsize, value=value, dtype=t.dtype)
-            else:
-                key = ("constant", node.digest)
-                index = self.names.get(key, -1)
-                if index < 0:
-                    index = self.names[key] = self.buffer("constant", node.digest[:8], t.nbytes(), value=value, dtype=t.dtype)
-            return Operand(index, 0, t.shape, contiguous_strides(t.shape), t.dtype)
+    def constant(self, node: Node, device: str) -> Operand:
+        """A constant, or the value of a dim, in memory of a device."""
+        value, t = node.attrs["value"], node.type
+        if isinstance(value, d.Expr):
+            return self.named("dims", f"{t.dtype.name} {d.format_dim(value)}", t, device, value=value)
+        return self.named("constant", node.digest, t, device, value=value)
+
+    def leaf(self, node: Node) -> None:
         kinds: dict[Any, BufferKind] = {leaves.INPUT: "input", leaves.PARAMETER: "parameter", leaves.STATE: "state"}
         if node.op not in kinds:
             raise PlanError(f"a graph to run may not hold a bare {node.op.name}")
-        return self.named(kinds[node.op], str(node.attrs["name"]), t)
+        name = str(node.attrs["name"])
+        device = self.state_devices.get(name, HOST.name) if node.op is leaves.STATE else HOST.name
+        self.made(node, device, (self.named(kinds[node.op], name, node.type, device),))
+
+    def made(self, node: Node, device: str, operands: tuple[Operand, ...]) -> None:
+        self.values[node, device] = operands
+        self.where.put(node, device)
+
+    def at(self, node: Node, device: str) -> Operand:
+        """A node's value on a device; what is not there is copied there, once."""
+        found = self.values.get((node, device))
+        if found is not None:
+            return found[0]
+        if node.op is leaves.CONSTANT:
+            value = self.constant(node, device)
+        else:
+            carrier = self.where.carrier(node, device)
+            if carrier is node:
+                source = self.where.first(node)
+                assert source is not None
+                value = self.transfer(self.at(node, source), device, str(node.location or ""))
+                self.where.put(node, device)
+            else:
+                if carrier is not None:
+                    self.at(carrier, device)
+                under = viewed(node)
+                assert under is not None
+                value = self.window(node, self.at(under, device))
+        self.values[node, device] = (value,)
+        return value
+
+    def window(self, node: Node, x: Operand) -> Operand:
+        """A view's value, where strides cannot say it of a copy."""
+        found = self.view(node, x)
+        if found is None:
+            found = self.view(node, self.copy(x, why="contiguous"))
+            assert found is not None
+        return found
 
     def view(self, node: Node, x: Operand) -> Operand | None:
         """The node's value as another window into x's buffer; None when strides cannot say it."""
         name = node.op.name
         if name == "copy_to":
-            if node.attrs["device"] != HERE:
-                raise PlanError(f"copy_to({node.attrs['device']!r}) at {node.location}: this machine has the device {HERE!r} only")
             return x
         if name == "permute":
             axes = node.attrs["axes"]
@@ -260,7 +309,8 @@ class _Lowering:
              ins: tuple[Operand, ...], signature: str, written_at: str, bind: bool) -> None:
         target = self.program.bind_instructions if bind else self.program.instructions
         label = self.label(node_op)
-        target.append(Instruction(label, kernel.name, node_op, signature, call, attrs, outs, ins, written_at))
+        target.append(Instruction(label, kernel.name, node_op, signature, call, attrs, outs, ins, written_at,
+                                  device=device_of(kernel.backend).name, backend=kernel.backend))
         if kernel.in_place and not bind:
             self.pairs[label] = kernel.in_place
         if kernel.updates:
@@ -271,37 +321,55 @@ class _Lowering:
         t = TensorType(x.shape, x.dtype)
         if bind is None:
             bind = self.is_bound(x) and into is None and not d.has_dims((*x.shape, *x.strides, x.offset))
-        out = into if into is not None else self.fresh(t, why, bind)
-        kernel = self.copy_kernel
-        call: Call | None = None
-        if kernel.build_copy is not None:
-            call = kernel.build_copy(x.shape, out.strides, x.strides, x.dtype.itemsize)
-        if call is None:                                # no strided copy of this rank: numpy's does any
-            kernel = NUMPY_COPY
-            call = kernel.build(Spec(_COPY, {}, (t,), (t,)))
-        self.emit(why, kernel, call, {}, (out,), (x,), "", "", bind)
+        device = self.program.device(x)
+        out = into if into is not None else self.fresh(t, why, bind, device)
+        for kernel in self.copiers:
+            if device_of(kernel.backend).name == device and kernel.build_copy is not None:
+                call = kernel.build_copy(x.shape, out.strides, x.strides, x.dtype.itemsize)
+                if call is not None:                        # else not of this rank
+                    self.emit(why, kernel, call, {}, (out,), (x,), "", "", bind)
+                    return out
+        raise PlanError(f"a value has to be copied on the device {device}, and no backend in use has a kernel for that\n"
+                        "  fix: a backend there with copy_kernel() (docs/backends.md)")
+
+    def transfer(self, x: Operand, device: str, written_at: str) -> Operand:
+        """A copy of a value on another device; contiguous."""
+        source = self.program.device(x)
+        bind = self.is_bound(x) and not d.has_dims((*x.shape, *x.strides, x.offset))
+        whole = x if x.contiguous else self.copy(x, why="contiguous")
+        out = self.fresh(TensorType(x.shape, x.dtype), f"copy on {device}", bind, device)
+        target = self.program.bind_instructions if bind else self.program.instructions
+        target.append(Instruction(self.label("copy_to"), f"{source} -> {device}", "copy_to", "", Transfer(source, device), {},
+                                  (out,), (whole,), written_at, device=device))
         return out
 
     def run(self, order: Sequence[Node]) -> None:
         for node in order:
             if node.op.kind == "leaf":
-                self.values[node] = (self.leaf(node),)
+                if node.op is not leaves.CONSTANT:
+                    self.leaf(node)
             elif node.op is leaves.ITEM:
-                self.values[node] = (self.values[node.inputs[0]][node.attrs["index"]],)
-            elif node.op.name in VIEW_OPS and node.op.kind in ("atomic", "structural"):
-                (x,) = self.values[node.inputs[0]]
-                found = self.view(node, x)
-                if found is None:
-                    found = self.view(node, self.copy(x, why="contiguous"))
-                    assert found is not None
-                self.values[node] = (found,)
+                device = self.where.first(node.inputs[0])
+                assert device is not None
+                self.made(node, device, (self.values[node.inputs[0], device][node.attrs["index"]],))
+            elif is_view(node):
+                wanted = self.device_asked(node) if node.op is leaves.COPY_TO else self.where.first(node)
+                if wanted is not None:                      # a view of a constant is made where it is read
+                    self.at(node, wanted)
             else:
                 self.kernel_node(node)
+
+    def device_asked(self, node: Node) -> str:
+        try:
+            return device_named(node.attrs["device"]).name
+        except UnknownDevice as e:
+            raise PlanError(f"copy_to({node.attrs['device']!r}) at {node.location}: {e}") from None
 
     def kernel_node(self, node: Node) -> None:
         signature = signature_of(node)
         kernel = self.choose(node)
-        ins = tuple(self.values[i][0] for i in node.inputs)
+        device = device_of(kernel.backend).name
+        ins = tuple(self.at(i, device) for i in node.inputs)
         static = all(d.is_static(s) for t in (*node.types, *(i.type for i in node.inputs)) for s in t.shape)
         bind = bool(ins) and static and all(self.is_bound(i) for i in ins) and not d.has_dims(node.attrs)
         call, taken = as_they_lie(kernel, signature.spec, ins)
@@ -313,11 +381,11 @@ class _Lowering:
         if kernel.prepare is not None:
             for p in kernel.prepare(signature.spec):
                 prepared += self.prepared(node.op.name, kernel, p, prepared, signature.key, str(node.location or ""))
-        outs = tuple(self.fresh(t, node.op.name, bind) for t in node.types)
+        outs = tuple(self.fresh(t, node.op.name, bind, device) for t in node.types)
         self.program.signatures[signature.key] = signature
         self.emit(node.op.name, kernel, call or kernel.build(Spec.of(node)), node.attrs, outs, tuple(prepared), signature.key,
                   str(node.location or ""), bind)
-        self.values[node] = outs
+        self.made(node, device, outs)
 
     def prepared(self, op: str, kernel: Kernel, p: Preparation, operands: Sequence[Operand], signature: str,
                  written_at: str) -> tuple[Operand, ...]:
@@ -326,28 +394,31 @@ class _Lowering:
         key = (kernel.name, p, ins)
         if key not in self.preparations:
             bind = all(self.is_bound(i) for i in ins)
-            outs = tuple(self.fresh(t, f"{op} prepared", bind) for t in p.outputs)
+            device = device_of(kernel.backend).name
+            outs = tuple(self.fresh(t, f"{op} prepared", bind, device) for t in p.outputs)
             target = self.program.bind_instructions if bind else self.program.instructions
-            target.append(Instruction(self.label(f"prepare_{op}"), kernel.name, op, signature, p.call, {}, outs, ins, written_at))
+            target.append(Instruction(self.label(f"prepare_{op}"), kernel.name, op, signature, p.call, {}, outs, ins, written_at,
+                                      device=device, backend=kernel.backend))
             self.preparations[key] = outs
         return self.preparations[key]
 
     def finish(self) -> Program:
-        p = self.program
-        roots = dict(zip([("output", n) for n in self.graph.outputs] + [("state", n) for n in self.graph.updates], self.roots,
-                         strict=True))
+        p, roots = self.program, self.roots
+        # outputs are read on the host, states live where they are made
+        finals = {(kind, name): self.at(root, HOST.name if kind == "output" else self.state_devices[name])
+                  for (kind, name), root in roots.items()}
         last_use: dict[int, int] = {}
         for at, ins in enumerate(p.instructions):
             for o in (*ins.ins, *ins.outs):
                 last_use[o.buffer] = at
-        kept = {self.values[r][0].buffer for r in self.roots}
+        kept = {value.buffer for value in finals.values()}
         self._in_place(last_use, kept, roots)
         self._copy_before_updates()
         # final values into outputs and states
         taken: set[int] = set()
         late: list[tuple[Operand, Operand]] = []
         for (kind, name), root in roots.items():
-            value = self.values[root][0]
+            value = finals[kind, name]
             t = root.type
             home = p.home(value.buffer)
             b = p.buffers[home]
@@ -362,7 +433,7 @@ class _Lowering:
                     p.outputs[name] = out
                     late.append((value, out))
             elif not (b.kind == "state" and b.name == name and whole):
-                late.append((value, self.named("state", name, t)))
+                late.append((value, self.named("state", name, t, self.state_devices[name])))
         # a state may be the source of one copy and the target of another: read everything before writing any state
         written = {p.home(into.buffer) for _, into in late if p.buffers[into.buffer].kind == "state"}
         staged = [(self.copy(v, why="stage", bind=False) if p.home(v.buffer) in written else v, into) for v, into in late
@@ -371,7 +442,9 @@ class _Lowering:
             self.copy(v, into=into, why="store", bind=False)
         self._liveness()
         self._waits()
-        p.values = {node: v[0] for node, v in self.values.items() if len(v) == 1}
+        for (node, _), operands in self.values.items():
+            if len(operands) == 1:
+                p.values.setdefault(node, operands[0])
         return p
 
     def _in_place(self, last_use: Mapping[int, int], kept: set[int], roots: Mapping[tuple[str, str], Node]) -> None:
@@ -446,19 +519,6 @@ class _Lowering:
         p.instructions = done
 
 
-class _CopyOp:
-    name, kind = "copy", "structural"
-
-    def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
-        return (inputs[0].type,)
-
-    def identity(self, node: Node) -> str:
-        return ""
-
-
-_COPY = _CopyOp()
-
-
 def schedule(roots: Sequence[Node]) -> list[Node]:
     """An order in which operands come first, and readers of a state come before what overwrites it (where that is possible)."""
     order = walk(roots)
@@ -508,9 +568,13 @@ def schedule(roots: Sequence[Node]) -> list[Node]:
     return out if len(out) == len(order) else order     # a cycle (two writers that read each other): copies instead
 
 
-def lower(graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copy_kernel: Kernel) -> Program:
-    """The program of a graph whose nodes (after expansion: `roots`, in the order of graph.roots) each have a kernel."""
-    lowering = _Lowering(graph, roots, choose, copy_kernel)
+def lower(graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copiers: Sequence[Kernel]) -> Program:
+    """The program of a graph whose nodes (after expansion: `roots`, in the order of graph.roots) each have a kernel.
+
+    copiers: the kernels behind explicit copies, those that are tried first coming first (registry.copy_kernels).
+    Raises PlanError: a copy to a device that is not here, or within one where nothing copies.
+    """
+    lowering = _Lowering(graph, roots, choose, copiers)
     lowering.run(schedule(roots))
     return lowering.finish()
 
@@ -518,3 +582,8 @@ def lower(graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copy_kernel
 def arena_buffers(program: Program) -> list[int]:
     """The buffers that own arena memory, in table order (aliases use their home's)."""
     return [i for i, b in enumerate(program.buffers) if b.kind == "arena" and b.alias is None and b.last >= 0]
+
+
+def intervals_of(program: Program) -> list[Interval]:
+    """When each of the `arena_buffers` is alive, and where."""
+    return [Interval(b.first, b.last, b.nbytes, b.name, b.device) for b in (program.buffers[i] for i in arena_buffers(program))]

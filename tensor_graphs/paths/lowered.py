@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensor_graphs.kernels.kernel import Kernel, KernelError
-from tensor_graphs.kernels.registry import BACKENDS, copy_kernel, kernel_named, why_missing
-from tensor_graphs.kernels.requirements import unmet
+from tensor_graphs.kernels.registry import BACKENDS, copy_kernels, kernel_named, lacking, why_missing
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.paths.lower import PlanError, Program, arena_buffers, lower
-from tensor_graphs.paths.memory import ArenaLayout, Interval, place
+from tensor_graphs.paths.lower import PlanError, Program, intervals_of, lower
+from tensor_graphs.paths.memory import ArenaLayout, place
 from tensor_graphs.paths.path import Path, expanded_roots
 from tensor_graphs.phases import phase
 
@@ -41,9 +40,8 @@ def lowered(graph: Graph, path: Path, kernel_of: Callable[[str], Kernel], backen
         kernels[kernel.name] = kernel
         return kernel
 
-    program = lower(graph, expanded_roots(graph, path), choose, copy_kernel(backends))
-    intervals = [Interval(b.first, b.last, b.nbytes, b.name) for b in (program.buffers[i] for i in arena_buffers(program))]
-    return Lowered(program, place(intervals, largest), kernels)
+    program = lower(graph, expanded_roots(graph, path), choose, copy_kernels(backends))
+    return Lowered(program, place(intervals_of(program), largest), kernels)
 
 
 def largest_of_range(largest: Mapping[str, int], table_dim: str | None, low: int, high: int) -> dict[str, int]:
@@ -75,7 +73,7 @@ def chosen_here(path: Path) -> Callable[[str], Kernel]:
         if meant is not None and meant != kernel.identity:
             raise PlanError(f"the plan runs another {name}: {meant[:12]}, here it is {kernel.identity[:12]}: its code, a library "
                             "or the processor is another one\n  fix: compile the graph again here")
-        missing = unmet(kernel.requirements)
+        missing = lacking(kernel)
         if missing is not None:
             raise PlanError(f"the plan runs the kernel {name}: {missing}\n  fix: compile the graph again here")
         return kernel

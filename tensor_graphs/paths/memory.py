@@ -1,4 +1,4 @@
-"""memory: which bytes each transient value gets. Greedy by size into one arena; offsets stay functions of the dims.
+"""memory: which bytes each transient value gets. Greedy by size into one arena per device; offsets stay functions of the dims.
 
 Buffers that are alive together never share bytes, at any size in range: the placement is found at the largest sizes and kept as
 an order ("above which of my neighbours do I lie"); for other sizes offsets are evaluated along that order.
@@ -11,28 +11,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-
-ALIGNMENT = 64
-"""bytes: a cache line, and the widest vector"""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A transient buffer: alive from instruction `first` to `last` (both included), `nbytes` long."""
+    """A transient buffer: alive from instruction `first` to `last` (both included), `nbytes` long, in the arena of `device`."""
 
     first: int
     last: int
     nbytes: Dim
     label: str = ""
+    device: str = HOST.name
 
     def overlaps(self, other: Interval) -> bool:
-        return self.first <= other.last and other.first <= self.last
+        """Whether the two may not share bytes."""
+        return self.device == other.device and self.first <= other.last and other.first <= self.last
+
+    def size(self, binding: Mapping[str, int]) -> int:
+        """Bytes that it takes in its arena."""
+        return aligned(int(d.evaluate(self.nbytes, binding)), self.device)
 
 
-def aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def aligned(nbytes: int, device: str = HOST.name) -> int:
+    step = device_named(device).alignment
+    return -(-nbytes // step) * step
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,11 @@ class ArenaLayout:
     order: tuple[int, ...]
     above: tuple[tuple[int, ...], ...]
 
-    def offsets(self, binding: Mapping[str, int]) -> tuple[list[int], int]:
-        """(byte offset of each interval, size of the arena) at concrete dims."""
-        sizes = [aligned(int(d.evaluate(i.nbytes, binding))) for i in self.intervals]
+    def offsets(self, binding: Mapping[str, int]) -> tuple[list[int], dict[str, int]]:
+        """(byte offset of each interval, size of the arena of each device) at concrete dims."""
+        sizes = [i.size(binding) for i in self.intervals]
         out = [0] * len(sizes)
-        total = 0
+        total: dict[str, int] = {}
         for i in self.order:
             at = 0
             for j in self.above[i]:
@@ -55,34 +60,35 @@ class ArenaLayout:
                 if end > at:
                     at = end
             out[i] = at
-            total = max(total, at + sizes[i])
+            device = self.intervals[i].device
+            total[device] = max(total.get(device, 0), at + sizes[i])
         return out, total
 
-    def largest_live_set(self, binding: Mapping[str, int]) -> tuple[int, list[Interval]]:
-        """The lower bound of any arena: the most bytes alive at one instruction, and what is alive there."""
-        sizes = [aligned(int(d.evaluate(i.nbytes, binding))) for i in self.intervals]
+    def largest_live_set(self, binding: Mapping[str, int], device: str = HOST.name) -> tuple[int, list[Interval]]:
+        """The lower bound of any arena of a device: the most bytes alive at one instruction, and what is alive there."""
+        ours = [(i, i.size(binding)) for i in self.intervals if i.device == device]
         best, at = 0, -1
-        for t in sorted({i.first for i in self.intervals}):
-            alive = sum(s for i, s in zip(self.intervals, sizes, strict=True) if i.first <= t <= i.last)
+        for t in sorted({i.first for i, _ in ours}):
+            alive = sum(s for i, s in ours if i.first <= t <= i.last)
             if alive > best:
                 best, at = alive, t
-        members = [i for i in self.intervals if i.first <= at <= i.last]
+        members = [i for i, _ in ours if i.first <= at <= i.last]
         return best, sorted(members, key=lambda i: -int(d.evaluate(i.nbytes, binding)))
 
 
 def place(intervals: Sequence[Interval], at: Mapping[str, int]) -> ArenaLayout:
     """Lay out the intervals, judging sizes at the dims `at` (the largest in use).
 
-    Two greedy orders are tried, by size and by the densest moment first; the smaller arena wins.
+    Three greedy orders are tried, by size, by the densest moment and by time; the one with the smallest arenas wins.
     """
-    sizes = [aligned(int(d.evaluate(i.nbytes, at))) for i in intervals]
+    sizes = [i.size(at) for i in intervals]
     neighbours = [[j for j, other in enumerate(intervals) if j != i and me.overlaps(other)] for i, me in enumerate(intervals)]
     crowd = [sum(sizes[j] for j in neighbours[i]) + sizes[i] for i in range(len(intervals))]
     by_size = sorted(range(len(intervals)), key=lambda i: (-sizes[i], intervals[i].first, i))
     by_crowd = sorted(range(len(intervals)), key=lambda i: (-crowd[i], -sizes[i], i))
     by_time = sorted(range(len(intervals)), key=lambda i: (intervals[i].first, -sizes[i], i))
     layouts = [_greedy(intervals, sizes, neighbours, order) for order in (by_size, by_crowd, by_time)]
-    return min(layouts, key=lambda layout: layout.offsets(at)[1])
+    return min(layouts, key=lambda layout: sum(layout.offsets(at)[1].values()))
 
 
 def _greedy(intervals: Sequence[Interval], sizes: list[int], neighbours: list[list[int]], order: list[int]) -> ArenaLayout:

@@ -30,8 +30,8 @@ from tensor_graphs.language.composite import CompositeOp, Definition, defined, e
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, walk
 from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, known_when_bound
-from tensor_graphs.paths.lower import VIEW_OPS
 from tensor_graphs.paths.screen import fitted
+from tensor_graphs.paths.whereabouts import VIEW_OPS
 
 EXPAND = "expand"
 

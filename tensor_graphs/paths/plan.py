@@ -8,11 +8,12 @@ several variants, each for a range of that dim. All share parameters, states and
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.errors import no_attribute
-from tensor_graphs.kernels.kernel import Kernel, NativeCall
+from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
@@ -42,7 +43,8 @@ def given_sizes(graph: Graph, sizes: Mapping[str, int] | None, what: str) -> dic
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes on one device. parameters are the caller's (mapped from files where the dtype allows); the rest is allocated here."""
+    """Bytes on one device. parameters are the caller's (mapped from files where the dtype allows); the rest is allocated here.
+    elsewhere: what a plan's other devices hold, each on its own; it counts in no number of this one."""
 
     device: str
     parameters: int
@@ -54,6 +56,12 @@ class MemoryUse:
     """made of parameters at bind time: packed and quantised copies, folded constants"""
     scratch: int = 0
     """what the kernels keep for themselves: the largest call's"""
+    elsewhere: tuple[MemoryUse, ...] = ()
+
+    @property
+    def devices(self) -> tuple[MemoryUse, ...]:
+        """This device's, then the others'."""
+        return (self, *self.elsewhere)
 
     @property
     def allocated(self) -> int:
@@ -187,29 +195,36 @@ class Plan:
         return self.variants[0]
 
     def memory(self, *given: object, **dims: int) -> MemoryUse:
-        """Bytes on the device at these dims; a dim that is not given is taken at its largest. Raises PlanError."""
+        """Bytes on the host at these dims, with those on the plan's other devices in `elsewhere`; a dim that is not given is taken
+        at its largest. Raises PlanError."""
         if given:
             sizes = ", ".join(f"{n}=…" for n in self.graph.dims)
             raise PlanError(f"memory takes sizes by name, and was given {given[0]!r}\n  fix: memory({sizes}), or memory(**sizes)")
         binding = self.binding(dims)
-        v = self.variant(binding)
-        kinds = {"parameter": 0, "state": 0, "output": 0, "constant": 0, "dims": 0, "input": 0}
-        for b in v.program.buffers:
-            if b.kind in kinds and b.alias is None:
-                kinds[b.kind] += aligned(int(d.evaluate(b.nbytes, binding)))
-        states = sum(aligned(int(d.evaluate(s.type.nbytes(), binding))) for s in self.graph.states.values())
-        scratch = max((int(d.evaluate(i.call.scratch, binding)) for i in v.program.instructions if isinstance(i.call, NativeCall)),
-                      default=0)
-        return MemoryUse("cpu", kinds["parameter"], max(states, kinds["state"]), v.layout.offsets(binding)[1], kinds["output"],
-                         kinds["constant"] + kinds["dims"], self._bound(), scratch)
+        names = dict.fromkeys(name for v in self.variants for name in v.program.devices)
+        found = [self._on_device(name, binding) for name in names]
+        return replace(found[0], elsewhere=tuple(found[1:]))
 
-    def _bound(self) -> int:
+    def _on_device(self, device: str, binding: Mapping[str, int]) -> MemoryUse:
+        v = self.variant(binding)
+        kinds = dict.fromkeys(("parameter", "state", "output", "constant", "dims", "input"), 0)
+        for b in v.program.buffers:
+            if b.kind in kinds and b.alias is None and b.device == device:
+                kinds[b.kind] += aligned(int(d.evaluate(b.nbytes, binding)), device)
+        unseen = {n: s for n, s in self.graph.states.items() if device == HOST.name
+                  and not any(b.kind == "state" and b.name == n for b in v.program.buffers)}     # held by a session all the same
+        states = kinds["state"] + sum(aligned(int(d.evaluate(s.type.nbytes(), binding))) for s in unseen.values())
+        scratch = max((int(d.evaluate(i.call.scratch, binding)) for i in v.program.instructions if i.device == device), default=0)
+        return MemoryUse(device, kinds["parameter"], states, v.layout.offsets(binding)[1].get(device, 0), kinds["output"],
+                         kinds["constant"] + kinds["dims"], self._bound(device), scratch)
+
+    def _bound(self, device: str) -> int:
         """Bytes made of parameters: of all variants, as each is bound; what several make alike is there once."""
         made: dict[Hashable, int] = {}
         for number, v in enumerate(self.variants):
             for i, b in enumerate(v.program.buffers):
-                if b.kind == "bound" and b.alias is None:
-                    made[v.program.made_of(i) or (number, i)] = aligned(int(d.evaluate(b.nbytes, {})))
+                if b.kind == "bound" and b.alias is None and b.device == device:
+                    made[v.program.made_of(i) or (number, i)] = aligned(int(d.evaluate(b.nbytes, {})), device)
         return sum(made.values())
 
     def binding(self, dims: Mapping[str, int]) -> dict[str, int]:
@@ -223,18 +238,28 @@ class Plan:
             raise PlanError(f"{text}\n  fix: smaller dims, a shorter cache, or a higher memory limit")
 
     def over_capacity(self, binding: Mapping[str, int], capacity: int | None = None) -> str | None:
-        """What is too much at these dims, and the largest live set; None when it fits."""
-        limit = capacity if capacity is not None else self.capacity
-        if limit is None:
+        """What is too much on a device at these dims, and the largest live set there; None when all fits. capacity: of the host."""
+        limits = {HOST.name: capacity if capacity is not None else self.capacity}
+        if limits[HOST.name] is None and not self.elsewhere:
             return None
-        use = self.memory(**{n: int(v) for n, v in binding.items() if n in self.graph.dims})
-        if use.total <= limit:
-            return None
-        size, members = self.variant(binding).layout.largest_live_set(binding)
+        limits |= {name: device_named(name).capacity() for name in self.elsewhere}
+        for use in self.memory(**{n: int(v) for n, v in binding.items() if n in self.graph.dims}).devices:
+            limit = limits.get(use.device)
+            if limit is not None and use.total > limit:
+                return self._too_much(use, limit, binding)
+        return None
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """The devices that hold any of it besides the host."""
+        return tuple(dict.fromkeys(name for v in self.variants for name in v.program.devices[1:]))
+
+    def _too_much(self, use: MemoryUse, limit: int, binding: Mapping[str, int]) -> str:
+        size, members = self.variant(binding).layout.largest_live_set(binding, use.device)
         largest = ", ".join(f"{m.label} {human(int(d.evaluate(m.nbytes, binding)))}" for m in members[:4]) or "nothing transient"
         sizes = ", ".join(f"{n}={v}" for n, v in sorted(binding.items()))
         more = "".join(f", {name} {human(n)}" for name, n in (("bound", use.bound), ("scratch", use.scratch)) if n)
-        return (f"device cpu may use {human(limit)}, the plan needs {human(use.total)}"
+        return (f"device {use.device} may use {human(limit)}, the plan needs {human(use.total)}"
                 f"{' at ' + sizes if sizes else ''}: parameters {human(use.parameters)}, states {human(use.states)}, "
                 f"outputs {human(use.outputs)}, arena {human(use.arena)}{more}\n"
                 f"  largest live set, {human(size)}: {largest}")
@@ -271,7 +296,8 @@ def on_one_screen(plan: Plan) -> str:
         lines.append(f"  {sum(e.seconds * e.calls for e in steps[room:]) * 1e6:9.1f} µs in {len(steps) - room} more")
     use = plan.memory()
     sizes = ", ".join(f"{n}={s}" for n, s in plan.largest.items())
-    lines.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters")
+    lines.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters"
+                 + "".join(f"; on {other.device} {human(other.total)}" for other in use.elsewhere))
     lines.append("more: tg.explain(plan) says why, and what else there is; plan.memory(n=…); plan.variants[0].program.instructions")
     return fitted(lines)
 

@@ -18,6 +18,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tensor_graphs.devices.address import address
+from tensor_graphs.devices.cpu import memory_of
+from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.free_memory import LARGE, require_memory
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.language import dims as d
@@ -30,11 +33,11 @@ from tensor_graphs.paths.path import expanded
 from tensor_graphs.paths.plan import MemoryUse, Plan, human
 from tensor_graphs.phases import phase
 from tensor_graphs.rewrites.widen import widened_value
-from tensor_graphs.runtime.address import address
 from tensor_graphs.runtime.arrays import as_array, as_output, solve_dims
 from tensor_graphs.runtime.errors import RunError
-from tensor_graphs.runtime.executor import Executor, Frame, bytes_of
-from tensor_graphs.runtime.native import check
+from tensor_graphs.runtime.executor import Executor
+from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.segments.native import check
 from tensor_graphs.runtime.session import Session
 from tensor_graphs.runtime.written_rows import check_rows, given_rows
 
@@ -58,13 +61,13 @@ class Placed:
     arrays: dict[str, np.ndarray]
     results: dict[str, np.ndarray]
 
-    def bases(self) -> dict[int, np.ndarray]:
-        """The memory of inputs and outputs, as flat bytes, by base number."""
-        return {base: bytes_of(arrays[name]) for bases, arrays in ((self.executor.input_bases, self.arrays),
+    def bases(self) -> dict[int, Memory]:
+        """The memory of inputs and outputs, by base number."""
+        return {base: memory_of(arrays[name]) for bases, arrays in ((self.executor.input_bases, self.arrays),
                                                                    (self.executor.output_bases, self.results))
                 for name, base in bases.items()}
 
-    def state_bases(self, session: Session) -> dict[int, np.ndarray]:
+    def state_bases(self, session: Session) -> dict[int, Memory]:
         return {base: session.memory[name] for name, base in self.executor.state_bases.items()}
 
 
@@ -105,9 +108,11 @@ class CompiledGraph:
         if extra:
             raise self._no_parameter(extra)
         self.executors = [Executor(v, self.dims) for v in plan.variants]
-        shared: dict[Hashable, np.ndarray] = {}          # variants read the same parameters: what is made of them is made once
+        shared: dict[Hashable, Memory] = {}          # variants read the same parameters: what is made of them is made once
+        self._parameter_memory = {name: memory_of(array) for name, array in self.parameters.items()}
         for e in self.executors:
-            e.bind(self.parameters, shared=shared)
+            e.bind(self._parameter_memory, shared=shared)
+        self._limited = plan.capacity is not None or bool(plan.elsewhere)
         self._frames: list[list[Frame]] = [[] for _ in self.executors]
         self._reused: dict[tuple[int, ...], dict[str, np.ndarray]] = {}
         self._input_types = {n: node.type for n, node in self.graph.inputs.items()}
@@ -265,7 +270,7 @@ class CompiledGraph:
     def _note(self, call: Placed) -> None:
         """Remember that arrays of these shapes may run, for `_again`: not where outputs are so large that memory is looked at."""
         ins, outs = call.executor.input_bases, call.executor.output_bases
-        if not call.executor.is_native or self.graph.states or self.plan.reuse_outputs or len(self._known) >= MOST_KNOWN:
+        if not call.executor.one_native_call or self.graph.states or self.plan.reuse_outputs or len(self._known) >= MOST_KNOWN:
             return
         if set(ins) != set(call.arrays) or set(outs) != set(call.results):
             return
@@ -289,7 +294,7 @@ class CompiledGraph:
             self._check_sizes(sizes)
         if self.written_rows:
             check_rows(self.written_rows, arrays, binding)
-        if self.plan.capacity is not None:
+        if self._limited:
             self.plan.check_capacity(binding)
         if self.graph.states and session is None:
             raise RunError("the graph has states, and no session holds them\n  fix: session = compiled.session(), given to each "
@@ -414,10 +419,7 @@ class CompiledGraph:
             for other, frames in enumerate(self._frames):       # one arena in all between runs: others give theirs back
                 if other != index:
                     for f in frames:
-                        if f.arena.nbytes > (1 << 20):
-                            f.arena = np.empty(0, dtype=np.uint8)
-                            f.layout_key = f.binding = None
-                            f.memory[1] = None
+                        f.release_large()
         return frame
 
     # ---- parameters ----
@@ -429,9 +431,10 @@ class CompiledGraph:
             raise self._no_parameter([name])
         self.parameters[name] = self._checked(name, value)
         self._held = None
-        shared: dict[Hashable, np.ndarray] = {}
+        self._parameter_memory[name] = memory_of(self.parameters[name])
+        shared: dict[Hashable, Memory] = {}
         for e in self.executors:
-            e.bind(self.parameters, {name}, shared)
+            e.bind(self._parameter_memory, {name}, shared)
 
     # ---- looking inside ----
 
@@ -628,7 +631,7 @@ def _window(operand: Operand, whole: np.ndarray, binding: Mapping[str, int]) -> 
         return np.empty(t.shape, dtype=t.dtype.numpy)
     offset = int(d.evaluate(operand.offset, binding))
     strides = tuple(int(d.evaluate(s, binding)) * t.dtype.itemsize for s in operand.strides)
-    return np.ndarray(t.shape, dtype=t.dtype.numpy, buffer=bytes_of(whole), offset=offset, strides=strides).copy()
+    return np.ndarray(t.shape, dtype=t.dtype.numpy, buffer=memory_of(whole).owner, offset=offset, strides=strides).copy()
 
 
 def _has_nan(array: np.ndarray) -> bool:

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from tensor_graphs.devices.cpu import memory_of
+from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.free_memory import require_memory
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.phases import phase
 from tensor_graphs.runtime.arrays import as_array
 from tensor_graphs.runtime.errors import RunError
-from tensor_graphs.runtime.executor import bytes_of
 
 
 @dataclass(slots=True)
@@ -52,7 +53,7 @@ class Session:
         self.lock = threading.Lock()
         self.arrays: dict[str, np.ndarray] = {}
         self.transcript: Transcript | None = None
-        self.memory: dict[str, np.ndarray] = {}            # the same memory as flat bytes, what a run puts into its table
+        self.memory: dict[str, Memory] = {}                # the same memory, as a run puts it into its table
         self.reset()
 
     def __repr__(self) -> str:
@@ -70,7 +71,7 @@ class Session:
                 shape = tuple(int(s) for s in t.shape)
                 if name not in self.arrays:
                     self.arrays[name] = np.empty(shape, dtype=t.dtype.numpy)
-                    self.memory[name] = bytes_of(self.arrays[name])
+                    self.memory[name] = memory_of(self.arrays[name])
                 self.arrays[name].fill(0)               # touches the pages now: the memory plan holds from the first run on
 
     def __getitem__(self, name: str) -> np.ndarray:

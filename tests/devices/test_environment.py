@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from tensor_graphs.devices import environment
-from tensor_graphs.devices.environment import GIB, Environment, UnknownDevice, combine, fingerprint
+from tensor_graphs.devices.device import UnknownDevice
+from tensor_graphs.devices.environment import GIB, Environment, combine, fingerprint
 from tensor_graphs.errors import TensorGraphsError
 
 ONE = Environment("CPU X", 8 * GIB, "linux-x86_64", "c", (("compiler", "gcc 12"),), (("cores", "2"),))

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensor_graphs as tg
+from tensor_graphs.devices.known import HOST
 from tensor_graphs.language import dims as d
 from tensor_graphs.models.bert import BertSpec, bert_graph
 from tensor_graphs.models.gemma3 import Gemma3Spec, Rope, gemma3_graph
-from tensor_graphs.paths.memory import ALIGNMENT, ArenaLayout, Interval, aligned, place
+from tensor_graphs.paths.memory import ArenaLayout, Interval, aligned, place
 from tests.plans import plan_of
 
 N, M = tg.dim("n", 0, 4096), tg.dim("m", 1, 512)
@@ -34,10 +35,11 @@ def interval_lists(draw: st.DrawFn) -> list[Interval]:
 
 def clash(layout: ArenaLayout, at: dict[str, int]) -> str | None:
     """Two intervals that share an instruction and a byte, or one that leaves the arena; None when all is well."""
-    offsets, total = layout.offsets(at)
+    offsets, totals = layout.offsets(at)
+    total = totals.get(HOST.name, 0)
     places = [(o, o + d.evaluate(i.nbytes, at), i) for o, i in zip(offsets, layout.intervals, strict=True)]
     for k, (low, high, i) in enumerate(places):
-        if low < 0 or high > total or low % ALIGNMENT:
+        if low < 0 or high > total or low % HOST.alignment:
             return f"{i} lies at {low}..{high} of {total}"
         for low2, high2, j in places[:k]:
             if max(i.first, j.first) <= min(i.last, j.last) and max(low, low2) < min(high, high2):
@@ -66,7 +68,7 @@ def test_the_largest_live_set_is_the_most_crowded_instruction(intervals: list[In
     size, members = layout.largest_live_set(at)
     assert size == crowded(intervals, at)
     assert size == sum(aligned(d.evaluate(i.nbytes, at)) for i in members)
-    assert layout.offsets(at)[1] >= size
+    assert layout.offsets(at)[1].get(HOST.name, 0) >= size
     sizes = [d.evaluate(i.nbytes, at) for i in members]
     assert sizes == sorted(sizes, reverse=True)
 
@@ -80,7 +82,7 @@ def test_a_clash_is_seen() -> None:
 
 def test_an_empty_list_needs_no_arena() -> None:
     layout = place([], {})
-    assert layout.offsets({}) == ([], 0) and layout.largest_live_set({}) == (0, [])
+    assert layout.offsets({}) == ([], {}) and layout.largest_live_set({}) == (0, [])
 
 
 def chain_of_layers(rng: np.random.Generator) -> list[Interval]:
@@ -103,7 +105,7 @@ def test_programs_like_models_waste_less_than_a_quarter(seed: int) -> None:
     intervals = chain_of_layers(np.random.default_rng(seed))
     layout = place(intervals, {})
     assert clash(layout, {}) is None
-    assert layout.offsets({})[1] <= 1.25 * layout.largest_live_set({})[0]
+    assert layout.offsets({})[1][HOST.name] <= 1.25 * layout.largest_live_set({})[0]
 
 
 GEMMA = Gemma3Spec(vocabulary=2048, hidden=640, ffn=2048, heads=4, kv_heads=1, head_dim=256,
@@ -122,7 +124,7 @@ def test_the_arena_of_a_model_stays_near_its_largest_live_set_at_every_length(na
     for n in (1, 128, 600):
         at = plan.binding(dict.fromkeys(g.dims, n))
         assert clash(layout, at) is None
-        assert layout.offsets(at)[1] <= 1.25 * layout.largest_live_set(at)[0]
+        assert layout.offsets(at)[1].get(HOST.name, 0) <= 1.25 * layout.largest_live_set(at)[0]
         assert layout.largest_live_set(at)[0] == max(
             sum(aligned(d.evaluate(i.nbytes, at)) for i in layout.intervals if i.first <= t <= i.last)
             for t in range(len(plan.variants[0].program.instructions)))

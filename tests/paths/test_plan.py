@@ -24,7 +24,7 @@ def step() -> tg.Graph:
 def test_every_byte_of_a_plan_is_told_by_kind() -> None:
     use = plan_of(step()).memory(n=10)
     assert use.parameters == 16 * 16 * 4 and use.states == 64 * 16 * 4 and use.outputs == 64 and use.device == "cpu"
-    assert use.arena == plan_of(step()).variants[0].layout.offsets({"n": 10})[1] > 0
+    assert use.arena == plan_of(step()).variants[0].layout.offsets({"n": 10})[1]["cpu"] > 0
     assert use.total == use.allocated + use.parameters == use.parameters + use.states + use.arena + use.outputs + use.constants
     assert use.to_json() == {"parameters": 1024, "states": 4096, "arena": use.arena, "outputs": 64, "constants": use.constants,
                              "bound": 0, "scratch": 0, "total": use.total}

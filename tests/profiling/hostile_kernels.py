@@ -646,7 +646,7 @@ def finds_the_watch_among_all_objects(outs: Arrays, ins: Arrays, attrs: Mapping[
         for each in gc.get_objects():
             if isinstance(each, Watched) and type(each._taken) is list:
                 less = _Less()
-                for _, step in each.executor.segments:
+                for step in (step for segment in each.executor.segments for step in segment.steps):
                     for cell in getattr(getattr(getattr(step, "call", None), "run", None), "__closure__", None) or ():
                         if cell.cell_contents is each._taken:
                             cell.cell_contents = less
@@ -664,7 +664,7 @@ def puts_another_call_into_the_list_of_instructions(outs: Arrays, ins: Arrays, a
     while frame is not None:
         watched = frame.f_locals.get("self")
         if isinstance(watched, Watched) and block() is not None:
-            for _, step in watched.executor.segments:
+            for step in (step for segment in watched.executor.segments for step in segment.steps):
                 step.call = HostCall(functools.partial(_unwatched, watched._taken))
         frame = frame.f_back
 

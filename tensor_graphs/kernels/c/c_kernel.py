@@ -20,7 +20,6 @@ from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
 from tensor_graphs.kernels.place import Place, here
-from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dims import Dim, Expr
@@ -157,7 +156,7 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
         crash_note="" if callable(ints) or len(ints) else
         "it is declared without ints=, so whatever ints[…] its source reads is not there\n"
         "  fix: ints=lambda spec: [math.prod(spec.outputs[0].shape)], or what else the source reads")
-    why = registry.why_missing(BACKEND) or unmet(kernel.requirements)
+    why = registry.why_missing(BACKEND) or registry.lacking(kernel)
     if why is None:
         image.path()                                                # an error is raised where the kernel is written
     else:                                                           # nor does it compile where the device lacks what it requires

@@ -14,12 +14,11 @@ from typing import Literal, get_args
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, Spec
-from tensor_graphs.kernels.registry import all_kernels, by_op, why_missing
-from tensor_graphs.kernels.requirements import unmet
+from tensor_graphs.kernels.registry import all_kernels, by_op, lacking, why_missing
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.errors import DTypeError
-from tensor_graphs.paths.lower import VIEW_OPS
+from tensor_graphs.paths.whereabouts import VIEW_OPS
 from tensor_graphs.profiling.conformance.cases import instances, ops
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.queries import reason_of
@@ -165,7 +164,7 @@ def _claims(kernels: Sequence[Kernel], signatures: Sequence[Signature]) -> tuple
 
 
 def _accepts(kernel: Kernel, spec: Spec) -> str | None:
-    missing = unmet(kernel.requirements)
+    missing = lacking(kernel)
     if missing is not None:
         return f"{kernel.name}: {missing}"
     try:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensor_graphs.kernels.kernel import HostCall
+from tensor_graphs.devices.cpu import memory_of
 
 if TYPE_CHECKING:
     from tensor_graphs.runtime.compiled_graph import CompiledGraph
@@ -82,28 +82,20 @@ class Watched:
     """
 
     def __init__(self, compiled: CompiledGraph) -> None:
-        from tensor_graphs.runtime.executor import Frame
+        from tensor_graphs.runtime.frame import Frame
 
         self.executor = compiled.executors[0]
         self.dims = compiled.dims
         self.frame = Frame(self.executor)
         self._taken: list[float] = []
-        native: list[int] = []
-        for indices, step in self.executor.segments:
-            if isinstance(step, np.ndarray):
-                native += indices
-            else:
-                step.call = HostCall(_timed(step.call.run, now, self._taken))
-        self._native = np.array(native, dtype=np.int64)
+        self._native = np.array(self.executor.watch(now, self._taken), dtype=np.int64)
         self._seconds = np.zeros(len(self.executor.program.instructions))
 
     def run(self, inputs: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], binding: Mapping[str, int]) -> float:
         """Run once; the seconds that its calls took, without the walk from one to the next."""
-        from tensor_graphs.runtime.executor import bytes_of
-
         executor = self.executor
-        bases = {base: bytes_of(inputs[n]) for n, base in executor.input_bases.items()}
-        bases |= {base: bytes_of(out[n]) for n, base in executor.output_bases.items()}
+        bases = {base: memory_of(inputs[n]) for n, base in executor.input_bases.items()}
+        bases |= {base: memory_of(out[n]) for n, base in executor.output_bases.items()}
         self._taken.clear()
         self._seconds.fill(0.0)
         executor.run(self.frame, tuple(binding[n] for n in self.dims), bases, seconds=self._seconds)
@@ -121,12 +113,3 @@ class Watched:
         finally:
             undo()
         return sorted(taken)[WALKS // 2]
-
-
-def _timed(run: Callable[..., None], clock: Callable[[], float], taken: list[float]) -> Callable[..., None]:
-    def call(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-        start = clock()
-        run(outs, ins, attrs)
-        taken.append(clock() - start)
-
-    return call

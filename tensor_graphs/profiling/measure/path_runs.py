@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.kernels.registry import copy_kernel, kernel_named
+from tensor_graphs.kernels.registry import copy_kernels, kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_form import graph_from_json
@@ -118,7 +118,7 @@ def other_than(expected: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndar
 def path_plan(graph: Graph, path: Path, backends: Sequence[str]) -> Plan:
     """The plan of a path, as the compiler lowers it."""
     return plan_along(graph, expanded_roots(graph, path), lambda node: kernel_named(path.choices[signature_of(node).key]),
-                      copy_kernel(backends), tuple(backends))
+                      copy_kernels(backends), tuple(backends))
 
 
 def filled(t: TensorType, seed: int) -> np.ndarray:

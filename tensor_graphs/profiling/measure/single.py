@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import NUMPY_COPY, by_op, copy_kernel, load_backend, matching
+from tensor_graphs.kernels.registry import NUMPY_COPY, by_op, copy_kernels, load_backend, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
@@ -21,8 +21,8 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply, rebuild
-from tensor_graphs.paths.lower import arena_buffers, lower
-from tensor_graphs.paths.memory import Interval, place
+from tensor_graphs.paths.lower import intervals_of, lower
+from tensor_graphs.paths.memory import place
 from tensor_graphs.paths.path import Path, needs_choice
 from tensor_graphs.paths.plan import Plan, Variant
 from tensor_graphs.profiling.measure.inputs import Form
@@ -54,7 +54,7 @@ def with_parameters(graph: Graph, names: Sequence[str]) -> Graph:
 
 def single_kernel_plan(graph: Graph, kernel: Kernel) -> Plan:
     """A plan of the graph in which every node that needs a choice is run by this kernel."""
-    return plan_along(graph, graph.roots, lambda node: kernel, copy_kernel((kernel.backend,)), (kernel.backend,))
+    return plan_along(graph, graph.roots, lambda node: kernel, copy_kernels((kernel.backend,)), (kernel.backend,))
 
 
 def views_graph(graph: Graph, form: Form = "views", axis: int = 0, left: Collection[str] = ()) -> Graph:
@@ -170,13 +170,13 @@ def plain_plan(graph: Graph) -> Plan | None:
     for node in make_graph(dict(zip(graph.outputs, roots, strict=True))).nodes:
         if needs_choice(node) and not has_kernel(node):
             return None
-    return plan_along(graph, roots, lambda node: found[node], NUMPY_COPY, ("numpy",))
+    return plan_along(graph, roots, lambda node: found[node], (NUMPY_COPY,), ("numpy",))
 
 
-def plan_along(graph: Graph, roots: Sequence[Node], choose: Callable[[Node], Kernel], copier: Kernel,
+def plan_along(graph: Graph, roots: Sequence[Node], choose: Callable[[Node], Kernel], copiers: Sequence[Kernel],
                backends: tuple[str, ...]) -> Plan:
     """One variant of a graph whose nodes (after expansion: `roots`) each have a kernel."""
-    used: dict[str, Kernel] = {copier.name: copier}
+    used: dict[str, Kernel] = {k.name: k for k in copiers}
     chosen: dict[str, str] = {}
 
     def choose_and_note(node: Node) -> Kernel:
@@ -186,9 +186,8 @@ def plan_along(graph: Graph, roots: Sequence[Node], choose: Callable[[Node], Ker
         return kernel
 
     smallest = {n: d.bounds(s)[0] for n, s in graph.dims.items()}
-    program = lower(graph, roots, choose_and_note, copier)
-    layout = place([Interval(program.buffers[i].first, program.buffers[i].last, program.buffers[i].nbytes, program.buffers[i].name)
-                    for i in arena_buffers(program)], smallest)
+    program = lower(graph, roots, choose_and_note, copiers)
+    layout = place(intervals_of(program), smallest)
     path = Path(graph.structural_key, chosen, 0.0, False, None)
     variant = Variant(0, 0, path, program, layout, used, (), smallest)
     return Plan(graph, 0.0, (variant,), None, smallest, backends)

@@ -23,8 +23,7 @@ import numpy as np
 
 from tensor_graphs.kernels.c.library import Step
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import backend_module, by_op, load_backend, native_library, why_missing
-from tensor_graphs.kernels.requirements import unmet
+from tensor_graphs.kernels.registry import backend_module, by_op, lacking, load_backend, native_library, why_missing
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import add
@@ -224,7 +223,7 @@ def _kernel(backend: str, node: Node) -> Kernel | str:
     spec = signature_of(node).spec
     refused = []
     for kernel in by_op(load_backend(backend)).get(spec.op.name, ()):
-        reason = unmet(kernel.requirements) or kernel.accepts(spec)
+        reason = lacking(kernel) or kernel.accepts(spec)
         if reason is None:
             return kernel
         refused.append(f"{kernel.name} takes {reason}" if reason.endswith("only") else f"{kernel.name}: {reason}")

@@ -1,0 +1,116 @@
+"""device: where memory lives. A device allocates it, fills it, copies into it, out of it and to others, and keeps time.
+
+In: numbers of bytes, and memory of the host.  Out: `Memory`: an address that means something on its device only. Nothing here knows
+what the bytes are; `known.py` says which devices there are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from tensor_graphs.devices.free_memory import OutOfMemory
+from tensor_graphs.errors import TensorGraphsError
+
+
+class DeviceError(TensorGraphsError):
+    """Memory that is used on another device than its own, or a device that cannot do what it is asked for."""
+
+
+class UnknownDevice(TensorGraphsError):
+    """A device that is not known here, or that the system does not have."""
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """`nbytes` bytes from `address` on, in the address space of `device`. owner: what keeps them from being given back; of what
+    kind it is only the device knows."""
+
+    device: Device
+    address: int
+    nbytes: int
+    owner: Any
+
+
+class Device(ABC):
+    """One address space. name: as `copy_to` and plans call it ("cpu", "cuda:0"). kind: which backends compute on it (their DEVICE).
+    alignment: bytes, of each buffer in an arena. is_host: whether the caller's arrays lie in this address space."""
+
+    name: str
+    kind: str
+    alignment: int = 64
+    is_host: bool = False
+
+    def __repr__(self) -> str:
+        return f"<device {self.name}>"
+
+    @abstractmethod
+    def capacity(self) -> int | None:
+        """Bytes that it has in all; None where that is no limit of a plan's."""
+
+    def require(self, nbytes: int, what: str, fix: str) -> None:
+        """Raise OutOfMemory where so many more bytes are not free. what: needs them; fix: what to do; both for people."""
+        limit = self.capacity()
+        if limit is not None and nbytes > limit:
+            raise OutOfMemory(f"{what} takes {nbytes / 1e9:.3g} GB of {self.name}, which has {limit / 1e9:.3g} GB\n  fix: {fix}")
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Memory:
+        """New memory; what it holds is anything. Raises DeviceError, or OutOfMemory."""
+
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+        """A window of memory of this device."""
+        return Memory(self, memory.address + offset, nbytes, memory.owner)
+
+    @abstractmethod
+    def upload(self, source: Memory, into: Memory) -> None:
+        """Copy memory of the host into memory of this device, all of it; they have the same size."""
+
+    @abstractmethod
+    def download(self, source: Memory, into: Memory) -> None:
+        """Copy memory of this device into memory of the host."""
+
+    @abstractmethod
+    def copy(self, source: Memory, into: Memory) -> None:
+        """Copy within this device."""
+
+    def copy_to_peer(self, source: Memory, into: Memory) -> bool:
+        """Copy to another device without the host; False where there is no such way."""
+        return False
+
+    @abstractmethod
+    def fill(self, memory: Memory, byte: int) -> None:
+        """Set every byte."""
+
+    @abstractmethod
+    def synchronise(self) -> None:
+        """Wait until all that was begun on this device is done."""
+
+    @abstractmethod
+    def clock(self) -> float:
+        """Seconds since some moment, once all that was begun before is done."""
+
+    @abstractmethod
+    def hardware(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
+        """(name, bytes of memory, properties): what times measured on it depend on."""
+
+    def features(self) -> frozenset[str]:
+        """The names by which a kernel may ask for it: architecture, instruction sets (requirements.py)."""
+        return frozenset()
+
+
+def transfer(source: Memory, into: Memory, host: Device) -> None:
+    """Copy memory to where it is needed, through the door of whichever device can: within one, from or to the host, to a peer, or
+    by way of the host."""
+    ours, theirs = source.device, into.device
+    if ours is theirs:
+        ours.copy(source, into)
+    elif ours is host:
+        theirs.upload(source, into)
+    elif theirs is host:
+        ours.download(source, into)
+    elif not ours.copy_to_peer(source, into):
+        between = host.allocate(source.nbytes)
+        ours.download(source, between)
+        theirs.upload(between, into)

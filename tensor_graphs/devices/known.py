@@ -1,0 +1,50 @@
+"""known: which devices there are in this process. The host is always one; others are registered, like backends."""
+
+from __future__ import annotations
+
+from tensor_graphs.devices.cpu import CPU
+from tensor_graphs.devices.device import Device, DeviceError, UnknownDevice
+
+HOST: Device = CPU
+"""the device whose memory the caller's arrays are"""
+
+_devices: dict[str, Device] = {HOST.name: HOST}
+
+
+def register_device(device: Device) -> Device:
+    """Make a device known under its name, and return the one that is: a module that is imported twice registers the first one
+    again. Raises DeviceError when the name belongs to a device of another class."""
+    found = _devices.setdefault(device.name, device)
+    if type(found).__qualname__ != type(device).__qualname__:
+        raise DeviceError(f"the device {device.name!r} is a {type(found).__qualname__} already, and this is a "
+                          f"{type(device).__qualname__}\n  fix: another name")
+    return found
+
+
+def unregister_device(name: str) -> None:
+    """Forget a device that `register_device` made known."""
+    if name != HOST.name:
+        _devices.pop(name, None)
+
+
+def devices() -> tuple[Device, ...]:
+    """All of them, the host first."""
+    return tuple(_devices.values())
+
+
+def device_named(name: str) -> Device:
+    """Raises UnknownDevice, naming those that exist."""
+    try:
+        return _devices[name]
+    except (KeyError, TypeError):
+        raise UnknownDevice(f"no device is named {name!r}; this machine has {said()}\n  fix: one of those") from None
+
+
+def of_kind(kind: str) -> Device | None:
+    """The first device on which backends of this kind compute; None where there is none."""
+    return next((d for d in _devices.values() if d.kind == kind), None)
+
+
+def said() -> str:
+    """The names of all devices, for people."""
+    return ", ".join(repr(name) for name in _devices)

@@ -1,0 +1,66 @@
+"""frame: the tables and the arenas of one run at a time; a compiled graph keeps a few and hands each to one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tensor_graphs.devices.device import Memory
+from tensor_graphs.devices.known import HOST, device_named
+
+if TYPE_CHECKING:
+    from tensor_graphs.runtime.executor import Executor
+
+LARGE_ARENA = 1 << 20
+"""bytes, from which on an arena is given back when another variant of the plan runs"""
+
+
+class Frame:
+    """values: what a run looks up (lookup.py). bases: addresses by base number. memory: what lies there (None: memory of the host
+    of which only the address is known). views: what segments have made of these tables, to be made anew when they change."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.values, self.bases = executor.lookup.table(), executor.lookup.bases()
+        self.n_exprs = executor.lookup.n_exprs
+        self.memory: list[Memory | None] = [None] * len(self.bases)
+        self.arenas: dict[str, Memory] = {}
+        self.binding: tuple[int, ...] | None = None
+        self.layout_key: tuple[int, ...] | None = None
+        self.arena_offsets: list[int] = []
+        self.views: dict[int, Any] = {}
+        self.bound = -1                                     # the executor's `bound` whose values are in the tables
+        self._arena_bases = executor.lookup.arenas
+        self.sizes: Mapping[str, int] = {}
+        self.call: Callable[[], int] | None = executor.native_call(self)
+
+    def set_base(self, base: int, memory: Memory) -> None:
+        self.memory[base] = memory
+        self.bases[base] = memory.address if memory.nbytes else 0
+
+    def give_arenas(self, needed: Mapping[str, int]) -> None:
+        """An arena of so many bytes on each device; one that is large enough, and not far too large, is kept."""
+        for device, nbytes in needed.items():
+            held = self.arenas.get(device)
+            if held is None or nbytes > held.nbytes or nbytes < held.nbytes // 4:
+                self._drop(device)                                    # free before growing: never two arenas at once
+                held = None
+                door = device_named(device)
+                door.require(nbytes, "the memory for what this run computes in between", "smaller sizes (plan.memory says more)")
+                self.arenas[device] = door.allocate(nbytes)
+                self.set_base(self._arena_bases[device], self.arenas[device])
+
+    @property
+    def arena(self) -> Memory:
+        """The one on the host."""
+        return self.arenas.get(HOST.name) or HOST.allocate(0)
+
+    def release_large(self) -> None:
+        """Give back arenas of a MB and more."""
+        for device in [name for name, memory in self.arenas.items() if memory.nbytes > LARGE_ARENA]:
+            self._drop(device)
+
+    def _drop(self, device: str) -> None:
+        if self.arenas.pop(device, None) is not None:
+            self.memory[self._arena_bases[device]] = None
+            self.views.clear()
+            self.layout_key = self.binding = None

@@ -1,0 +1,83 @@
+"""lookup: the numbers of a program that depend on dims, each once: sizes, strides, and where operands begin.
+
+What calls are given is one table of integers per run: the values of expressions, then the offsets of operands from their bases. A
+number of a step is an index into it. Everything is evaluated by one compiled function per run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.paths.lower import Operand, Program, arena_buffers
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """An operand as numbers of the tables: its base, its offset (a pointer of `Lookup`), the expressions of shape and strides."""
+
+    base: int
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+
+
+class Lookup:
+    """Collects what a program looks up; `close` when all is known. Base 0 is the null pointer, then comes an arena per device, and
+    buffer b of the program is base `first` + b."""
+
+    def __init__(self, program: Program, dims: Sequence[str]) -> None:
+        self.program, self.dims = program, tuple(dims)
+        self.first = 1 + len(program.devices)
+        self.arenas = {device: 1 + i for i, device in enumerate(program.devices)}
+        self._slots = {b: i for i, b in enumerate(arena_buffers(program))}
+        self.n_slots = len(self._slots)
+        self._exprs: dict[Dim, int] = {}
+        self._pointers: dict[tuple[int, int], int] = {}
+        self.n_exprs = 0
+
+    def expr(self, value: Dim) -> int:
+        return self._exprs.setdefault(value, len(self._exprs))
+
+    def base(self, operand: Operand) -> int:
+        home = self.program.home(operand.buffer)
+        return self.arenas[self.program.buffers[home].device] if home in self._slots else self.first + home
+
+    def pointer(self, operand: Operand | None) -> int:
+        """Of the operand's offset from its base; None: of a null pointer. It is counted from the first pointer on (`close`)."""
+        slot = self.n_slots if operand is None else self._slots.get(self.program.home(operand.buffer), self.n_slots)
+        key = (slot, self.expr(0 if operand is None else operand.offset))      # the last slot is always 0: not in an arena
+        return self._pointers.setdefault(key, len(self._pointers))
+
+    def window(self, o: Operand) -> Window:
+        return Window(self.base(o), self.pointer(o), tuple(map(self.expr, o.shape)), tuple(map(self.expr, o.strides)), o.dtype)
+
+    def close(self) -> None:
+        names = list(self._exprs)
+        self.n_exprs = len(names)
+        self._evaluate = d.compile_dims(names, self.dims)
+        self._slot_index = np.array([slot for slot, _ in self._pointers], dtype=np.int64)
+        self._expr_index = np.array([expr for _, expr in self._pointers], dtype=np.int64)
+
+    def table(self) -> np.ndarray:
+        """Room for the values of a run."""
+        return np.zeros(max(1, self.n_exprs + len(self._pointers)), dtype=np.int64)
+
+    def bases(self) -> np.ndarray:
+        """Room for the addresses of a run."""
+        return np.zeros(self.first + len(self.program.buffers), dtype=np.uint64)
+
+    def fill(self, table: np.ndarray, arena_offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        """The values at these sizes. arena_offsets: of each buffer with arena memory."""
+        slots = np.array([*arena_offsets, 0], dtype=np.int64)
+        table[:self.n_exprs] = self._evaluate(*sizes)
+        table[self.n_exprs:self.n_exprs + len(self._slot_index)] = slots[self._slot_index] + table[self._expr_index]
+
+    def binding(self, sizes: Sequence[int]) -> Mapping[str, int]:
+        return dict(zip(self.dims, sizes, strict=True))

@@ -1,0 +1,112 @@
+"""host_calls: Python functions, called one after the other on views that their backends make of the memory of their devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensor_graphs.devices.device import Device
+from tensor_graphs.devices.known import device_named
+from tensor_graphs.kernels.kernel import HostCall
+from tensor_graphs.kernels.registry import View, view_of
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import resolve_attributes
+from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.lookup import Lookup, Window
+from tensor_graphs.runtime.segments.segment import Clock, Segment
+
+
+@dataclass
+class HostStep:
+    """One call, and the windows of which its backend makes views."""
+
+    index: int
+    call: HostCall
+    outs: list[Window]
+    ins: list[Window]
+    attrs: Mapping[str, Any]
+    dynamic_attrs: bool
+    view: View
+    device: Device
+
+
+class HostCalls(Segment):
+    """Host calls, in order."""
+
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+        super().__init__(indices, instructions, lookup)
+        self.steps: list[HostStep] = []
+        for index, ins in zip(indices, instructions, strict=True):
+            assert isinstance(ins.call, HostCall)
+            self.steps.append(HostStep(index, ins.call, [lookup.window(o) for o in ins.outs], [lookup.window(o) for o in ins.ins],
+                                       ins.attrs, d.has_dims(ins.attrs), view_of(ins.backend), device_named(ins.device)))
+
+    def prepare(self) -> None:
+        pass
+
+    def run(self, frame: Frame) -> None:
+        for step in self.steps:
+            self._call(frame, step)
+
+    def time(self, frame: Frame, seconds: Any) -> None:
+        for step in self.steps:
+            start = step.device.clock()
+            self._call(frame, step)
+            seconds[step.index] += step.device.clock() - start
+
+    def one(self, frame: Frame, k: int) -> None:
+        self._call(frame, self.steps[k])
+
+    def silence(self) -> Callable[[], None]:
+        saved = [step.call for step in self.steps]
+        for step in self.steps:
+            step.call = HostCall(_nothing)
+
+        def undo() -> None:
+            for step, call in zip(self.steps, saved, strict=True):
+                step.call = call
+
+        return undo
+
+    def watch(self, clock: Clock, taken: list[float]) -> Sequence[int]:
+        for step in self.steps:
+            step.call = HostCall(_timed(step.call.run, clock, taken, step.device))
+        return ()
+
+    def _call(self, frame: Frame, step: HostStep) -> None:
+        found = frame.views.get(id(step))
+        if found is None:
+            found = ([view(frame, w, step.view) for w in step.outs], [view(frame, w, step.view) for w in step.ins])
+            frame.views[id(step)] = found
+        attrs = resolve_attributes(step.attrs, frame.sizes) if step.dynamic_attrs else step.attrs
+        step.call.run(found[0], found[1], attrs)
+
+
+def view(frame: Frame, w: Window, make: View) -> Any:
+    """An operand as a backend reads it, at the sizes of this frame."""
+    values, memory = frame.values, frame.memory[w.base]
+    shape, strides = (tuple(int(values[i]) for i in numbers) for numbers in (w.shape, w.strides))
+    return make(memory, int(values[frame.n_exprs + w.pointer]), shape, strides, w.dtype)
+
+
+def _nothing(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    return None
+
+
+def _timed(run: Callable[..., None], clock: Clock, taken: list[float], device: Device) -> Callable[..., None]:
+    if device.is_host:                                              # a call that has returned is done: nothing to wait for
+        def call(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+            start = clock()
+            run(outs, ins, attrs)
+            taken.append(clock() - start)
+    else:
+        def call(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+            device.synchronise()
+            start = clock()
+            run(outs, ins, attrs)
+            device.synchronise()
+            taken.append(clock() - start)
+
+    return call

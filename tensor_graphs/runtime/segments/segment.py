@@ -1,0 +1,51 @@
+"""segment: what the executor asks of whatever runs instructions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.lookup import Lookup
+
+Clock = Callable[[], float]
+
+
+class Segment(ABC):
+    """A run of instructions. Made when the program is: `lookup` still collects what they look up. `prepare` comes when that is
+    closed, before any run. A frame has the tables of a run: addresses by base, values by number. native: it is one native call."""
+
+    native = False
+
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+        self.indices, self.lookup = list(indices), lookup
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make the steps."""
+
+    @abstractmethod
+    def run(self, frame: Frame) -> None:
+        """Run all steps."""
+
+    @abstractmethod
+    def time(self, frame: Frame, seconds: Any) -> None:
+        """Run all steps; the seconds that each took are added to `seconds` at the instruction's number."""
+
+    @abstractmethod
+    def one(self, frame: Frame, k: int) -> None:
+        """Run step number k of this segment alone."""
+
+    @abstractmethod
+    def silence(self) -> Callable[[], None]:
+        """Make every step do nothing; returns what undoes it."""
+
+    def watch(self, clock: Clock, taken: list[float]) -> Sequence[int]:
+        """Put a watch around each call that adds its seconds to `taken`. Returns the instructions that `time` times without one."""
+        return ()
+
+    def native_call(self, frame: Frame) -> Callable[[], int] | None:
+        """What runs it in one native call on a frame that is ready (0: all went well); None where there is no such call."""
+        return None

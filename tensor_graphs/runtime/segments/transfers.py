@@ -1,0 +1,72 @@
+"""transfers: copies between devices, through the door of whichever device can do it (device.transfer). Both ends are contiguous."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensor_graphs.devices.device import Memory, transfer
+from tensor_graphs.devices.known import HOST
+from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.lookup import Lookup, Window
+from tensor_graphs.runtime.segments.segment import Segment
+
+
+@dataclass(frozen=True)
+class _Copy:
+    index: int
+    source: Window
+    into: Window
+    sizes: tuple[int, ...]
+
+
+class Transfers(Segment):
+    """Copies of whole values from one device to another, in order."""
+
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+        super().__init__(indices, instructions, lookup)
+        self.silent = False
+        self.steps = [_Copy(index, lookup.window(ins.ins[0]), lookup.window(ins.outs[0]), tuple(map(lookup.expr, ins.ins[0].shape)))
+                      for index, ins in zip(indices, instructions, strict=True)]
+
+    def prepare(self) -> None:
+        pass
+
+    def run(self, frame: Frame) -> None:
+        for k in range(len(self.steps)):
+            self.one(frame, k)
+
+    def time(self, frame: Frame, seconds: Any) -> None:
+        for k, step in enumerate(self.steps):
+            start = HOST.clock()
+            self.one(frame, k)
+            seconds[step.index] += HOST.clock() - start
+
+    def one(self, frame: Frame, k: int) -> None:
+        if self.silent:
+            return
+        step = self.steps[k]
+        ends = frame.views.get(id(step))
+        if ends is None:
+            ends = frame.views[id(step)] = self._part(frame, step.source, step), self._part(frame, step.into, step)
+        if ends[0].nbytes:
+            transfer(ends[0], ends[1], HOST)
+
+    def silence(self) -> Callable[[], None]:
+        self.silent = True
+
+        def undo() -> None:
+            self.silent = False
+
+        return undo
+
+    @staticmethod
+    def _part(frame: Frame, w: Window, step: _Copy) -> Memory:
+        memory = frame.memory[w.base]
+        assert memory is not None
+        nbytes = w.dtype.itemsize
+        for size in step.sizes:
+            nbytes *= int(frame.values[size])
+        return memory.device.part(memory, int(frame.values[frame.n_exprs + w.pointer]) if nbytes else 0, nbytes)
