@@ -12,8 +12,7 @@ from tensor_graphs.compiler.choose import PriceBook, resolve_backends
 from tensor_graphs.compiler.intermediates import Intermediates, as_written, in_float64
 from tensor_graphs.compiler.prepare import Prepared, prepare
 from tensor_graphs.kernels.kernel import Kernel, KernelError
-from tensor_graphs.kernels.registry import BACKENDS, kernel_named, matching
-from tensor_graphs.kernels.requirements import unmet
+from tensor_graphs.kernels.registry import BACKENDS, kernel_named, lacking, matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
@@ -99,7 +98,7 @@ def _why(name: str, signature: Signature | None, backends: Sequence[str], table:
     except KernelError as e:
         said, _, fix = str(e).partition("\n  fix: ")
         return said, f"{fix} (--import)"
-    missing = unmet(kernel.requirements)
+    missing = lacking(kernel)
     if missing is not None:
         return missing, "a machine that has it"
     if signature is None or kernel not in matching(signature.spec, table):

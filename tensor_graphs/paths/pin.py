@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
+from tensor_graphs.devices.known import HOST
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.paths.lower import HERE
 from tensor_graphs.paths.path import NoPathError, Path
 from tensor_graphs.regular_file import read_text
 
@@ -105,7 +105,7 @@ class Pin:
     def to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT, "source": self.source, "written": self.written, "prepared": self.prepared, "dims": list(self.dims),
-            "table_dim": self.table_dim, "tolerance": self.tolerance, "backends": list(self.backends), "devices": [HERE],
+            "table_dim": self.table_dim, "tolerance": self.tolerance, "backends": list(self.backends), "devices": [HOST.name],
             "variants": [{"low": v.low, "high": v.high, "at": dict(v.at), "path": v.path.to_json()} for v in self.variants],
             "titles": dict(sorted(self.titles.items())),
         }
@@ -120,8 +120,8 @@ class Pin:
             pin = _read(data)
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise PinError(f"this pin is incomplete: {type(e).__name__}: {e}\n  fix: pin the graph again (tg plan --pin)") from e
-        if elsewhere := [str(name) for name in data["devices"] if name != HERE]:
-            raise PinError(f"the pin is for the device {elsewhere[0]}, and plans are for {HERE} only\n"
+        if elsewhere := [str(name) for name in data["devices"] if name != HOST.name]:
+            raise PinError(f"the pin is for the device {elsewhere[0]}, and plans are for {HOST.name} only\n"
                            "  fix: pin the graph again (tg plan --pin)")
         return pin
 

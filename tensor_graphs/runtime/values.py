@@ -9,9 +9,9 @@ import numpy as np
 from tensor_graphs.devices.cpu import array_view, memory_of
 from tensor_graphs.devices.device import Device, Memory, transfer
 from tensor_graphs.devices.known import HOST
+from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import ArrayValue
-from tensor_graphs.paths.lower import contiguous_strides
 from tensor_graphs.runtime.frame import Frame
 from tensor_graphs.runtime.lookup import Window
 
