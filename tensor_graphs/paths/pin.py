@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from tensor_graphs.devices.known import HOST
+from tensor_graphs.devices.known import HOST, devices, said
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
@@ -47,7 +47,7 @@ class Pin:
 
     written: structural key of the graph as it was given. dims: their names, in the canonical order of the graph that the paths are
     of. source: what the graph was made of, for people ("" where nobody said). prepared: what was recognised and said otherwise
-    before the paths were chosen. titles: signature key -> what it computes, for people.
+    before the paths were chosen. devices: on which they run. titles: signature key -> what it computes, for people.
     """
 
     written: str
@@ -58,6 +58,7 @@ class Pin:
     variants: tuple[Pinned, ...]
     source: str = ""
     prepared: str = ""
+    devices: tuple[str, ...] = (HOST.name,)
     titles: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
@@ -105,7 +106,8 @@ class Pin:
     def to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT, "source": self.source, "written": self.written, "prepared": self.prepared, "dims": list(self.dims),
-            "table_dim": self.table_dim, "tolerance": self.tolerance, "backends": list(self.backends), "devices": [HOST.name],
+            "table_dim": self.table_dim, "tolerance": self.tolerance, "backends": list(self.backends),
+            "devices": list(self.devices),
             "variants": [{"low": v.low, "high": v.high, "at": dict(v.at), "path": v.path.to_json()} for v in self.variants],
             "titles": dict(sorted(self.titles.items())),
         }
@@ -120,9 +122,9 @@ class Pin:
             pin = _read(data)
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise PinError(f"this pin is incomplete: {type(e).__name__}: {e}\n  fix: pin the graph again (tg plan --pin)") from e
-        if elsewhere := [str(name) for name in data["devices"] if name != HOST.name]:
-            raise PinError(f"the pin is for the device {elsewhere[0]}, and plans are for {HOST.name} only\n"
-                           "  fix: pin the graph again (tg plan --pin)")
+        if missing := sorted(set(pin.devices) - {device.name for device in devices()}):
+            raise PinError(f"the pin is for the device {missing[0]!r}, and this machine has {said()}\n"
+                           "  fix: pin the graph again here (tg plan --pin)")
         return pin
 
     def save(self, file: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -160,7 +162,7 @@ def _read(data: Mapping[str, Any]) -> Pin:
     _require_ranges(variants, table=data["table_dim"] is not None)
     return Pin(str(data["written"]), tuple(map(str, data["dims"])), None if data["table_dim"] is None else str(data["table_dim"]),
                float(data["tolerance"]), tuple(map(str, data["backends"])), variants, str(data["source"]), str(data["prepared"]),
-               {str(k): str(v) for k, v in data["titles"].items()})
+               tuple(map(str, data["devices"])), {str(k): str(v) for k, v in data["titles"].items()})
 
 
 def _require_ranges(variants: Sequence[Pinned], table: bool) -> None:

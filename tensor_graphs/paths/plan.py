@@ -184,7 +184,8 @@ class Plan:
         made = self.given or self.written or self.graph
         titles = {key: title for v in self.variants for key, title in v.path.titles.items()}
         return Pin(made.structural_key, self.graph.canonical.dim_names, self.table_dim, self.tolerance, self.backends,
-                   tuple(Pinned(v.low, v.high, dict(v.at), v.path) for v in self.variants), prepared=self.prepared, titles=titles)
+                   tuple(Pinned(v.low, v.high, dict(v.at), v.path) for v in self.variants), prepared=self.prepared,
+                   devices=(HOST.name, *self.elsewhere), titles=titles)
 
     def variant(self, binding: Mapping[str, int]) -> Variant:
         if self.table_dim is not None:

@@ -53,7 +53,7 @@ def variants(*ranges: tuple[int, int]) -> list[dict[str, Any]]:
     (changed(variants=variants((1, 4), (5, 64)), table_dim=None), "2 paths, and no dim that says which"),
     (changed(variants=variants((4, 1)), table_dim="n"), r"its ranges do not follow each other: 4\.\.1"),
     (changed(tolerance="much"), "^this pin is incomplete: ValueError: "),
-    (changed(devices=["cuda:0"]), r"^the pin is for the device cuda:0, and plans are for cpu only\n  fix: "),
+    (changed(devices=["cuda:0"]), r"^the pin is for the device 'cuda:0', and this machine has 'cpu'\n  fix: "),
 ], ids=lambda case: "")
 def test_what_is_no_pin_says_so(data: Any, said: str) -> None:
     with pytest.raises(PinError, match=said):
