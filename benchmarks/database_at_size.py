@@ -2,7 +2,7 @@
 
     python benchmarks/database_at_size.py --traces 1000000 --json database_at_size.json
 
-Fills a SQLite file with synthetic rows (straight into the tables, indexes built afterwards, but a schema made by the migrations),
+Fills a SQLite file with synthetic rows (straight into the tables, indexes built afterwards, in the tables of today),
 then asks each question at many places drawn from a seed, stores batches of 100, vacuums, and asks again. Prints a table and stores
 it as JSON: median and 95th percentile [ms], file size [MB].
 """

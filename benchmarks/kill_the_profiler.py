@@ -28,10 +28,10 @@ import sqlalchemy as sa
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 import tensor_graphs as tg
+from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling.distrust.process_tree import descendants
-from tensor_graphs.profiling.measure.judge import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.records import schema
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import ProfileRequest

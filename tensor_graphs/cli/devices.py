@@ -31,10 +31,10 @@ def devices(
     json: options.Json = False,
 ) -> None:
     """The devices here, the backends that can use them (or why not), and measured constants with their age."""
+    from tensor_graphs.costs.filing import environment_of
     from tensor_graphs.devices.environment import usable_cores
     from tensor_graphs.kernels.registry import BACKENDS, load_backend, why_missing
     from tensor_graphs.profiling.measure.calibration import measure_device
-    from tensor_graphs.profiling.measure.judge import environment_of
     from tensor_graphs.profiling.measure.speeds import FLOPS, flops_kernel
     from tensor_graphs.records import NoDatabase, queries
 

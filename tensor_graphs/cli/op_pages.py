@@ -26,8 +26,8 @@ from tensor_graphs.language.dtypes import DTYPES, PYTHON_NAMES, DType
 from tensor_graphs.language.errors import DTypeError, LanguageError
 from tensor_graphs.language.node import Node, Op, apply
 from tensor_graphs.language.text import print_graph
+from tensor_graphs.meaning.error_measure import SAME_MATH
 from tensor_graphs.profiling.conformance.cases import MORE, STANDS_FOR, VARIANTS, Draw, instance, op_named, ops
-from tensor_graphs.profiling.measure.judge import SAME_MATH
 
 FUNCTION = {"max": "maximum", "and": "bit_and", "xor": "bit_xor", "idiv": "floor_div", "min": "minimum"}
 """op -> the function of `tg` that makes it, where the names differ"""

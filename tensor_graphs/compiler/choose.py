@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.costs.filing import VERIFIER, environment_of, timed_workload, verify_workload
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, guess_seconds
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, lacking, left_out, why_missing
@@ -26,20 +27,14 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.language.part import PartOp
+from tensor_graphs.meaning.error_measure import same_math_limit
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.path import Paths, Price, PriceOf
 from tensor_graphs.paths.plan import given_sizes, midpoint
 from tensor_graphs.phases import phase
+from tensor_graphs.profiling.distrust.origin import out_of_reach
 from tensor_graphs.profiling.measure.calibration import known_rates
-from tensor_graphs.profiling.measure.judge import (
-    VERIFIER,
-    environment_of,
-    out_of_reach,
-    same_math_limit,
-    timed_workload,
-    verify_workload,
-)
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.queries import KnownTime
@@ -173,7 +168,7 @@ class PriceBook:
             if not found.passed or found.refuted or found.status not in ("PASSED", "INCORRECT_NUMERICAL"):
                 return f"{found.status} {where}"
             error = found.worst_relative_error
-            if error is None or not error <= same_math_limit(signature):
+            if error is None or not error <= same_math_limit(signature.spec.outputs):
                 return f"{found.status} {where}: error {error}"
         return None
 
@@ -283,9 +278,10 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
     """
     graph = require_graph(graph, "list_paths")
     tolerance = tolerance_for(graph, tolerance)
-    graph = prepare(graph, simplify).graph
+    store = as_database(database)
+    graph = prepare(graph, simplify, recipes=store).graph
     here, _ = resolve_backends(backends)
-    book = PriceBook(as_database(database), here, tolerance, threads, margin=GUESS_MARGIN).load()
+    book = PriceBook(store, here, tolerance, threads, margin=GUESS_MARGIN).load()
     binding = typical_sizes(graph, at)
     table = by_op(all_kernels(here))
     for form in forms(graph, tolerance):

@@ -23,6 +23,7 @@ from tensor_graphs.compiler.prepare import Prepared, prepare
 from tensor_graphs.compiler.reach import check_reach
 from tensor_graphs.compiler.replay import Given, as_given, explained, form_of
 from tensor_graphs.compiler.room import check_room
+from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, left_out, matching
@@ -40,7 +41,7 @@ from tensor_graphs.paths.pin import Pin
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes, midpoint
 from tensor_graphs.phases import phase
 from tensor_graphs.profiling.measure.cover import in_words
-from tensor_graphs.profiling.measure.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import CorruptDatabase
@@ -102,7 +103,10 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
         raise NoPathError("\n  ".join(["no backend is available", *notes, f"fix: backends={DEFAULT_BACKENDS}, or leave it out"]))
     store = as_database(database)
     with phase("prepare"):
-        prepared, decided = (prepare(graph, simplify), None) if given is None else form_of(graph, given, simplify)
+        if given is None:
+            prepared, decided = prepare(graph, simplify, recipes=store), None
+        else:
+            prepared, decided = form_of(graph, given, simplify, store)
     asked = _Asked(graph, tolerance, here, notes, store, at, largest, memory_limit, given, reuse_outputs, threads, progress,
                    prepared)
     try:

@@ -15,11 +15,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tensor_graphs.compiler.choose import PriceBook
+from tensor_graphs.costs.filing import timed_workload
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import matching
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.profiling.measure.judge import timed_workload
 from tensor_graphs.profiling.measure.reference_stream import waits_for_quiet
 from tensor_graphs.records import queries
 from tensor_graphs.records.queries import AGREE, KnownTime

@@ -9,7 +9,7 @@ A copy to the device that everything is on is its source; rewriting knows values
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -20,7 +20,9 @@ from tensor_graphs.language.composite import MOST_WRITTEN_OUT, TooManyNodesError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, rebuild
 from tensor_graphs.language.part import PartOp
+from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.parts import form
+from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.recognise import may_hold_more, recognise, with_roots
 from tensor_graphs.rewrites.reword import Reworded, reword
 from tensor_graphs.rewrites.simplify import simplify
@@ -41,12 +43,13 @@ class Prepared:
 
 
 _made: WeakKeyDictionary[Graph, Prepared | None] = WeakKeyDictionary()
-_formed: WeakKeyDictionary[Graph, dict[bool, tuple[tuple[PartOp, ...], Prepared | None]]] = WeakKeyDictionary()
-"""by whether recipes were looked for: with the parts that were; None where the graph holds none of them"""
+_formed: WeakKeyDictionary[Graph, dict[Hashable, tuple[tuple[PartOp, ...], Prepared | None]]] = WeakKeyDictionary()
+"""by where recipes were looked for: with the parts that were; None where the graph holds none of them"""
 
 
-def prepare(graph: Graph, wanted: bool = True, *, recipes: bool = True) -> Prepared:
-    """The graph to compile. wanted: False to have the one that is written. recipes: whether pieces may be said otherwise.
+def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = True) -> Prepared:
+    """The graph to compile. wanted: False to have the one that is written. recipes: whether pieces may be said otherwise; a
+    database, so that what was found is read from its rows and put there.
 
     Whoever lists, measures or compiles goes through this, so that all three speak of the same graph.
     """
@@ -58,16 +61,22 @@ def prepare(graph: Graph, wanted: bool = True, *, recipes: bool = True) -> Prepa
     return _with_parts(_made[graph] or Prepared(graph), recipes)
 
 
-def _with_parts(prepared: Prepared, recipes: bool) -> Prepared:
+def _with_parts(prepared: Prepared, recipes: Database | bool) -> Prepared:
     """With the parts for which there are kernels now, and those that can be said otherwise."""
     wanted, formed = parts(), _formed.setdefault(prepared.graph, {})
-    known = formed.get(recipes)
+    # a database in memory is itself and no other one of its name
+    where: Hashable = recipes if isinstance(recipes, bool) or recipes.location == ":memory:" else recipes.location
+    known = formed.get(where)
+    if recipes is True:                                             # found for a database, they are the same
+        known = next((each for key, each in formed.items() if key is not False and each[0] == wanted), known)
     if known is None or known[0] != wanted:
+        rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
         found = form(prepared.graph, wanted)
-        made = reword(prepared.graph, found.images) if recipes else Reworded(found.graph, images=found.images)
-        said = [*([f"parts: {found.show()}"] if found.places else []), *([f"recipes: {made.show()}"] if made.parts else [])]
+        made = Reworded(found.graph, images=found.images) if recipes is False else reword(prepared.graph, found.images, rows=rows)
+        said = [*(rows.notes if rows is not None else []),
+                *([f"parts: {found.show()}"] if found.places else []), *([f"recipes: {made.show()}"] if made.parts else [])]
         note = "; ".join([*([prepared.note] if prepared.note else []), *said])
-        known = formed[recipes] = wanted, Prepared(made.graph, note, "\n".join(said), made.images) if said else None
+        known = formed[where] = wanted, Prepared(made.graph, note, "\n".join(said), made.images) if said else None
     return known[1] or prepared
 
 

@@ -18,6 +18,7 @@ from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_kernels import profile_kernels
+from tensor_graphs.costs.filing import VERIFIER
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel
@@ -32,7 +33,7 @@ from tensor_graphs.paths.path import NoPathError, Path, Paths, Price, needs_choi
 from tensor_graphs.profiling.measure.calibration import known_rates, measure_device
 from tensor_graphs.profiling.measure.deployed import NotDeployed, measure_deployed, record_deployed, refute
 from tensor_graphs.profiling.measure.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
-from tensor_graphs.profiling.measure.judge import VERIFIER, Judge
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, may_pass_later, question_key, unanswered
 from tensor_graphs.profiling.queue.report import Answered, ProfileReport, Rests
 from tensor_graphs.profiling.queue.requests import settle_queue
@@ -423,11 +424,11 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     if not budget >= 0:
         raise PlanError(f"the budget is {budget!r} seconds\n  fix: 0 or more")
     started = time.perf_counter()
-    graph = prepare(graph).graph                                    # what is measured is what compile_graph runs
+    store = as_database(database)
+    graph = prepare(graph, recipes=store).graph                     # what is measured is what compile_graph runs
     report = ProfileReport()
     spent = Stopwatch()
     given = given_inputs(graph, inputs or {}, price_points(graph, at, largest))
-    store = as_database(database)
     here, _ = resolve_backends(backends)
     seen: set[tuple[str, str]] = set()
     used: set[Descriptor] = set()

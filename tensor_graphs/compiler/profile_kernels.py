@@ -15,6 +15,7 @@ from tensor_graphs.compiler.choose import PriceBook, as_database, resolve_backen
 from tensor_graphs.compiler.compile import asked_points
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.costs.filing import VERIFIER, timed_workload
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, lacking, matching
@@ -25,7 +26,7 @@ from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.profiling.measure.calibration import known_rates
-from tensor_graphs.profiling.measure.judge import VERIFIER, Judge, timed_workload
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, question_key, unanswered
 from tensor_graphs.profiling.queue.report import LEFT, NOT_OFFERED, Answered, ProfileReport
 from tensor_graphs.profiling.queue.requests import settle_queue
@@ -50,10 +51,10 @@ def profile_kernels(graph: Graph, kernels: Sequence[str], ops: Sequence[str], *,
     """
     started = time.perf_counter()
     names, written = list(dict.fromkeys(kernels)), graph
-    graph = prepare(graph).graph
+    store = as_database(database)
+    graph = prepare(graph, recipes=store).graph
     tolerance = tolerance_for(graph, tolerance)
     graph = next(forms(graph, tolerance)).graph
-    store = as_database(database)
     here, _ = resolve_backends(backends)
     wanted = {k.name: k for k in (*(_kernel(name, here) for name in names), *_of_ops(ops, here))}
     signatures = signatures_of(graph)

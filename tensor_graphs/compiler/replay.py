@@ -18,6 +18,7 @@ from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import NoPathError, Path, StalePathError, is_way_on
 from tensor_graphs.paths.pin import Pin
+from tensor_graphs.records.database import Database
 
 Given = Path | Pin
 
@@ -31,36 +32,36 @@ def as_given(path: Path | Pin | str | os.PathLike[str] | None) -> Given | None:
     raise GraphError(f"path is {path!r}", fix="a path (tg.list_paths), a pin (plan.pin), or the name of its file")
 
 
-def form_of(graph: Graph, given: Given, simplify: bool = True) -> tuple[Prepared, Intermediates]:
+def form_of(graph: Graph, given: Given, simplify: bool, database: Database) -> tuple[Prepared, Intermediates]:
     """The form of a graph that a path is of: as it is written, with what is recognised and said otherwise, without recipes (where
     memory was short), and each of them with float64 between its ops. Raises NoPathError where it is of none."""
     key = given.graph_key
-    for made in _forms(graph, simplify):
+    for made in _forms(graph, simplify, database):
         if made.graph.structural_key == key:
             return made, as_written(made.graph)
         wide = in_float64(made.graph, "as the given path has it")
         if wide.graph.structural_key == key:
             return made, wide
-    raise NoPathError(_of_another(graph, given, simplify))
+    raise NoPathError(_of_another(graph, given, simplify, database))
 
 
-def _forms(graph: Graph, simplify: bool) -> Iterator[Prepared]:
+def _forms(graph: Graph, simplify: bool, database: Database) -> Iterator[Prepared]:
     yield Prepared(graph)
     if simplify:
-        made = prepare(graph)
+        made = prepare(graph, recipes=database)
         yield made
         plain = prepare(graph, recipes=False)
         if plain.graph is not made.graph:
             yield plain
 
 
-def _of_another(graph: Graph, given: Given, simplify: bool) -> str:
+def _of_another(graph: Graph, given: Given, simplify: bool, database: Database) -> str:
     """Why no form of the graph is the one that the path is of, and what to do."""
     if not isinstance(given, Pin):
         return (f"the path {given.id} is of another graph: {given.graph_key[:12]}, this is {graph.structural_key[:12]}\n"
                 "  fix: list the paths of this graph (tg list-paths), or give the graph that it was listed for")
     if given.written == graph.structural_key:
-        here = prepare(graph, simplify).note
+        here = prepare(graph, simplify, recipes=database).note
         return ("the pin is of this graph, but what was recognised in it and said otherwise is not what is here\n"
                 f"  there: {given.prepared or 'nothing'}\n  here: {here or 'nothing'}\n"
                 "  fix: import the modules whose kernels compute graphs (--import), or pin it again (tg plan --pin)")

@@ -279,6 +279,14 @@ def upgrade(connection: Connection, found: str | None, location: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
+    if found in schema.UNRELEASED[:-1]:
+        raise SchemaMismatch(
+            f"{location} has the schema {found} of a tree before the first release, which is not brought up to date\n"
+            "  fix: `tg db export` of that tree to a .jsonl.gz, and `tg db import` of it here; or name another database"
+        )
+    if found == schema.UNRELEASED[-1]:
+        connection.exec_driver_sql("DELETE FROM alembic_version")
+        found = None
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if found is not None and found not in known:
         raise SchemaMismatch(

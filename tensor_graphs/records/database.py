@@ -296,6 +296,25 @@ class Database:
         with self._transaction(write=True) as connection:
             return self._workload(connection, workload)
 
+    def add_recipes(
+        self, key: str, found: Sequence[Any], graphs: Iterable[GraphRecord], recipes: Iterable[ImplementationRecord]
+    ) -> None:
+        """Store what a search for recipes found (`schema.RecipeSearch`), with the graphs and recipes that it names: all of it, or
+        on any error nothing. It takes the place of what a search of this key found before. What was found here needs no trust:
+        where a recipe was imported, its sources are replaced by these."""
+        search, source = schema.RecipeSearch, schema.ImplementationSource
+        with self._transaction(write=True) as connection:
+            for graph in graphs:
+                self._graph(connection, graph)
+            for recipe in recipes:
+                row = self._implementation(connection, recipe)
+                if connection.execute(sa.select(untrusted(row))).scalar():
+                    connection.execute(sa.delete(source).where(source.implementation_id == row))
+                    self._sources(connection, row, recipe.sources)
+            values = {"found": list(found), "created": _now()}
+            insert = self._insert(search).values(key=key, **values)
+            connection.execute(insert.on_conflict_do_update(index_elements=["key"], set_=values))
+
     def trust(self, signature: str, trusted: bool = True) -> int:
         """Mark every source of one implementation as trusted (or not again); returns how many. Raises MissingRecord."""
         with self._transaction(write=True) as connection:

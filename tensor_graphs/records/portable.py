@@ -60,6 +60,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "implementations": ("signature",),
     "implementation_sources": ("implementation_id", "path"),
     "environments": ("key",),
+    "recipe_searches": ("key",),
     "workloads": ("key",),
     "benchmark_traces": ("environment_id", "workload_id", "implementation_id", "timestamp"),  # and then all of the content
     "device_constants": ("environment_id", "device", "name", "timestamp"),

@@ -27,7 +27,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import aliased
 
 from tensor_graphs.devices.environment import Environment
-from tensor_graphs.records.database import Database, decompress_log, environment_key, untrusted
+from tensor_graphs.records.database import Database, decompress_log, environment_key, text_hash, untrusted
 from tensor_graphs.records.errors import CorruptDatabase, MissingRecord
 from tensor_graphs.records.rows import REFUTING, DeviceConstant, SourceRecord, TraceKind, WorkloadRecord
 from tensor_graphs.records.schema import (
@@ -39,6 +39,7 @@ from tensor_graphs.records.schema import (
     Implementation,
     ImplementationSource,
     ProfileQueue,
+    RecipeSearch,
     Workload,
 )
 
@@ -174,6 +175,20 @@ class Verification:
         error = self.worst_relative_error
         passed = self.statuses.get("PASSED", 0) > 0 and self.newest in _COMPARED and not self.refuted
         return passed and error is not None and error <= tolerance
+
+
+@dataclass(frozen=True)
+class RecipeRow:
+    """A recipe on file. graph_key, recipe_key: of the part, and of the graph that says it otherwise, whose JSON is given.
+    sources: by path. trusted: all of them are, and none was changed since it was stored."""
+
+    name: str
+    graph_key: str
+    recipe_key: str
+    recipe_json: str
+    numeric_class: str | None
+    sources: Mapping[str, str]
+    trusted: bool
 
 
 @dataclass(frozen=True)
@@ -644,6 +659,35 @@ def sources(database: Database, signature: str) -> tuple[SourceRecord, ...]:
     )
     with database.reading() as connection:
         return tuple(SourceRecord(*row) for row in connection.execute(select))
+
+
+def recipe_search(database: Database, key: str) -> list[Any] | None:
+    """What a search for recipes found, as `Database.add_recipes` stored it; None where there was none."""
+    with database.reading() as connection:
+        return connection.execute(sa.select(RecipeSearch.found).where(RecipeSearch.key == key)).scalar()
+
+
+def recipes(database: Database, signatures: Iterable[str]) -> dict[str, RecipeRow]:
+    """The recipes of these signatures; what is no recipe is left out."""
+    row, source, target = Implementation, ImplementationSource, aliased(CanonicalGraph)
+    columns = (row.name, CanonicalGraph.structural_key, target.structural_key, target.json, row.numeric_class)
+    select = sa.select(row.id, row.signature, *columns).join(CanonicalGraph, CanonicalGraph.id == row.canonical_graph_id)
+    select = select.join(target, target.id == row.recipe_graph_id)
+    texts = sa.select(source.implementation_id, source.path, source.content, source.content_sha256, source.trusted)
+    wanted = sorted(set(signatures))
+    found: dict[str, RecipeRow] = {}
+    with database.reading() as connection:
+        for start in range(0, len(wanted), 500):
+            rows = connection.execute(select.where(row.signature.in_(wanted[start : start + 500]))).all()
+            sources: dict[Any, list[Any]] = {each[0]: [] for each in rows}
+            for each in connection.execute(texts.where(source.implementation_id.in_(list(sources)))):
+                sources[each[0]].append(each)
+            for number, signature, name, of, recipe, json, numeric_class in rows:
+                mine = sources[number]
+                whole = all(text_hash(content) == stored and trusted for _, _, content, stored, trusted in mine)
+                found[signature] = RecipeRow(name, of, recipe, json, numeric_class,
+                                             {path: content for _, path, content, _, _ in mine}, whole and bool(mine))
+    return found
 
 
 def samples(database: Database, trace_id: int) -> tuple[float, ...]:

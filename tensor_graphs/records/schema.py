@@ -1,8 +1,8 @@
 """schema: the tables of the benchmark database as SQLAlchemy models; docs/database.md explains them to people.
 
-The models and the migrations say the same thing twice, on purpose (a migration is history, a model is now); a test
-compares them.
-A change here is: edit the model, add migrations/versions/vNNNN_*.py, set REVISION to its number.
+New databases are made from the models, and so is the first migration. Once a release has its tables, a change here is: edit
+the model, write the tables of the release into that migration, add the change as migrations/versions/vNNNN_*.py, and set REVISION
+to its number; a test compares both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tensor_graphs.records.rows import IMPLEMENTATION_TYPES, NUMERIC_CLASSES, STATUSES, TRACE_KINDS
 
-REVISION = "0004"  # the newest migration; only a database of an older revision is opened by Alembic
+REVISION = "0005"  # the newest migration; only a database of an older revision is opened by Alembic
+UNRELEASED = ("0001", "0002", "0003", "0004")  # of trees before the first release; only the last has the columns of today
 
 KEY = String(64)  # sha256, hexadecimal
 
@@ -202,6 +203,20 @@ class ImplementationSource(Base):
             sqlite_where=text("trusted IS 0"), postgresql_where=text("trusted IS false"),
         ),
     )  # fmt: skip
+
+
+class RecipeSearch(Base):
+    """What a search for recipes found in one graph: where parts are, and their recipes.
+
+    key: of the graph and of the code that searches. found: per part the numbers of its operands, outputs and nodes in the graph,
+    and the signatures of its implementations of the type GRAPH_RECIPE. A reader compares all of it with the graph and those rows.
+    """
+
+    __tablename__ = "recipe_searches"
+    id: Mapped[int] = mapped_column(ROW, primary_key=True)
+    key: Mapped[str] = mapped_column(KEY, unique=True)
+    found: Mapped[list[Any]]
+    created: Mapped[datetime]
 
 
 class EnvironmentRow(Base):
@@ -419,4 +434,5 @@ JOIN environments e ON e.id = t.environment_id""",
 @event.listens_for(Base.metadata, "after_create")
 def _create_views(target: MetaData, connection: Connection, **_: Any) -> None:
     for name, select in VIEWS.items():
+        connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
         connection.exec_driver_sql(f"CREATE VIEW {name} AS{select}")

@@ -7,6 +7,8 @@ rounded as it is written, on random values at small sizes. It may not be off by 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +17,9 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
+
+VERIFIER = "oracle 1"
+"""version of this comparison, as traces say it; another one compares every recipe again"""
 
 MOST_ELEMENTS = 1 << 24
 """of all operands: what is larger rests on its rules alone"""
@@ -26,26 +31,42 @@ ROWS = 5
 """size of a dim, where its range allows it"""
 
 
-def is_as_accurate(graph: Graph, other: Graph) -> bool:
+@dataclass(frozen=True)
+class Compared:
+    """error: of the other words; own: of those that stand there; allowed: what the former may be. error and own are None where
+    nothing was run, as the graphs are too large or drawn numbers say nothing: those rest on their rules. sizes: of the dims."""
+
+    error: float | None
+    own: float | None
+    allowed: float | None
+    sizes: Mapping[str, int]
+
+    @property
+    def passed(self) -> bool:
+        return self.error is None or self.allowed is None or self.error <= self.allowed
+
+
+def compare(graph: Graph, other: Graph) -> Compared:
     """Whether the other wording gives the graph's values with about the graph's own error. Neither has states; what the other reads
-    is among the graph's inputs. True, too, for those that are too large to be looked at."""
+    is among the graph's inputs. Of several outputs the one that is worst beside what it may be."""
     inputs = {**graph.inputs, **other.inputs}                       # the graph may not read all that the other one does
     dims = {**graph.dims, **other.dims}
     sizes = {name: min(d.bounds(s)[1], max(d.bounds(s)[0], ROWS)) for name, s in dims.items()}
     shapes = {name: [int(d.evaluate(s, sizes)) for s in node.shape] for name, node in inputs.items()}
     if sum(map(math.prod, shapes.values())) > MOST_ELEMENTS or not all(map(_is_drawn, inputs.values())):
-        return True
+        return Compared(None, None, None, sizes)
     rng = np.random.default_rng(0)
     given = {name: rng.standard_normal(shapes[name], np.float32).astype(node.dtype.numpy) for name, node in inputs.items()}
     real = interpret(graph, {n: given[n] for n in graph.inputs}, dims=sizes, mode="real").outputs
     mine, its = (interpret(g, {n: given[n] for n in g.inputs}, dims=sizes, mode="as_written").outputs for g in (graph, other))
+    found = []
     for name, node in graph.outputs.items():
-        allowed = ROUNDOFFS * node.dtype.epsilon / 2 if node.dtype.is_float else 0.0
+        least = ROUNDOFFS * node.dtype.epsilon / 2 if node.dtype.is_float else 0.0
         # as one row: in a row of one element cancellation looks like error
         own, new = (measure(made[name].ravel(), real[name].ravel(), node.dtype).max_relative_error for made in (mine, its))
-        if not new <= max(WORSE * own, allowed):
-            return False
-    return True
+        new = new if new == new else math.inf
+        found.append(Compared(new, own, max(WORSE * own, least), sizes))
+    return max(found, key=lambda c: (not c.passed, (c.error or 0.0) - (c.allowed or 0.0)))
 
 
 def _is_drawn(node: Node) -> bool:

@@ -1,10 +1,16 @@
-"""offer: a piece of a graph that rules say otherwise: found by reword.py, kept on file by recipe_file.py."""
+"""offer: a piece of a graph that rules say otherwise: found by reword.py, filed by recipe_rows.py."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tensor_graphs.language import leaves
+from tensor_graphs.language.errors import LanguageError
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.part import over
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,3 +31,11 @@ class Offer:
     outputs: tuple[Node, ...]
     inside: frozenset[Node]
     others: tuple[Other, ...]
+
+    def alone(self, outputs: Sequence[Node]) -> Graph | None:
+        """What is made of the operands as a graph of its own; None where it reads what is no operand."""
+        inputs = [leaves.input(f"x{i}", o.shape, o.dtype) for i, o in enumerate(self.operands)]
+        try:
+            return make_graph(over(outputs, self.operands, inputs))
+        except LanguageError:
+            return None

@@ -24,17 +24,15 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply, walk
-from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, over, part_between
-from tensor_graphs.rewrites.beside_oracle import is_as_accurate
+from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, part_between
 from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.egraph import VIEWS, EGraph, View
 from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
 from tensor_graphs.rewrites.extract import TINY, Cost, Extractor, add_graph, is_paid
 from tensor_graphs.rewrites.offer import Offer, Other
 from tensor_graphs.rewrites.provenance import Step, derive, show_steps
-from tensor_graphs.rewrites.recipe_file import kept
+from tensor_graphs.rewrites.recipe_rows import RecipeRows, compared
 from tensor_graphs.rewrites.recognise import with_roots
 from tensor_graphs.rewrites.regions import LARGE, regions
 from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Rewrite
@@ -81,15 +79,15 @@ class Reworded:
 
 
 def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Sequence[Rewrite] | None = None,
-           budget: Budget = BRIEF) -> Reworded:
+           budget: Budget = BRIEF, rows: RecipeRows | None = None) -> Reworded:
     """The graph with a part wherever recipes were found. Numeric class: bitwise; what runs there is chosen later.
 
     images: what other parts (rewrites/parts.py) have become of its nodes: these are kept, as definitions and around.
-    rules: by default all that take nothing for granted.
+    rules: by default all that take nothing for granted. rows: where recipes found by those are on file, and are put on file.
     """
     from tensor_graphs.rewrites.rules import ALL
 
-    found = offers(graph, rules or ALL, budget, keep=not rules)
+    found = offers(graph, rules or ALL, budget, None if rules else rows)
     there = images or {}
     roots = [there.get(r, r) for r in graph.roots]
     while found:
@@ -108,20 +106,26 @@ def may_be_reworded(graph: Graph) -> bool:
     return len(steps) > 1 and any(n.op.name in PRODUCTS for n in steps)
 
 
-def offers(graph: Graph, rules: Sequence[Rewrite], budget: Budget = BRIEF, keep: bool = False) -> list[Offer]:
-    """The pieces of a graph that can be said otherwise, no two with a node in common. keep: what is found of regions."""
-    if not may_be_reworded(graph):
-        return []
-    if sum(map(is_paid, graph.nodes)) <= LARGE:
-        return _Search(graph, rules, budget).offers()
+def offers(graph: Graph, rules: Sequence[Rewrite], budget: Budget = BRIEF, rows: RecipeRows | None = None) -> list[Offer]:
+    """The pieces of a graph that can be said otherwise, no two with a node in common. rows: what was found before."""
+    def found_in(one: Graph) -> list[Offer]:
+        def search() -> list[Offer]:
+            return _Search(one, rules, budget).offers()
+
+        if not may_be_reworded(one):
+            return []
+        if rows is not None:
+            return rows.kept(one, search)
+        accurate = (replace(o, others=tuple(x for x in o.others if compared(o, x).passed)) for o in search())
+        return [o for o in accurate if o.others]
+
+    if not may_be_reworded(graph) or sum(map(is_paid, graph.nodes)) <= LARGE:
+        return found_in(graph)
     known: dict[Graph, list[Offer]] = {}
     found = []
     for region in regions(graph).all:
         if region.graph not in known:
-            def search(graph: Graph = region.graph) -> list[Offer]:
-                return _Search(graph, rules, budget).offers()
-
-            known[region.graph] = [] if not may_be_reworded(region.graph) else kept(region.graph, search) if keep else search()
+            known[region.graph] = found_in(region.graph)
         at = {leaf: region.leaves[str(leaf.attrs["name"])] for leaf in region.graph.nodes if leaf.op in leaves.NAMED_LEAVES}
         found += [_moved(o, at) for o in known[region.graph]]
     return found
@@ -254,15 +258,15 @@ class _Search:
             others.setdefault(_steps(new, operands), self._other(outputs, new))
         if any(n in inside for n in walk(list(operands))):
             return None
-        ordered = tuple(n for n in self.graph.nodes if n in operands)
-        own = _alone(outputs, ordered)
+        every = Offer(tuple(_in_order_of_use([outputs, *(o.outputs for o in others.values())], operands, {o: o for o in operands})),
+                      outputs, frozenset(inside), tuple(others.values()))
+        own = every.alone(outputs)
         if own is None:
             return None
         bound = predicted_error(own)
-        usable = tuple(o for o in others.values() if not all(r.startswith(RENAMES) for r in o.rules)
-                       and (g := _alone(o.outputs, ordered)) is not None
-                       and predicted_error(g) <= ROUNDED * bound and is_as_accurate(own, g))
-        return Offer(ordered, outputs, frozenset(inside), usable) if usable else None
+        usable = tuple(o for o in every.others if not all(r.startswith(RENAMES) for r in o.rules)
+                       and (g := every.alone(o.outputs)) is not None and predicted_error(g) <= ROUNDED * bound)
+        return replace(every, others=usable) if usable else None
 
     def _said(self, change: _Change, outputs: Sequence[Node], inside: set[Node]) -> tuple[tuple[Node, ...], list[Node]] | None:
         """The outputs in other words over nodes of the graph outside of the piece, and those nodes. None where one is handed on."""
@@ -337,15 +341,6 @@ def _in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[No
                 if x in stop:
                     found[x if i == 0 else back[x]] = None
     return list(found)
-
-
-def _alone(outputs: Sequence[Node], operands: Sequence[Node]) -> Graph | None:
-    """The piece as a graph of its own; None where it reads what is no operand."""
-    inputs = [leaves.input(f"x{i}", o.shape, o.dtype) for i, o in enumerate(operands)]
-    try:
-        return make_graph(over(outputs, operands, inputs))
-    except LanguageError:
-        return None
 
 
 def _points(graph: Graph) -> list[dict[str, int]]:

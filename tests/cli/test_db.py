@@ -30,20 +30,13 @@ from tensor_graphs.cli import options
 from tensor_graphs.cli.main import app
 from tensor_graphs.compiler.choose import signatures_of
 from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload, verify_workload
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.registry import load_backend
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.profiling.measure.descriptors import read_descriptor
-from tensor_graphs.profiling.measure.judge import (
-    VERIFIER,
-    environment_of,
-    graph_record,
-    implementation_of,
-    timed_workload,
-    verify_workload,
-)
 from tensor_graphs.records import SourceRecord, TraceRecord, open_database, queries
 from tensor_graphs.records.schema import REVISION
 from tests.cli.command import ROOT, TG, assert_complains, document, environment, tg

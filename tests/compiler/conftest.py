@@ -10,17 +10,10 @@ from typing import Any
 
 import pytest
 
+from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload, verify_workload
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.profiling.distrust import worker_process
-from tensor_graphs.profiling.measure.judge import (
-    VERIFIER,
-    environment_of,
-    graph_record,
-    implementation_of,
-    timed_workload,
-    verify_workload,
-)
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import Status, TraceKind, TraceRecord
 

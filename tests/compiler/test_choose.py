@@ -14,10 +14,10 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, list_paths, resolve_backends, typical_sizes
+from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.roofline import DeviceRates, guess_seconds
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.profiling.measure.judge import environment_of
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.errors import CorruptDatabase
 from tensor_graphs.records.rows import STATUSES, DeviceConstant, Status

@@ -18,6 +18,7 @@ from tensor_graphs.compiler.compile import Choice, compile_graph, price_points
 from tensor_graphs.compiler.explain import age, explain, explain_data
 from tensor_graphs.compiler.intermediates import IntermediatesError
 from tensor_graphs.compiler.profile_graph import profile_graph
+from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
@@ -27,7 +28,6 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.path import NoPathError, Path, is_way_on
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.profiling.measure.judge import environment_of
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import CorruptDatabase

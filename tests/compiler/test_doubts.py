@@ -19,6 +19,7 @@ from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.explain import explain, explain_data
 from tensor_graphs.compiler.profile_graph import in_place, profile_graph, questions_of
+from tensor_graphs.costs.filing import VERIFIER
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching, register, unregister
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -26,7 +27,7 @@ from tensor_graphs.paths.path import Paths
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.measure import calibration
 from tensor_graphs.profiling.measure.deployed import Deployed
-from tensor_graphs.profiling.measure.judge import VERIFIER, Judge
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.speeds import Speed
 from tensor_graphs.profiling.queue import questions
 from tensor_graphs.profiling.queue.questions import Question, question_key, unanswered

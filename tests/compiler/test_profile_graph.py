@@ -24,6 +24,7 @@ from tensor_graphs.compiler.compile import Choice, compile_graph
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_graph import profile_graph, questions_of
+from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
@@ -31,7 +32,7 @@ from tensor_graphs.paths.path import NoPathError, is_way_on
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.measure import calibration
 from tensor_graphs.profiling.measure.descriptors import InputError
-from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict, environment_of
+from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict
 from tensor_graphs.profiling.measure.speeds import Speed
 from tensor_graphs.profiling.queue import questions
 from tensor_graphs.profiling.queue.questions import Question

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.compiler import prepare as prepare_room
 from tensor_graphs.compiler.choose import list_paths, signatures_of
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.kernels.registry import all_kernels, by_op
@@ -17,6 +19,7 @@ from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import RECIPE, NoPathError, Path, Paths, Price
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.records.database import Database
+from tensor_graphs.rewrites import reword
 from tests.compiler.conftest import add_row
 
 WIDTH, HIDDEN = 16, 48
@@ -81,6 +84,14 @@ def test_a_value_of_the_written_graph_is_found_behind_a_recipe(database: Databas
     weights, x = given()
     model = tg.bind(tg.compile(GRAPH, database=database, **ON), weights)
     np.testing.assert_allclose(model.tap(GATE, {"x": x})[GATE], x @ weights["gate"].T, rtol=1e-4, atol=1e-4)
+
+
+def test_what_a_compile_finds_is_read_by_the_next_one(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [*list_paths(GRAPH, database=database, **ON)]
+    monkeypatch.setattr(prepare_room, "_formed", WeakKeyDictionary())   # as in another process
+    monkeypatch.setattr(reword, "_Search", None)
+    assert [p.id for p in list_paths(GRAPH, database=database, **ON)] == [p.id for p in found]
+    assert database.stats().rows["recipe_searches"] == 1
 
 
 def test_paths_with_and_without_it_are_listed_saved_and_run_again(database: Database) -> None:

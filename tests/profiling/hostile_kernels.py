@@ -857,9 +857,9 @@ def empties_the_file_of_its_outputs(outs: Arrays, ins: Arrays, attrs: Mapping[st
 @hostile(*NOTHING_RIGHT)
 def writes_into_the_database_that_it_finds(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """Adds a passed trace of a nanosecond for itself, wherever the package says that the database is."""
+    from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, verify_workload
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.kernels.signature import signature_of
-    from tensor_graphs.profiling.measure.judge import VERIFIER, environment_of, graph_record, implementation_of, verify_workload
     from tensor_graphs.records.database import open_database
     from tensor_graphs.records.rows import TraceRecord
     from tests.profiling.wrong_kernels import NODES

@@ -11,11 +11,12 @@ import tensor_graphs as tg
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.error_measure import SAME_MATH
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.measure.adversarial import adversarial_points, settled_rows
 from tensor_graphs.profiling.measure.extremes import Extreme
 from tensor_graphs.profiling.measure.inputs import Point, point_inputs
-from tensor_graphs.profiling.measure.judge import SAME_MATH, Judge
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import Database
 from tests.profiling.careless_kernels import CARELESS, ROWS
 

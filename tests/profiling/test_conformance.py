@@ -17,11 +17,12 @@ from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.error_measure import SAME_MATH
 from tensor_graphs.profiling.conformance import cases as conformance_cases
 from tensor_graphs.profiling.conformance.backend import KINDS, Cell, Conformance, ConformanceError, judge_backend, keys
 from tensor_graphs.profiling.conformance.cases import CaseError, Draw, instances, ops
 from tensor_graphs.profiling.conformance.table import document, json_text, markdown
-from tensor_graphs.profiling.measure.judge import SAME_MATH, Judge
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import open_database
 
 FOLDER = Path(__file__).parents[2] / "docs" / "conformance"

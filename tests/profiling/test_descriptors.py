@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import tensor_graphs as tg
+from tensor_graphs.costs.filing import timed_workload
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.dtypes import bf16, bool_, f32, i8, i32
@@ -19,7 +20,7 @@ from tensor_graphs.language.node import TensorType
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES
 from tensor_graphs.profiling.measure.descriptors import RANDOM, Descriptor, InputError, check, given_of, read_descriptor, values
 from tensor_graphs.profiling.measure.inputs import Point, point_inputs
-from tensor_graphs.profiling.measure.judge import Judge, timed_workload
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
 from tensor_graphs.records.database import Database
 

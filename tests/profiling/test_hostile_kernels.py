@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tensor_graphs.costs.filing import environment_of, verify_workload
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.meaning import error_measure
 from tensor_graphs.meaning.error_measure import ErrorReport
 from tensor_graphs.profiling.distrust.worker_process import JudgeError
 from tensor_graphs.profiling.measure import judge as judging
-from tensor_graphs.profiling.measure.judge import Judge, Verdict, environment_of, verify_workload
+from tensor_graphs.profiling.measure.judge import Judge, Verdict
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tests.profiling import hostile_kernels  # noqa: F401  (fills the table)
@@ -64,7 +65,7 @@ def test_a_judge_in_whose_process_a_kernels_module_replaced_something_gives_no_v
 
 def test_a_tolerance_that_is_raised_where_it_lies_and_other_code_of_a_function_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(judging.SAME_MATH, "f32", 1e9)
-    with pytest.raises(JudgeError, match="SAME_MATH.f32 was replaced"):
+    with pytest.raises(JudgeError, match=r"error_measure.SAME_MATH.f32, .* were replaced"):
         judging.refuse_replaced()
     monkeypatch.undo()
     monkeypatch.setattr(error_measure.measure, "__code__", _agrees.__code__)

@@ -16,26 +16,18 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.costs.filing import VERIFIER, environment_of, timed_workload, verify_workload
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling.distrust.memory_guards import GUARD, GUARD_BYTES, Guarded, digest
+from tensor_graphs.profiling.distrust.origin import out_of_reach
 from tensor_graphs.profiling.distrust.worker import INSIDE
 from tensor_graphs.profiling.distrust.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.profiling.measure import judge as judging
 from tensor_graphs.profiling.measure.inputs import point_inputs
-from tensor_graphs.profiling.measure.judge import (
-    PLAIN,
-    PROCESS_SECONDS,
-    VERIFIER,
-    Asked,
-    Judge,
-    environment_of,
-    out_of_reach,
-    timed_workload,
-    verify_workload,
-)
+from tensor_graphs.profiling.measure.judge import PLAIN, PROCESS_SECONDS, Asked, Judge
 from tensor_graphs.profiling.measure.reference_stream import SHARED
 from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
 from tensor_graphs.records import queries

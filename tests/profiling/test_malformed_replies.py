@@ -16,13 +16,14 @@ import pytest
 
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.profiling.distrust.origin import out_of_reach
 from tensor_graphs.profiling.distrust.protocol import KEY_BYTES, Channel
 from tensor_graphs.profiling.distrust.replies import MOST_TEXT, Reply, SaidError, clean, parse, read
 from tensor_graphs.profiling.distrust.worker import run_job
 from tensor_graphs.profiling.distrust.worker_process import WorkerProcess
 from tensor_graphs.profiling.measure import bench
 from tensor_graphs.profiling.measure import judge as judging
-from tensor_graphs.profiling.measure.judge import Judge, out_of_reach
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tests.profiling.malformed_kernels import MALFORMED

@@ -15,10 +15,10 @@ from safetensors.numpy import save_file
 
 import tensor_graphs as tg
 from benchmarks.kill_the_profiler import ask, kill_at_random
+from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling.measure.descriptors import read_descriptor
-from tensor_graphs.profiling.measure.judge import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.profiling.queue import requests as queue
 from tensor_graphs.profiling.queue.requests import drain_queue, reclaim, settle_queue, worker_name
 from tensor_graphs.records import queries

@@ -10,18 +10,12 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.compiler.compile import compile_graph, price_points
 from tensor_graphs.compiler.explain import explain, explain_data
+from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.registry import register, unregister
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.leaves import item
-from tensor_graphs.profiling.measure.judge import (
-    VERIFIER,
-    Judge,
-    environment_of,
-    graph_record,
-    implementation_of,
-    same_math_limit,
-    timed_workload,
-)
+from tensor_graphs.meaning.error_measure import same_math_limit
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import TraceRecord
@@ -50,7 +44,7 @@ def test_a_wrong_kernel_is_stored_as_wrong(judge: Judge, candidate: Candidate) -
     row = judge.record(candidate.kernel, signature, verdict, None)
     assert row.status == candidate.status, verdict.log
     assert verdict.log
-    assert row.tolerance == same_math_limit(signature)
+    assert row.tolerance == same_math_limit(signature.spec.outputs)
     if row.status == "INCORRECT_NUMERICAL":
         assert row.max_relative_error is not None and row.max_relative_error > row.tolerance
         assert "instead of" in verdict.log                          # an element, what it is, and what the oracle has there

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -52,10 +54,20 @@ def trace(implementation: ImplementationRecord | None = None, **changes: Any) ->
     return TraceRecord(**given)
 
 
+def as_of_0004(file: Path, revision: str = "0004") -> None:
+    """Make a SQLite database what the last tree before the first release would have written, or say an older revision."""
+    with contextlib.closing(sqlite3.connect(file)) as raw:
+        raw.execute("DROP TABLE recipe_searches")
+        raw.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+        raw.commit()
+        raw.execute("PRAGMA journal_mode = DELETE")
+
+
 @pytest.fixture(scope="session")
 def make() -> SimpleNamespace:
     return SimpleNamespace(
-        kernel=kernel, recipe=recipe, workload=workload, trace=trace, here=HERE, graph=GRAPH, target=TARGET
+        kernel=kernel, recipe=recipe, workload=workload, trace=trace, here=HERE, graph=GRAPH, target=TARGET,
+        as_of_0004=as_of_0004,
     )
 
 

@@ -45,6 +45,7 @@ def filled(database, make):
     database.enqueue(ProfileRequest(own, make.workload(9), make.here, 3.0, "guess"))
     assert database.claim_next("somebody", make.here) is not None
     database.add_constants(make.here, [DeviceConstant("read_bandwidth", 54e9, "byte/s")])
+    database.add_recipes("f" * 64, [{"recipes": [make.recipe().signature]}], [make.graph, make.target], [make.recipe()])
     with database._transaction(write=True) as connection:
         connection.exec_driver_sql(
             "INSERT INTO imported_files VALUES (1, 'set', 'traces/a.jsonl', 'f00', 12, '2026-03-01 12:00:00.000000')"
@@ -181,23 +182,14 @@ def test_a_newer_schema_is_refused_with_both_versions(filled, tmp_path: Path) ->
         import_file(filled, tmp_path / "rows.sqlite")
 
 
-def test_a_copy_of_an_older_schema_is_read_and_left_as_it_is(filled, tmp_path: Path) -> None:
-    from alembic import command
-    from alembic.config import Config
-
-    from tensor_graphs.records.connection import MIGRATIONS
-
+def test_a_copy_of_an_older_schema_is_read_and_left_as_it_is(filled, make, tmp_path: Path) -> None:
     file = tmp_path / "old.sqlite"
     export_file(filled, file)
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with open_database(file) as old, old._transaction(write=True) as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0002")
+    make.as_of_0004(file)
     before = file.read_bytes()
     with open_database(tmp_path / "other.db") as other:
         report = import_file(other, file)
-        assert report.schema == "0002" and report.new["benchmark_traces"] == 4
+        assert report.schema == "0004" and report.new["benchmark_traces"] == 4
     assert file.read_bytes() == before
 
 

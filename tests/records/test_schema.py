@@ -17,6 +17,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from tensor_graphs.records import schema
 from tensor_graphs.records.connection import MIGRATIONS, connect, parse_target, upgrade
+from tensor_graphs.records.database import open_database
+from tensor_graphs.records.errors import SchemaMismatch
 from tensor_graphs.records.rows import IMPLEMENTATION_TYPES, STATUSES, TRACE_KINDS
 
 
@@ -83,6 +85,24 @@ def test_the_revision_that_opens_without_alembic_is_the_newest_migration(databas
     config.set_main_option("script_location", str(MIGRATIONS))
     assert ScriptDirectory.from_config(config).get_heads() == [schema.REVISION]
     assert database.revision() == schema.REVISION
+
+
+def test_the_last_schema_before_the_first_release_gets_what_it_lacks_and_keeps_its_rows(database, make, tmp_path: Path) -> None:
+    database.add_trace(make.trace())
+    database.close()
+    make.as_of_0004(Path(database.location))
+    with open_database(database.location) as again:
+        assert again.revision() == schema.REVISION and again.check().ok
+        assert again.stats().rows["benchmark_traces"] == 1 and again.stats().rows["recipe_searches"] == 0
+        with open_database(tmp_path / "new.db") as new:
+            assert described(again.engine) == described(new.engine)
+
+
+def test_an_older_schema_is_refused_with_the_way_to_keep_its_rows(database, make) -> None:
+    database.close()
+    make.as_of_0004(Path(database.location), "0002")
+    with pytest.raises(SchemaMismatch, match=r"schema 0002 of a tree before the first release.*\n  fix: `tg db export`"):
+        open_database(database.location)
 
 
 def test_the_schema_can_be_written_for_postgresql() -> None:

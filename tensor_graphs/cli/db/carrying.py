@@ -102,8 +102,8 @@ def _receiving(db: str | None, read: Callable[[Database], object]) -> Database:
 
 def _installed(name: str) -> ImplementationRecord | None:
     """The kernel of this name as it is installed here; its backend is loaded only when it is asked for."""
+    from tensor_graphs.costs.filing import implementation_of
     from tensor_graphs.kernels.registry import kernel_named
-    from tensor_graphs.profiling.measure.judge import implementation_of
 
     try:
         return implementation_of(kernel_named(name))

@@ -198,7 +198,7 @@ def history(
     json: options.Json = False,
 ) -> None:
     """Every trace of a kernel, failures too, the newest first, and which time counts: over its identities and workloads."""
-    from tensor_graphs.profiling.measure.judge import VERIFIER
+    from tensor_graphs.costs.filing import VERIFIER
     from tensor_graphs.records import queries
 
     store = options.database(db, create=False)

@@ -59,8 +59,8 @@ def retry(
 def _last_here(store: Database, what: str, threads: int | None) -> list[Evidence]:
     """The last words on this kernel (or this trace) in this machine's environments: failures, and verdicts that passed about the
     code that it has today; verdicts before times."""
+    from tensor_graphs.costs.filing import environment_of
     from tensor_graphs.kernels.registry import BACKENDS, why_missing
-    from tensor_graphs.profiling.measure.judge import environment_of
     from tensor_graphs.records import MissingRecord, queries
 
     here = {environment_of(name, threads).key() for name in BACKENDS if why_missing(name) is None}

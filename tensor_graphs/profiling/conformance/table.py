@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tensor_graphs.costs.filing import VERIFIER
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.dtypes import DTYPES
+from tensor_graphs.meaning.error_measure import SAME_MATH
 from tensor_graphs.profiling.conformance.backend import Cell, Conformance
 from tensor_graphs.profiling.conformance.cases import STANDS_FOR
-from tensor_graphs.profiling.measure.judge import SAME_MATH, VERIFIER
 
 FORMAT = 1
 """of the JSON document"""

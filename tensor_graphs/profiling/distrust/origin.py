@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.parcel import ParcelError
 
 MAIN = "__main__"
 ALIAS = "__tensor_graphs_main__"
@@ -38,6 +39,31 @@ def origin_of(kernel: Kernel) -> Origin:
         file = None if place is None else place.file
     package = getattr(module, "__package__", None) if kernel.module == MAIN else None
     return Origin(kernel.module, file, package if type(package) is str else None)
+
+
+def out_of_reach(kernel: Kernel) -> str | None:
+    """None, or why no other process can import the kernel that this one runs, or no row can name it (it is then neither compared
+    nor measured)."""
+    texts = (kernel.name, kernel.backend, kernel.op, kernel.module, kernel.source, kernel.toolchain)
+    if not all(type(each) is str and _encodes(each) for each in texts) or type(kernel.in_place) is not tuple:
+        return "its name, backend, op, module, source and toolchain have to be texts, in_place a tuple"
+    changed = kernel.code.changed()
+    if changed is not None:
+        return f"{changed} was changed after this process imported it; start this process again, so that it runs what is compared"
+    try:
+        origin = origin_of(kernel)
+    except ParcelError as e:
+        return f"it was declared in a session, and {'; '.join(part.strip() for part in str(e).splitlines())}"
+    if origin.module == MAIN and origin.file is None and origin.parcel is None:
+        return "it was defined in an interactive session and not registered there, so no other process finds it; put it into a file"
+    return None
+
+
+def _encodes(text: str) -> bool:
+    try:
+        return "\0" not in text and text.encode() is not None
+    except UnicodeEncodeError:                                      # half of a pair
+        return False
 
 
 def load(origin: Origin) -> None:

@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
+from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, native_library, why_missing
-from tensor_graphs.profiling.measure.judge import environment_of
 from tensor_graphs.profiling.measure.speeds import (
     READ,
     Speed,

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
@@ -21,7 +22,7 @@ from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.paths.path import Path
 from tensor_graphs.profiling.distrust.origin import origin_of
 from tensor_graphs.profiling.distrust.replies import PathTold
-from tensor_graphs.profiling.measure.judge import Judge, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.reference_stream import waits_for_quiet
 from tensor_graphs.profiling.measure.samples import summarise
 from tensor_graphs.records.rows import TraceRecord

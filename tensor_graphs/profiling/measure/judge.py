@@ -15,29 +15,34 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import numpy as np
 
+from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload, verify_workload
 from tensor_graphs.costs.roofline import DeviceRates, work
-from tensor_graphs.devices.environment import Environment, fingerprint
 from tensor_graphs.devices.free_memory import OutOfMemory, require_memory
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, KernelError
-from tensor_graphs.kernels.parcel import ParcelError
-from tensor_graphs.kernels.registry import BACKENDS, backend_module, imports_of
+from tensor_graphs.kernels.registry import imports_of
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text import print_graph
-from tensor_graphs.meaning.error_measure import ErrorReport, Worst, measure, neighbours_error, unit_roundoff
+from tensor_graphs.meaning.error_measure import (
+    SAME_MATH,
+    ErrorReport,
+    Worst,
+    measure,
+    neighbours_error,
+    same_math_limit,
+    unit_roundoff,
+)
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.running_error import running_error
 from tensor_graphs.profiling.distrust import process_tree
 from tensor_graphs.profiling.distrust.memory_guards import digest
-from tensor_graphs.profiling.distrust.origin import MAIN, origin_of
+from tensor_graphs.profiling.distrust.origin import origin_of, out_of_reach
 from tensor_graphs.profiling.distrust.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told
 from tensor_graphs.profiling.distrust.tampering import Names
 from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
@@ -65,15 +70,9 @@ from tensor_graphs.profiling.measure.single import prepared_names
 from tensor_graphs.profiling.measure.weighing import found_quiet, weigh
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
-from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, Status, TraceRecord, WorkloadRecord
+from tensor_graphs.records.rows import Status, TraceRecord
 
 log = logging.getLogger(__name__)
-
-VERIFIER = "5"
-"""version of the comparison; another version asks every question again"""
-
-SAME_MATH = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}
-"""error beyond which a result is not the same math in this dtype, whatever tolerance a user allows"""
 
 NOTICED = {"f64": 64.0, "f32": 64.0, "f16": 2.0, "bf16": 2.0}
 """unit roundoffs of the output's dtype: where an error is more, it is asked whether rounding explains it (most kernels of a narrow
@@ -137,11 +136,6 @@ IMPLAUSIBLE_FACTOR = 50.0
 """a time so many times below the device's roofline is no time of this work (caches are at most 20 times as fast as memory)"""
 
 
-def same_math_limit(signature: Signature) -> float:
-    """The error up to which a kernel's outputs count as this signature's math; integers must be exact (0)."""
-    return max((SAME_MATH.get(t.dtype.name, 0.0) for t in signature.spec.outputs), default=0.0)
-
-
 BIG_WORK = 4e9
 """flops: sizes beyond this are compared at few points (the oracle takes a second for each)"""
 
@@ -152,7 +146,7 @@ BIG_TRAFFIC = 2.5e8
 ABOUT_RIGHT = ("language", "meaning", "proof", "kernels.signature", "profiling.measure.adversarial", "profiling.measure.cover",
                "profiling.measure.descriptors", "profiling.measure.extremes", "profiling.measure.inputs",
                "profiling.measure.judge", "profiling.measure.single", "profiling.distrust.protocol", "profiling.distrust.replies",
-               "profiling.distrust.worker_process")
+               "profiling.distrust.worker_process", "costs.filing")
 """modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
 replace what is in them; a judge that finds that it did gives no verdict"""
 
@@ -160,40 +154,6 @@ ABOUT_TIMES = ("measure.judge.AGAIN", "measure.judge.BIG_TRAFFIC", "measure.judg
                "measure.judge.LEAST_WAIT", "measure.judge.SLOWER", "measure.judge.found_quiet",
                "distrust.worker_process.SILENT_SECONDS", "distrust.worker_process.STOPPED_SECONDS")
 """what may be replaced in them: how long and how often something is measured"""
-
-
-def environment_of(backend: str, threads: int | None = None) -> Environment:
-    """The environment of one backend on this machine, cached for the process. threads: as many, instead of the default number."""
-    return _environment(backend, threads)
-
-
-@lru_cache(maxsize=64)
-def _environment(backend: str, threads: int | None) -> Environment:
-    versions = dict(backend_module(backend).versions()) if backend in BACKENDS else {}
-    if threads:
-        versions["threads"] = str(threads)
-    return fingerprint(backend, libs=versions)
-
-
-def implementation_of(kernel: Kernel) -> ImplementationRecord:
-    return ImplementationRecord("KERNEL", kernel.name, kernel.backend, kernel.identity, requirements=dict(kernel.requirements),
-                                sources=(SourceRecord(f"{kernel.name}.txt", kernel.source, trusted=True),))
-
-
-def graph_record(signature: Signature) -> GraphRecord:
-    return GraphRecord(signature.key, print_graph(signature.graph), graph_to_json(signature.graph), signature.spec.op.name)
-
-
-def verify_workload(signature: Signature) -> WorkloadRecord:
-    """The workload under which a verdict over all sizes is filed: no axes."""
-    return WorkloadRecord(signature.key)
-
-
-def timed_workload(signature: Signature, binding: Mapping[str, int], given: Given = ()) -> WorkloadRecord:
-    """The workload under which a time is filed: the signature's axes, or (if it has none) a single axis that says "fixed", and
-    where the values of operands come from, if from elsewhere."""
-    inputs = tuple({"name": name, **descriptor.to_json()} for name, descriptor in given)
-    return WorkloadRecord(signature.key, signature.axes(binding) or {"fixed": 1}, inputs)
 
 
 @dataclass(frozen=True)
@@ -225,31 +185,6 @@ class Asked:
     time_at: Mapping[str, int] | None = None
     verify: bool = True
     given: Given = ()
-
-
-def out_of_reach(kernel: Kernel) -> str | None:
-    """None, or why no other process can import the kernel that this one runs, or no row can name it (it is then neither compared
-    nor measured)."""
-    texts = (kernel.name, kernel.backend, kernel.op, kernel.module, kernel.source, kernel.toolchain)
-    if not all(type(each) is str and _encodes(each) for each in texts) or type(kernel.in_place) is not tuple:
-        return "its name, backend, op, module, source and toolchain have to be texts, in_place a tuple"
-    changed = kernel.code.changed()
-    if changed is not None:
-        return f"{changed} was changed after this process imported it; start this process again, so that it runs what is compared"
-    try:
-        origin = origin_of(kernel)
-    except ParcelError as e:
-        return f"it was declared in a session, and {'; '.join(part.strip() for part in str(e).splitlines())}"
-    if origin.module == MAIN and origin.file is None and origin.parcel is None:
-        return "it was defined in an interactive session and not registered there, so no other process finds it; put it into a file"
-    return None
-
-
-def _encodes(text: str) -> bool:
-    try:
-        return "\0" not in text and text.encode() is not None
-    except UnicodeEncodeError:                                      # half of a pair
-        return False
 
 
 class Judge:
@@ -709,7 +644,7 @@ class Judge:
             implementation_of(kernel), workload, environment_of(kernel.backend, self.threads), "cold" if timed else "verify",
             verdict.status, samples_ms=tuple(s * 1e3 for s in verdict.samples) if timed else (),
             max_relative_error=verdict.error, p999_relative_error=verdict.p999, norm_error=verdict.norm_error,
-            max_absolute_error=verdict.absolute, tolerance=same_math_limit(signature), seed=verdict.seed,
+            max_absolute_error=verdict.absolute, tolerance=same_math_limit(signature.spec.outputs), seed=verdict.seed,
             timer=TIMER if timed and verdict.samples else "", verifier=VERIFIER, log=verdict.log,
             baseline="" if plain is None else PLAIN, baseline_ms=plain,
             conditions={"threads": self.threads or 0, **(verdict.timing if timed else {}),

@@ -10,19 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tensor_graphs.costs.filing import VERIFIER, environment_of, timed_workload, verify_workload
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.profiling.distrust.origin import out_of_reach
 from tensor_graphs.profiling.measure.descriptors import Given
-from tensor_graphs.profiling.measure.judge import (
-    PROCESS_SECONDS,
-    VERIFIER,
-    Asked,
-    Judge,
-    environment_of,
-    out_of_reach,
-    timed_workload,
-    verify_workload,
-)
+from tensor_graphs.profiling.measure.judge import PROCESS_SECONDS, Asked, Judge
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.queries import KnownTime

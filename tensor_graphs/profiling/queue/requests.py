@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tensor_graphs.costs.filing import FIXED, VERIFIER, environment_of
 from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, by_op, kernel_named, matching, why_missing
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.profiling.measure.descriptors import InputError, given_of
-from tensor_graphs.profiling.measure.judge import VERIFIER, Judge, environment_of
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.single import signature_of_graph
 from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
 from tensor_graphs.records import queries
@@ -26,10 +27,6 @@ from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import QueueItem
 
 log = logging.getLogger(__name__)
-
-FIXED = "fixed"
-"""the axis of a workload whose signature has none"""
-
 
 @dataclass
 class DrainReport:

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +25,6 @@ from tensor_graphs.frontends.flashinfer import (
 )
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.records import DefinitionRecord, GraphRecord, open_database, queries
-from tensor_graphs.records.connection import MIGRATIONS, connect, parse_target
 from tensor_graphs.records.database import LOG_BYTES, Database
 
 COMMITTED = Path(__file__).parent / "data_set"
@@ -584,24 +581,6 @@ def test_a_path_that_leaves_the_folder_is_not_written(imported: Database, tmp_pa
     with pytest.raises(DatasetConflict, match="outside of the folder"):
         export_dataset(imported, tmp_path / "out")
     assert not (tmp_path / "outside.json").exists()
-
-
-def test_a_database_of_the_first_schema_keeps_its_rows_and_takes_a_data_set(folder: Path, tmp_path: Path, make: Any) -> None:
-    target = tmp_path / "old.db"
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    engine = connect(parse_target(target), 10)
-    with engine.connect().execution_options(write=True) as connection, connection.begin():
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        connection.execute(sa.text("INSERT INTO canonical_graphs (human_name, structural_key, text, json, created)"
-                                   " VALUES ('old', 'k', '', '', '2026-01-01 00:00:00.000000')"))  # fmt: skip
-    engine.dispose()
-    with open_database(target) as database:
-        assert rows(database, "SELECT human_name FROM canonical_graphs") == [("old",)]
-        import_dataset(folder, database)
-        export_dataset(database, tmp_path / "out")
-    assert files(tmp_path / "out") == files(folder)
 
 
 # ---- any data set ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,65 @@
+"""filing: under which keys what is asked of a kernel, or measured of it, is filed. Whoever writes or looks up a row asks here.
+
+A question is: which code (`implementation_of`), on which signature at which sizes (`timed_workload`; `verify_workload` for all
+sizes), with which software and how many threads (`environment_of`), judged by which version of the comparison (`VERIFIER`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+from tensor_graphs.devices.environment import Environment, fingerprint
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import BACKENDS, backend_module
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.json_form import graph_to_json
+from tensor_graphs.language.text import print_graph
+from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, WorkloadRecord
+
+VERIFIER = "5"
+"""version of the comparison (profiling/judge.py); another version asks every question again"""
+
+FIXED = "fixed"
+"""the axis of a workload whose signature has none"""
+
+
+class Described(Protocol):
+    """Where the values of an operand come from (profiling/descriptors.py)."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+def environment_of(backend: str, threads: int | None = None) -> Environment:
+    """The environment of one backend on this machine, cached for the process. threads: as many, instead of the default number."""
+    return _environment(backend, threads)
+
+
+@lru_cache(maxsize=64)
+def _environment(backend: str, threads: int | None) -> Environment:
+    versions = dict(backend_module(backend).versions()) if backend in BACKENDS else {}
+    if threads:
+        versions["threads"] = str(threads)
+    return fingerprint(backend, libs=versions)
+
+
+def implementation_of(kernel: Kernel) -> ImplementationRecord:
+    return ImplementationRecord("KERNEL", kernel.name, kernel.backend, kernel.identity, requirements=dict(kernel.requirements),
+                                sources=(SourceRecord(f"{kernel.name}.txt", kernel.source, trusted=True),))
+
+
+def graph_record(signature: Signature) -> GraphRecord:
+    return GraphRecord(signature.key, print_graph(signature.graph), graph_to_json(signature.graph), signature.spec.op.name)
+
+
+def verify_workload(signature: Signature) -> WorkloadRecord:
+    """The workload under which a verdict over all sizes is filed: no axes."""
+    return WorkloadRecord(signature.key)
+
+
+def timed_workload(signature: Signature, binding: Mapping[str, int], given: Sequence[tuple[str, Described]] = ()) -> WorkloadRecord:
+    """The workload under which a time is filed: the signature's axes, or (if it has none) a single axis that says "fixed", and
+    where the values of operands come from, if from elsewhere."""
+    inputs = tuple({"name": name, **descriptor.to_json()} for name, descriptor in given)
+    return WorkloadRecord(signature.key, signature.axes(binding) or {FIXED: 1}, inputs)

@@ -1,0 +1,16 @@
+"""0005: the tables of the first release, from the models. A database of 0004 gets what it lacks (docs/decisions/0023)."""
+
+from __future__ import annotations
+
+from alembic import op
+
+from tensor_graphs.records.schema import Base
+
+revision = "0005"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    Base.metadata.create_all(op.get_bind())

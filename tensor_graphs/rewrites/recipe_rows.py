@@ -1,0 +1,209 @@
+"""recipe_rows: the recipes of graphs as rows of the benchmark database: a graph is searched once, not by each process.
+
+    rows = RecipeRows(database)
+    found = rows.kept(graph, lambda: search(graph))
+
+A recipe is an implementation of the type GRAPH_RECIPE: a part's graph, the graph that says it otherwise, the numeric class, and as
+sources the rules and the derivation. Its comparison with the oracle (beside_oracle.py) is a trace, whatever came out. Where a graph
+has parts is a row of `recipe_searches`. Nothing is believed: a place has to hold the very part that the recipe is of, a recipe's
+graph has to have the recorded key, and one that was imported waits for trust, or until the search here finds it too.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from tensor_graphs.costs.filing import graph_record, verify_workload
+from tensor_graphs.devices.environment import Environment, fingerprint
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.json_form import graph_from_json, graph_to_json
+from tensor_graphs.language.node import Node, apply
+from tensor_graphs.language.part import between, over, part_between
+from tensor_graphs.language.written_ops import DefinedOp
+from tensor_graphs.records import queries
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.errors import DatabaseError
+from tensor_graphs.records.queries import RecipeRow
+from tensor_graphs.records.rows import ImplementationRecord, NumericClass, SourceRecord, TraceRecord
+from tensor_graphs.rewrites.beside_oracle import VERIFIER, Compared, compare
+from tensor_graphs.rewrites.offer import Offer, Other
+
+log = logging.getLogger(__name__)
+
+DECIDES = ("costs", "language", "meaning", "proof", "rewrites")
+"""rooms whose code says what is found"""
+
+RULES, DERIVATION = "rules.txt", "derivation.txt"
+"""the sources of a recipe"""
+
+
+class RecipeRows:
+    """The recipes of one database. notes: what was left out, for people."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.notes: list[str] = []
+        self._verdicts: dict[tuple[str, str], bool] | None = None
+        """(recipe, workload) -> whether it passed"""
+
+    def kept(self, graph: Graph, search: Callable[[], list[Offer]]) -> list[Offer]:
+        """What the search finds of this graph, or has found before; of it what is as accurate as what it replaces."""
+        key = hashlib.sha256(f"{_code()} {graph_to_json(graph)}".encode()).hexdigest()
+        found = self._read(key, graph)
+        if found is None:
+            found = search()
+            self._write(key, graph, found)
+        return [made for offer in found if (made := self._usable(offer)) is not None]
+
+    def _read(self, key: str, graph: Graph) -> list[Offer] | None:
+        """None where the graph was not searched, or a recipe may not be used as it is on file."""
+        try:
+            places = queries.recipe_search(self.database, key)
+            if places is None:
+                return None
+            rows = queries.recipes(self.database, [str(s) for place in places for s in place["recipes"]])
+            waiting = [row.name for row in rows.values() if not row.trusted]
+            if waiting:
+                log.info("not trusted yet, so searched for again: %s", ", ".join(waiting))
+                return None
+            return [_offer(graph, place, rows) for place in places]
+        except (DatabaseError, TensorGraphsError, LookupError, TypeError, ValueError, AttributeError) as e:
+            first = (str(e).splitlines() or [type(e).__name__])[0]
+            self.notes.append(f"rows of recipes are left out, and searched for again: {first}")
+            log.warning("%s: %s", self.database.location, self.notes[-1])
+            return None
+
+    def _write(self, key: str, graph: Graph, found: Sequence[Offer]) -> None:
+        number = {n: i for i, n in enumerate(graph.nodes)}
+        places, graphs, recipes = [], [], []
+        for offer in found:
+            part, ways = _signatures(offer)
+            mine = [recipe_record(part, way, other) for way, other in zip(ways, offer.others, strict=True)]
+            places.append({"operands": [number[o] for o in offer.operands], "outputs": [number[o] for o in offer.outputs],
+                           "inside": sorted(number[n] for n in offer.inside), "recipes": [r.signature for r in mine]})
+            graphs += [graph_record(s) for s in (part, *ways)]
+            recipes += mine
+        try:
+            self.database.add_recipes(key, places, graphs, recipes)
+        except DatabaseError as e:
+            log.info("recipes are not kept: %s", e)
+
+    def _usable(self, offer: Offer) -> Offer | None:
+        """The offer with the recipes that passed; those that were never compared here are compared now."""
+        part, ways = _signatures(offer)
+        passed = [other for way, other in zip(ways, offer.others, strict=True) if self._passes(offer, part, way, other)]
+        return replace(offer, others=tuple(passed)) if passed else None
+
+    def _passes(self, offer: Offer, part: Signature, way: Signature, other: Other) -> bool:
+        if self._verdicts is None:
+            rows = queries.latest_traces(self.database, oracle_environment(), "verify", verifier=VERIFIER)
+            self._verdicts = {key: row.status == "PASSED" and not row.refuted for key, row in rows.items()}
+        key = way.key, verify_workload(part).key
+        if key in self._verdicts:
+            return self._verdicts[key]
+        found = compared(offer, other)
+        self._verdicts[key] = found.passed
+        try:
+            self.database.ensure_graph(graph_record(part))
+            self.database.ensure_graph(graph_record(way))
+            self.database.add_trace(verdict(part, way, other, found))
+        except DatabaseError as e:
+            log.info("the comparison of a recipe is not kept: %s", e)
+        return found.passed
+
+
+def compared(offer: Offer, other: Other) -> Compared:
+    """One recipe of an offer beside the words that stand there."""
+    own, new = offer.alone(offer.outputs), offer.alone(other.outputs)
+    assert own is not None and new is not None                      # or it would be no offer
+    return compare(own, new)
+
+
+def recipe_record(part: Signature, way: Signature, other: Other) -> ImplementationRecord:
+    """The row of a recipe. Its name does not depend on how it was derived, of which there are several ways."""
+    sources = (SourceRecord(RULES, "\n".join(other.rules), trusted=True), SourceRecord(DERIVATION, other.derivation, trusted=True))
+    return ImplementationRecord("GRAPH_RECIPE", f"{part.spec.op.name} as {way.key[:12]}", "recipe", way.key, part.key, way.key,
+                                numeric_class=cast(NumericClass, other.numeric_class), sources=sources)
+
+
+def verdict(part: Signature, way: Signature, other: Other, found: Compared) -> TraceRecord:
+    """The comparison of a recipe as a trace: its own error, and beside it that of the words that stand there."""
+    return TraceRecord(
+        recipe_record(part, way, other), verify_workload(part), oracle_environment(), "verify",
+        "PASSED" if found.passed else "INCORRECT_NUMERICAL", max_relative_error=found.error, tolerance=found.allowed,
+        seed=None if found.error is None else 0, verifier=VERIFIER,
+        conditions={"as_written": found.own, "sizes": dict(found.sizes), "rests_on_rules": found.error is None},
+        log="" if found.passed else f"off by {found.error:.3g}; as it is written {found.own:.3g}")
+
+
+@functools.cache
+def oracle_environment() -> Environment:
+    """What recipes are compared with: the interpreter, which runs on numpy."""
+    return fingerprint("oracle", libs={"numpy": np.__version__})
+
+
+@functools.cache
+def _code() -> str:
+    """A digest of the code that decides what is found."""
+    root = Path(__file__).resolve().parent.parent
+    made = hashlib.sha256()
+    for path in sorted(p for room in DECIDES for p in (root / room).rglob("*.py")):
+        made.update(path.read_bytes())
+    return made.hexdigest()
+
+
+def _signature(outputs: Sequence[Node], operands: Sequence[Node]) -> Signature:
+    """Of the piece between operands and outputs as one op."""
+    return signature_of(apply(part_between(outputs, operands), operands, {}))
+
+
+def _signatures(offer: Offer) -> tuple[Signature, list[Signature]]:
+    """Of the part, and of its recipes."""
+    return (_signature(offer.outputs, offer.operands), [_signature(other.outputs, offer.operands) for other in offer.others])
+
+
+def _offer(graph: Graph, place: Any, rows: dict[str, RecipeRow]) -> Offer:
+    """The offer that a row of `recipe_searches` speaks of. Raises ValueError and others for one that is not in this graph."""
+    nodes = graph.nodes
+
+    def at(numbers: Sequence[int]) -> tuple[Node, ...]:
+        if any(type(i) is not int or i < 0 for i in numbers):
+            raise ValueError(f"{list(numbers)[:5]} are no numbers of nodes")
+        return tuple(nodes[i] for i in numbers)
+
+    operands, outputs, inside = at(place["operands"]), at(place["outputs"]), frozenset(at(place["inside"]))
+    part = _signature(outputs, operands)
+    others = []
+    for row in (rows[str(s)] for s in place["recipes"]):
+        if row.graph_key != part.key:
+            raise ValueError(f"{row.name} is of another part than the one that it is filed for")
+        others.append(_other(row, operands))
+    if not others or inside != _inside(outputs, operands):
+        raise ValueError("a place without recipes, or that is no whole piece")
+    return Offer(operands, outputs, inside, tuple(others))
+
+
+def _inside(outputs: Sequence[Node], operands: Sequence[Node]) -> frozenset[Node]:
+    return frozenset(n for n in between(outputs, operands) if n.op.kind != "leaf")
+
+
+def _other(row: RecipeRow, operands: Sequence[Node]) -> Other:
+    """The recipe of a row, over these operands. Raises ValueError for one whose graph is not what was filed, and what reading a
+    graph raises."""
+    graph = graph_from_json(row.recipe_json)
+    (op,) = {n.op for n in graph.nodes if isinstance(n.op, DefinedOp)}
+    written = op.define([o.type for o in operands], {})
+    outputs = over(written.outputs, written.arguments, operands)
+    if _signature(outputs, operands).key != row.recipe_key:
+        raise ValueError(f"the graph of {row.name} is not the one that was filed")
+    return Other(outputs, tuple(row.sources[RULES].splitlines()), row.sources[DERIVATION], str(row.numeric_class))
