@@ -162,22 +162,44 @@ def reshape_strides(shape: Sequence[Dim], strides: Sequence[Dim], new: Sequence[
     return tuple(out) if i == len(old) and j == len(wanted) else None
 
 
-def as_they_lie(kernel: Kernel, spec: Spec, ins: Sequence[Operand]) -> tuple[Call | None, set[int]]:
-    """The call of a kernel that takes operands with these gaps between their rows, or repeated, and which of them; None: it takes
-    contiguous ones only. As many as it takes, from the first on."""
-    if kernel.strided is None:
-        return None, set()
+def window_of(node: Node, x: Operand) -> Operand | None:
+    """A view's value as another window into x's buffer; None when strides cannot say it."""
+    name = node.op.name
+    if name == "copy_to":
+        return x
+    if name == "permute":
+        axes = node.attrs["axes"]
+        return replace(x, shape=node.shape, strides=tuple(x.strides[a] for a in axes))
+    if name == "expand":
+        strides = tuple(0 if not same_dim(a, b) else st for a, b, st in zip(x.shape, node.shape, x.strides, strict=True))
+        return replace(x, shape=node.shape, strides=strides)
+    if name == "slice":
+        offset, stepped = x.offset, list[Dim]()
+        for (start, _, step), st in zip(node.attrs["bounds"], x.strides, strict=True):
+            offset = offset + start * st * x.dtype.itemsize
+            stepped.append(st * step)
+        return replace(x, offset=offset, shape=node.shape, strides=tuple(stepped))
+    if name == "reshape":
+        strides_or_none = reshape_strides(x.shape, x.strides, node.shape)
+        return None if strides_or_none is None else replace(x, shape=node.shape, strides=strides_or_none)
+    raise AssertionError(name)
+
+
+def taken(kernel: Kernel, spec: Spec, ins: Sequence[Operand]) -> tuple[Call | None, list[bool]]:
+    """Which operands a kernel reads as they lie, where the others are copied first; and its call, where that is not the one of
+    contiguous operands. Of those with gaps, or repeated, as many as it takes, from the first on."""
     call: Call | None = None
-    taken: set[int] = set()
-    apart = [i for i, x in enumerate(ins) if not x.contiguous]
-    for more in ([set(apart)] if apart else []) + ([{i} for i in apart] if len(apart) > 1 else []):
-        strides = [x.strides if i in taken | more else contiguous_strides(x.shape) for i, x in enumerate(ins)]
-        found = kernel.strided(spec, strides)
-        if found is not None:
-            call, taken = found, taken | more
-            if len(taken) == len(apart):
-                break
-    return call, taken
+    found = {i for i, x in enumerate(ins) if not kernel.contiguous or x.contiguous}
+    apart = [i for i in range(len(ins)) if i not in found]
+    if kernel.strided is not None and apart:
+        for more in (set(apart), *({i} for i in apart)):
+            if not more <= found:
+                strides = [x.strides if i in found | more else contiguous_strides(x.shape) for i, x in enumerate(ins)]
+                other = kernel.strided(spec, strides)
+                call, found = (call, found) if other is None else (other, found | more)
+    if kernel.positive_strides:
+        found -= {i for i, x in enumerate(ins) if any(d.dim_ge(s, 0) is not True for s in x.strides)}
+    return call, [i in found for i in range(len(ins))]
 
 
 ChooseKernel = Callable[[Node], Kernel]
@@ -273,33 +295,11 @@ class _Lowering:
 
     def window(self, node: Node, x: Operand) -> Operand:
         """A view's value, where strides cannot say it of a copy."""
-        found = self.view(node, x)
+        found = window_of(node, x)
         if found is None:
-            found = self.view(node, self.copy(x, why="contiguous"))
+            found = window_of(node, self.copy(x, why="contiguous"))
             assert found is not None
         return found
-
-    def view(self, node: Node, x: Operand) -> Operand | None:
-        """The node's value as another window into x's buffer; None when strides cannot say it."""
-        name = node.op.name
-        if name == "copy_to":
-            return x
-        if name == "permute":
-            axes = node.attrs["axes"]
-            return replace(x, shape=node.shape, strides=tuple(x.strides[a] for a in axes))
-        if name == "expand":
-            strides = tuple(0 if not same_dim(a, b) else st for a, b, st in zip(x.shape, node.shape, x.strides, strict=True))
-            return replace(x, shape=node.shape, strides=strides)
-        if name == "slice":
-            offset, stepped = x.offset, list[Dim]()
-            for (start, _, step), st in zip(node.attrs["bounds"], x.strides, strict=True):
-                offset = offset + start * st * x.dtype.itemsize
-                stepped.append(st * step)
-            return replace(x, offset=offset, shape=node.shape, strides=tuple(stepped))
-        if name == "reshape":
-            strides_or_none = reshape_strides(x.shape, x.strides, node.shape)
-            return None if strides_or_none is None else replace(x, shape=node.shape, strides=strides_or_none)
-        raise AssertionError(name)
 
     def label(self, op: str) -> str:
         self.counts[op] = self.counts.get(op, -1) + 1
@@ -372,12 +372,8 @@ class _Lowering:
         ins = tuple(self.at(i, device) for i in node.inputs)
         static = all(d.is_static(s) for t in (*node.types, *(i.type for i in node.inputs)) for s in t.shape)
         bind = bool(ins) and static and all(self.is_bound(i) for i in ins) and not d.has_dims(node.attrs)
-        call, taken = as_they_lie(kernel, signature.spec, ins)
-        prepared = []
-        for i, x in enumerate(ins):
-            wants_copy = (kernel.contiguous and not x.contiguous and i not in taken) or (
-                kernel.positive_strides and any(d.dim_ge(s, 0) is not True for s in x.strides))
-            prepared.append(self.copy(x, why="contiguous") if wants_copy else x)
+        call, as_they_lie = taken(kernel, signature.spec, ins)
+        prepared = [x if lies else self.copy(x, why="contiguous") for x, lies in zip(ins, as_they_lie, strict=True)]
         if kernel.prepare is not None:
             for p in kernel.prepare(signature.spec):
                 prepared += self.prepared(node.op.name, kernel, p, prepared, signature.key, str(node.location or ""))

@@ -28,10 +28,12 @@ from tensor_graphs.kernels.registry import matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, TensorType, walk
+from tensor_graphs.language.node import Node, TensorType, consumers, walk
 from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, known_when_bound
+from tensor_graphs.paths import copies
+from tensor_graphs.paths.lower import Operand
 from tensor_graphs.paths.screen import fitted
-from tensor_graphs.paths.whereabouts import VIEW_OPS
+from tensor_graphs.paths.whereabouts import VIEW_OPS, is_view
 
 EXPAND = "expand"
 
@@ -60,12 +62,19 @@ class Price:
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to compute a signature: a kernel with its price, or (kernel None) its definition, or a recipe in place of it."""
+    """One way to compute a signature: a kernel with its price, or (kernel None) its definition, or a recipe in place of it.
+    copies: seconds for each call, of operands that do not lie as the kernel reads them."""
 
     name: str
     kernel: Kernel | None
     price: Price
     recipe: PartRecipe | None = None
+    copies: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Of one call, without the steps of a definition."""
+        return self.price.seconds + self.copies
 
     def written(self, spec: Spec) -> Definition:
         """What runs in place of a composite."""
@@ -165,14 +174,19 @@ class Paths:
 
     def __init__(self, graph: Graph, table: Mapping[str, list[Kernel]], price_of: PriceOf, *, expand: bool = True,
                  copied: Callable[[TensorType], float] = lambda t: 0.0) -> None:
-        """copied: seconds that a copy of a value takes. What a recipe cuts out of a larger one lies there with gaps, and most
-        kernels have it copied before they read it: that counts as the recipe's own price."""
+        """copied: seconds that a copy of a value takes. A kernel that has operands copied first pays for that; what a recipe hands
+        on with gaps to readers that have it copied counts as the recipe's own price."""
         self.graph, self.price_of, self.may_expand, self.copied = graph, price_of, expand, copied
         self.table = table
         self._alternatives: dict[Signature, list[Alternative]] = {}
         self._inner: dict[tuple[Signature, str], list[tuple[Signature, int]]] = {}
         self._best: dict[Signature, tuple[float, Alternative | None]] = {}
         self._first: dict[str, Signature] = {}
+        self._lies: dict[Signature, list[dict[int, Operand]]] = {}
+        """of each node that runs: its operands that are not contiguous"""
+        self._places: dict[Signature, list[Node]] = {}
+        """nodes of the graph itself that are parts"""
+        self._users: dict[Node, list[Node]] | None = None
         self.top = self._count(graph.roots)
         self.parts: list[Signature] = []
         todo = [s for s, _ in reversed(self.top)]
@@ -189,11 +203,16 @@ class Paths:
         counts: dict[Signature, int] = {}
         order = walk(roots)
         known = known_when_bound(order, known)
+        with_gaps = copies.apart(order, known)
         for node in order:
             if needs_choice(node):
                 s = signature_of(node)
                 s = self._first.setdefault(s.key, s)
                 counts[s] = counts.get(s, 0) + (node not in known)
+                if node not in known:
+                    self._lies.setdefault(s, []).append({i: with_gaps[x] for i, x in enumerate(node.inputs) if x in with_gaps})
+                if isinstance(node.op, PartOp):
+                    self._places.setdefault(s, []).append(node)
         return list(counts.items())
 
     def inner(self, s: Signature, way: Alternative | None = None) -> list[tuple[Signature, int]]:
@@ -209,8 +228,8 @@ class Paths:
     def seconds(self, s: Signature, way: Alternative) -> float:
         """Of one call, its own steps in their cheapest ways; inf where one has none."""
         if way.kernel is not None:
-            return way.price.seconds
-        total = way.price.seconds
+            return way.seconds
+        total = way.seconds
         for i, n in self.inner(s, way):
             best = self.best(i)[0]
             if best == math.inf:                                    # also where it is computed when bound: something must do that
@@ -225,15 +244,53 @@ class Paths:
             for kernel in matching(s.spec, self.table):
                 price = self.price_of(kernel, s)
                 if price is not None:
-                    found.append(Alternative(kernel.name, kernel, price))
+                    found.append(Alternative(kernel.name, kernel, price, copies=self._copies(kernel, s)))
             if self.may_expand and isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque:
                 found.append(DEFINITION)
                 if isinstance(s.spec.op, PartOp):
                     for r in s.spec.op.recipes:
-                        gaps = [o.type for o in r.op.define(s.spec.inputs, s.spec.attrs).outputs if _has_gaps(o)]
-                        found.append(Alternative(r.name, None, Price(sum(map(self.copied, gaps))), r))
+                        found.append(Alternative(r.name, None, Price(self._handed_on(s, r)), r))
             self._alternatives[s] = found
         return self._alternatives[s]
+
+    def _copies(self, kernel: Kernel, s: Signature) -> float:
+        """Seconds of the copies that a kernel needs for one call, on average over the nodes that are known so far."""
+        lies = self._lies.get(s, [])
+        return sum(copies.copied(kernel, s.spec, each, self.copied) for each in lies if each) / max(1, len(lies))
+
+    def _handed_on(self, s: Signature, recipe: PartRecipe) -> float:
+        """Seconds of the copies that readers need of what a recipe hands on, for one part, on average over its places."""
+        outputs = recipe.op.define(s.spec.inputs, s.spec.attrs).outputs
+        lie = copies.apart(walk(outputs))
+        if not any(o in lie for o in outputs):
+            return 0.0
+        self._users = consumers(self.graph.roots) if self._users is None else self._users
+        places = [place for place in self._places.get(s, []) if place in self._users]
+        if not places:                                              # in another part: who reads it hangs on how that is computed
+            return sum(self.copied(o.type) for o in outputs if o in lie)
+        total = 0.0
+        for place in places:
+            if len(outputs) == 1:
+                values = [(place, lie.get(outputs[0]))]
+            else:
+                values = [(item, lie.get(outputs[item.attrs["index"]])) for item in dict.fromkeys(self._users.get(place, []))]
+            total += sum(self._read_copied(node, x) for node, x in values if x is not None)
+        return total / len(places)
+
+    def _read_copied(self, value: Node, x: Operand) -> float:
+        """Seconds of the copies that the readers of a value of the graph need where it lies like this, each in its cheapest way."""
+        assert self._users is not None
+        total = self.copied(value.type) if value in self.graph.roots else 0.0
+        for user in dict.fromkeys(self._users.get(value, [])):
+            if is_view(user):
+                view = copies.seen(user, x)
+                total += self.copied(value.type) if view is None else 0.0 if view.contiguous else self._read_copied(user, view)
+            else:
+                way = None if isinstance(user.op, PartOp) else self.best(self._first[signature_of(user).key])[1]
+                at = {i: x for i, each in enumerate(user.inputs) if each is value}
+                total += (len(at) * self.copied(value.type) if way is None or way.kernel is None
+                          else copies.copied(way.kernel, Spec.of(user), at, self.copied))
+        return total
 
     def known(self) -> list[Signature]:
         """Every signature that was looked at so far: the graph's own, and those inside definitions that were priced."""
@@ -328,7 +385,7 @@ class Paths:
 
     @staticmethod
     def _cost(chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int]) -> float:
-        return sum(a.price.seconds * calls[s] for s, a in chosen.items())
+        return sum(a.seconds * calls[s] for s, a in chosen.items())
 
     def _why_none(self) -> str:
         culprits: list[str] = []
@@ -405,16 +462,6 @@ class Paths:
         made = self._assemble({s: chosen[s.key] for s in self.known() if s.key in chosen})
         assert made is not None                         # every signature that the path reaches was picked
         return self._path(*made)
-
-
-def _has_gaps(node: Node) -> bool:
-    """Whether a value is cut out of a larger one so that its rows do not follow each other in memory."""
-    while node.op.name in ("reshape", "item"):
-        node = node.inputs[0]
-    if node.op.name != "slice":
-        return False
-    cut = [start != 0 or stop != size for (start, stop, _), size in zip(node.attrs["bounds"], node.inputs[0].shape, strict=True)]
-    return any(cut[axis] and any(s != 1 for s in node.shape[:axis]) for axis in range(len(cut)))
 
 
 def expanded_roots(graph: Graph, path: Path) -> list[Node]:

@@ -13,7 +13,9 @@ import tensor_graphs as tg
 from tensor_graphs.compiler import prepare as prepare_room
 from tensor_graphs.compiler.choose import list_paths, signatures_of
 from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
+from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import RECIPE, NoPathError, Path, Paths, Price
@@ -61,8 +63,8 @@ def test_it_is_chosen_exactly_where_it_is_measured_to_be_faster(database: Databa
     rows(database, us)
     plan = tg.compile(GRAPH, database=database, **ON)
     assert recipe_of(plan).startswith(f"{RECIPE}join/two ") == chosen
-    copies = 1e-6 if chosen else 0.0                                # of gate and up, which lie in one array, row by row
-    assert plan.variants[0].path.seconds == pytest.approx(1e-6 * (min(us, 20.0) + 10.0 + 10.0) + copies, abs=0.5e-6)
+    # gate and up lie in one array, row by row, and are read there
+    assert plan.variants[0].path.seconds == pytest.approx(1e-6 * (min(us, 20.0) + 10.0 + 10.0), abs=0.5e-6)
     assert plan.unmeasured == () and plan.variants[0].measured_share == 1.0
     assert ("× 1   recipe join/two" in tg.explain(plan)) == chosen
     assert ("= slice(linear(x, concat(gate, up; axis=0))" in tg.explain(plan)) == chosen
@@ -129,19 +131,40 @@ def test_where_memory_is_short_nothing_is_joined(database: Database) -> None:
 
 
 def test_what_has_to_be_copied_before_it_is_read_counts() -> None:
-    n = tg.dim("n", 1, 512)
-    x = tg.input("x", (n, 64))
+    """c.cast reads contiguous operands only, the C product of two arrays as they lie, and what is handed out is one array."""
+    x = tg.input("x", (tg.dim("n", 1, 512), 64))
     gate, up = (tg.linear(x, tg.parameter(name, (64, 64))) for name in ("gate", "up"))
-    graph = prepare(tg.graph(gate * up)).graph
-    table = by_op(all_kernels(("numpy",)))
+    table = by_op(all_kernels(("c", "numpy")))
 
-    def chosen(copy: float) -> bool:
-        paths = Paths(graph, table, lambda k, s: Price(1e-6 * int(s.spec.outputs[0].shape[-1])), copied=lambda t: copy)
-        return any(name.startswith(RECIPE) for name in paths.cheapest().choices.values())
+    def cheapest(graph: tg.Graph, copy: float, by_width: bool = False) -> Path:
+        def price(k: Kernel, s: Signature) -> Price:
+            return Price((1e-6 if k.backend == "c" else 1e-5) * (int(s.spec.outputs[0].shape[-1]) / 64 if by_width else 1))
 
-    assert not chosen(1e-6)                                         # the joined product is twice as wide, and as dear as both
-    slower = Paths(graph, table, lambda k, s: Price(1e-6), copied=lambda t: 0.4e-6)
-    assert slower.cheapest().seconds == pytest.approx(1e-6 + 2 * 0.4e-6 + 1e-6)
+        return Paths(prepare(graph).graph, table, price, copied=lambda t: copy).cheapest()
+
+    def joined(path: Path) -> bool:
+        return any(name.startswith(RECIPE) for name in path.choices.values())
+
+    product, casts = tg.graph(gate * up), tg.graph({"g": tg.cast(gate, tg.f64), "u": tg.cast(up, tg.f64)})
+    handed = tg.graph({"g": gate, "u": up})
+    assert not joined(cheapest(casts, 1e-7, by_width=True))         # the joined product is twice as wide, and as dear as both
+    for graph, steps, copies in ((product, 2, 0), (casts, 3, 2), (handed, 1, 2)):
+        path = cheapest(graph, 0.4e-6)
+        assert joined(path) and path.seconds == pytest.approx(1e-6 * steps + 0.4e-6 * copies)
+        assert joined(cheapest(graph, 0.6e-6)) == (copies == 0)
+
+
+def test_a_kernel_pays_for_the_copies_that_it_needs() -> None:
+    """Of two kernels the dearer one is chosen where it reads what the other has copied first."""
+    x = tg.input("x", (64, 32))
+    table = by_op(all_kernels(("c", "numpy")))
+
+    def chosen(graph: tg.Graph, copy: float) -> str:
+        found = Paths(graph, table, lambda k, s: Price(1e-6 if k.backend == "c" else 3e-6), copied=lambda t: copy).cheapest()
+        return next(name for name in found.choices.values())
+
+    assert [chosen(tg.graph(tg.cast(tg.permute(x, (1, 0)), tg.f64)), copy) for copy in (1e-6, 3e-6)] == ["c.cast", "numpy.cast"]
+    assert chosen(tg.graph(tg.cast(x, tg.f64)), 3e-6) == "c.cast"
 
 
 def test_what_variants_make_of_parameters_is_there_whichever_runs(database: Database) -> None:
@@ -149,7 +172,8 @@ def test_what_variants_make_of_parameters_is_there_whichever_runs(database: Data
     n = tg.dim("n", 1, 512)
     x = tg.input("x", (n, 64))
     gate, up = (tg.linear(x, tg.parameter(name, (256, 64))) for name in ("gate", "up"))
-    plan = tg.compile(tg.graph(gate * up), database=database, at={"n": 1})
+    casts = {"g": tg.cast(gate, tg.f64), "u": tg.cast(up, tg.f64)}      # each of a copy, which is dear for many rows
+    plan = tg.compile(tg.graph(casts), database=database, at={"n": 1})
     joins = [any(name.startswith(RECIPE) for name in v.path.choices.values()) for v in plan.variants]
     assert joins[0] and not joins[-1], "else this compares nothing"
     assert plan.memory(n=1).bound == plan.memory(n=512).bound >= 2 * 256 * 64 * 4

@@ -1,0 +1,46 @@
+"""copies: which values of a graph are not contiguous, and which of them a kernel has copied before it reads them.
+
+What an op computes is contiguous; a view of it may have gaps, be turned or be repeated. Lowering decides the same way (lower.py),
+buffer by buffer and device by device; here no more is asked than what prices need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from tensor_graphs.kernels.kernel import Kernel, Spec
+from tensor_graphs.kernels.strides import contiguous_strides
+from tensor_graphs.language import leaves
+from tensor_graphs.language.node import Node, TensorType
+from tensor_graphs.paths.lower import Operand, taken, window_of
+from tensor_graphs.paths.whereabouts import is_view
+
+NOWHERE = -1
+"""the buffer of a value that has none yet"""
+
+
+def dense(t: TensorType) -> Operand:
+    return Operand(NOWHERE, 0, t.shape, contiguous_strides(t.shape), t.dtype)
+
+
+def apart(order: Sequence[Node], known: Collection[Node] = ()) -> dict[Node, Operand]:
+    """How the values lie that are not contiguous, of nodes in an order with operands first. known: what is there when the graph is
+    bound, copies of it too, so that it counts as contiguous."""
+    found: dict[Node, Operand] = {}
+    for node in order:
+        if is_view(node) and node not in known and node.op is not leaves.ITEM:
+            x = seen(node, found.get(node.inputs[0]))
+            if x is not None and not x.contiguous:
+                found[node] = x
+    return found
+
+
+def seen(view: Node, x: Operand | None) -> Operand | None:
+    """How a view of x lies; of a contiguous value where there is none. None: it is copied, and contiguous."""
+    return window_of(view, dense(view.inputs[0].type) if x is None else x)
+
+
+def copied(kernel: Kernel, spec: Spec, operands: Mapping[int, Operand], seconds: Callable[[TensorType], float]) -> float:
+    """Seconds of the copies that a kernel needs of operands that lie like this; all others are contiguous."""
+    ins = [operands.get(i) or dense(t) for i, t in enumerate(spec.inputs)]
+    return sum(seconds(TensorType(x.shape, x.dtype)) for x, lies in zip(ins, taken(kernel, spec, ins)[1], strict=True) if not lies)
