@@ -1,8 +1,10 @@
-"""devices: where things live and what builds for them: the fingerprint of this machine, its C compiler, tensors in files.
+"""devices: where things live and what builds for them: memory behind doors, the fingerprint of this machine, its C compiler,
+tensors in files.
 
 In: nothing but the machine, and files of tensors.  Out: an `Environment` under which measurements are valid; compiled libraries in
 a private folder; arrays that share a file's bytes.
 May import: language, meaning.  Nothing heavy is imported here.
-Read first: environment.py (what makes two machines different), features.py (what a kernel may ask of a device),
+Read first: device.py (the doors), known.py (which devices there are), cpu.py (the first), environment.py (what makes two
+machines different), features.py (what a kernel may ask of a device),
 toolchain.py (compiling, caching, refusing what is not ours), safetensors.py (weights in files, mapped).
 """

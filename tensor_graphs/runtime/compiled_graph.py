@@ -68,7 +68,9 @@ class Placed:
                 for name, base in bases.items()}
 
     def state_bases(self, session: Session) -> dict[int, Memory]:
-        return {base: session.memory[name] for name, base in self.executor.state_bases.items()}
+        """Where a session holds the states that this run reads and writes: on their devices."""
+        on = self.executor.state_devices
+        return {base: session.on(name, on[name]) for name, base in self.executor.state_bases.items()}
 
 
 @dataclass(frozen=True, slots=True)

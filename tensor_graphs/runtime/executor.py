@@ -42,6 +42,7 @@ class Executor:
         self._layout_dims = tuple(i for i, n in enumerate(self.dims) if n in layout_dims)
         self.input_bases, self.output_bases = self._bases_of("input"), self._bases_of("output")
         self.state_bases, self.parameter_bases = self._bases_of("state"), self._bases_of("parameter")
+        self.state_devices = {b.name: device_named(b.device) for b in self.program.buffers if b.kind == "state"}
         self.fixed: dict[int, Memory] = {}
         self.bound = 0
         """how often `fixed` has changed"""

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.devices.cpu import memory_of
-from tensor_graphs.devices.device import Memory
+from tensor_graphs.devices.cpu import array_view, memory_of
+from tensor_graphs.devices.device import Device, Memory, transfer
 from tensor_graphs.devices.free_memory import require_memory
+from tensor_graphs.devices.known import HOST
+from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.phases import phase
 from tensor_graphs.runtime.arrays import as_array
@@ -41,7 +43,9 @@ class Transcript:
 
 
 class Session:
-    """Holds one array per state, zero at the start. Runs on one session take turns; different sessions run at once.
+    """Holds the memory of each state, zero at the start. Runs on one session take turns; different sessions run at once.
+
+    A state is on the host until a run wants it on another device; it is moved there, and stays.
 
     transcript: the tokens that `stream` has fed; None once states were set from outside, since nobody knows what they hold then.
     Runs made by hand are not written down.
@@ -51,9 +55,9 @@ class Session:
     def __init__(self, graph: Graph) -> None:
         self.types = {name: node.type for name, node in graph.states.items()}
         self.lock = threading.Lock()
-        self.arrays: dict[str, np.ndarray] = {}
+        self.arrays: dict[str, np.ndarray] = {}            # of the states that are on the host
         self.transcript: Transcript | None = None
-        self.memory: dict[str, Memory] = {}                # the same memory, as a run puts it into its table
+        self.memory: dict[str, Memory] = {}                # of every state, as a run puts it into its table
         self.reset()
 
     def __repr__(self) -> str:
@@ -63,49 +67,71 @@ class Session:
     def reset(self) -> None:
         """Every state back to zero, in place when there is memory already."""
         with self.lock:
-            if not self.arrays:
+            if not self.memory:
                 need = sum(int(t.nbytes()) for t in self.types.values())
                 require_memory(need, f"a session of {len(self.types)} states", "shorter states (of a model: max_positions)")
             self.transcript = Transcript()
             for name, t in self.types.items():
                 shape = tuple(int(s) for s in t.shape)
-                if name not in self.arrays:
+                if name not in self.memory:
                     self.arrays[name] = np.empty(shape, dtype=t.dtype.numpy)
                     self.memory[name] = memory_of(self.arrays[name])
-                self.arrays[name].fill(0)               # touches the pages now: the memory plan holds from the first run on
+                memory = self.memory[name]
+                memory.device.fill(memory, 0)           # touches the pages now: the memory plan holds from the first run on
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """A read-only view of a state's current value."""
-        view = self._state(name).view()
+        """A state's current value, not to be written: a view on the host, a copy of what is on another device."""
+        view = self._value(name).view()
         view.flags.writeable = False
         return view
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.restore({name: value})
 
-    def _state(self, name: str) -> np.ndarray:
-        if name not in self.arrays:
-            raise RunError(f"no state is named {name!r}; there are {', '.join(self.arrays) or 'none'}")
-        return self.arrays[name]
+    def _value(self, name: str) -> np.ndarray:
+        if name not in self.memory:
+            raise RunError(f"no state is named {name!r}; there are {', '.join(self.memory) or 'none'}")
+        if name in self.arrays:
+            return self.arrays[name]
+        here = HOST.allocate(self.memory[name].nbytes)
+        transfer(self.memory[name], here, HOST)
+        return self._array(name, here)
+
+    def _array(self, name: str, memory: Memory) -> np.ndarray:
+        t = self.types[name]
+        shape = tuple(int(s) for s in t.shape)
+        return array_view(memory, 0, shape, [int(s) for s in contiguous_strides(shape)], t.dtype)
+
+    def on(self, name: str, device: Device) -> Memory:
+        """A state's memory on the device where a run reads it. For a run that holds the lock."""
+        held = self.memory[name]
+        if held.device is not device:
+            moved = device.allocate(held.nbytes)
+            transfer(held, moved, HOST)
+            self.memory[name] = held = moved
+            self.arrays.pop(name, None)
+            if device is HOST:
+                self.arrays[name] = self._array(name, moved)
+        return held
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """A copy of every state, as it is between two runs."""
         with self.lock:
-            return {n: a.copy() for n, a in self.arrays.items()}
+            return {n: self._value(n).copy() if n in self.arrays else self._value(n) for n in self.memory}
 
     def restore(self, states: Mapping[str, Any]) -> None:
         """Set these states (all of them or, on a RunError, none); the others stay."""
         arrays: dict[str, np.ndarray] = {}
         for name, value in states.items():
-            target = self._state(name)
+            shape = self._value(name).shape
             array = as_array(name, value, self.types[name], "state")
-            if array.shape != target.shape:
+            if array.shape != shape:
                 raise RunError(f"state {name!r} is {self.types[name]}, the array has shape {array.shape}")
             arrays[name] = array.copy() if self.holds(array) else array
         with self.lock:
             self.transcript = None
             for name, array in arrays.items():
-                self.arrays[name][...] = array
+                transfer(memory_of(array), self.memory[name], HOST)
 
     def holds(self, array: np.ndarray) -> bool:
         """Whether an array is (a view of) the memory of a state."""
