@@ -49,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Ten thousand collected tests and the libraries are objects that stay; every full collection would go through them again.
     gc.disable()                                                    # until they are collected
     os.environ.pop("TENSOR_GRAPHS_DB", None)
+    os.environ["TENSOR_GRAPHS_PLANS"] = "off"                       # tests replace what decides; those of the file turn it on
     os.environ[SHARED] = "1"                                        # other tests run meanwhile
     for ends, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(ends) is signal.SIG_IGN:                # a shell's background job, nohup; children would be deaf too

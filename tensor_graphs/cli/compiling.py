@@ -59,31 +59,24 @@ def ready(
     import time
 
     with phase(IMPORT):
-        from tensor_graphs.compiler.compile import compile_graph
+        from tensor_graphs.compiler import plan_file
         from tensor_graphs.runtime.compiled_graph import bind
         from tensor_graphs.runtime.threads import set_threads
 
     with phase("read model"):
         graph = model.greedy_graph if greedy else model.graph
-    names = options.given_backends(backends)
     started = time.perf_counter()
-    store = options.database(database)
     if threads is not None:
         set_threads(threads)
-    with options.status("compiling", quiet) as update:
-        made = compile_graph(
-            graph,
-            tolerance=tolerance,
-            backends=names,
-            database=store,
-            at=within(graph, at),
-            largest=largest,
-            reuse_outputs=True,
-            threads=threads,
-            progress=update,
-            memory_limit=memory_limit,
-            path=plan,
-        )
+    asked = plan_file.Asked(tolerance=tolerance, backends=options.given_backends(backends), at=within(graph, at), largest=largest,
+                            reuse_outputs=True, threads=threads, memory_limit=memory_limit)
+    kept = plan_file.of(graph, database=database or None, **asked) if plan is None else None
+    made = None if kept is None else kept.read()
+    if made is None:
+        with phase(IMPORT):                     # here: who finds a plan on file needs neither the search nor the database
+            from tensor_graphs.compiler.compile import compile_graph
+        with options.status("compiling", quiet) as update:
+            made = compile_graph(graph, database=options.database(database), progress=update, path=plan, **asked)
     seconds = time.perf_counter() - started
     with options.status("binding weights", quiet):
         compiled = bind(made, model.weights)

@@ -37,6 +37,7 @@ from tensor_graphs.profiling.distrust.origin import out_of_reach
 from tensor_graphs.profiling.measure.calibration import known_rates
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
+from tensor_graphs.records.generation import generation
 from tensor_graphs.records.queries import KnownTime
 from tensor_graphs.rewrites.nowhere import why_nowhere
 
@@ -75,6 +76,8 @@ class PriceBook:
     known: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     in_graph: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     device: DeviceRates = field(default_factory=DeviceRates)
+    generation: str = ""
+    """of the rows that were read (records/generation.py)"""
     _timed_on: dict[str, list[tuple[str, KnownTime]]] | None = field(default=None, repr=False)
     """workload key -> (backend, row) of all times there"""
     _off: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False)
@@ -86,6 +89,7 @@ class PriceBook:
     @phase("rows")
     def load(self) -> PriceBook:
         """Read everything measured in these environments: two queries per backend, and one for its device's constants."""
+        self.generation = generation(self.database)                 # before they are read: rows that come meanwhile are newer
         for backend in self.backends:
             if why_missing(backend) is None:
                 environment = environment_of(backend, self.threads)

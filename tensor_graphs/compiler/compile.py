@@ -11,11 +11,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensor_graphs import blas_threads
+from tensor_graphs.compiler import plan_file
+from tensor_graphs.compiler.choice import Choice
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, roundoff, tolerance_for
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import Intermediates, Wanted, forms
@@ -38,7 +39,7 @@ from tensor_graphs.paths.lowered import largest_of_range, lowered
 from tensor_graphs.paths.path import Alternative, NoPathError, Paths, StalePathError
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.pin import Pin
-from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes, midpoint
+from tensor_graphs.paths.plan import Plan, Variant, given_sizes, midpoint
 from tensor_graphs.phases import phase
 from tensor_graphs.profiling.measure.cover import in_words
 from tensor_graphs.profiling.measure.judge import Judge
@@ -51,24 +52,6 @@ from tensor_graphs.records.rows import ProfileRequest
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Choice(Evidence):
-    """Why one signature is computed the way it is, and the rows that say so: of its time, and of its comparison with the oracle.
-
-    times, agreeing: rows with such a time, and those of them that agree with the one that counts. doubt: why it may be too slow.
-    covered: what the comparison covered, in a line. derivation: of a recipe, step by step.
-    """
-
-    trace: int | None = None
-    measured_at: datetime | None = None
-    verdict_trace: int | None = None
-    times: int = 0
-    agreeing: int = 0
-    doubt: str = ""
-    covered: str = ""
-    derivation: str = ""
 
 
 def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Sequence[str] | None = None,
@@ -90,17 +73,25 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     one before. threads: rows of so many threads count, and what is verified uses them.
     simplify: composites are recognised where the graph says them in atomic ops, and small graphs made smaller, with the same bits
     (prepare.py); False to run the very graph that is written.
+    What was chosen is kept in the cache folder, and the same request is answered from there until a kernel, the software or a row
+    of the database is another one (plan_file.py; the environment variable TENSOR_GRAPHS_PLANS=off keeps nothing).
     Raises NoPathError (no path, or none within the tolerance), PlanError (too little memory, a size outside of its dim's range),
     and GraphError for what is no graph.
     """
     graph = require_graph(graph, "compile")
     given = as_given(path)
+    asked_for = plan_file.Asked(tolerance=tolerance, backends=backends, at=at, largest=largest, memory_limit=memory_limit,
+                                reuse_outputs=reuse_outputs, threads=threads, intermediates=intermediates, simplify=simplify)
     if isinstance(given, Pin):
         tolerance, backends = given.tolerance if tolerance is None else tolerance, given.backends if backends is None else backends
     tolerance = tolerance_for(graph, tolerance)
     here, notes = resolve_backends(backends)
     if not here:
         raise NoPathError("\n  ".join(["no backend is available", *notes, f"fix: backends={DEFAULT_BACKENDS}, or leave it out"]))
+    file = plan_file.of(graph, database=database, **asked_for) if given is None else None
+    plan = None if file is None else file.read()
+    if plan is not None:
+        return plan
     store = as_database(database)
     with phase("prepare"):
         if given is None:
@@ -110,14 +101,17 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     asked = _Asked(graph, tolerance, here, notes, store, at, largest, memory_limit, given, reuse_outputs, threads, progress,
                    prepared)
     try:
-        return _compiled(asked, intermediates, decided)
+        plan = _compiled(asked, intermediates, decided)
     except PlanError:
         if memory_limit is None or path is not None:
             raise
         plain = prepare(graph, simplify, recipes=False)
         if plain.graph is prepared.graph:
             raise
-        return _compiled(replace(asked, prepared=plain), intermediates)      # what recipes make of parameters takes memory
+        plan = _compiled(replace(asked, prepared=plain), intermediates)      # what recipes make of parameters takes memory
+    if file is not None:
+        file.write(plan)
+    return plan
 
 
 @phase("choose")
@@ -190,7 +184,8 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
         missing = chooser.queue_misses()
     notes = (*asked.notes, *_threads_in_the_way(variants))
     plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, notes, asked.reuse_outputs, memory_limit, missing,
-                decided.why, decided.written, asked.prepared.note, asked.prepared.images, asked.written)
+                decided.why, decided.written, asked.prepared.note, asked.prepared.images, asked.written,
+                book.generation)
     check_room(plan)
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
              len(variants[0].program.instructions), time.perf_counter() - started)

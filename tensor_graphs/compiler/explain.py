@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tensor_graphs.compiler.compile import Choice
+from tensor_graphs.compiler.choice import Choice
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import require_graph

@@ -149,6 +149,8 @@ class Plan:
     """what nodes before parts were formed have become in `graph`; left behind where a plan is pickled"""
     given: Graph | None = field(default=None, repr=False, compare=False)
     """the graph that was to be compiled, before anything was recognised in it; left behind where a plan is pickled"""
+    rests_on: str = field(default="", repr=False, compare=False)
+    """the generation of the database's rows (records/generation.py) that it was chosen by"""
 
     def __repr__(self) -> str:
         calls = [len(v.program.instructions) for v in self.variants]

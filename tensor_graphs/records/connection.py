@@ -31,23 +31,10 @@ from tensor_graphs.records.errors import (
     SchemaMismatch,
     UnsupportedDatabase,
 )
+from tensor_graphs.records.location import default_target
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-VARIABLE = "TENSOR_GRAPHS_DB"
-"""names the database, by path or URL, where no argument does: of the command line and of the Python API alike"""
 ADVISORY_LOCK = 0x7467_7265_6373  # PostgreSQL: one migration at a time; the number only has to be ours
-
-
-def default_path() -> Path:
-    """Where the database is unless an argument or TENSOR_GRAPHS_DB says otherwise: benchmarks.db in the user's data folder."""
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("tensor_graphs")) / "benchmarks.db"
-
-
-def default_target() -> str | Path:
-    """What `open_database()` opens: what TENSOR_GRAPHS_DB names, else `default_path()`. The variable is read at every call."""
-    return os.environ.get(VARIABLE) or default_path()
 
 
 def parse_target(target: str | Path | None) -> sa.URL:

@@ -13,7 +13,7 @@ import pytest
 
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.frontends.huggingface import model_graph
-from tensor_graphs.records.connection import default_path
+from tensor_graphs.records.location import default_path
 
 ROOT = Path(__file__).parents[2]
 

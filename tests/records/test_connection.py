@@ -32,7 +32,8 @@ from tensor_graphs.records import (
     open_database,
     schema,
 )
-from tensor_graphs.records.connection import default_path, parse_target
+from tensor_graphs.records.connection import parse_target
+from tensor_graphs.records.location import default_path
 
 
 def refusal(kind: type[DatabaseError], target: object, **options: float) -> str:

@@ -29,7 +29,7 @@ from tensor_graphs.profiling.distrust import process_tree
 from tensor_graphs.profiling.distrust.protocol import KEY_BYTES, Channel, Forged
 from tensor_graphs.profiling.distrust.replies import Mark, Reply, SaidError, clean, parse
 from tensor_graphs.profiling.distrust.worker import INSIDE
-from tensor_graphs.records.connection import VARIABLE as DATABASE
+from tensor_graphs.records.location import VARIABLE as DATABASE
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,218 @@
+"""plan_file: the plan of a request, kept in the user's cache folder: the same request in the same environment needs no search.
+
+    file = of(graph, backends=…, database=…, …)     # None: nothing is kept for it
+    plan = file.read()                              # None: search, then file.write(plan)
+
+The name of a file is a digest of all that a plan follows from, but for the rows of the database: the graph, the request, this
+package's code, every kernel that there is (by identity), the software and the hardware. In the file stands the generation of the
+database (records/generation.py) that the plan rests on; rows that were added since make it stale. A stale or damaged file is
+left out, and replaced. Nothing heavy is imported here: who finds a plan needs neither the rewriting nor the judge nor SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+
+from tensor_graphs import blas_threads
+from tensor_graphs.devices.environment import fingerprint
+from tensor_graphs.devices.toolchain import ToolchainError, check_private, default_cache, private_folder
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, backend_module, why_missing
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.json_form import graph_to_json
+from tensor_graphs.language.node import Node
+from tensor_graphs.paths.plan import Plan
+from tensor_graphs.phases import phase
+from tensor_graphs.records import open_database
+from tensor_graphs.records.generation import generation, of_file
+from tensor_graphs.records.location import default_target, file_of
+
+if TYPE_CHECKING:
+    from tensor_graphs.records.database import Database
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "TENSOR_GRAPHS_PLANS"
+"""the environment variable: "off" to keep no plans, and use none"""
+
+MOST_BYTES = 64 << 20
+"""of all plans together; those that were not used for the longest time go"""
+
+FORMAT = b"tensor_graphs plan 1\n"
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """Where the plan of one request is kept. database: as it was named, or open."""
+
+    path: Path
+    graph: Graph
+    database: Database | str | Path | None
+
+    @phase("read plan")
+    def read(self) -> Plan | None:
+        """The plan, where one is there that rests on the rows that the database has now."""
+        try:
+            check_private(self.path)
+            content = self.path.read_bytes()
+        except (OSError, ToolchainError):
+            log.debug("no plan is on file for this request")
+            return None
+        try:
+            head, rests_on, digest, made = content.split(b"\n", 3)
+            if head + b"\n" != FORMAT or hashlib.sha256(made).hexdigest().encode() != digest:
+                raise ValueError("it is damaged")
+            now = self._generation()
+            if now is None or now.encode() != rests_on:
+                raise ValueError("the database has other rows by now")
+            plan: Plan = pickle.loads(made)
+            os.utime(self.path)
+        except Exception as e:                                      # of bytes that may be anything, reading may raise anything
+            log.debug("the plan in %s is left out: %s", self.path, e)
+            return None
+        log.info("the plan is taken from %s", self.path)
+        return replace(plan, images=_Images(self.graph, plan), given=self.graph)
+
+    def _generation(self) -> str | None:
+        if self.database is None or isinstance(self.database, str | Path):
+            file = file_of(self.database)
+            if file is not None:
+                return of_file(file)
+            with open_database(self.database) as database:
+                return generation(database)
+        return generation(self.database)
+
+    @phase("keep plan")
+    def write(self, plan: Plan) -> None:
+        """Keep a plan."""
+        try:
+            made = pickle.dumps(plan)
+            handle, name = tempfile.mkstemp(dir=self.path.parent)
+            try:
+                with open(handle, "wb") as file:
+                    file.write(b"\n".join((FORMAT[:-1], plan.rests_on.encode(), hashlib.sha256(made).hexdigest().encode(), made)))
+                os.replace(name, self.path)                         # at once: nobody reads half a file
+            except BaseException:
+                os.unlink(name)
+                raise
+            _prune(self.path.parent)
+        except Exception as e:                                      # a part that cannot be pickled: anyone's composite
+            log.debug("the plan is not kept: %s", e)
+
+
+class _Images(Mapping[Node, Node]):
+    """`Plan.images` of a plan from a file: few ask for them, so they are made anew by the first question."""
+
+    def __init__(self, graph: Graph, plan: Plan) -> None:
+        self.graph, self.key = graph, (plan.written or plan.graph).structural_key
+
+    @functools.cached_property
+    def made(self) -> Mapping[Node, Node]:
+        from tensor_graphs.compiler.prepare import prepare  # here, as it imports all that rewrites
+
+        tried = (prepare(self.graph, recipes=recipes) for recipes in (True, False))
+        return next((found.images for found in tried if found.graph.structural_key == self.key), {})
+
+    def __getitem__(self, node: Node) -> Node:
+        return self.made[node]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.made)
+
+    def __len__(self) -> int:
+        return len(self.made)
+
+
+class Asked(TypedDict, total=False):
+    """What a plan is asked for with, as `compile_graph` takes it: all that decides, but for the graph and the database."""
+
+    tolerance: float | None
+    backends: Sequence[str] | None
+    at: Mapping[str, int] | None
+    largest: Mapping[str, int] | None
+    memory_limit: int | None
+    reuse_outputs: bool
+    threads: int | None
+    intermediates: Literal["auto", "as_written", "float64"]
+    simplify: bool
+
+
+LEFT_OUT = Asked(tolerance=None, backends=None, at=None, largest=None, memory_limit=None, reuse_outputs=False, threads=None,
+                 intermediates="auto", simplify=True)
+
+
+def of(graph: Graph, *, database: Database | str | Path | None = None, **given: Unpack[Asked]) -> PlanFile | None:
+    """Where the plan of a request is kept, whether it is there or not; None where nothing is kept: TENSOR_GRAPHS_PLANS says so, the
+    database is in memory, or the cache folder cannot be used. Raises KernelError for a backend that nobody knows."""
+    asked: Asked = {**LEFT_OUT, **given}
+    backends = asked["backends"]
+    if os.environ.get(VARIABLE, "").lower() in ("off", "0", "no"):
+        return None
+    if str(default_target() if database is None else database) == ":memory:" or _in_memory(database):
+        return None
+    with phase("read plan"):
+        try:
+            folder = private_folder(default_cache().parent / "plans")
+        except ToolchainError as e:
+            log.info("plans are not kept: %s", e)
+            return None
+        names = (backends,) if isinstance(backends, str) else tuple(DEFAULT_BACKENDS if backends is None else backends)
+        what = {
+            "graph": (graph.structural_key, graph_to_json(graph)),
+            "asked": sorted((name, _said(value)) for name, value in asked.items()),
+            "environments": [(name, why_missing(name), _environment(name) if why_missing(name) is None else "") for name in names],
+            "kernels": sorted((k.name, k.identity) for k in all_kernels(names)),
+            "code": (_package(), sys.version, blas_threads.LATE),
+            "database": _place(database),
+        }
+        return PlanFile(folder / f"{hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()}.plan", graph, database)
+
+
+def _in_memory(database: Database | str | Path | None) -> bool:
+    return database is not None and not isinstance(database, str | Path) and database.location == ":memory:"
+
+
+def _place(database: Database | str | Path | None) -> str:
+    """The same for a database and for its name."""
+    if database is None or isinstance(database, str | Path):
+        file = file_of(database)
+        return str(default_target() if database is None else database) if file is None else os.path.realpath(file)
+    return os.path.realpath(database.location) if database.is_sqlite else database.location
+
+
+def _said(value: object) -> str:
+    return repr(sorted(value.items(), key=str) if isinstance(value, Mapping) else value)
+
+
+@functools.cache
+def _environment(backend: str) -> str:
+    return fingerprint(backend, libs=dict(backend_module(backend).versions())).key()
+
+
+@functools.cache
+def _package() -> str:
+    """A digest of this package's code."""
+    root = Path(__file__).resolve().parent.parent
+    made = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        made.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return made.hexdigest()
+
+
+def _prune(folder: Path) -> None:
+    """Remove the plans that were not used for the longest time, until the others are no more than MOST_BYTES."""
+    files = sorted(((s.st_mtime, s.st_size, p) for p in folder.iterdir() for s in [p.stat()]), reverse=True)
+    total = 0
+    for _, size, path in files:
+        total += size
+        if total > MOST_BYTES:
+            path.unlink(missing_ok=True)
