@@ -32,6 +32,7 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.paths.lower import PlanError
@@ -195,7 +196,7 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
 def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
     """A note where numpy's threads will spin behind its products while native kernels run."""
     used = [{(k.backend, k.op) for k in v.kernels.values()} for v in variants]
-    mixed = any(any(b == "c" for b, _ in u) and {("numpy", op) for op in ("linear", "dot")} & u for u in used)
+    mixed = any(any(b == "c" for b, _ in u) and {("numpy", op.name) for op in (linear, dot)} & u for u in used)
     if not (blas_threads.LATE and mixed):
         return ()
     note = ("numpy was imported before tensor_graphs, so its threads spin behind each product and slow down the native kernels "

@@ -75,14 +75,14 @@ def work(signature: Signature, binding: tuple[tuple[str, int], ...]) -> tuple[fl
     at = dict(binding)
     spec = signature.spec
     outs = sum(_nbytes(t, at) for t in spec.outputs)
-    name = spec.op.name
-    if name in ("embedding", "gather"):                     # reads only the rows it is asked for
-        traffic = 2.0 * outs + _nbytes(spec.inputs[1], at)
-    elif name == "gather_linear":                           # each matrix that is chosen, once
+    facts, name = spec.op.facts, spec.op.name
+    if facts.reads and facts.product:                       # each matrix that is chosen, once
         x, weight, index = spec.inputs[:3]
         share = min(1.0, float(d.evaluate(index.size(), at)) / max(1.0, float(d.evaluate(weight.shape[0], at))))
         stacks = _nbytes(weight, at) + sum(_nbytes(t, at) for t in spec.inputs[3:])
         traffic = outs + _nbytes(x, at) + _nbytes(index, at) + share * stacks
+    elif facts.reads and facts.reads.at is not None:        # reads only the rows it is asked for
+        traffic = 2.0 * outs + _nbytes(spec.inputs[facts.reads.at], at)
     elif name == "write_rows":                              # in place: only the rows written
         traffic = 2.0 * _nbytes(spec.inputs[1], at)
     else:

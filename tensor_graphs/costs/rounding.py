@@ -21,12 +21,14 @@ import math
 import weakref
 from collections.abc import Sequence
 
+from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.leaves import Leaf
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.meaning.algebra import EXACT
 from tensor_graphs.meaning.interpreter import chooses
+
+CAST = ATOMIC["cast"]
 
 AMPLIFICATION = 3.0
 """by how much √k roundings behind a node amplify what it rounds"""
@@ -77,7 +79,7 @@ def _rounds(node: Node) -> bool:
     op, attrs = node.op, node.attrs
     if isinstance(op, CompositeOp):
         return op.opaque or not chooses(op.define([i.type for i in node.inputs], attrs))
-    if isinstance(op, Leaf) or op.kind != "atomic" or op.name in EXACT or op.name in ("iota", "pad", "bitcast"):
+    if isinstance(op, Leaf) or op.kind != "atomic" or not (op.facts.rounds or op is CAST):
         return False
     if op.name == "scatter":
         return bool(attrs["mode"] == "add")

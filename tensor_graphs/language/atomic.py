@@ -25,6 +25,7 @@ from tensor_graphs.language.conditions import Condition, at_least
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, i32, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError, ShapeError
+from tensor_graphs.language.facts import UNKNOWN, Facts, Rows
 from tensor_graphs.language.leaves import _shape, constant
 from tensor_graphs.language.node import Node, TensorType, apply
 
@@ -38,7 +39,7 @@ class AtomicOp:
     """One row of the op table. flops are per output element (per operand element for reductions).
 
     conditions: of a node, what must hold between sizes and its type rule could not prove (see conditions.py).
-    choices: the words that an attribute may be, where it is one of a few.
+    choices: the words that an attribute may be, where it is one of a few. facts: what else is true of it (facts.py).
     """
 
     name: str
@@ -52,7 +53,13 @@ class AtomicOp:
     group: Literal["unary", "binary", "ternary", "reduce", "move", "index", "source"] = "unary"
     conditions: Callable[[Node], Iterable[Condition]] | None = None
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    facts: Facts = UNKNOWN
     kind: str = "atomic"
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each element of the result depends on the operands' elements of the same place alone."""
+        return self.group in ("unary", "binary", "ternary") and not self.facts.dtype_matters
 
     def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
         if len(inputs) != self.arity:
@@ -390,58 +397,85 @@ _NUMBERS = ("float", "int", "uint")
 
 ROWS: tuple[AtomicOp, ...] = (
     AtomicOp("iota", 0, _iota_type, lambda a, n: a.iota(n), lambda n, g: (),
-             attributes=("axis", "dtype", "shape"), group="source"),
+             attributes=("axis", "dtype", "shape"), group="source",
+             facts=Facts(determined=True)),
     AtomicOp("reciprocal", 1, _floats, lambda a, n, x: a.reciprocal(n, x),
-             lambda n, g: (_neg(mul(g, mul(n, n))),), flops=4),
+             lambda n, g: (_neg(mul(g, mul(n, n))),), flops=4,
+             facts=Facts(rounds=True, determined=True, assumes="no division by 0")),
     AtomicOp("sqrt", 1, _floats, lambda a, n, x: a.sqrt(n, x),
-             lambda n, g: (mul(g, mul(_like(0.5, n), reciprocal(n))),), flops=4),
+             lambda n, g: (mul(g, mul(_like(0.5, n), reciprocal(n))),), flops=4,
+             facts=Facts(rounds=True, determined=True, positive=True, assumes="roots of numbers ≥ 0", telling=True)),
     AtomicOp("exp2", 1, _floats, lambda a, n, x: a.exp2(n, x),
-             lambda n, g: (mul(g, mul(n, _like(_LN2, n))),), flops=10),
+             lambda n, g: (mul(g, mul(n, _like(_LN2, n))),), flops=10,
+             facts=Facts(rounds=True, telling=True)),
     AtomicOp("log2", 1, _floats, lambda a, n, x: a.log2(n, x),
-             lambda n, g: (mul(g, reciprocal(mul(n.inputs[0], _like(_LN2, n)))),), flops=10),
+             lambda n, g: (mul(g, reciprocal(mul(n.inputs[0], _like(_LN2, n)))),), flops=10,
+             facts=Facts(rounds=True, positive=True, assumes="logarithms of numbers > 0", telling=True)),
     AtomicOp("sin", 1, _floats, lambda a, n, x: a.sin(n, x),
-             lambda n, g: (mul(g, sin(add(n.inputs[0], _like(np.pi / 2, n)))),), flops=15),
-    AtomicOp("floor", 1, _floats, lambda a, n, x: a.floor(n, x), lambda n, g: (_like(0, g),)),
-    AtomicOp("cast", 1, _cast_type, lambda a, n, x: a.cast(n, x), _cast_gradient, attributes=("dtype",)),
+             lambda n, g: (mul(g, sin(add(n.inputs[0], _like(np.pi / 2, n)))),), flops=15,
+             facts=Facts(rounds=True, telling=True)),
+    AtomicOp("floor", 1, _floats, lambda a, n, x: a.floor(n, x), lambda n, g: (_like(0, g),),
+             facts=Facts(exact=True, determined=True, telling=True)),
+    AtomicOp("cast", 1, _cast_type, lambda a, n, x: a.cast(n, x), _cast_gradient, attributes=("dtype",),
+             facts=Facts(determined=True)),
     AtomicOp("bitcast", 1, _bitcast_type, lambda a, n, x: a.bitcast(n, x), lambda n, g: (None,),
-             attributes=("dtype",), flops=0),
+             attributes=("dtype",), flops=0,
+             facts=Facts(determined=True, dtype_matters=True, telling=True)),
     AtomicOp("add", 2, _elementwise(*_NUMBERS), lambda a, n, x, y: a.add(n, x, y), lambda n, g: (g, g),
-             commutative=True, group="binary"),
+             commutative=True, group="binary",
+             facts=Facts(rounds=True, determined=True, any_order=("int", "uint"), ring=True, symbol="+")),
     AtomicOp("mul", 2, _elementwise(*_NUMBERS), lambda a, n, x, y: a.mul(n, x, y),
-             lambda n, g: (mul(g, n.inputs[1]), mul(g, n.inputs[0])), commutative=True, group="binary"),
+             lambda n, g: (mul(g, n.inputs[1]), mul(g, n.inputs[0])), commutative=True, group="binary",
+             facts=Facts(rounds=True, determined=True, any_order=("int", "uint"), ring=True, symbol="·")),
     AtomicOp("max", 2, _elementwise(*_NUMBERS), lambda a, n, x, y: a.max(n, x, y), _max_gradient,
-             commutative=True, group="binary"),
+             commutative=True, group="binary",
+             facts=Facts(exact=True, determined=True, any_order=_NUMBERS, selects=True)),
     AtomicOp("idiv", 2, _elementwise("int", "uint"), lambda a, n, x, y: a.idiv(n, x, y), lambda n, g: (None, None),
-             group="binary", flops=8),
+             group="binary", flops=8,
+             facts=Facts(determined=True, telling=True)),
     AtomicOp("and", 2, _elementwise("int", "uint", "bool"), lambda a, n, x, y: a.bit_and(n, x, y),
-             lambda n, g: (None, None), commutative=True, group="binary"),
+             lambda n, g: (None, None), commutative=True, group="binary",
+             facts=Facts(determined=True, any_order=("int", "uint", "bool"), bits=True)),
     AtomicOp("xor", 2, _elementwise("int", "uint", "bool"), lambda a, n, x, y: a.bit_xor(n, x, y),
-             lambda n, g: (None, None), commutative=True, group="binary"),
+             lambda n, g: (None, None), commutative=True, group="binary",
+             facts=Facts(determined=True, any_order=("int", "uint", "bool"), bits=True)),
     AtomicOp("less", 2, _comparison(*_NUMBERS), lambda a, n, x, y: a.less(n, x, y), lambda n, g: (None, None),
-             group="binary"),
+             group="binary",
+             facts=Facts(determined=True, compares=True, assumes="no NaN", telling=True, symbol="<")),
     AtomicOp("not_equal", 2, _comparison(*_NUMBERS, "bool"), lambda a, n, x, y: a.not_equal(n, x, y),
-             lambda n, g: (None, None), commutative=True, group="binary"),
+             lambda n, g: (None, None), commutative=True, group="binary",
+             facts=Facts(determined=True, compares=True, assumes="no NaN")),
     AtomicOp("where", 3, _where_type, lambda a, n, c, x, y: a.where(n, c, x, y),
-             lambda n, g: (None, _zeros_if(n.inputs[0], g), _zeros_if(logical_not(n.inputs[0]), g)), group="ternary"),
+             lambda n, g: (None, _zeros_if(n.inputs[0], g), _zeros_if(logical_not(n.inputs[0]), g)), group="ternary",
+             facts=Facts(exact=True, determined=True)),
     AtomicOp("sum", 1, _reduce, lambda a, n, x: a.sum(n, x),
-             lambda n, g: (_expand_back(n.inputs[0], g, n.attrs["axes"]),), attributes=("axes",), group="reduce"),
+             lambda n, g: (_expand_back(n.inputs[0], g, n.attrs["axes"]),), attributes=("axes",), group="reduce",
+             facts=Facts(rounds=True, ring=True, telling=True)),
     AtomicOp("reduce_max", 1, _reduce, lambda a, n, x: a.reduce_max(n, x), _reduce_max_gradient,
-             attributes=("axes",), group="reduce"),
+             attributes=("axes",), group="reduce",
+             facts=Facts(exact=True, determined=True, selects=True, telling=True)),
     AtomicOp("reshape", 1, _reshape_type, lambda a, n, x: a.reshape(n, x),
-             lambda n, g: (reshape(g, n.inputs[0].shape),), attributes=("shape",), group="move", flops=0),
+             lambda n, g: (reshape(g, n.inputs[0].shape),), attributes=("shape",), group="move", flops=0,
+             facts=Facts(view=True, rearranges=True, exact=True, determined=True)),
     AtomicOp("permute", 1, _permute_type, lambda a, n, x: a.permute(n, x),
              lambda n, g: (permute(g, tuple(np.argsort(n.attrs["axes"]).tolist())),),
-             attributes=("axes",), group="move", flops=0),
+             attributes=("axes",), group="move", flops=0,
+             facts=Facts(view=True, rearranges=True, exact=True, determined=True)),
     AtomicOp("expand", 1, _expand_type, lambda a, n, x: a.expand(n, x), _expand_gradient,
-             attributes=("shape",), group="move", flops=0),
+             attributes=("shape",), group="move", flops=0,
+             facts=Facts(view=True, rearranges=True, exact=True, determined=True)),
     AtomicOp("pad", 1, _pad_type, lambda a, n, x: a.pad(n, x), _pad_gradient,
-             attributes=("padding", "value"), group="move", flops=0, conditions=_pad_conditions),
+             attributes=("padding", "value"), group="move", flops=0, conditions=_pad_conditions,
+             facts=Facts(determined=True)),
     AtomicOp("slice", 1, _slice_type, lambda a, n, x: a.slice(n, x), _slice_gradient,
-             attributes=("bounds",), group="move", flops=0, conditions=_slice_conditions),
+             attributes=("bounds",), group="move", flops=0, conditions=_slice_conditions,
+             facts=Facts(view=True, exact=True, determined=True)),
     AtomicOp("gather", 2, _gather_type, lambda a, n, x, i: a.gather(n, x, i), _gather_gradient,
-             attributes=("axis",), group="index"),
+             attributes=("axis",), group="index",
+             facts=Facts(exact=True, determined=True, reads=Rows(0, 1), telling=True)),
     AtomicOp("scatter", 3, _scatter_type, lambda a, n, x, i, u: a.scatter(n, x, i, u), _scatter_gradient,
-             attributes=("axis", "mode"), group="index", choices={"mode": ("set", "add", "max")}),
+             attributes=("axis", "mode"), group="index", choices={"mode": ("set", "add", "max")},
+             facts=Facts(rounds=True, writes=Rows(0, 1), telling=True)),
 )
 ATOMIC: dict[str, AtomicOp] = {row.name: row for row in ROWS}
 

@@ -26,6 +26,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.calls import misfit
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError
+from tensor_graphs.language.facts import UNKNOWN, Facts
 from tensor_graphs.language.node import Node, TensorType, apply, encode_attribute, rebuild, walk
 
 Build = Callable[..., Node | tuple[Node, ...]]
@@ -54,14 +55,16 @@ class CompositeOp:
     direct(roles, attrs, out_types) -> array or tuple: float64 evaluation; `roles` maps operand names to arrays (absent ones are
     missing, `*xs` is a list), `attrs` has dims evaluated. gradient(node, grads) -> {operand name: gradient node or None}.
     conditions(node): what must hold between sizes beside what its definition asks for (see conditions.py).
+    facts: what else is true of it (see facts.py).
     """
 
     kind = "composite"
+    group = "composite"
 
     def __init__(self, build: Build, *, name: str | None = None, direct: Callable[..., Any] | None = None,
                  gradient: Callable[..., Any] | None = None, opaque: bool = False,
-                 conditions: Callable[[Node], Any] | None = None) -> None:
-        self.name = name or build.__name__
+                 conditions: Callable[[Node], Any] | None = None, facts: Facts = UNKNOWN) -> None:
+        self.name, self.facts = name or build.__name__, facts
         self.build, self.direct, self.gradient_rule, self.opaque = build, direct, gradient, opaque
         self.conditions = conditions
         self.signature = inspect.signature(build)

@@ -16,6 +16,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i32, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, ShapeError
+from tensor_graphs.language.facts import UNKNOWN, Facts
 from tensor_graphs.language.node import ArrayValue, Node, TensorType, apply
 from tensor_graphs.language.tensor import TensorOperators
 
@@ -23,7 +24,8 @@ from tensor_graphs.language.tensor import TensorOperators
 class Leaf:
     """The op of a leaf: no operands, its type is among its attributes."""
 
-    kind = "leaf"
+    kind = group = "leaf"
+    facts = UNKNOWN
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -46,7 +48,7 @@ NAMED_LEAVES = (INPUT, PARAMETER, STATE)
 
 
 class _Item:
-    name, kind = "item", "structural"
+    name, kind, group, facts = "item", "structural", "structural", Facts(view=True)
 
     def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
         return (inputs[0].types[attrs["index"]],)
@@ -56,7 +58,7 @@ class _Item:
 
 
 class _CopyTo:
-    name, kind = "copy_to", "structural"
+    name, kind, group, facts = "copy_to", "structural", "structural", Facts(view=True)
 
     def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
         return inputs[0].types

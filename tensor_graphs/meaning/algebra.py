@@ -280,10 +280,6 @@ class Real:
         return out
 
 
-EXACT = frozenset({"floor", "max", "where", "reduce_max", "reshape", "permute", "expand", "slice", "gather"})
-"""Atomic ops whose results are values of the dtype whenever their operands are: there is nothing to round."""
-
-
 class AsWritten(Real):
     """Real, rounded at every node to the node's dtype; the values are still carried as float64, which holds them all."""
 
@@ -291,7 +287,7 @@ class AsWritten(Real):
         return self._round(super().constant(n, value), n.dtype)
 
     def finish(self, n: At, value: Array) -> Array:
-        return value if n.node.op.name in EXACT else self._round(value, n.dtype)
+        return value if n.node.op.facts.exact else self._round(value, n.dtype)
 
     def cast(self, n: At, x: Array) -> Array:
         if n.dtype.kind == "float" and n.input_types[0].dtype.is_integer:

@@ -30,7 +30,7 @@ from tensor_graphs.language.composite import CompositeOp, Definition, resolve_at
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
-from tensor_graphs.meaning.algebra import EXACT, Array, AsWritten, At, Jittered, Real, carrier, narrow, wide
+from tensor_graphs.meaning.algebra import Array, AsWritten, At, Jittered, Real, carrier, narrow, wide
 from tensor_graphs.meaning.errors import MeaningError
 
 Mode = Literal["real", "as_written", "jittered"]
@@ -408,7 +408,7 @@ def chooses(definition: Definition) -> bool:
 def _exact(node: Node) -> bool:
     """Whether an op gives, for operands that are values of their dtypes, a value of its own dtype without rounding."""
     name, dtype = node.op.name, node.types[0].dtype
-    if dtype.kind != "float" or node.op.kind == "structural" or name in EXACT:
+    if dtype.kind != "float" or node.op.kind == "structural" or node.op.facts.exact:
         return True
     if name in ("constant", "pad"):
         value = node.attrs["value"]

@@ -13,7 +13,6 @@ from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language import leaves
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.paths.lower import Operand, taken, window_of
-from tensor_graphs.paths.whereabouts import is_view
 
 NOWHERE = -1
 """the buffer of a value that has none yet"""
@@ -28,7 +27,7 @@ def apart(order: Sequence[Node], known: Collection[Node] = ()) -> dict[Node, Ope
     bound, copies of it too, so that it counts as contiguous."""
     found: dict[Node, Operand] = {}
     for node in order:
-        if is_view(node) and node not in known and node.op is not leaves.ITEM:
+        if node.op.facts.view and node not in known and node.op is not leaves.ITEM:
             x = seen(node, found.get(node.inputs[0]))
             if x is not None and not x.contiguous:
                 found[node] = x

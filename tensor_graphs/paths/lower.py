@@ -27,7 +27,7 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, consumers, encode_attribute, walk
 from tensor_graphs.paths.memory import Interval
-from tensor_graphs.paths.whereabouts import VIEW_OPS, Whereabouts, is_view, viewed
+from tensor_graphs.paths.whereabouts import Whereabouts, viewed
 
 BufferKind = Literal["arena", "parameter", "input", "state", "output", "constant", "dims", "bound"]
 
@@ -223,7 +223,7 @@ class _Lowering:
     def made_on(self, root: Node) -> str:
         """The device of the kernel that makes a value: a state lives where its new value is made."""
         node = root
-        while is_view(node):
+        while node.op.facts.view:
             node = node.inputs[0]
         return HOST.name if node.op.kind == "leaf" else device_of(self.choose(node).backend).name
 
@@ -352,7 +352,7 @@ class _Lowering:
                 device = self.where.first(node.inputs[0])
                 assert device is not None
                 self.made(node, device, (self.values[node.inputs[0], device][node.attrs["index"]],))
-            elif is_view(node):
+            elif node.op.facts.view:
                 wanted = self.device_asked(node) if node.op is leaves.COPY_TO else self.where.first(node)
                 if wanted is not None:                      # a view of a constant is made where it is read
                     self.at(node, wanted)
@@ -531,13 +531,13 @@ def schedule(roots: Sequence[Node]) -> list[Node]:
     for node in order:
         if node.op is not leaves.STATE or len(set(users[node])) < 2:
             continue
-        writers = [u for u in set(users[node]) if u.op.name in ("write_rows", "write_at_index", "scatter") and u.inputs[0] is node]
+        writers = [u for u in set(users[node]) if (rows := u.op.facts.writes) and u.inputs[rows.of] is node]
         readers: list[Node] = []                        # who reads the state's memory, through views too
         stack = [u for u in set(users[node]) if u not in writers]
         while stack:
             u = stack.pop()
             readers.append(u)
-            if u.op.name in VIEW_OPS:
+            if u.op.facts.view:
                 stack.extend(users[u])
         for w in writers[:1]:
             extra += [(r, w) for r in readers if w not in ancestors(r)]

@@ -33,7 +33,6 @@ from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, known_when_b
 from tensor_graphs.paths import copies
 from tensor_graphs.paths.lower import Operand
 from tensor_graphs.paths.screen import fitted
-from tensor_graphs.paths.whereabouts import VIEW_OPS, is_view
 
 EXPAND = "expand"
 
@@ -158,7 +157,7 @@ class Path:
 
 
 def needs_choice(node: Node) -> bool:
-    return node.op.kind in ("atomic", "composite") and node.op.name not in VIEW_OPS
+    return node.op.kind in ("atomic", "composite") and not node.op.facts.view
 
 
 def is_way_on(name: str) -> bool:
@@ -282,7 +281,7 @@ class Paths:
         assert self._users is not None
         total = self.copied(value.type) if value in self.graph.roots else 0.0
         for user in dict.fromkeys(self._users.get(value, [])):
-            if is_view(user):
+            if user.op.facts.view:
                 view = copies.seen(user, x)
                 total += self.copied(value.type) if view is None else 0.0 if view.contiguous else self._read_copied(user, view)
             else:

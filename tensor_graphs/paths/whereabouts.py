@@ -9,16 +9,10 @@ from __future__ import annotations
 from tensor_graphs.language import leaves
 from tensor_graphs.language.node import Node
 
-VIEW_OPS = frozenset({"reshape", "permute", "expand", "slice", "item", "copy_to"})
-
-
-def is_view(node: Node) -> bool:
-    return node.op.name in VIEW_OPS and node.op.kind in ("atomic", "structural")
-
 
 def viewed(node: Node) -> Node | None:
     """The value of which a node is a window; None for what has memory of its own (an output of several, too)."""
-    return node.inputs[0] if is_view(node) and node.op is not leaves.ITEM else None
+    return node.inputs[0] if node.op.facts.view and node.op is not leaves.ITEM else None
 
 
 class Whereabouts:

@@ -63,12 +63,9 @@ FORMS: dict[str, Form] = {
 """Library composites of one operand -> their value over the reals; the operand comes in the dtype computed in."""
 
 
-_ROUNDING = frozenset({"reciprocal", "sqrt", "exp2", "log2", "sin", "add", "mul", "sum", "scatter"})
-
-
 def _whole_power_of_two(x: Node) -> bool:
     """Whether all elements are ±1, ±2, ±4, …: a product with ½ may have fewer bits than its operand, near the least number."""
-    while x.op.name in ("expand", "reshape"):
+    while x.op.facts.rearranges:
         x = x.inputs[0]
     value = x.attrs["value"] if x.op is leaves.CONSTANT else 0.0
     return isinstance(value, (int, float)) and abs(math.frexp(value)[0]) == 0.5 and abs(value) >= 1
@@ -84,10 +81,10 @@ def rounding_aloud(outputs: Sequence[Node]) -> list[Node]:
     def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
         if node.op.name == "cast" and node.dtype == f64 and new[0].dtype == f32:
             known = new[0]
-            while known.op.name in ("expand", "reshape", "permute"):
+            while known.op.facts.rearranges:
                 known = known.inputs[0]
             return atomic.cast(rebuild([new[0]], as_f32)[0], f64) if known.op is leaves.CONSTANT else None
-        if node.op.name not in _ROUNDING or node.dtype.kind != "float" or node.dtype.itemsize >= 4:
+        if not node.op.facts.rounds or node.dtype.kind != "float" or node.dtype.itemsize >= 4:
             return None
         if node.op.name == "mul" and any(map(_whole_power_of_two, node.inputs)):
             return None                                     # exact

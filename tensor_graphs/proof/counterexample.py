@@ -191,10 +191,7 @@ class Disturbed(Real):
         return super().cast(n, np.where(self.either(x - near), beyond, x))
 
     def finish(self, n: At, value: Array) -> Array:
-        return self.noise(value) if n.dtype.kind == "float" and n.node.op.name in ROUNDING else value
-
-
-ROUNDING = frozenset({"reciprocal", "sqrt", "exp2", "log2", "sin", "add", "mul", "sum", "scatter"})
+        return self.noise(value) if n.dtype.kind == "float" and n.node.op.facts.rounds else value
 
 
 class _DisturbedWalk(_Walk):

@@ -50,12 +50,6 @@ LARGEST_RUN = 40_000_000
 _RUNS_WORK = 150_000_000
 """What all runs of one comparison may cost: half a second."""
 
-ASSUMED = {
-    "reciprocal": "no division by 0", "log2": "logarithms of numbers > 0", "sqrt": "roots of numbers ≥ 0",
-    "less": "no NaN", "not_equal": "no NaN",
-}
-"""What a proof by fingerprint takes for granted, by the ops that occur."""
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -384,7 +378,7 @@ def _first_line(e: TensorGraphsError) -> str:
 
 
 def _assuming(points: Points) -> tuple[str, ...]:
-    found = dict.fromkeys(ASSUMED[n.op.name] for n in points.order if n.op.name in ASSUMED and n.inputs[0].dtype.kind == "float")
+    found = dict.fromkeys(n.op.facts.assumes for n in points.order if n.op.facts.assumes and n.inputs[0].dtype.kind == "float")
     if any(n.op.name == "scatter" and n.attrs["mode"] == "set" and _hangs(n.inputs[1]) for n in points.order):
         found["no two writes of a scatter to one place"] = None
     if any(n.dtype.kind == "float" for n in points.order):

@@ -14,14 +14,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tensor_graphs.language import leaves
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.atomic import AtomicOp
+from tensor_graphs.language.node import Node, Op
 from tensor_graphs.meaning.algebra import Array, At
 
 MOST_VALUES = 1 << 16
-
-_ELEMENTWISE = frozenset({"add", "mul", "max", "idiv", "and", "xor", "less", "not_equal", "where", "cast", "reciprocal", "sqrt",
-                          "floor", "exp2", "log2", "sin", "erf"})
-_MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "sum", "reduce_max", "gather"})
 
 
 def values(order: Sequence[Node], nodes: Sequence[At]) -> dict[Node, Array] | None:
@@ -65,7 +62,7 @@ def _one_of_each(nodes: Sequence[At], given: Sequence[Node]) -> bool:
             if all(o is None for o in operands):
                 found[node, leaf] = None
                 continue
-            if name in _ELEMENTWISE:
+            if name == "erf" or (isinstance(node.op, AtomicOp) and node.op.elementwise):
                 joined: Array = np.full(n.shape, none)
                 for o in operands:
                     if o is not None:
@@ -74,11 +71,16 @@ def _one_of_each(nodes: Sequence[At], given: Sequence[Node]) -> bool:
                         joined = np.where(o == none, joined, o)
                 found[node, leaf] = joined
                 continue
-            moved = _moved(n, operands, none) if name in _MOVES or name == "bitcast" else None
+            moved = _moved(n, operands, none) if _moves(node.op) else None
             if moved is None:
                 return False
             found[node, leaf] = moved
     return True
+
+
+def _moves(op: Op) -> bool:
+    """Whether what an element of the result depends on can be read off the places that it comes from."""
+    return op.group in ("move", "reduce") or op.facts.reads is not None or op.facts.dtype_matters
 
 
 def _moved(n: At, operands: Sequence[Array | None], none: int) -> Array | None:

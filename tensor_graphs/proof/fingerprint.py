@@ -22,7 +22,7 @@ from tensor_graphs.language.atomic import AtomicOp
 from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.language.dims import bounds
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import ArrayValue, Node, walk
+from tensor_graphs.language.node import ArrayValue, Node, Op, walk
 from tensor_graphs.meaning.algebra import Array, At
 from tensor_graphs.proof import exhaustive, ranges, residues
 from tensor_graphs.proof import lanes as lane_room
@@ -123,7 +123,7 @@ class Points:
                 values[node] = self._draw(n, field)
             else:
                 values[node] = getattr(field, node.op.name)(n, *(values[i] for i in node.inputs))
-            if indices is not None and node.op.name in ("gather", "scatter"):
+            if indices is not None and node.op.group == "index":
                 indices[node.inputs[1]] = values[node.inputs[1]].integers
             for i in node.inputs:
                 if self._last[i] == position and i not in self._kept:
@@ -220,8 +220,6 @@ def one_sided(x: Value, y: Value) -> bool:
 MOST_BY_SQUARES = 3.0
 """Choices that may depend on whether a constant is a square: (1 − 2^-3)^125 is 2^-24, and there are more chains."""
 
-ORDERED = frozenset({"less", "not_equal", "max", "reduce_max"})
-
 
 def _chosen_compared(order: Sequence[Node], hanging: Collection[Node]) -> bool:
     """Whether < compares floats that were chosen by the order of others, as the minimum and the maximum of two: no strict order
@@ -231,10 +229,15 @@ def _chosen_compared(order: Sequence[Node], hanging: Collection[Node]) -> bool:
         floats = [i for i in n.inputs if i.dtype.kind == "float"]
         if n.op.name == "less" and floats and any(i in chosen for i in floats):
             return True
-        ordered = n.op.name in ORDERED and bool(floats) and n in hanging
+        ordered = _is_ordered(n.op) and bool(floats) and n in hanging
         if ordered or any(i in chosen for i in n.inputs):
             chosen.add(n)
     return False
+
+
+def _is_ordered(op: Op) -> bool:
+    """Whether the order of the operands decides about the result."""
+    return op.facts.compares or op.facts.selects
 
 
 def both_ways(sides: Sequence[tuple[Array, Array, int]]) -> bool:
@@ -271,7 +274,7 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
         strict = dataclasses.replace(strict, both_ways=True)
     if strict.equal and not strict.both_ways:
         return strict
-    order = [n for n in p.order if n.op.name in ORDERED and n.inputs[0].dtype.kind == "float"]
+    order = [n for n in p.order if _is_ordered(n.op) and n.inputs[0].dtype.kind == "float"]
     if not strict.equal and any(n.op.name in ("less", "max") for n in order):
         hows: tuple[BySign, ...] = ("keyed", "squares")
         for how in hows:

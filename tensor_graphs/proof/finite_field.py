@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensor_graphs.language.atomic import python_slice
+from tensor_graphs.language.atomic import AtomicOp, python_slice
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.algebra import Array, At, Real, narrow
@@ -47,9 +47,6 @@ MOST_LITERALS = 20_000
 """Different float constants in one node; beyond, their residues would take seconds."""
 
 POLE = 2
-
-COMMUTATIVE = frozenset({"and", "xor", "max", "not_equal"})
-"""Atoms of integers whose operands may change places."""
 
 BySign = Literal["", "keyed", "squares"]
 
@@ -302,7 +299,7 @@ class Field:
         self.selections[n.node] = Compared(np.stack([g.astype(np.int64, copy=False) if g.dtype != np.uint64 else g.view(np.int64)
                                                      for g in given]))
         words = list(self.selections[n.node].values)
-        if n.node.op.name in COMMUTATIVE:
+        if isinstance(n.node.op, AtomicOp) and n.node.op.commutative:
             words = [np.minimum(*words), np.maximum(*words)]
         made = self.keyed(f"{n.node.op.name} {n.dtype.name}")
         for word in words:
@@ -520,7 +517,7 @@ class Field:
         given = x.exact
         if x.real is not None:
             literal = n.node.inputs[0]
-            while literal.op.name in ("expand", "reshape", "permute", "slice"):
+            while literal.op.facts.view:
                 literal = literal.inputs[0]
             given = x.real.value if literal.op.name == "constant" else self.narrowed(n, x.real, old)
         if given is None or (new.kind == "float" and n.node.inputs[0] in self.hanging):

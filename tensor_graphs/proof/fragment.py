@@ -251,7 +251,7 @@ def weak(order: Sequence[Node], roots: Sequence[Sequence[Node]], given: Given, b
 def operand_of(node: Node, facts: Mapping[Node, Fact], given: Given) -> Operand:
     """The kind of the operands of a node: of several the one of which least is known."""
     name = node.op.name
-    inputs = [node.inputs[1]] if name in ("gather", "scatter") else list(node.inputs)
+    inputs = [node.inputs[1]] if node.op.group == "index" else list(node.inputs)
     if name in ("and", "xor", "not_equal") and inputs[0].dtype.kind == "bool":
         return "bool"
     if name == "where":
@@ -259,9 +259,9 @@ def operand_of(node: Node, facts: Mapping[Node, Fact], given: Given) -> Operand:
     kinds: set[Operand] = {_kind(i, facts, given) for i in inputs}
     if kinds <= {"constant", "position", "size"} and any(facts[i].counts for i in inputs) and all(
             facts[i].counts or facts[i].form == Form() for i in inputs) and (
-            name == "reduce_max" or (name in ("less", "not_equal") and sum(facts[i].counts for i in inputs) == 1)):
+            name == "reduce_max" or (node.op.facts.compares and sum(facts[i].counts for i in inputs) == 1)):
         return "bool"                                       # whether there is such a place
-    if name in ("less", "not_equal") and kinds <= {"constant", "position", "size"} and kinds != {"constant"}:
+    if node.op.facts.compares and kinds <= {"constant", "position", "size"} and kinds != {"constant"}:
         forms = [facts[i].form for i in inputs]
         if forms[0] is None or forms[1] is None:
             return "size"
@@ -370,7 +370,7 @@ def _compared_gap(node: Node, facts: Mapping[Node, Fact]) -> int:
         if any(facts[i].sized for i in node.inputs):
             return sum(f.gap for f in forms if f is not None)
         return 0
-    if name in ("gather", "scatter"):
+    if node.op.group == "index":
         index, axis = facts[node.inputs[1]], node.inputs[0].shape[node.attrs["axis"]]
         if index.hangs:
             return 0
@@ -404,11 +404,10 @@ def _fact(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> Fact:
 
 def _position(node: Node, facts: Mapping[Node, Fact]) -> Form | None:
     """The index of a gather or scatter that sizes determine, or the difference of the positions that a node compares."""
-    name = node.op.name
-    if name in ("gather", "scatter"):
+    if node.op.group == "index":
         index = facts[node.inputs[1]]
         return index.form if not index.hangs else None
-    if name in ("less", "not_equal"):
+    if node.op.facts.compares:
         one, other = (facts[i] for i in node.inputs)
         if one.hangs or other.hangs or one.form is None or other.form is None or not (one.sized or other.sized):
             return None
@@ -448,7 +447,7 @@ def _constant_along(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]
     if name == "permute":
         axes = node.attrs["axes"]
         return frozenset(axes.index(a) for a in flat), frozenset(axes.index(a) for a in null)
-    if name in ("sum", "reduce_max"):
+    if node.op.group == "reduce":
         kept = [i for i in range(node.inputs[0].rank) if i not in node.attrs["axes"]]
         return frozenset(kept.index(a) for a in flat if a in kept), frozenset(kept.index(a) for a in null if a in kept)
     if name == "slice":

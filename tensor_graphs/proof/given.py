@@ -50,11 +50,7 @@ MOST_DEGREE = 64
 NARROW = 2
 """bytes of integers that wrap in practice"""
 
-_MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad"})
-_RING = frozenset({"add", "mul", "sum"})
-_BITS = frozenset({"and", "xor"})
 _SHIFTS = frozenset({"mul", "idiv"})
-_ORDER = frozenset({"less", "not_equal"})
 
 Name = Literal["known", "plain", "ring", "bits", "test"]
 
@@ -166,7 +162,7 @@ class Given:
     # ---- kinds -------------------------------------------------------------------------------------------------------
 
     def _into_floats(self, node: Node, wanted: set[Node]) -> None:
-        if node.op.name in ("gather", "scatter"):
+        if node.op.group == "index":
             self._index(node, wanted)
         elif node.op.name in ("cast", "bitcast") and node.inputs[0] in self.kinds:
             kind = self.kinds[node.inputs[0]]
@@ -205,7 +201,7 @@ class Given:
 
     def _kind(self, node: Node, wanted: set[Node]) -> Kind:
         name, operands = node.op.name, [self.kinds.get(i, KNOWN if i not in self.hanging else TEST) for i in node.inputs]
-        if name in ("gather", "scatter"):
+        if node.op.group == "index":
             self._index(node, wanted)
             if node.dtype.kind == "bool":
                 return TEST
@@ -219,22 +215,22 @@ class Given:
             return self._joined(node, operands, (0, 2))
         if node.dtype.kind == "bool":
             return self._boolean(node, operands)
-        if name in _MOVES:
+        if node.op.group == "move":
             if operands[0].name == "plain" and name == "pad":
                 return replace(operands[0], numbers=operands[0].numbers | {Number(int(node.attrs["value"]))})
             return operands[0] if operands[0].name != "known" else self._numbers_of(node.inputs[0])
         if name == "where":
             return self._joined(node, operands, (1, 2))
-        if name in ("max", "reduce_max"):
+        if node.op.facts.selects:
             # the elements of one operand are compared with each other
             if self._compared(node, operands if name == "max" else operands * 2, node.inputs if name == "max" else node.inputs * 2):
                 return self._joined(node, operands, range(len(operands)))
             return self._atom(node, operands)
         if name == "cast":
             return self._cast(node, operands[0])
-        if name in _BITS or (name in _SHIFTS and self._shifts(node)):
+        if node.op.facts.bits or (name in _SHIFTS and self._shifts(node)):
             return self._together(node, "bits", operands, range(len(operands)))
-        if name in _RING:
+        if node.op.facts.ring:
             return self._sum(node, operands)
         if name == "bitcast" and node.inputs[0].dtype.kind in ("int", "uint") and operands[0].name != "ring":
             return self._together(node, "bits", operands, (0,))
@@ -246,7 +242,7 @@ class Given:
         if by is None or by < 2 or by & (by - 1):
             return False
         return node.op.name == "idiv" or all(
-            u.op.name in _BITS or (u.op.name == "idiv" and self._shifts(u)) for u in self._users.get(node, [node]))
+            u.op.facts.bits or (u.op.name == "idiv" and self._shifts(u)) for u in self._users.get(node, [node]))
 
     @staticmethod
     def _numbers_of(node: Node) -> Kind:
@@ -284,7 +280,7 @@ class Given:
 
     def _ones(self, node: Node, operands: Sequence[Kind]) -> int:
         """The bits that may be set in what and, xor and shifts make of unsigned integers."""
-        if node.op.name not in _BITS | _SHIFTS or any(x.dtype.kind != "uint" for x in (node, *node.inputs)):
+        if not (node.op.facts.bits or node.op.name in _SHIFTS) or any(x.dtype.kind != "uint" for x in (node, *node.inputs)):
             return -1
         every = (1 << (8 * node.dtype.itemsize)) - 1
         masks = []
@@ -342,7 +338,7 @@ class Given:
         inputs = [i for i in node.inputs if i.dtype.kind in ("int", "uint")]
         if not inputs:
             return TEST
-        if node.op.name in _ORDER and self._compared(node, operands, node.inputs):
+        if node.op.facts.compares and self._compared(node, operands, node.inputs):
             return TEST
         if node.op.name == "cast" and operands[0].name == "plain":
             for leaf in operands[0].leaves:
@@ -474,7 +470,7 @@ def draw(dtype: DType, shape: tuple[int, ...], points: int, domain: Domain, seed
 
 def _constant(node: Node) -> int | None:
     """The one integer that all elements are, None where there is none."""
-    while node.op.name in ("expand", "reshape"):
+    while node.op.facts.rearranges:
         node = node.inputs[0]
     value = node.attrs["value"] if node.op is leaves.CONSTANT else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None

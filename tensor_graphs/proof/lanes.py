@@ -15,7 +15,6 @@ from tensor_graphs.proof.finite_field import Lanes
 from tensor_graphs.proof.residues import CHAINS, MAIN
 
 ALL = frozenset(range(len(CHAINS[0])))
-COMPARING = frozenset({"less", "not_equal", "max", "reduce_max"})
 FUNCTIONS = frozenset({"sin", "floor", "erf"})
 
 
@@ -87,7 +86,7 @@ def plan(outputs: Sequence[Sequence[Node]], bits: bool = False) -> tuple[Lanes, 
             continue
         shared = ALL.intersection(*(known[i] for i in floats))
         to_whole = name == "cast" and node.dtype.kind != "float"
-        if name in COMPARING or node in random or to_whole:
+        if node.op.facts.compares or node.op.facts.selects or node in random or to_whole:
             if not shared:
                 raise OutsideFragmentError(f"{name} of the result of exp2 and the result of log2", node.location)
             looks[node] = common(shared)
@@ -100,6 +99,6 @@ def plan(outputs: Sequence[Sequence[Node]], bits: bool = False) -> tuple[Lanes, 
                 needed[i] |= {lane + 1 for lane in needed[node]}
             else:
                 needed[i] |= needed[node] if node.dtype.kind == "float" else set()
-                if name in COMPARING or to_whole:
+                if node.op.facts.compares or node.op.facts.selects or to_whole:
                     needed[i].add(looks[node])
     return Lanes({n: frozenset(s) for n, s in needed.items()}, random, looks), tuple(compared)

@@ -116,7 +116,7 @@ def _moved(node: Node, left: Mapping[Node, Distances], right: Mapping[Node, Dist
         indices = form.plus + form.minus
         ends = []
         for by in _added(form, symbols):
-            if name in ("gather", "scatter"):
+            if node.op.group == "index":
                 axis = node.inputs[0].shape[node.attrs["axis"]]
                 ends.append((axis, by, 0))
                 cuts.meet(*([axis - s - by for s in node.inputs[1].shape] if indices else [by, axis - 1 - by]))

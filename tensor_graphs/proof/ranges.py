@@ -288,7 +288,7 @@ def _extent(node: Node, xs: list[Interval], size: Size) -> Interval:
             return _join(*[(a // y, b // y) for y in (c, e)])
         most = max(abs(a), abs(b))
         return -most, most
-    if name in ("and", "xor"):
+    if node.op.facts.bits:
         if min(x[0] for x in xs) < 0:
             return _range(dtype)
         highs = [x[1] for x in xs]

@@ -87,7 +87,7 @@ def _symbols(*values: Any) -> set[str]:
 
 def _behind(node: Node) -> Node:
     """What an expanded or reshaped constant is."""
-    while node.op.name in ("expand", "reshape", "cast"):
+    while node.op.facts.rearranges or node.op.name == "cast":
         node = node.inputs[0]
     return node
 
@@ -136,7 +136,7 @@ def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[i
             for pair, size in zip(node.attrs["padding"], node.inputs[0].shape, strict=True):
                 if names := _symbols(size, *pair):
                     meet(names, [k for x in pair for k in _in_expression(x)])
-        elif name in ("gather", "scatter"):
+        elif node.op.group == "index":
             size = node.inputs[0].shape[node.attrs["axis"]]
             if node.inputs[1] not in hangs:                 # what is given is drawn at every place (given.py)
                 meet(_symbols(node.inputs[1].shape, size), _in_expression(size))

@@ -147,7 +147,7 @@ def draw_instance(rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tupl
 def _table_ends(tops: Sequence[Node]) -> Iterator[int]:
     """The sizes of the axes that indices point into: one below is the last place, the size itself is outside."""
     for node in walk(list(tops)):
-        if getattr(node.op, "group", "") == "index":
+        if node.op.group == "index":
             yield int(node.inputs[0].shape[node.attrs["axis"]])
 
 

@@ -1,7 +1,8 @@
 """collect: the constants of a chain of one op meet — ((x + 1) + 2) + 3 is x + 6, max(max(x, 0.5), 2) is max(x, 2).
 
 As a pattern, association leaves a term for every stretch of a chain; here each link is walked down to where the constants end, and
-said once. It holds in bits where an op is associative and commutative in bits (`IN_BITS`): integers wrap, and a max rounds nothing.
+said once. It holds in bits where an op is associative and commutative in bits (the fact
+`any_order`): integers wrap, and a max rounds nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +21,7 @@ from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.enode import ENode
 from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, NumericClass, Reach
 
-IN_BITS: dict[str, tuple[str, ...]] = {
-    "add": ("int", "uint"), "mul": ("int", "uint"), "and": ("int", "uint", "bool"), "xor": ("int", "uint", "bool"),
-    "max": ("float", "int", "uint"), "min": ("float", "int", "uint"),
-}
-"""Ops that may be taken in any order without changing a bit, with the kinds of dtypes of which that is true."""
+ADD = atomic.ATOMIC["add"]
 
 Number = bool | int | float
 
@@ -51,9 +48,11 @@ class Collecting:
     reach: Reach = "above"
 
     def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]:
-        for name in (*IN_BITS, "sub"):
-            for home, node in index.get(name, ()):
-                op = _op("add" if name == "sub" else name)
+        for name, nodes in list(index.items()):
+            op: Op | None = ADD if name == "sub" else atomic.ATOMIC.get(name) or LIBRARY.get(name)
+            if op is None or not op.facts.any_order:
+                continue
+            for home, node in nodes:
                 first = _link(e, node, op)
                 if first is None:
                     continue
@@ -79,14 +78,10 @@ def _collected(e: EGraph, op: Op, base: int, chain: list[_Link]) -> Equalities |
     return [(written, e.add(apply(op, (e.placeholder(base), atomic.fill(value.item(), type.shape, type.dtype)))))]
 
 
-def _op(name: str) -> Op:
-    return atomic.ATOMIC.get(name) or LIBRARY[name]
-
-
 def _link(e: EGraph, node: ENode, op: Op) -> _Link | None:
     """How an e-node applies an op to a constant; None where it does not, or where both operands are constants."""
     dtype: DType = e.types[node.term].dtype
-    if dtype.kind not in IN_BITS[op.name] or len(node.children) != 2:
+    if dtype.kind not in op.facts.any_order or len(node.children) != 2:
         return None
     numbers = [e.of(c).splat for c in node.children]
     if any(isinstance(n, Expr) for n in numbers) or (numbers[0] is None) == (numbers[1] is None):

@@ -20,7 +20,7 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, instantiate
 from tensor_graphs.language.dtypes import bool_, f16, f32, i32
 from tensor_graphs.language.node import Node, Op, TensorType, apply, walk
-from tensor_graphs.rewrites.egraph import VIEWS, EGraph
+from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.enode import ENode, attribute_key, is_commutative
 from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, NumericClass, Reach
 
@@ -42,7 +42,7 @@ class Expansion:
     reach: Reach = "near"
 
     def __init__(self, keep: frozenset[str] | None = None) -> None:
-        self.keep = _kept_whole() if keep is None else keep
+        self.keep = frozenset(n for n, op in LIBRARY.items() if op.facts.closed) if keep is None else keep
 
     def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]:
         for name, nodes in index.items():
@@ -60,19 +60,6 @@ class Expansion:
             return None
         made = instantiate(definition, [e.placeholder(c) for c in node.children])
         return [(e.instance(node), e.add(made[node.output]))]
-
-
-@cache
-def _kept_whole() -> frozenset[str]:
-    import tensor_graphs.language.composites.elementary as elementary
-    import tensor_graphs.language.composites.indexing as indexing
-    import tensor_graphs.language.composites.memory as memory
-    import tensor_graphs.language.composites.positions as positions
-    import tensor_graphs.language.composites.random as random
-
-    whole = {name for name, op in LIBRARY.items() if op.build.__module__ in (
-        elementary.__name__, indexing.__name__, memory.__name__, random.__name__, positions.__name__)}
-    return frozenset(whole - {"silu", "sigmoid", "rope"} | {"pow", "mod", "round", "attention", "gated"})
 
 
 # ---- recognition -----------------------------------------------------------------------------------------------------
@@ -210,7 +197,7 @@ def _templates_of(op: CompositeOp) -> Iterator[Template]:
                 if any(attrs[name] == MARKS[name] and name not in marks for name in attrs if name in MARKS):
                     continue                                        # an attribute that this definition does not read
                 needs = frozenset(n.op.name for n in walk([root])
-                                  if n.op.kind in ("atomic", "composite") and n.op.name not in VIEWS)
+                                  if n.op.kind in ("atomic", "composite") and not n.op.facts.view)
                 yield Template(op, dict(sorted(attrs.items())), definition, marks, root.op.name, needs, _depth(root))
 
 
@@ -223,7 +210,7 @@ def _depth(root: Node) -> int:
 
 
 def _strip(node: Node) -> Node:
-    while node.op.name in VIEWS or node.op.name == "cast":
+    while node.op.facts.view or node.op.name == "cast":
         node = node.inputs[0]
     return node
 

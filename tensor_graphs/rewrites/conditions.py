@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.language import leaves
-from tensor_graphs.language.atomic import python_slice
+from tensor_graphs.language.atomic import ATOMIC, python_slice
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.meaning.interpreter import evaluate
-from tensor_graphs.proof.equality import ASSUMED
 from tensor_graphs.rewrites.errors import RewriteError
 from tensor_graphs.rewrites.pattern import elementwise
 
-OVERFLOW, CANCELLATION, DIVISION = "no overflow", "no cancellation", ASSUMED["reciprocal"]
-LOGARITHM, ROOT = ASSUMED["log2"], ASSUMED["sqrt"]
+OVERFLOW, CANCELLATION, DIVISION = "no overflow", "no cancellation", ATOMIC["reciprocal"].facts.assumes
+LOGARITHM, ROOT = ATOMIC["log2"].facts.assumes, ATOMIC["sqrt"].facts.assumes
 
 CONDITIONS: Mapping[str, str] = {
     OVERFLOW: "no value on the way leaves the range of its dtype, upwards or to 0",
@@ -105,9 +104,9 @@ def _own(node: Node, values: Mapping[Node, Array]) -> Places:
             return {OVERFLOW: odd, UNDERFLOW: (made < SMALLEST) & fine}
         case "mul":
             return {OVERFLOW: odd, UNDERFLOW: (np.abs(made) < SMALLEST) & (operands[0] != 0) & (operands[1] != 0) & fine}
-        case "where" | "pad" | "gather" | "reduce_max":      # they choose; what is chosen was looked at where it was made
+        case "pad":
             return {}
-    return {OVERFLOW: odd}
+    return {} if node.op.facts.exact else {OVERFLOW: odd}     # what is chosen was looked at where it was made
 
 
 def _carried(node: Node, found: Mapping[Node, Places], values: Mapping[Node, Array]) -> Places:
@@ -137,8 +136,8 @@ def _mask(node: Node, shape: tuple[int, ...], masks: list[Array], values: Mappin
             return first[tuple(python_slice(*bound) for bound in attrs["bounds"])]
         case "pad":
             return np.pad(first, attrs["padding"])
-        case "sum" | "reduce_max":
-            return np.asarray(first.any(axis=tuple(attrs["axes"])))
+    if node.op.group == "reduce":
+        return np.asarray(first.any(axis=tuple(attrs["axes"])))
     if len(node.types) == 1 and all(m.shape == shape for m in masks) and elementwise(node.op, tuple(x.type for x in node.inputs)):
         return np.asarray(np.logical_or.reduce(masks))
     return np.full(shape, any(m.any() for m in masks))        # which element hangs on which is not known

@@ -13,17 +13,13 @@ from tensor_graphs.language.dims import Expr, is_static
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import ArrayValue, Node, apply
 from tensor_graphs.meaning.interpreter import evaluate
-from tensor_graphs.rewrites.egraph import VIEWS, EGraph
+from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.enode import ENode
 from tensor_graphs.rewrites.pattern import elementwise
 from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, NumericClass, Reach
 
 LARGEST = 256
 """Elements that a folded constant may have, unless all are one number."""
-
-EXACT = frozenset({"add", "mul", "max", "idiv", "and", "xor", "less", "not_equal", "where", "cast", "bitcast", "floor",
-                   "reciprocal", "sqrt", "reduce_max", "gather", "pad", "iota", "reshape", "permute", "expand", "slice"})
-"""atomic ops whose results are rounded correctly, or not at all, by whoever computes them"""
 
 
 class Folding:
@@ -38,9 +34,9 @@ class Folding:
     def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]:
         for nodes in index.values():
             for number, node in nodes:
-                if node.op.kind == "leaf" or node.op.name in VIEWS or e.of(number).splat is not None:
+                if node.op.kind == "leaf" or node.op.facts.view or e.of(number).splat is not None:
                     continue
-                if not (node.op.name in EXACT or isinstance(node.op, CompositeOp)) or not node.children or _has_array(e, number):
+                if not (node.op.facts.determined or isinstance(node.op, CompositeOp)) or not node.children or _has_array(e, number):
                     continue
                 if all(e.of(c).splat is not None for c in node.children) or all(_has_array(e, c) or e.of(c).splat is not None
                                                                                  for c in node.children):
@@ -83,7 +79,7 @@ def _constant(value: bool | int | float, dtype: DType) -> Node:
 
 
 def _exact(node: ENode, e: EGraph) -> bool:
-    if node.op.name in EXACT:
+    if node.op.facts.determined:
         return True
     if node.op.name == "sum":
         return e.types[node.term].dtype.is_integer
@@ -92,7 +88,7 @@ def _exact(node: ENode, e: EGraph) -> bool:
         from tensor_graphs.language.node import walk
 
         definition = node.op.define([e.of(c).type for c in node.children], node.attrs)
-        return all(n.op.name in EXACT or n.op.kind in ("leaf", "structural") or (n.op.name == "sum" and n.dtype.is_integer)
+        return all(n.op.facts.determined or n.op.kind in ("leaf", "structural") or (n.op.name == "sum" and n.dtype.is_integer)
                    for n in walk(expand_all(definition.outputs)))
     return False
 

@@ -43,10 +43,6 @@ MOST_VALUES = 24
 POINTS = 4
 """of the field for a first comparison; what agrees is proved, or dropped"""
 
-NOT_LOOKED_FOR = frozenset({"rope_table", "one_hot", "topk", "concat", "attention", "cumsum"})
-"""Composites whose attributes cannot be told from a part, or that are never as small as one."""
-
-
 @dataclass(frozen=True)
 class Found:
     """A composite's math at a node. steps: how many it takes there. verdict: why it is the same."""
@@ -73,7 +69,7 @@ def discover(graph: Graph, names: Sequence[str] | None = None, *, most_steps: in
     for name in names or ():
         if name not in LIBRARY:
             raise RewriteError(f"no library composite is named {name!r}", fix="one of " + ", ".join(sorted(LIBRARY)))
-    ops = [LIBRARY[n] for n in names] if names is not None else [op for n, op in LIBRARY.items() if n not in NOT_LOOKED_FOR]
+    ops = [LIBRARY[n] for n in names] if names is not None else [op for op in LIBRARY.values() if op.facts.sought]
     ops = [op for op in ops if not op.opaque and not op.variadic]
     search = _Search(graph, ops)
     found: list[Found] = []

@@ -65,8 +65,7 @@ class Unfit(Exception):
 def any_ops(operands: int) -> tuple[AtomicOrComposite, ...]:
     """All ops that an op variable of so many operands stands for."""
     made: list[AtomicOrComposite] = [
-        row for row in ATOMIC.values() if row.arity == operands and row.group in ("unary", "binary", "ternary")
-                      and row.name != "bitcast"]
+        row for row in ATOMIC.values() if row.arity == operands and row.elementwise]
     for op in LIBRARY.values():
         if len(op.operands) == operands and not op.opaque and any(
                 elementwise(op, (TensorType((3, 5), t),) * operands) for t in DTYPES.values()):

@@ -32,9 +32,6 @@ CLASS = leaves.Leaf("e_class")
 
 CONGRUENCE = "congruence"
 
-VIEWS = frozenset({"reshape", "permute", "expand", "slice", "item", "copy_to"})
-"""ops that hand a value on as it is"""
-
 
 @dataclass(slots=True)
 class EClass:
@@ -211,7 +208,7 @@ class EGraph:
         splat = None
         if name == "constant" and not type.shape:
             splat = None if isinstance(node.attrs["value"], ArrayValue) else node.attrs["value"]
-        elif name in VIEWS:
+        elif node.op.facts.view:
             splat = children[0].splat
         if node.op.kind == "leaf":
             return splat, name in ("parameter", "constant") and not isinstance(node.attrs.get("value"), Expr)

@@ -19,7 +19,7 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply
-from tensor_graphs.rewrites.egraph import VIEWS, EGraph, View
+from tensor_graphs.rewrites.egraph import EGraph, View
 from tensor_graphs.rewrites.enode import ENode
 from tensor_graphs.rewrites.errors import RewriteError
 
@@ -38,14 +38,14 @@ TINY = 1e-4
 
 def paid(node: ENode, bound: bool) -> float:
     """1 for each op at run time; leaves, views and what is computed once, when parameters are bound, cost next to nothing."""
-    if node.op.kind == "leaf" or node.op.name in VIEWS or bound:
+    if node.op.kind == "leaf" or node.op.facts.view or bound:
         return TINY
     return 1.0 + TINY
 
 
 def is_paid(node: Node) -> bool:
     """Whether a node of a graph is a step at run time."""
-    return node.op.kind != "leaf" and node.op.name not in VIEWS
+    return node.op.kind != "leaf" and not node.op.facts.view
 
 
 def paid_nodes(graph: Graph) -> int:

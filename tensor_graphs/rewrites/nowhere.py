@@ -19,7 +19,6 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.rewrites.cuts import Cuts
-from tensor_graphs.rewrites.egraph import VIEWS
 
 
 @dataclass
@@ -101,7 +100,7 @@ def _range(low: int, high: int) -> str:
 
 def _number(wanted: Node, node: Node) -> str:
     """The attribute or constant in which two nodes of one op differ. The sizes of views say what the operands say."""
-    if node.op.name in VIEWS:
+    if node.op.facts.view:
         return ""
     for name, value in wanted.attrs.items():
         other = node.attrs.get(name)

@@ -31,9 +31,6 @@ from tensor_graphs.rewrites.recognise import with_roots, write_out
 
 log = logging.getLogger(__name__)
 
-TELLING = frozenset({"sum", "reduce_max", "exp2", "log2", "sin", "sqrt", "floor", "idiv", "gather", "scatter", "bitcast", "less"})
-"""Atomic ops that a function is not rid of by saying it otherwise. A piece in which others of them occur is not compared."""
-
 MORE_STEPS, MOST_STEPS = 2, 24
 """steps that a place may take beyond those of the part in atomic ops, and at most"""
 
@@ -129,7 +126,7 @@ _kinds: dict[str, frozenset[str]] = {}
 
 
 def telling(nodes: Sequence[Node]) -> frozenset[str]:
-    """Which of TELLING occur in nodes, in the definitions of composites too."""
+    """Which telling ops (facts.py) occur in nodes, in the definitions of composites too: a piece with others is not compared."""
     found: set[str] = set()
     for node in nodes:
         if isinstance(node.op, CompositeOp) and not node.op.opaque:
@@ -137,7 +134,7 @@ def telling(nodes: Sequence[Node]) -> frozenset[str]:
             if key not in _kinds:
                 _kinds[key] = telling(walk(node.op.define([i.type for i in node.inputs], node.attrs).outputs))
             found |= _kinds[key]
-        elif node.op.name in TELLING:
+        elif node.op.facts.telling:
             found.add(node.op.name)
     return frozenset(found)
 

@@ -23,12 +23,12 @@ from typing import Any
 
 from tensor_graphs.errors import TensorGraphsError, close_to
 from tensor_graphs.language import atomic, composites, leaves
-from tensor_graphs.language.atomic import ATOMIC
+from tensor_graphs.language.atomic import ATOMIC, AtomicOp
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
 from tensor_graphs.language.dtypes import DTYPES, DType, bool_, f32, i32, parse_dtype
 from tensor_graphs.language.errors import DTypeError, LanguageError
 from tensor_graphs.language.node import Node, Op, TensorType, encode_attribute, walk
-from tensor_graphs.rewrites.egraph import VIEWS, EGraph, same_number
+from tensor_graphs.rewrites.egraph import EGraph, same_number
 from tensor_graphs.rewrites.enode import ENode, is_commutative
 from tensor_graphs.rewrites.errors import PatternError
 
@@ -210,7 +210,7 @@ def _as_pattern(node: Node) -> str:
     if node.op in leaves.NAMED_LEAVES:
         return str(node.attrs["name"])
     source = node
-    while source.op.name in VIEWS:                          # a number, spread over a shape
+    while source.op.facts.view:                          # a number, spread over a shape
         source = source.inputs[0]
     if source.op is leaves.CONSTANT:
         return str(source.attrs["value"])
@@ -222,9 +222,8 @@ def elementwise(op: Op, types: tuple[TensorType, ...]) -> bool:
     """Whether each element of the result hangs on the operands' elements of the same place alone."""
     if not types or any(t.shape != types[0].shape for t in types):
         return False
-    group = getattr(op, "group", None)
-    if group is not None:
-        return group in ("unary", "binary", "ternary") and op.name != "bitcast"
+    if isinstance(op, AtomicOp):
+        return op.elementwise
     return isinstance(op, CompositeOp) and not op.opaque and _composite_elementwise(op)
 
 
@@ -245,11 +244,11 @@ def _composite_elementwise(op: CompositeOp) -> bool:
             if node.op.kind == "leaf":
                 if node.op.name == "constant" and not node.shape:
                     moved.add(node)
-            elif node.op.name in VIEWS:
+            elif node.op.facts.view:
                 if node.inputs[0] not in moved:
                     return False
                 moved.add(node)
-            elif getattr(node.op, "group", "") not in ("unary", "binary", "ternary") or node.op.name == "bitcast":
+            elif not isinstance(node.op, AtomicOp) or not node.op.elementwise:
                 return False
         return True
     return False

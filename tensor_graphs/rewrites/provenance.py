@@ -129,9 +129,9 @@ def show_term(e: EGraph, term: int, depth: int = DEPTH, names: Mapping[int, str]
     if depth == 0:
         return "…"
     inner = [show_term(e, c, depth - 1, names, fills) for c in node.children]
-    if name in INFIX and len(inner) == 2:
-        return f"({inner[0]} {INFIX[name]} {inner[1]})"
-    if name in ("reshape", "expand"):
+    if node.op.facts.symbol and len(inner) == 2:
+        return f"({inner[0]} {node.op.facts.symbol} {inner[1]})"
+    if node.op.facts.rearranges and "shape" in node.attrs:
         return f"{name}({inner[0]}, {_attribute(e.types[term].shape)})"
     attrs = [f"{k}={_attribute(v)}" for k, v in node.attrs.items() if k != "absent"]
     return f"{name}({'; '.join([', '.join(inner), *([', '.join(attrs)] if attrs else [])])})" + (
@@ -178,13 +178,10 @@ def _walk(e: EGraph, roots: Sequence[int], stop: Collection[int] = ()) -> list[i
     return list(order)
 
 
-INFIX = {"add": "+", "sub": "−", "mul": "·", "div": "/", "less": "<", "dot": "@"}
-
-
 def _splat(e: EGraph, term: int) -> str | None:
     """The number of a constant, or of a view of one; what the term itself says, not its class."""
     node = e.terms[term]
-    while node.op.name in ("reshape", "expand", "permute"):
+    while node.op.facts.rearranges:
         node = e.terms[node.children[0]]
     if node.op.name != "constant":
         return None

@@ -24,6 +24,7 @@ from typing import Any
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import leaves
+from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
 from tensor_graphs.language.dims import Expr, has_dims, is_static
 from tensor_graphs.language.dtypes import bf16, bool_, f16, f32, f64, i32
@@ -31,13 +32,17 @@ from tensor_graphs.language.errors import written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, Op, TensorType, apply, encode_attribute, walk
 from tensor_graphs.rewrites.composites import CHOICES, MARKS
-from tensor_graphs.rewrites.egraph import VIEWS
 from tensor_graphs.rewrites.enode import is_commutative
 
 log = logging.getLogger(__name__)
 
-SKIPPED = (VIEWS - {"item"}) | {"cast"}
-"""Ops that stand between the others and are not compared while a definition is looked for."""
+
+def _is_skipped(op: Op) -> bool:
+    """Whether it stands between other ops, and is not compared while a definition is looked for."""
+    return op is CAST or (op.facts.view and op is not leaves.ITEM)
+
+
+CAST = ATOMIC["cast"]
 
 MOST_TRIES = 24
 """Operands and attributes that are tried at one place for one definition."""
@@ -102,7 +107,7 @@ class Form:
 def _below(node: Node) -> tuple[list[Node], Node]:
     """A node with the views and casts below it, and the first that is neither."""
     chain = [node]
-    while node.op.name in SKIPPED:
+    while _is_skipped(node.op):
         node = node.inputs[0]
         chain.append(node)
     return chain, node
@@ -220,7 +225,7 @@ def _forms_of(op: CompositeOp, types: list[TensorType], attrs: Mapping[str, Any]
         free.update(read.get(name, solved.get(name, ())))
     parts: dict[Node, Part | int | Node] = {}
     for node in order:
-        if node.op.name in SKIPPED:
+        if _is_skipped(node.op):
             continue
         if node.op is leaves.ARGUMENT:
             parts[node] = int(node.attrs["index"])
@@ -299,7 +304,7 @@ class Classes:
         chain = self._chains.get(number)
         if chain is None:
             chain = [number]
-            while self.node[chain[-1]].op.name in SKIPPED:
+            while _is_skipped(self.node[chain[-1]].op):
                 chain.append(self.inputs[chain[-1]][0])
             self._chains[number] = chain
         return chain
@@ -317,7 +322,7 @@ def _is_bound(n: Node, inputs: Sequence[bool]) -> bool:
 
 
 def _is_step(n: Node) -> bool:
-    return n.op.kind != "leaf" and n.op.name not in VIEWS
+    return n.op.kind != "leaf" and not n.op.facts.view
 
 
 def steps(graph: Graph) -> int:
@@ -600,13 +605,6 @@ class _Cover:
         return other is not None and (other.op, other.attrs, other.operands) == (place.op, place.attrs, place.operands)
 
 
-NESTED = frozenset({
-    "abs", "any", "argmax", "ceil", "concat", "cos", "div", "dot", "equals", "erfc", "exp", "expm1", "floor_div", "gelu",
-    "is_finite", "is_nan", "less_equal", "linear", "log", "log1p", "min", "neg", "rsqrt", "sigmoid", "silu", "softmax", "sub",
-    "tanh"})
-"""Composites that definitions of other library composites mention; said here, so that a glance needs none (a test does)."""
-
-
 def may_hold_more(graph: Graph) -> bool:
     """False where no composite can be made of two steps or more, seen at a glance: of adjacent steps one is atomic, or both are
     part of some definition; and no composite consists of additions alone. What no input feeds (positions, masks) does not count."""
@@ -614,8 +612,8 @@ def may_hold_more(graph: Graph) -> bool:
     source: dict[Node, Node] = {}
     for n in graph.nodes:
         fed[n] = n.op in leaves.NAMED_LEAVES or any(fed[i] for i in n.inputs)
-        source[n] = source[n.inputs[0]] if n.op.name in SKIPPED or n.op is leaves.ITEM else n
-        if n.op.kind not in ("atomic", "composite") or n.op.name in SKIPPED:
+        source[n] = source[n.inputs[0]] if _is_skipped(n.op) or n.op is leaves.ITEM else n
+        if n.op.kind not in ("atomic", "composite") or _is_skipped(n.op):
             continue
         for below in (source[i] for i in n.inputs):
             if not fed[below] or below.op.kind == "leaf":
@@ -629,7 +627,7 @@ def may_hold_more(graph: Graph) -> bool:
 
 def _is_open(n: Node, beside: Node) -> bool:
     """Whether a step may be a part of a larger composite that another step beside it is a part of."""
-    if n.op.kind == "atomic" or n.op.name in NESTED:
+    if n.op.kind == "atomic" or n.op.facts.mentioned:
         return True
     smaller = n.attrs.get("absent") or any(
         v in (0.0, 1.0) and v == n.op.signature.parameters[name].default  # type: ignore[attr-defined]
@@ -659,7 +657,7 @@ def recognise(graph: Graph) -> Recognised:
             places.setdefault(home[n], []).append(Place(source.op, tuple(sorted(source.attrs.items())), operands,
                                                         n.attrs["index"] if n.op is leaves.ITEM else -1, inside, True))
     for number, node in enumerate(c.node):
-        if node.op.kind != "atomic" or node.op.name in SKIPPED or c.bound[number]:
+        if node.op.kind != "atomic" or _is_skipped(node.op) or c.bound[number]:
             continue
         for form in forms().get(node.op.name, ()):
             for where, place in _places(c, form, number):

@@ -24,7 +24,7 @@ from tensor_graphs.language.dims import is_static
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply, rebuild
-from tensor_graphs.rewrites.egraph import VIEWS, EGraph
+from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.extract import Extraction, Extractor, add_graph, is_paid, paid_nodes
 from tensor_graphs.rewrites.provenance import Step, derive
 from tensor_graphs.rewrites.report import Report
@@ -218,7 +218,7 @@ def _numbers(order: Sequence[Node]) -> frozenset[Node]:
     """Constants and views of them: written again wherever they are read."""
     found: set[Node] = set()
     for node in order:
-        if node.op is leaves.CONSTANT or (node.op.name in VIEWS and all(i in found for i in node.inputs)):
+        if node.op is leaves.CONSTANT or (node.op.facts.view and all(i in found for i in node.inputs)):
             found.add(node)
     return frozenset(found)
 

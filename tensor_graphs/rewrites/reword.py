@@ -27,7 +27,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
 from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, part_between
 from tensor_graphs.rewrites.cuts import fed
-from tensor_graphs.rewrites.egraph import VIEWS, EGraph, View
+from tensor_graphs.rewrites.egraph import EGraph, View
 from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
 from tensor_graphs.rewrites.extract import TINY, Cost, Extractor, add_graph, is_paid
 from tensor_graphs.rewrites.offer import Offer, Other
@@ -60,9 +60,6 @@ STAYS = 0.3
 
 RENAMES = "composite/"
 """rules that write a definition out or find one: a path may do that by itself, and they alone say nothing new"""
-
-PRODUCTS = frozenset({"dot", "linear", "gather_linear", "attention", "conv2d"})
-"""in a graph without any of them nothing is looked for: what rules gain elsewhere is less than looking takes"""
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ def may_be_reworded(graph: Graph) -> bool:
     if any(n.op is leaves.COPY_TO for n in graph.nodes):
         return False
     steps = [n for n in graph.nodes if is_paid(n)]
-    return len(steps) > 1 and any(n.op.name in PRODUCTS for n in steps)
+    return len(steps) > 1 and any(n.op.facts.product for n in steps)
 
 
 def offers(graph: Graph, rules: Sequence[Rewrite], budget: Budget = BRIEF, rows: RecipeRows | None = None) -> list[Offer]:
@@ -357,13 +354,13 @@ def _seconds(view: View, at: Mapping[str, int]) -> Cost:
     known: dict[Key, float] = {}
 
     def cost(node: ENode, bound: bool) -> float:
-        if node.op.kind == "leaf" or bound or node.op.name in VIEWS:
+        if node.op.kind == "leaf" or bound or node.op.facts.view:
             return TINY
         if node.key not in known:
             arguments = [leaves.argument(i, view.types[view.find(c)]) for i, c in enumerate(node.children)]
             signature = signature_of(apply(node.op, arguments, node.attrs))
             moved, flops = work(signature, tuple(sorted((n, at[n]) for n in signature.dim_names)))
-            busy = flops / (device.flops * rates.flop_share) if node.op.name in PRODUCTS else 0.0
+            busy = flops / (device.flops * rates.flop_share) if node.op.facts.product else 0.0
             known[node.key] = 1e6 * (rates.call_seconds + max(moved / (device.bandwidth * rates.bandwidth_share), busy))
         return known[node.key]
 

@@ -15,21 +15,15 @@ from tensor_graphs.language.dtypes import DType, f64
 from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
-from tensor_graphs.language.node import ArrayValue, Node, TensorType, apply, consumers, walk
+from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply, consumers, walk
 
-VIEWS = frozenset({"reshape", "permute", "expand", "slice", "item", "copy_to"})
-"""ops that hand a value on as it is"""
+SHIFTED = (atomic.ATOMIC["cast"], atomic.ATOMIC["pad"], atomic.ATOMIC["iota"])
+"""ops on floats that the definition of a last step may have besides sums, products, and what only chooses (see `_contracts`)"""
 
-MOVES = VIEWS | {"gather"}
-"""ops that read a value in its own dtype and lose nothing: a weight is not widened before them"""
 
-HANG_ON_DTYPE = frozenset({"bitcast", "uniform"})
-"""ops whose meaning hangs on their dtypes: bits are those of the dtype, and `uniform` draws as many bits as it holds"""
-
-LINEAR = frozenset({"mul", "sum", "add", "cast", "pad", "less", "not_equal", "iota"})
-"""atomic ops on floats that the definition of a last step may consist of, beside those that choose (see `_contracts`)"""
-
-CHOOSE = MOVES | {"max", "reduce_max", "where"}
+def _moves(op: Op) -> bool:
+    """Whether an op reads a value in its own dtype and loses nothing: a weight is not widened before it."""
+    return op.facts.view or (op.kind == "atomic" and op.facts.reads is not None)
 
 
 def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> Graph:
@@ -127,11 +121,11 @@ class _Widening:
         if isinstance(op, leaves.Leaf):
             return (self.leaf(node),)
         inputs = [self.value(i) for i in node.inputs]
-        if op.name in HANG_ON_DTYPE or node in self.last or (isinstance(op, CompositeOp) and not _is_library(op)):
+        if op.facts.dtype_matters or node in self.last or (isinstance(op, CompositeOp) and not _is_library(op)):
             return self.as_written(node, inputs)
         if op.name == "cast" and node.dtype.is_float and node.inputs[0].dtype.is_float:
             return (inputs[0],)
-        if op.name in MOVES and inputs[0].dtype.is_float:
+        if _moves(op) and inputs[0].dtype.is_float:
             return (apply(op, inputs, node.attrs),)
         attrs = {k: self.wide(v) if isinstance(v, DType) else v for k, v in node.attrs.items()}
         wide = [_to(x, self.wide(i.dtype)) for x, i in zip(inputs, node.inputs, strict=True)]
@@ -172,7 +166,7 @@ def _last_steps(roots: Sequence[Node], outputs: set[Node], updates: set[Node]) -
     found: set[Node] = set()
     for node in reversed(walk(roots)):
         users = readers[node]
-        if node in updates or not (users or node in outputs) or not all(u in ends and u.op.name in VIEWS for u in users):
+        if node in updates or not (users or node in outputs) or not all(u in ends and u.op.facts.view for u in users):
             continue
         ends.add(node)
         if _is_library(node.op) and any(_is_matrix_of_parameters(i) for i in node.inputs) and _contracts(node):
@@ -182,7 +176,7 @@ def _last_steps(roots: Sequence[Node], outputs: set[Node], updates: set[Node]) -
 
 def _is_matrix_of_parameters(node: Node) -> bool:
     rank = node.rank if len(node.types) == 1 else 0
-    while node.op.name in VIEWS or node.op.name == "cast":
+    while node.op.facts.view or node.op.name == "cast":
         node = node.inputs[0]
     return node.op is leaves.PARAMETER and rank >= 2
 
@@ -194,6 +188,11 @@ def _contracts(node: Node) -> bool:
     """
     assert isinstance(node.op, CompositeOp)
     definition = node.op.define([i.type for i in node.inputs], node.attrs)
-    names = {n.op.name for n in walk(expand_all(definition.outputs)) if n.op.kind in ("atomic", "composite")
-             and any(t.dtype.is_float for x in (n, *n.inputs) for t in x.types)}
-    return {"mul", "sum"} <= names <= LINEAR | CHOOSE
+    ops = {n.op for n in walk(expand_all(definition.outputs)) if n.op.kind in ("atomic", "composite")
+           and any(t.dtype.is_float for x in (n, *n.inputs) for t in x.types)}
+    needed = {atomic.ATOMIC["mul"], atomic.ATOMIC["sum"]}
+    return needed <= ops and all(op in SHIFTED or op.facts.ring or op.facts.compares or _chooses(op) for op in ops)
+
+
+def _chooses(op: Op) -> bool:
+    return _moves(op) or (op.facts.exact and op.facts.determined and op.name != "floor")

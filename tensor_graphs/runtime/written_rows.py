@@ -39,9 +39,10 @@ def given_rows(graph: Graph) -> tuple[GivenRows, ...]:
     """The writes of a graph into its states whose rows an input numbers; each row count of an input once, at its shortest state."""
     found: dict[tuple[str, Dim], GivenRows] = {}
     for node in graph.nodes:
-        if node.op.name not in ("write_at_index", "scatter") or (state := written_state(node)) is None:
+        rows = node.op.facts.writes
+        if rows is None or rows.at is None or (state := written_state(node)) is None:
             continue
-        first = _input_and_count(node.inputs[1 if node.op.name == "scatter" else 2])
+        first = _input_and_count(node.inputs[rows.at])
         if first is not None:
             (given, count), axis = first, int(node.attrs["axis"]) % state.rank
             made = GivenRows(str(state.attrs["name"]), axis, int(state.shape[axis]), str(given.attrs["name"]), count, node.location)
@@ -52,7 +53,7 @@ def given_rows(graph: Graph) -> tuple[GivenRows, ...]:
 
 def _input_and_count(index: Node) -> tuple[Node, Dim] | None:
     """(x, c) where an index is the values of the input x, each the first of c rows: x, or x + iota(c). None for another."""
-    if index.op.name in ("reshape", "expand", "permute"):
+    if index.op.facts.rearranges:
         return _input_and_count(index.inputs[0])
     if index.op is leaves.INPUT:
         return index, 1

@@ -14,7 +14,7 @@ from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.leaves import item
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.paths.lower import VIEW_OPS
+from tensor_graphs.profiling.conformance.cases import op_named
 from tensor_graphs.profiling.measure.single import single_kernel_plan
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.kernels.cases import CASES, Draw, applied
@@ -59,7 +59,7 @@ def test_a_kernel_computes_its_op_or_says_why_not(kernel: Kernel, dtype: DType) 
         before = {n: v.copy() for n, v in values.items()}
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            if kernel.op in VIEW_OPS:                  # a plan folds them into strides; the kernel is there for whoever cannot
+            if op_named(kernel.op).facts.view:         # a plan folds them into strides; the kernel is there for whoever cannot
                 call = kernel.build(spec)
                 assert isinstance(call, HostCall)
                 out = np.empty(spec.outputs[0].shape, spec.outputs[0].dtype.numpy)

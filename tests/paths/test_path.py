@@ -31,7 +31,6 @@ from tensor_graphs.records.database import Database
 from tests.plans import check, paths_of, plan_of
 
 ROOT = Folder(__file__).parents[2]
-VIEWS = {"reshape", "permute", "expand", "slice", "item", "copy_to"}
 N = tg.dim("n", 1, 16)
 
 
@@ -77,7 +76,7 @@ def random_prices(seed: int, refusals: float = 1.0) -> Any:
 def questions(nodes: Iterable[Node]) -> list[tuple[Signature, int]]:
     """The signature of each node that some kernel has to compute; with 0 where that is done once, when the graph is bound."""
     return [(signature_of(n), int(not is_known_when_bound(n))) for n in nodes
-            if n.op.kind in ("atomic", "composite") and n.op.name not in VIEWS]
+            if n.op.kind in ("atomic", "composite") and not n.op.facts.view]
 
 
 def is_known_when_bound(n: Node) -> bool:

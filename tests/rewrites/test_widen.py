@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 import tensor_graphs as tg
 from tensor_graphs.costs.rounding import predicted_error
+from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.errors import DTypeError
+from tensor_graphs.language.facts import UNKNOWN
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.leaves import item
 from tensor_graphs.language.node import Node
@@ -108,7 +110,7 @@ def test_a_decoder_run_wide_is_off_by_the_rounding_of_its_logits_alone(name: str
 
 @pytest.mark.parametrize("op", CASES)
 def test_every_op_means_the_same_when_its_dtype_is_wider(op: str) -> None:
-    """All rows of both tables: an op whose meaning hangs on its dtype shows here, and belongs into HANG_ON_DTYPE."""
+    """All rows of both tables: an op whose meaning hangs on its dtype shows here, and needs the fact `dtype_matters`."""
     for seed, dtype in enumerate((tg.f16, tg.bf16, tg.f32)):
         draw = Draw(seed, dtype)
         try:
@@ -125,7 +127,7 @@ def test_every_op_means_the_same_when_its_dtype_is_wider(op: str) -> None:
 
 
 def test_an_op_that_hangs_on_its_dtype_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HANG_ON_DTYPE", frozenset({"bitcast"}))
+    monkeypatch.setattr(LIBRARY["uniform"], "facts", UNKNOWN)
     with pytest.raises(AssertionError, match="Mismatched elements"):
         test_every_op_means_the_same_when_its_dtype_is_wider("uniform")
 

@@ -18,8 +18,7 @@ from tensor_graphs.kernels.registry import all_kernels, by_op, lacking, why_miss
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.errors import DTypeError
-from tensor_graphs.paths.whereabouts import VIEW_OPS
-from tensor_graphs.profiling.conformance.cases import instances, ops
+from tensor_graphs.profiling.conformance.cases import instances, op_named, ops
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.queries import reason_of
 
@@ -125,7 +124,7 @@ def judge_cell(kernels: Sequence[Kernel], op: str, dtype: str, judge: Judge, *, 
     except DTypeError as e:
         return Cell(op, dtype, "undefined", str(e).splitlines()[0].removeprefix(f"DTypeError at {e.location}: "))
     count = len(nodes)
-    if op in VIEW_OPS:
+    if op_named(op).facts.view:
         return Cell(op, dtype, "view", "a plan reads it through strides, so no kernel runs", instances=count)
     if not kernels:
         return Cell(op, dtype, "no kernel", "the backend has no kernel for this op", instances=count)

@@ -25,9 +25,6 @@ from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES
 from tensor_graphs.profiling.measure.descriptors import Given, values
 from tensor_graphs.profiling.measure.extremes import Extreme, extreme_values, integer_values
 
-POSITIVE = {"log2", "sqrt", "log", "rsqrt"}
-"""ops whose operand is drawn positive (their behaviour elsewhere is NaN, which conformance tests cover)"""
-
 POSITIONS = {"rope_table"}
 """ops whose integers are positions in a text: of moderate size by what they mean"""
 
@@ -147,7 +144,7 @@ def is_index(graph: Graph, name: str) -> bool:
     whole = definition_of(graph)
     reached = {whole.inputs[name]} if name in whole.inputs else set()
     for node in whole.nodes:
-        if node.op.name in ("gather", "scatter") and node.inputs[1] in reached:
+        if node.op.group == "index" and node.inputs[1] in reached:
             return True
         if node.dtype.kind in ("int", "uint") and any(i in reached for i in node.inputs):
             reached.add(node)
@@ -164,7 +161,7 @@ def rows_read_by(graph: Graph, name: str) -> str | None:
     if len(readers) != 1 or readers[0].op.name != "gather" or readers[0].attrs["axis"] != 0:
         return None
     index = readers[0].inputs[1]
-    while index.op.name in ("cast", "reshape", "expand", "permute"):
+    while index.op.facts.rearranges or index.op.name == "cast":
         index = index.inputs[0]
     names = {node: each for each, node in whole.inputs.items()}
     return names.get(index) if readers[0].inputs[0] is whole.inputs[name] else None
@@ -173,21 +170,15 @@ def rows_read_by(graph: Graph, name: str) -> str | None:
 def integer_range(node: Node, users: list[tuple[Node, int]], binding: Mapping[str, int]) -> tuple[int, int]:
     """low ≤ value < high for an integer operand, from who reads it."""
     for user, position in users:
-        name = user.op.name
-        if name in ("gather", "scatter") and position == 1:
-            size = int(d.evaluate(user.inputs[0].shape[user.attrs["axis"]], binding))
-            return -1, size + 1                                    # one out of range at each end: defined, so tested
-        if name == "embedding" and position == 1:
-            return -1, int(d.evaluate(user.inputs[0].shape[0], binding)) + 1
-        if name == "gather_linear" and position == 2:
-            return -1, int(d.evaluate(user.inputs[1].shape[0], binding)) + 1
+        name, rows = user.op.name, user.op.facts.reads or user.op.facts.writes
+        if rows is not None and rows.at == position:
+            size = int(d.evaluate(user.inputs[rows.of].shape[user.attrs.get("axis", 0)], binding))
+            within = name == "write_at_index"                      # elsewhere out of range is defined, so tested, at each end
+            return (0, max(1, size)) if within else (-1, size + 1)
         if name == "rope_table":
             return 0, 4096
         if name == "one_hot":
             return 0, max(1, int(user.attrs["size"]) if isinstance(user.attrs["size"], int) else 8)
-        if name == "write_at_index" and position == 2:
-            size = int(d.evaluate(user.inputs[0].shape[user.attrs["axis"]], binding))
-            return 0, max(1, size)
     return (0, 100) if node.dtype.kind == "uint" else (-50, 100)
 
 
@@ -207,7 +198,7 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iter
         rng = generator(seed, name)
         read_by = users.get(node, [])
         if t.dtype.kind == "float":
-            out[name] = floats(rng, t, positive=any(u.op.name in POSITIVE for u, _ in read_by))
+            out[name] = floats(rng, t, positive=any(u.op.facts.positive for u, _ in read_by))
         elif t.dtype.kind == "bool":
             out[name] = rng.integers(0, 4, t.shape) > 0            # mostly true: a mask of all zeros says little
         elif _all_different(read_by):
@@ -389,7 +380,7 @@ def _make_special(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> 
 def _make_extreme(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
     kind = point.extreme
     assert kind is not None
-    positive = {i for node in graph.nodes if node.op.name in POSITIVE for i in node.inputs}
+    positive = {i for node in graph.nodes if node.op.facts.positive for i in node.inputs}
     floats = [name for name, node in graph.inputs.items() if node.dtype.kind == "float" and point.only in (None, name)]
     for name, node in graph.inputs.items():
         if name in floats:
@@ -471,7 +462,7 @@ def changeable(graph: Graph, sizes: tuple[tuple[str, int], ...], kept: Sequence[
     kept: operands that stay as they are (what a kernel prepared from them is not prepared again). So do large ones, and the
     integers of ops that do not define what equal ones mean.
     """
-    integers = not any(node.op.name in ("write_at_index", "scatter") for node in graph.nodes)
+    integers = not any(rows.at is not None for node in graph.nodes if (rows := node.op.facts.writes))
     found = {}
     for name, node in graph.inputs.items():
         size = int(node.type.at(dict(sizes)).size())

@@ -28,6 +28,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import imports_of
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.meaning.error_measure import (
     SAME_MATH,
@@ -575,7 +576,7 @@ class Judge:
     def _floor(self, signature: Signature, binding: Mapping[str, int]) -> float:
         """A time [s] that no kernel of this device beats; of arithmetic only where no formula saves any."""
         traffic, flops = work(signature, _at(signature, binding))
-        flops = flops if signature.spec.op.name in ("linear", "dot") else 0.0
+        flops = flops if signature.spec.op in (linear, dot) else 0.0
         return max(traffic / self.rates.bandwidth, flops / self.rates.flops) / IMPLAUSIBLE_FACTOR
 
     def _compare(self, signature: Signature, point: Point, found: Told, file: BinaryIO, worst: list[float],
