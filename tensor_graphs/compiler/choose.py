@@ -16,7 +16,14 @@ from pathlib import Path
 
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
-from tensor_graphs.costs.filing import VERIFIER, environment_of, timed_workload, verify_workload
+from tensor_graphs.costs.filing import (
+    VERIFIER,
+    environment_of,
+    part_environment,
+    part_implementation,
+    timed_workload,
+    verify_workload,
+)
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, guess_seconds
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, lacking, left_out, why_missing
@@ -29,8 +36,8 @@ from tensor_graphs.language.node import TensorType
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.meaning.error_measure import same_math_limit
 from tensor_graphs.paths.lower import PlanError
+from tensor_graphs.paths.path import Alternative, Paths, Price, PriceOf, Steps
 from tensor_graphs.paths.path import Path as GraphPath
-from tensor_graphs.paths.path import Paths, Price, PriceOf
 from tensor_graphs.paths.plan import given_sizes, midpoint
 from tensor_graphs.phases import phase
 from tensor_graphs.profiling.distrust.origin import out_of_reach
@@ -75,6 +82,8 @@ class PriceBook:
     margin: float = 1.0
     known: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     in_graph: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
+    parts: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
+    """environment key -> times of parts as a whole, read when they are asked for"""
     device: DeviceRates = field(default_factory=DeviceRates)
     generation: str = ""
     """of the rows that were read (records/generation.py)"""
@@ -96,6 +105,7 @@ class PriceBook:
                 self.known[backend] = queries.latest_traces(self.database, environment, "cold", verifier=VERIFIER)
                 self.in_graph[backend] = queries.latest_traces(self.database, environment, "in_graph", verifier=VERIFIER)
         self.device = known_rates(self.database, self.backends, self.threads) or DeviceRates()
+        self.parts.clear()
         self._timed_on = None
         self._off.clear()
         self._unreachable.clear()
@@ -199,7 +209,23 @@ class PriceBook:
 
     def paths(self, graph: Graph, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], price_of: PriceOf) -> Paths:
         """The paths of a graph at these sizes: kernels as `price_of` says, copies as they are guessed here."""
-        return Paths(graph, table, price_of, copied=partial(self.copied, binding))
+        return Paths(graph, table, price_of, copied=partial(self.copied, binding), whole=partial(self.whole, binding))
+
+    def whole(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> Price | None:
+        """What a part took as a whole, in its place, when these kernels computed it this way."""
+        row = self.whole_row(binding, part, way, steps)
+        return None if row is None or row.median_ms is None else Price(row.median_ms * 1e-3, True, None, f"trace {row.trace_id}")
+
+    def whole_row(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> KnownTime | None:
+        """The row that says so; only one that counts."""
+        if not steps:                                               # all of it is known when the graph is bound
+            return None
+        environment = part_environment(steps, self.threads)
+        if environment.key() not in self.parts:
+            self.parts[environment.key()] = queries.latest_traces(self.database, environment, "in_graph", verifier=VERIFIER)
+        computed = part_implementation(part, way.target(part), steps).source_hash
+        row = self.parts[environment.key()].get((computed, timed_workload(part, binding).key))
+        return None if row is None or row.median_ms is None or row.status != "PASSED" or row.refuted else row
 
     def copied(self, binding: Mapping[str, int], t: TensorType) -> float:
         """Seconds that a copy of a value takes, about."""

@@ -425,6 +425,10 @@ class _Chooser:
                 timed = self.book.timed(a.kernel, self._signature(paths, key), binding)
                 assert timed is not None
                 rows[key] = timed[0]
+            elif a.kernel is None and a.price.measured:             # a part, as a whole
+                steps = paths.steps(self._signature(paths, key), a, lambda i: chosen.get(i.key))
+                whole = self.book.whole_row(binding, self._signature(paths, key), a, steps or ())
+                rows |= {} if whole is None else {key: whole}
         doubts = Doubts(self.book, self.table, [self._signature(paths, key) for key in chosen], self.points)
         doubts.look_at(rows.values())
         verdicts = {key: self.book.verdict(a.kernel, self._signature(paths, key)) for key, a in chosen.items()

@@ -65,6 +65,19 @@ def _rows(e: Evidence) -> dict[str, Any]:
             "covered": e.covered}
 
 
+def _measured(e: Evidence) -> str:
+    """The row that a time rests on, for people; "" where it rests on none."""
+    row = _rows(e)
+    of = f" (of {row['rows']} rows {row['rows_agreeing']} agree)" if row["rows"] > 1 else ""
+    return "" if row["trace"] is None else f"measured, trace {row['trace']}{of}, {age(row['age_seconds'])}"
+
+
+def _whole(e: Evidence) -> str:
+    """Of a part: what it took as a whole the way that was chosen, and the row that says so."""
+    row = _measured(e)
+    return f" | as a whole {e.seconds * 1e6:.1f} µs, {row}" if row else ""
+
+
 def _refused(e: Evidence) -> list[str]:
     """A line for each kernel that may not be used; of a long reason the beginning, `explain_data` has all of it."""
     return [f"{'':17}refused: {name}: {why if len(why) <= LONGEST_REASON else why[:LONGEST_REASON - 1] + '…'}"
@@ -118,10 +131,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
             error = "" if e.error is None else f" error {e.error:.1e}"
             other = f" | next: {e.others[0][0]} {e.others[0][1] * 1e6:.0f} µs" if e.others else ""
             rows_used = _rows(e)
-            old = rows_used["age_seconds"]
-            of = f" (of {rows_used['rows']} rows {rows_used['rows_agreeing']} agree)" if rows_used["rows"] > 1 else ""
-            source = f"measured, trace {rows_used['trace']}{of}, {age(old)}" if e.measured and old is not None else \
-                "measured" if e.measured else "guess"
+            source = _measured(e) or ("measured" if e.measured else "guess")
             out.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<3d} {e.chosen:18s} {source:8s}{error}"
                        f"  {e.title[:58]}{other}")
             if rows_used["suspect"]:
@@ -130,13 +140,13 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
             out += _refused(e)
         for e in v.evidence:
             if is_way_on(e.chosen) and e.chosen != EXPAND:
-                out.append(f"{'':13}× {e.calls:<3d} {e.chosen}: {e.title[:58]}")
+                out.append(f"{'':13}× {e.calls:<3d} {e.chosen}: {e.title[:58]}{_whole(e)}")
                 steps = e.derivation.splitlines() if isinstance(e, Choice) else []
                 out += [f"{'':17}{line[:100]}" for line in steps[:MOST_STEPS]]
                 out += [f"{'':17}… (all of it: tg explain --json)"] if len(steps) > MOST_STEPS else []
             rival = next((f" | next: {name} {seconds * 1e6:.0f} µs" for name, seconds, measured in e.others if measured), "")
-            if e.chosen == EXPAND and (e.refused or rival):
-                out.append(f"{'':13}by its definition: {e.title[:58]}{rival}")
+            if e.chosen == EXPAND and (e.refused or rival or _whole(e)):
+                out.append(f"{'':13}by its definition: {e.title[:58]}{_whole(e)}{rival}")
                 out += _refused(e)
         if len(dearest) > rows:
             rest = sum(e.seconds * e.calls for e in dearest[rows:])

@@ -18,7 +18,7 @@ from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_kernels import profile_kernels
-from tensor_graphs.costs.filing import VERIFIER
+from tensor_graphs.costs.filing import VERIFIER, part_environment, part_implementation
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel
@@ -28,10 +28,11 @@ from tensor_graphs.language.calls import worded
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import PlanError
-from tensor_graphs.paths.path import NoPathError, Path, Paths, Price, needs_choice
+from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price, Steps, needs_choice
 from tensor_graphs.profiling.measure.calibration import known_rates, measure_device
-from tensor_graphs.profiling.measure.deployed import NotDeployed, measure_deployed, record_deployed, refute
+from tensor_graphs.profiling.measure.deployed import NotDeployed, PartRow, measure_deployed, record_deployed, record_parts, refute
 from tensor_graphs.profiling.measure.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, may_pass_later, question_key, unanswered
@@ -59,6 +60,9 @@ which a part is measured and a part is guessed says little, and what is missing 
 
 WARMER = 1.25
 """times faster that a kernel may be in its place, where caches are warm, than alone; it is run there before another one is kept"""
+
+CLOSE = 1.5
+"""times what a part takes as it is chosen: another wording within it is run beside it, and both are measured as a whole"""
 
 Asked = Counter[tuple[str, ...]]
 """how often one profile has asked: `question_key` of a kernel alone, `_step_key` of one in its place"""
@@ -197,7 +201,7 @@ def _doubtful(book: PriceBook, paths: Paths, path: Path, doubts: Doubts, binding
             return price                                            # others might be faster than it, it need not be
         return replace(price, seconds=min(price.seconds, doubts.least(kernel, signature, binding) or price.seconds))
 
-    hopeful = Paths(paths.graph, paths.table, hope, copied=paths.copied)
+    hopeful = Paths(paths.graph, paths.table, hope, copied=paths.copied, whole=paths.whole)
     best = hopeful.cheapest()
     if best.seconds > path.seconds * (1.0 - WORTH_ASKING):
         return []
@@ -302,12 +306,16 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: S
 
         def unknown(found: Paths, of: Path, book: PriceBook = book, doubts: Doubts = doubts,
                     signatures: Mapping[str, Signature] = signatures) -> bool:
-            return any(_open_in_place(book, doubts, asked, a.kernel, signatures[key], binding, again)
-                       for key, a in found.kernels(of).items() if a.kernel is not None)
+            return _open_parts(book, found, of, binding) or any(
+                _open_in_place(book, doubts, asked, a.kernel, signatures[key], binding, again)
+                for key, a in found.kernels(of).items() if a.kernel is not None)
 
         several = {path.id: (paths, path)} if unknown(paths, path) else {}
         if hopeful.seconds < path.seconds * (1.0 - WORTH_ASKING) and unknown(hopes, hopeful):
             several = {path.id: (paths, path), hopeful.id: (hopes, hopeful)}    # in turns, so that they can be compared
+        rival = _reworded(paths, path)
+        if rival is not None and (several or _open_parts(book, paths, rival, binding)):
+            several = {**several, path.id: (paths, path), rival.id: (paths, rival)}
         if not several or path.seconds * MANY_RUNS > end - time.perf_counter():
             break
         if guessed is None:                                         # so that what is chosen later was compared with it in one run
@@ -329,7 +337,49 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: S
                 continue
             break
         measured += record_deployed(judge, found, kernels, signatures, at, VERIFIER)
+        record_parts(judge, found, {(each.id, s.key, way.name): _part_row(s, way, steps, judge.threads)
+                                    for of, each in several.values() for s, way, steps in _parts(of, each)}, at)
     return measured
+
+
+def _parts(paths: Paths, path: Path) -> list[tuple[Signature, Alternative, Steps]]:
+    """The parts of a path that have recipes and no kernel, how each is computed, and by which kernels."""
+    chosen = paths.kernels(path)
+    found = []
+    for s in paths.parts:
+        if isinstance(s.spec.op, PartOp) and s.spec.op.recipes and s.key in chosen and chosen[s.key].kernel is None:
+            steps = paths.steps(s, chosen[s.key], lambda i: chosen.get(i.key))
+            if steps:
+                found.append((s, chosen[s.key], steps))
+    return found
+
+
+def _part_row(part: Signature, way: Alternative, steps: Steps, threads: int | None) -> PartRow:
+    target = way.target(part)
+    return PartRow(part, target, part_implementation(part, target, steps), part_environment(steps, threads))
+
+
+def _open_parts(book: PriceBook, paths: Paths, path: Path, binding: Mapping[str, int]) -> bool:
+    """Whether a part of the path was never measured as a whole the way it is computed there, and another way of it is close."""
+    close = set(_rivals(paths, path))
+    return any(s in close and book.whole_row(binding, s, way, steps) is None for s, way, steps in _parts(paths, path))
+
+
+def _rivals(paths: Paths, path: Path) -> dict[Signature, Alternative]:
+    """For each part of the path that has recipes: the cheapest other wording, where it is CLOSE to the one that is chosen."""
+    found = {}
+    for s, way, _ in _parts(paths, path):
+        others = [(paths.seconds(s, a), a) for a in paths.alternatives(s) if a.kernel is None and a.name != way.name]
+        seconds, other = min(others, key=lambda each: each[0])
+        if seconds <= CLOSE * paths.seconds(s, way):
+            found[s] = other
+    return found
+
+
+def _reworded(paths: Paths, path: Path) -> Path | None:
+    """The path with those wordings instead, to be run beside it; None where there are none."""
+    rivals = _rivals(paths, path)
+    return paths.reworded(path, rivals) if rivals else None
 
 
 def _step_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[str, ...]:

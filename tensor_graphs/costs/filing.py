@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from tensor_graphs.devices.environment import Environment, fingerprint
+from tensor_graphs.devices.environment import Environment, combine, fingerprint
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import BACKENDS, backend_module
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text import print_graph
-from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, WorkloadRecord
+from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, WorkloadRecord, digest
 
 VERIFIER = "5"
 """version of the comparison (profiling/judge.py); another version asks every question again"""
@@ -47,6 +47,20 @@ def _environment(backend: str, threads: int | None) -> Environment:
 def implementation_of(kernel: Kernel) -> ImplementationRecord:
     return ImplementationRecord("KERNEL", kernel.name, kernel.backend, kernel.identity, requirements=dict(kernel.requirements),
                                 sources=(SourceRecord(f"{kernel.name}.txt", kernel.source, trusted=True),))
+
+
+def part_implementation(part: Signature, target: Signature, steps: Sequence[tuple[str, Kernel]]) -> ImplementationRecord:
+    """Of a part in one of its ways, computed by these kernels: what a time of the part as a whole is filed under. target: the
+    signature of what runs in the part's place (a recipe's, or the part's own); steps: with the keys of their signatures."""
+    computed = digest([target.key, sorted((key, kernel.identity) for key, kernel in steps)])
+    way = "its own words" if target.key == part.key else target.key[:12]
+    return ImplementationRecord("GRAPH_RECIPE", f"{part.spec.op.name} as {way} by {computed[:12]}", "recipe", computed, part.key,
+                                target.key)
+
+
+def part_environment(steps: Sequence[tuple[str, Kernel]], threads: int | None = None) -> Environment:
+    """Of all backends that compute a part."""
+    return combine(environment_of(backend, threads) for backend in {kernel.backend for _, kernel in steps})
 
 
 def graph_record(signature: Signature) -> GraphRecord:

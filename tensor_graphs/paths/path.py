@@ -19,17 +19,18 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.registry import matching
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, TensorType, consumers, walk
-from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, known_when_bound
+from tensor_graphs.language.node import Node, TensorType, apply, consumers, walk
+from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, between, known_when_bound
 from tensor_graphs.paths import copies
 from tensor_graphs.paths.lower import Operand
 from tensor_graphs.paths.screen import fitted
@@ -81,7 +82,20 @@ class Alternative:
         return (spec.op if self.recipe is None else self.recipe.op).define(spec.inputs, spec.attrs)
 
 
+    def target(self, s: Signature) -> Signature:
+        """What runs in place of a part, as one op: the recipe, or the part itself where its own words run."""
+        if self.recipe is None:
+            return s
+        return signature_of(apply(self.recipe.op, [leaves.argument(i, t) for i, t in enumerate(s.spec.inputs)], s.spec.attrs))
+
+
 DEFINITION = Alternative(EXPAND, None, Price(0.0))
+
+Steps = tuple[tuple[str, Kernel], ...]
+"""which kernels compute a part in one of its ways, each with the key of its signature"""
+
+WholeOf = Callable[[Signature, Alternative, Steps], Price | None]
+"""What a part takes as a whole that way, where that was measured."""
 
 Made = tuple[dict[Signature, Alternative], dict[Signature, int]]
 """the choices that a path reaches, and how many calls each has"""
@@ -172,10 +186,11 @@ class Paths:
     """
 
     def __init__(self, graph: Graph, table: Mapping[str, list[Kernel]], price_of: PriceOf, *, expand: bool = True,
-                 copied: Callable[[TensorType], float] = lambda t: 0.0) -> None:
+                 copied: Callable[[TensorType], float] = lambda t: 0.0, whole: WholeOf = lambda s, way, steps: None) -> None:
         """copied: seconds that a copy of a value takes. A kernel that has operands copied first pays for that; what a recipe hands
-        on with gaps to readers that have it copied counts as the recipe's own price."""
-        self.graph, self.price_of, self.may_expand, self.copied = graph, price_of, expand, copied
+        on with gaps to readers that have it copied counts as the recipe's own price. whole: what was measured of a part in one of
+        its ways: what it takes beside its steps is then the way's own price, so that prices still add up."""
+        self.graph, self.price_of, self.may_expand, self.copied, self.whole = graph, price_of, expand, copied, whole
         self.table = table
         self._alternatives: dict[Signature, list[Alternative]] = {}
         self._inner: dict[tuple[Signature, str], list[tuple[Signature, int]]] = {}
@@ -245,10 +260,10 @@ class Paths:
                 if price is not None:
                     found.append(Alternative(kernel.name, kernel, price, copies=self._copies(kernel, s)))
             if self.may_expand and isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque:
-                found.append(DEFINITION)
-                if isinstance(s.spec.op, PartOp):
-                    for r in s.spec.op.recipes:
-                        found.append(Alternative(r.name, None, Price(self._handed_on(s, r)), r))
+                ways = [DEFINITION]
+                for r in s.spec.op.recipes if isinstance(s.spec.op, PartOp) else ():
+                    ways.append(Alternative(r.name, None, Price(self._handed_on(s, r)), r))
+                found += [self._measured(s, way) for way in ways] if len(ways) > 1 else ways
             self._alternatives[s] = found
         return self._alternatives[s]
 
@@ -290,6 +305,36 @@ class Paths:
                 total += (len(at) * self.copied(value.type) if way is None or way.kernel is None
                           else copies.copied(way.kernel, Spec.of(user), at, self.copied))
         return total
+
+    def _measured(self, s: Signature, way: Alternative) -> Alternative:
+        """The way with what it takes beside its steps, where it was measured as a whole with the steps that are the cheapest."""
+        steps = self.steps(s, way, lambda i: self.best(i)[1])
+        known = None if steps is None else self.whole(s, way, steps)
+        if known is None:
+            return way
+        return replace(way, price=replace(known, seconds=known.seconds - self.seconds(s, way) + way.price.seconds))
+
+    def steps(self, s: Signature, way: Alternative, chosen: Callable[[Signature], Alternative | None]) -> Steps | None:
+        """The kernels that run where a part is computed this way, by signature; None where nothing computes one. chosen: how what
+        is inside is computed."""
+        found: dict[str, Kernel] = {}
+        todo = [(s, way)]
+        while todo:
+            for i, n in self.inner(*todo.pop()):
+                its = chosen(i)
+                if its is None:
+                    return None
+                if its.kernel is None:
+                    todo.append((i, its))
+                elif n:
+                    found[i.key] = its.kernel
+        return tuple(sorted(found.items(), key=lambda step: step[0]))
+
+    def reworded(self, path: Path, other: Mapping[Signature, Alternative]) -> Path | None:
+        """The path with some parts computed otherwise, and their steps in their cheapest ways; None when that is impossible."""
+        chosen = self.kernels(path)
+        made = self._assemble({s: chosen[s.key] for s in self.known() if s.key in chosen} | dict(other))
+        return None if made is None else self._path(*made)
 
     def known(self) -> list[Signature]:
         """Every signature that was looked at so far: the graph's own, and those inside definitions that were priced."""
@@ -479,3 +524,22 @@ def expanded(nodes: Sequence[Node], path: Path) -> list[Node]:
         return defined(node) if recipe is None else recipe.define([i.type for i in node.inputs], node.attrs)
 
     return expand_all(nodes, keep, written)
+
+
+def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, str, list[int]]]]:
+    """The graph as it is after the path's expansions, and where in it the parts are that have recipes and no kernel: the part's
+    key, the way that is chosen, and the numbers of its nodes. Each place of a part is one."""
+    parts = [n for n in graph.nodes if isinstance(n.op, PartOp) and n.op.recipes and is_way_on(path.choices[signature_of(n).key])]
+    ends = [[leaves.item(n, i) for i in range(len(n.types))] for n in parts]
+    made = iter(expanded([*graph.roots, *(x for n, out in zip(parts, ends, strict=True) for x in (*out, *n.inputs))], path))
+    roots = list(itertools.islice(made, len(graph.roots)))
+    count = len(graph.outputs)
+    whole = Graph(dict(zip(graph.outputs, roots[:count], strict=True)), dict(zip(graph.updates, roots[count:], strict=True)))
+    number = {n: i for i, n in enumerate(whole.nodes)}
+    places = []
+    for n, out in zip(parts, ends, strict=True):
+        outputs, operands = (list(itertools.islice(made, count)) for count in (len(out), len(n.inputs)))
+        inside = [number[x] for x in between(outputs, operands) if needs_choice(x) and x in number]
+        key = signature_of(n).key
+        places.append((key, path.choices[key], inside))
+    return whole, places

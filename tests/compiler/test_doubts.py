@@ -287,7 +287,7 @@ def test_a_spoiled_time_in_its_place_is_measured_there_again_and_heals(only: Dat
     def measured(judge: Judge, graph: Any, paths: Sequence[Any], *more: Any) -> list[Deployed]:
         runs.append({name for path in paths for name in path.choices.values()})
         return [Deployed(path, (1e-3,), (1e-3,), {(key, name): (truth[name] * 1e-6,) * 4 for key, name in path.choices.items()},
-                         True) for path in paths]
+                         {}, True) for path in paths]
 
     monkeypatch.setattr(module, "measure_deployed", measured)
     asked: Counter[tuple[str, ...]] = Counter()

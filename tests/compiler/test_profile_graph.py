@@ -99,9 +99,9 @@ def test_the_budget_is_for_measuring_and_the_search_before_it_is_told_apart(data
                                                                             monkeypatch: pytest.MonkeyPatch) -> None:
     prepare, given = module.prepare, []
 
-    def slow(*args: Any) -> Any:
+    def slow(*args: Any, **more: Any) -> Any:
         time.sleep(0.3)
-        return prepare(*args)
+        return prepare(*args, **more)
 
     def noted(*args: Any, budget: float, **more: Any) -> Any:
         given.append(budget)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.compiler import prepare as prepare_room
-from tensor_graphs.compiler.choose import list_paths, signatures_of
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, list_paths, signatures_of
 from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.compiler.profile_graph import in_place
+from tensor_graphs.costs.filing import VERIFIER, graph_record, part_environment, part_implementation, timed_workload
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.kernels.signature import Signature
@@ -20,7 +23,9 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import RECIPE, NoPathError, Path, Paths, Price
 from tensor_graphs.paths.plan import Plan
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import Database
+from tensor_graphs.records.rows import TraceRecord
 from tensor_graphs.rewrites import reword
 from tests.compiler.conftest import add_row
 
@@ -177,3 +182,62 @@ def test_what_variants_make_of_parameters_is_there_whichever_runs(database: Data
     joins = [any(name.startswith(RECIPE) for name in v.path.choices.values()) for v in plan.variants]
     assert joins[0] and not joins[-1], "else this compares nothing"
     assert plan.memory(n=1).bound == plan.memory(n=512).bound >= 2 * 256 * 64 * 4
+
+
+def numpy_paths(database: Database) -> Paths:
+    book = PriceBook(database, ("numpy",), 1e-3, margin=GUESS_MARGIN).load()
+    graph = prepare(GRAPH, recipes=database).graph
+    return book.paths(graph, by_op(all_kernels(("numpy",))), {}, lambda k, s: book.price(k, s, {}))
+
+
+def whole(database: Database, words: float, recipe: float) -> None:
+    """The part of both products takes so many µs as a whole, in its own words and by its recipe, with the kernels of today."""
+    paths = numpy_paths(database)
+    (part,) = paths.parts
+    for way in paths.alternatives(part):
+        steps = paths.steps(part, way, lambda i: paths.best(i)[1])
+        assert steps
+        target = way.target(part)
+        for s in (part, target):
+            database.ensure_graph(graph_record(s))
+        database.add_trace(TraceRecord(part_implementation(part, target, steps), timed_workload(part, {}), part_environment(steps),
+                                       "in_graph", "PASSED", (1e-3 * (recipe if way.recipe else words),), verifier=VERIFIER))
+
+
+@pytest.mark.parametrize(("us", "words", "recipe", "chosen"), [(19.0, 15.0, 16.0, False), (21.0, 16.0, 15.0, True)])
+def test_what_a_part_took_as_a_whole_decides_and_not_the_sum_of_its_steps(database: Database, us: float, words: float,
+                                                                          recipe: float, chosen: bool) -> None:
+    rows(database, us)
+    assert bool(recipe_of(tg.compile(GRAPH, database=database, **ON))) is not chosen
+    whole(database, words, recipe)
+    plan = tg.compile(GRAPH, database=database, **ON)
+    assert bool(recipe_of(plan)) is chosen
+    assert plan.variants[0].path.seconds == pytest.approx(1e-6 * (15.0 + 10.0 + 10.0))
+    assert " | as a whole 15.0 µs, measured, trace " in tg.explain(plan)
+
+
+def test_a_time_as_a_whole_with_other_kernels_does_not_count(database: Database) -> None:
+    rows(database, 19.0)
+    whole(database, 15.0, 16.0)
+    for s in signatures_of(prepare(GRAPH, recipes=database).graph):    # the narrow products are faster by another kernel now
+        kernel = next((k for k in all_kernels(("numpy",)) if k.name == "numpy.dot" and k.computes(s.spec)), None)
+        if kernel is not None:
+            add_row(database, kernel, s, {}, us=5.0)
+    paths = numpy_paths(database)
+    (part,) = paths.parts
+    own = next(a for a in paths.alternatives(part) if a.name == "expand")
+    assert not own.price.measured and paths.seconds(part, own) == pytest.approx(10e-6)
+
+
+def test_profile_runs_both_wordings_of_a_part_and_files_each_as_a_whole(database: Database) -> None:
+    rows(database, 19.0)
+    graph = prepare(GRAPH, recipes=database).graph
+    with Judge(database) as judge:
+        assert in_place(judge, graph, {}, ("numpy",), 1e-3, time.perf_counter() + 60, lambda text: None)
+    with database.reading() as connection:
+        found = connection.exec_driver_sql(
+            "SELECT i.name FROM benchmark_traces t JOIN implementations i ON i.id = t.implementation_id"
+            " WHERE i.type = 'GRAPH_RECIPE' AND t.kind = 'in_graph'").scalars().all()
+    kinds = {" as its own words by " in name for name in found}
+    assert kinds == {True, False}
+    assert "as a whole" in tg.explain(tg.compile(GRAPH, database=database, **ON))

@@ -109,6 +109,7 @@ class PathTold:
     whole: tuple[float, ...]
     sums: tuple[float, ...]
     steps: Mapping[tuple[str, str], tuple[float, ...]]
+    parts: Mapping[tuple[str, str], tuple[float, ...]]
     quiet: bool
 
 
@@ -251,9 +252,9 @@ def _reply(said: dict[str, Any]) -> Reply:
 
 
 def _path(said: object) -> PathTold:
-    whole, sums, steps, quiet = _fields("a path", said, "whole", "sums", "steps", "quiet")
-    told = _list("steps", steps, _step, MOST_STEPS)
-    return PathTold(_list("times", whole, _seconds, MOST_RUNS), _list("times", sums, _seconds, MOST_RUNS), dict(told),
+    whole, sums, steps, parts, quiet = _fields("a path", said, "whole", "sums", "steps", "parts", "quiet")
+    told, placed = (_list(what, each, _step, MOST_STEPS) for what, each in (("steps", steps), ("parts", parts)))
+    return PathTold(_list("times", whole, _seconds, MOST_RUNS), _list("times", sums, _seconds, MOST_RUNS), dict(told), dict(placed),
                     _flag("whether a path ran undisturbed", quiet))
 
 

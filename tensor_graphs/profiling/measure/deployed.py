@@ -14,18 +14,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.devices.environment import Environment
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_form import graph_to_json
-from tensor_graphs.paths.path import Path
+from tensor_graphs.paths.path import Path, places_of_parts
 from tensor_graphs.profiling.distrust.origin import origin_of
 from tensor_graphs.profiling.distrust.replies import PathTold
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.reference_stream import waits_for_quiet
 from tensor_graphs.profiling.measure.samples import summarise
-from tensor_graphs.records.rows import TraceRecord
+from tensor_graphs.records.rows import ImplementationRecord, TraceRecord
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +46,14 @@ class NotDeployed(Exception):
 @dataclass(frozen=True)
 class Deployed:
     """One path as it ran. whole: seconds of each run, from its start to its end. sums: of all its steps in each run. steps:
-    (signature key, kernel name) -> mean seconds of a call, run by run. quiet: nothing disturbed these runs."""
+    (signature key, kernel name) -> mean seconds of a call, run by run. parts: (signature key, way) -> the same of a part that has
+    recipes, as a whole: its steps, and the copies of what it hands on. quiet: nothing disturbed these runs."""
 
     path: Path
     whole: tuple[float, ...]
     sums: tuple[float, ...]
     steps: Mapping[tuple[str, str], tuple[float, ...]]
+    parts: Mapping[tuple[str, str], tuple[float, ...]]
     quiet: bool
 
 
@@ -59,7 +62,10 @@ def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels:
     """Run paths of one graph in turns, in a worker. kernels: by name, all that the paths choose. Raises NotDeployed."""
     expected = sum(p.seconds for p in paths)
     runs = int(min(MOST_RUNS, max(LEAST_RUNS, SECONDS / max(expected, 1e-6))))
-    job = {"kind": "deployed", "graph": graph_to_json(graph), "paths": [p.to_json() for p in paths], "binding": dict(binding),
+    placed = [places_of_parts(graph, p) for p in paths]             # recipes are no part of a graph's JSON, so it goes expanded
+    job = {"kind": "deployed", "graph": graph_to_json(graph), "binding": dict(binding),
+           "paths": [{"path": p.to_json(), "graph": graph_to_json(whole), "parts": parts}
+                     for p, (whole, parts) in zip(paths, placed, strict=True)],
            "backends": tuple(backends), "runs": runs, "compared": any(map(foreign, kernels.values())), "threads": judge.threads,
            "origins": sorted({origin_of(k) for k in kernels.values()}, key=str),
            "identities": {k.name: k.identity for k in kernels.values()}}
@@ -72,7 +78,7 @@ def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels:
         raise NotDeployed(reply.log or reply.status, wrong)
     if len(reply.paths) != len(paths) or not all(map(_goes_with, reply.paths, paths)):
         raise NotDeployed("what the worker said of whole paths does not go with what it was asked")
-    return [Deployed(path, found.whole, found.sums, found.steps, found.quiet)
+    return [Deployed(path, found.whole, found.sums, found.steps, found.parts, found.quiet)
             for path, found in zip(paths, reply.paths, strict=True)]
 
 
@@ -80,7 +86,7 @@ def _goes_with(told: PathTold, path: Path) -> bool:
     """Whether times are told of steps that this path has, of as many runs of each."""
     runs = len(told.whole)
     return 0 < runs == len(told.sums) and all(path.choices.get(key) == name and len(times) == runs
-                                              for (key, name), times in told.steps.items())
+                                              for (key, name), times in (*told.steps.items(), *told.parts.items()))
 
 
 def foreign(kernel: Kernel) -> bool:
@@ -101,6 +107,31 @@ def refute(judge: Judge, wrong: Path, why: str, kernels: Mapping[str, Kernel], s
         implementation_of(kernel), timed_workload(signature, binding), environment_of(kernel.backend, judge.threads),
         "in_graph", "INCORRECT_NUMERICAL", max_relative_error=float("inf"), verifier=verifier, log=why))
     return True
+
+
+@dataclass(frozen=True)
+class PartRow:
+    """Under what the time of a part in one of its ways is filed. target: the signature of what runs in its place."""
+
+    signature: Signature
+    target: Signature
+    implementation: ImplementationRecord
+    environment: Environment
+
+
+def record_parts(judge: Judge, found: Sequence[Deployed], rows: Mapping[tuple[str, str, str], PartRow], binding: Mapping[str, int],
+                 ) -> None:
+    """Store what parts took as a whole as traces of their recipes, or of their own words. rows: by path, key and way."""
+    for each in found:
+        for (key, way), times in each.parts.items():
+            row = rows[each.path.id, key, way]
+            for signature in (row.signature, row.target):
+                judge.database.ensure_graph(graph_record(signature))
+            judge.database.add_trace(TraceRecord(
+                row.implementation, timed_workload(row.signature, binding), row.environment, "in_graph", "PASSED",
+                samples_ms=tuple(s * 1e3 for s in times), timer="perf_counter", verifier=VERIFIER,
+                conditions={"threads": judge.threads or 0, "paths": [each.path.id], "whole_ms": median(each.whole) * 1e3,
+                            "quiet": each.quiet if waits_for_quiet() else None, "in_place": summarise(times).to_json(1e3)}))
 
 
 def record_deployed(judge: Judge, found: Sequence[Deployed], kernels: Mapping[str, Kernel], signatures: Mapping[str, Signature],

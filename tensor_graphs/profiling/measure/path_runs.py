@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_form import graph_from_json
 from tensor_graphs.language.node import TensorType
-from tensor_graphs.paths.path import Path, expanded_roots
+from tensor_graphs.paths.path import Path
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.measure.clock import now, others_running, switches
 from tensor_graphs.profiling.measure.inputs import make_inputs
@@ -46,7 +47,10 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
     weights = {name: filled(node.type.at({}), i) for i, (name, node) in enumerate(graph.parameters.items())}
     inputs = make_inputs(graph, job["binding"], 1)
     dims = {n: s for n, s in job["binding"].items() if n in graph.dims}
-    plans = [path_plan(graph, Path.from_json(p), job["backends"]) for p in job["paths"]]
+    expanded = [graph_from_json(p["graph"]) for p in job["paths"]]
+    plans = [path_plan(graph, each, Path.from_json(p["path"]), job["backends"])
+             for each, p in zip(expanded, job["paths"], strict=True)]
+    parts = [parts_of(plan, each, p["parts"]) for plan, each, p in zip(plans, expanded, job["paths"], strict=True)]
     compiled = [bind(plan, weights) for plan in plans]
     sessions = [c.session() for c in compiled]
     expected = plain_outputs(graph, weights, inputs, dims) if job["compared"] else {}
@@ -76,9 +80,11 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
                     samples.append(seconds)
                     around[i].append((before, alone))
     found = []
-    for plan, samples, spent, calm in zip(plans, taken, whole, quiet(around), strict=True):
+    for plan, placed, samples, spent, calm in zip(plans, parts, taken, whole, quiet(around), strict=True):
         kept = calm if len(calm) >= FEW_QUIET else range(len(samples))
-        found.append({"whole": [spent[k] for k in kept], "steps": steps_of(plan, np.array([samples[k] for k in kept])),
+        of_runs = np.array([samples[k] for k in kept])
+        found.append({"whole": [spent[k] for k in kept], "steps": steps_of(plan, of_runs),
+                      "parts": times_of_parts(of_runs, placed),
                       "sums": [float(samples[k].sum()) for k in kept], "quiet": len(calm) >= FEW_QUIET})
     return {"status": "RAN", "paths": found}
 
@@ -115,9 +121,9 @@ def other_than(expected: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndar
     return ""
 
 
-def path_plan(graph: Graph, path: Path, backends: Sequence[str]) -> Plan:
-    """The plan of a path, as the compiler lowers it."""
-    return plan_along(graph, expanded_roots(graph, path), lambda node: kernel_named(path.choices[signature_of(node).key]),
+def path_plan(graph: Graph, expanded: Graph, path: Path, backends: Sequence[str]) -> Plan:
+    """The plan of a path, as the compiler lowers it. expanded: the graph with what the path runs in place of composites."""
+    return plan_along(graph, list(expanded.roots), lambda node: kernel_named(path.choices[signature_of(node).key]),
                       copy_kernels(backends), tuple(backends))
 
 
@@ -128,15 +134,56 @@ def filled(t: TensorType, seed: int) -> np.ndarray:
     return np.resize(block.astype(t.dtype.numpy), tuple(int(s) for s in t.shape))
 
 
+@dataclass(frozen=True)
+class Placed:
+    """Which instructions belong to which place of a part. keys: by place, the part's key and its way. homes: instruction -> place.
+    What copies an operand of a step belongs to where that was made, else to where it is read."""
+
+    keys: Sequence[tuple[str, str]]
+    homes: Mapping[int, int]
+
+
+def parts_of(plan: Plan, expanded: Graph, parts: Sequence[tuple[str, str, Sequence[int]]]) -> Placed:
+    """parts: as `places_of_parts` has them."""
+    program = plan.variants[0].program
+    nodes = expanded.nodes
+    makers = {program.values[nodes[i]].buffer: place for place, (_, _, inside) in enumerate(parts) for i in inside
+              if nodes[i] in program.values}
+    homes: dict[int, int] = {}
+    waiting: list[int] = []                                         # for the step that comes next
+    for i, ins in enumerate(program.instructions):
+        step = bool(ins.signature) and not ins.label.startswith("prepare_")
+        at = next((makers[o.buffer] for o in (ins.outs if step else ins.ins) if o.buffer in makers), None)
+        if at is not None:
+            homes |= dict.fromkeys([i, *waiting] if step else [i], at)
+        elif not step:
+            waiting.append(i)
+        if step:
+            waiting.clear()
+    return Placed([(key, way) for key, way, _ in parts], homes)
+
+
+def times_of_parts(samples: np.ndarray, placed: Placed) -> list[tuple[str, str, list[float]]]:
+    """(part's key, way, mean seconds of a place in each run); samples[run, instruction]."""
+    sums = {place: np.zeros(len(samples)) for place in set(placed.homes.values())}
+    for i, place in placed.homes.items():
+        sums[place] = sums[place] + samples[:, i]
+    found: dict[tuple[str, str], list[np.ndarray]] = {}
+    for place, taken in sums.items():
+        found.setdefault(placed.keys[place], []).append(taken)
+    return [(key, way, np.mean(places, axis=0).tolist()) for (key, way), places in found.items()]
+
+
 def steps_of(plan: Plan, samples: np.ndarray) -> list[tuple[str, str, list[float]]]:
-    """(signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. A copy that a kernel needed, and what
-    it prepares in every run, counts as the kernel's."""
+    """(signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. What a kernel prepares in every run
+    counts as the kernel's. A copy that it needed does not: how its operands lie differs from place to place, and a path's price has
+    copies beside it (paths/copies.py)."""
     found: dict[tuple[str, str], list[np.ndarray]] = {}
     waiting = np.zeros(len(samples))
     for i, ins in enumerate(plan.variants[0].program.instructions):
-        if not ins.signature or ins.label.startswith("prepare_"):
+        if ins.label.startswith("prepare_"):
             waiting = waiting + samples[:, i]
-            continue
-        found.setdefault((ins.signature, ins.kernel), []).append(samples[:, i] + waiting)
-        waiting = np.zeros(len(samples))
+        elif ins.signature:
+            found.setdefault((ins.signature, ins.kernel), []).append(samples[:, i] + waiting)
+            waiting = np.zeros(len(samples))
     return [(key, name, np.mean(calls, axis=0).tolist()) for (key, name), calls in found.items()]
