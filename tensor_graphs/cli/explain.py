@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,15 @@ def explain(
     backends: options.Backends = None,
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
+    diff: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--diff",
+            metavar="A B",
+            help="Compare two plans step by step: each a file of tg plan --pin, tolerance=…, backends=…, or now (as the other "
+            "options say).",
+        ),
+    ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Choices shown per variant.")] = 14,
     memory_limit: options.MemoryLimit = None,
     imports: options.Imports = None,
@@ -35,27 +44,54 @@ def explain(
 ) -> None:
     """Compile a graph and say which kernels were chosen, on which rows or guesses, and what else there was."""
     with phase(IMPORT):
+        from tensor_graphs.compiler.compare import compare
         from tensor_graphs.compiler.compile import compile_graph
         from tensor_graphs.compiler.explain import explain as explain_text
         from tensor_graphs.compiler.explain import explain_data
 
     graph = graph_of(source, dtype, max_positions)
     sizes = options.sizes(at, graph)
+    asked: dict[str, Any] = {"tolerance": tolerance, "backends": options.given_backends(backends), "path": plan}
+    several = [asked] if diff is None else [{**asked, **side(each)} for each in diff]
+    store = options.database(db)
     with options.status("compiling", json) as update:
-        made = compile_graph(
-            graph,
-            tolerance=tolerance,
-            backends=options.given_backends(backends),
-            database=options.database(db),
-            at=typical(graph, at),
-            threads=threads,
-            progress=update,
-            largest=options.sizes(largest, graph, "--largest"),
-            memory_limit=memory_limit,
-            path=plan,
+        made, *others = (
+            compile_graph(
+                graph,
+                database=store,
+                at=typical(graph, at),
+                threads=threads,
+                progress=update,
+                largest=options.sizes(largest, graph, "--largest"),
+                memory_limit=memory_limit,
+                **each,
+            )
+            for each in several
         )
     with phase("explain"):
+        if diff is not None:
+            found = compare(made, others[0], diff, sizes)
+            if json:
+                options.print_json(found.to_json())
+            else:
+                print("\n".join(found.lines(rows)))
+            return
         if json:
             options.print_json(explain_data(made, sizes))
         else:
             print(explain_text(made, sizes, rows, sizes))
+
+
+def side(text: str) -> dict[str, Any]:
+    """What one side of --diff changes of the options. Raises UsageError."""
+    name, sign, value = text.partition("=")
+    if text == "now":
+        return {}
+    if sign and name == "backends":
+        return {"backends": options.backends(value), "path": None}
+    if sign and name == "tolerance":
+        try:
+            return {"tolerance": options.tolerance_of(float(value)), "path": None}
+        except ValueError:
+            raise options.UsageError(f"--diff: {value!r} is no tolerance\n  fix: tolerance=1e-5") from None
+    return {"path": text, "tolerance": None, "backends": None}      # those of the pin

@@ -41,7 +41,8 @@ class NotPossible(TensorGraphsError):
     """The command line is fine, but a file, a model or the database is not what it takes: exit code 1."""
 
 
-def _tolerance(value: float | None) -> float | None:
+def tolerance_of(value: float | None) -> float | None:
+    """The value of --tolerance, if it is one. Raises UsageError."""
     if value is not None and not 0 <= value < math.inf:
         raise UsageError(f"--tolerance {value:g}: a relative error is a number ≥ 0\n  fix: --tolerance 1e-3")
     return value
@@ -50,7 +51,7 @@ def _tolerance(value: float | None) -> float | None:
 Tolerance = Annotated[
     float,
     typer.Option(
-        callback=_tolerance,
+        callback=tolerance_of,
         help="Largest relative error against float64: of any kernel (measured), of the graph (predicted).",
     ),
 ]
@@ -58,7 +59,7 @@ GraphTolerance = Annotated[
     float | None,
     typer.Option(
         "--tolerance",
-        callback=_tolerance,
+        callback=tolerance_of,
         help="Largest relative error against float64: of any kernel (measured), of the graph (predicted). "
         "[default: 0.001; for bf16 outputs 0.0078]",
     ),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tensor_graphs.compiler.choice import Choice
+from tensor_graphs.compiler.compare import compare
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import require_graph
@@ -100,15 +101,20 @@ def _elsewhere(v: Variant, wanted: Mapping[str, int]) -> str:
 
 
 @worded
-def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, at: Mapping[str, int] | None = None) -> str:
+def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, at: Mapping[str, int] | None = None,
+            against: Plan | None = None) -> str:
     """One screen of text: per variant the dearest choices, what each rests on, and what else was there.
 
     dims: sizes at which the memory is said: `at` unless given, and the largest of what neither names.
     rows: choices shown of a variant.
     at: sizes that are asked for: the variant that serves them comes first, and of each other one a line is shown.
+    against: another plan of the graph: only what differs is said, why, and what it costs in time, error and memory (compare.py).
     Raises GraphError for what is no plan, PlanError for sizes that are none.
     """
     _require_plan(plan)
+    if against is not None:
+        _require_plan(against)
+        return "\n".join(compare(plan, against, sizes=given_sizes(plan.graph, at or dims, "at")).lines(rows))
     wanted = given_sizes(plan.graph, at, "at")
     at_memory = plan.binding(dims or wanted)
     use = plan.memory(**at_memory)

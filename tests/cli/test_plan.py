@@ -26,6 +26,22 @@ def test_what_is_pinned_runs_again_with_the_same_tokens(gemma: Path, tmp_path: P
     assert logits["file"] is None and logits["pin"]["source"] == f"{gemma} --dtype float32 --logits"
 
 
+def test_two_plans_are_compared_in_both_forms(tmp_path: Path) -> None:
+    pin, at = tmp_path / "softmax.pin", ("--at", "n=16")
+    assert tg("plan", SOFTMAX, "--pin", pin, "--backends", "numpy", *at).returncode == 0
+    said = document(tg("explain", SOFTMAX, "--diff", pin, "now", "--backends", "c", *at, "--json"))
+    (first, *_) = said["ranges"]
+    assert first["low"] <= 16 <= first["high"] and first["priced_alike"] and said["backends"] == [["numpy"], ["c"]]
+    assert {d["a"]["way"]: d["b"]["way"] for d in first["differences"]} == {
+        "numpy.softmax": "c.softmax", "numpy.linear": "c.linear", "numpy.rms_norm": "c.rms_norm"}
+    shown = tg("explain", SOFTMAX, "--diff", pin, "backends=c", *at).stdout
+    assert first["a"]["path"] in shown and "A has not c.softmax: the backend c was not allowed" in shown
+    same = tg("explain", SOFTMAX, "--diff", pin, "backends=numpy").stdout
+    assert "the same path" in same and "in both" in same
+    assert_complains(tg("explain", SOFTMAX, "--diff", pin, "tolerance=much"), "'much' is no tolerance", "fix: ", code=2)
+    assert_complains(tg("explain", SOFTMAX, "--diff", pin, "bakends=c"), "the pin bakends=c cannot be read", "fix: ")
+
+
 def test_a_pin_is_not_replaced_unasked_and_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     pin = tmp_path / "softmax.pin"
     asked = ("plan", SOFTMAX, "--pin", pin, "--backends", "numpy")
