@@ -283,14 +283,14 @@ class _DrawnWeights(Mapping[str, Array]):
         self.gemma, self.seed, self.dtype, self.offset = made.kind == "gemma3", seed, dtype, made.facts.norm_offset
         self.spread = float(config.settings.get("initializer_range", INITIALIZER_RANGE))
         self._drawn: dict[str, Array] = {}
+        self._pool = ThreadPoolExecutor(2)
 
     def __getitem__(self, parameter: str) -> Array:
         if parameter not in self._drawn:
             shape = self.shapes[parameter]
             recipe = (gemma3_recipe(parameter, self.spread) if self.gemma else
                       plain_recipe(parameter, shape, self.spread, self.offset))
-            with ThreadPoolExecutor(2) as pool:
-                self._drawn[parameter] = draw(*recipe, parameter, shape, self.seed, pool).astype(self.dtype.numpy, copy=False)
+            self._drawn[parameter] = draw(*recipe, parameter, shape, self.seed, self._pool).astype(self.dtype.numpy, copy=False)
         return self._drawn[parameter]
 
     def __iter__(self) -> Iterator[str]:

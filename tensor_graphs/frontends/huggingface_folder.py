@@ -10,6 +10,7 @@ eps, window or scale (`random_gemma3_weights`).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -17,6 +18,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -319,6 +321,9 @@ GEMMA3_270M = Gemma3TextConfig(
 _CHUNK = 1 << 18
 """Numbers drawn from one generator; fixed, so that the weights do not depend on how many threads draw them."""
 
+_BLOCK = 1 << 16
+"""Those of them drawn at a time, which stay in a cache."""
+
 
 def gemma3_tensors(config: Gemma3TextConfig) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every tensor in a Gemma 3 text checkpoint, as transformers' Gemma3ForCausalLM names them."""
@@ -460,15 +465,28 @@ def draw(
     """One tensor, f32: the same for a name and a seed, whatever else is drawn."""
     out = np.empty(shape, np.float32)
     flat = out.reshape(-1)
+    values = _quantiles() * np.float32(spread) + np.float32(mean)
 
     def fill(start: int) -> None:
-        part = flat[start : start + _CHUNK]
         key = hashlib.sha256(f"{seed}/{name}/{start}".encode()).digest()[:16]
-        generator = np.random.Generator(np.random.Philox(key=np.frombuffer(key, "<u8")))
-        generator.standard_normal(dtype=np.float32, out=part)
-        part *= np.float32(spread)
-        if mean:
-            part += np.float32(mean)
+        bits = np.random.Philox(key=np.frombuffer(key, "<u8"))
+        for at in range(start, min(start + _CHUNK, flat.size), _BLOCK):
+            part = flat[at : at + _BLOCK]
+            which = bits.random_raw((part.size + 3) // 4).astype("<u8", copy=False).view("<u2")[: part.size]
+            values.take(which.astype(np.intp), out=part, mode="clip")     # "clip": written in place; every index is in range
 
-    list(pool.map(fill, range(0, flat.size, _CHUNK)))
+    starts = range(0, flat.size, _CHUNK)
+    if len(starts) == 1:
+        fill(0)
+    else:
+        list(pool.map(fill, starts))
     return out
+
+
+@functools.cache
+def _quantiles() -> np.ndarray[Any, Any]:
+    """The 2^16 quantiles of N(0, 1) in the middle of equal shares: one drawn at random is a normal number, five times as fast as
+    numpy makes one."""
+    normal, count = NormalDist(), 1 << 16
+    upper = np.array([normal.inv_cdf((i + 0.5) / count) for i in range(count // 2, count)], np.float32)
+    return np.concatenate([-upper[::-1], upper])

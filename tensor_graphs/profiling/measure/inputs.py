@@ -28,6 +28,9 @@ from tensor_graphs.profiling.measure.extremes import Extreme, extreme_values, in
 POSITIONS = {"rope_table"}
 """ops whose integers are positions in a text: of moderate size by what they mean"""
 
+DRAWN_AT_ONCE = 1 << 16
+"""numbers of a large operand: they stay in a cache until they are scaled"""
+
 BIG_INPUT = 1 << 22
 """elements: a larger operand (a weight matrix) has the same values whatever the seed, made once; the other operands vary"""
 
@@ -255,10 +258,12 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
     shape = tuple(int(s) for s in t.shape)
     count = int(np.prod(shape))
     if count > 1 << 20:
-        bits = rng.integers(0, 1 << 24, count, dtype=np.uint32)
-        values = bits.astype(np.float32)
-        values *= np.float32(2.0 ** -22)
-        values -= np.float32(2.0)                                  # −2 … 2
+        values = np.empty(count, np.float32)
+        for start in range(0, count, DRAWN_AT_ONCE):
+            part = values[start:start + DRAWN_AT_ONCE]
+            rng.random(dtype=np.float32, out=part)                 # 24 random bits
+            part *= np.float32(4.0)
+            part -= np.float32(2.0)                                # −2 … 2
     else:
         values = rng.standard_normal(count).astype(np.float32)
         if count >= 64:
@@ -271,7 +276,7 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
     if t.dtype.name == "f64":                                       # all of its bits: an f32 in between has to show
         fine = rng.integers(-(1 << 20), 1 << 20, count, dtype=np.int32)
         return (values * (1.0 + fine * 2.0 ** -46)).reshape(shape)
-    return values.astype(t.dtype.numpy).reshape(shape)
+    return values.astype(t.dtype.numpy, copy=False).reshape(shape)
 
 
 def point_inputs(graph: Graph, point: Point) -> dict[str, np.ndarray]:
