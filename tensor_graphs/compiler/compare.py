@@ -14,7 +14,7 @@ from tensor_graphs.language.errors import GraphError
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, MemoryUse, Plan, Variant, duration, human
 
-COPIES, COPYING = "what is cut out of joined values, and what goes between devices", "copies"
+BESIDE, NO_STEP = "beside the steps: copies, and what parts take as a whole", "no step of its own"
 
 LONGEST = 100
 """characters of a reason, or of what a step computes, on the screen"""
@@ -174,7 +174,7 @@ def _range(low: int, high: int, v: Variant, a: Plan, w: Variant, b: Plan) -> Ran
         found.append(Difference(title, _side(x, y, a, v, w), _side(y, x, b, w, v)))
     rest = [x.path.seconds - sum(e.seconds * e.calls for e in x.evidence if not is_way_on(e.chosen)) for x in (v, w)]
     if abs(rest[1] - rest[0]) > 1e-9:
-        found.append(Difference(COPIES, *(Side(COPYING, 1, max(0.0, r), False, None) for r in rest)))
+        found.append(Difference(BESIDE, *(Side(NO_STEP, 1, r, False, None) for r in rest)))
     found.sort(key=lambda d: (not _said_otherwise(d), -abs(d.seconds)))
     return Range(low, high, v, w, same, tuple(found))
 
