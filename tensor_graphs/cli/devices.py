@@ -33,7 +33,9 @@ def devices(
     """The devices here, the backends that can use them (or why not), and measured constants with their age."""
     from tensor_graphs.costs.filing import environment_of
     from tensor_graphs.devices.environment import usable_cores
-    from tensor_graphs.kernels.registry import BACKENDS, load_backend, why_missing
+    from tensor_graphs.devices.known import HOST
+    from tensor_graphs.devices.known import devices as known_devices
+    from tensor_graphs.kernels.registry import BACKENDS, device_of, load_backend, why_missing
     from tensor_graphs.profiling.measure.calibration import measure_device
     from tensor_graphs.profiling.measure.speeds import FLOPS, flops_kernel
     from tensor_graphs.records import NoDatabase, queries
@@ -58,12 +60,13 @@ def devices(
             environment = None
         if reason is None and environment is not None:
             here[name] = environment
+        at = device_of(name).name if reason is None else None
         rows.append(
             {
                 "backend": name,
                 "available": reason is None,
                 "why_not": reason,
-                "device": "cpu",
+                "device": at,
                 "kernels": 0 if reason else len(load_backend(name)),
                 "software": dict(environment.libs) if environment is not None and reason is None else {},
             }
@@ -82,6 +85,14 @@ def devices(
         }
         row["no_kernel_for"] = refused.get(row["backend"], {})
     cpu = environment_of("numpy", threads)
+    links = []
+    for name in (r["backend"] for r in rows if r["device"] not in (None, HOST.name)):
+        device = device_of(name)
+        for way, pair in (("upload", (HOST.name, device.name)), ("download", (device.name, HOST.name))):
+            constants_there = queries.constants(store, here[name], device.name)
+            values = {n.removeprefix(f"{way}_"): c.value for n, c in constants_there.items() if n.startswith(way)}
+            links.append({"from": pair[0], "to": pair[1], "backend": name, **values})
+    others = [d for d in known_devices() if d is not HOST]
     if json:
         options.print_json(
             {
@@ -91,22 +102,30 @@ def devices(
                         "name": cpu.hardware_name,
                         "memory_bytes": cpu.memory_bytes,
                         "cores": usable_cores(),
-                    }
+                    },
+                    *({"device": d.name, "name": d.hardware()[0], "memory_bytes": d.hardware()[1]} for d in others),
                 ],
                 "backends": rows,
-                "transfers": [],
-                "why_no_transfers": NO_TRANSFERS,
+                "transfers": links,
+                "why_no_transfers": "" if others else NO_TRANSFERS,
             }
         )
         return
     print(f"cpu  {cpu.hardware_name}, {usable_cores()} cores, {cpu.memory_bytes / 2**30:.0f} GiB")
+    for d in others:
+        print(f"{d.name}  {d.hardware()[0]}, {d.hardware()[1] / 2**30:.0f} GiB")
     for r in rows:
         software = ", ".join(f"{k} {v}" for k, v in r["software"].items())
-        what = f"{r['kernels']} kernels" if r["available"] else f"missing: {r['why_not']}"
+        where = f" on {r['device']}" if r["device"] not in (None, HOST.name) else ""
+        what = f"{r['kernels']} kernels{where}" if r["available"] else f"missing: {r['why_not']}"
         print(f"  {r['backend']:8s} {what}{f'  ({software})' if software else ''}")
     for line in table({name: constants for name, constants in measured.items() if constants}, refused, now):
         print(line)
-    print(f"transfers  none: {NO_TRANSFERS}")
+    if not others:
+        print(f"transfers  none: {NO_TRANSFERS}")
+    for link in links:
+        measured_link = f"{link['latency'] * 1e6:.1f} µs + bytes ÷ {link['bandwidth'] / 1e9:.3g} GB/s" if "latency" in link else ""
+        print(f"transfers  {link['from']} -> {link['to']}: {measured_link or 'not measured (tg devices --measure)'}")
 
 
 def table(

@@ -24,9 +24,10 @@ from tensor_graphs.costs.filing import (
     timed_workload,
     verify_workload,
 )
-from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, guess_seconds
+from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, guess_seconds
+from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, lacking, left_out, why_missing
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, device_of, lacking, left_out, why_missing
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
@@ -41,7 +42,7 @@ from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import given_sizes, midpoint
 from tensor_graphs.phases import phase
 from tensor_graphs.profiling.distrust.origin import out_of_reach
-from tensor_graphs.profiling.measure.calibration import known_rates
+from tensor_graphs.profiling.measure.calibration import known_links, known_rates
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.generation import generation
@@ -84,9 +85,12 @@ class PriceBook:
     in_graph: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     parts: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     """environment key -> times of parts as a whole, read when they are asked for"""
-    device: DeviceRates = field(default_factory=DeviceRates)
     generation: str = ""
     """of the rows that were read (records/generation.py)"""
+    rates: dict[str, DeviceRates] = field(default_factory=dict)
+    """of each device, by name"""
+    links: dict[tuple[str, str], LinkRates] = field(default_factory=dict)
+    """of copies between the host and another device, by (source, target)"""
     _timed_on: dict[str, list[tuple[str, KnownTime]]] | None = field(default=None, repr=False)
     """workload key -> (backend, row) of all times there"""
     _off: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False)
@@ -104,8 +108,13 @@ class PriceBook:
                 environment = environment_of(backend, self.threads)
                 self.known[backend] = queries.latest_traces(self.database, environment, "cold", verifier=VERIFIER)
                 self.in_graph[backend] = queries.latest_traces(self.database, environment, "in_graph", verifier=VERIFIER)
-        self.device = known_rates(self.database, self.backends, self.threads) or DeviceRates()
         self.parts.clear()
+        here = [name for name in self.backends if why_missing(name) is None]
+        for device in {device_of(name) for name in here}:
+            ours = [name for name in here if device_of(name) is device]
+            self.rates[device.name] = known_rates(self.database, ours, self.threads) or DeviceRates()
+            if not device.is_host:
+                self.links |= known_links(self.database, device, ours, self.threads)
         self._timed_on = None
         self._off.clear()
         self._unreachable.clear()
@@ -209,7 +218,8 @@ class PriceBook:
 
     def paths(self, graph: Graph, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], price_of: PriceOf) -> Paths:
         """The paths of a graph at these sizes: kernels as `price_of` says, copies as they are guessed here."""
-        return Paths(graph, table, price_of, copied=partial(self.copied, binding), whole=partial(self.whole, binding))
+        return Paths(graph, table, price_of, copied=partial(self.copied, binding), whole=partial(self.whole, binding),
+                     link=partial(self.link, binding))
 
     def whole(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> Price | None:
         """What a part took as a whole, in its place, when these kernels computed it this way."""
@@ -227,6 +237,17 @@ class PriceBook:
         row = self.parts[environment.key()].get((computed, timed_workload(part, binding).key))
         return None if row is None or row.median_ms is None or row.status != "PASSED" or row.refuted else row
 
+    @property
+    def device(self) -> DeviceRates:
+        """The rates of the host."""
+        return self.rates.get(HOST.name, DeviceRates())
+
+    def link(self, binding: Mapping[str, int], source: str, target: str, t: TensorType) -> float:
+        """Seconds that a copy of a value from one device to another takes, about; between two that are no host, by way of it."""
+        nbytes = math.prod(int(d.evaluate(s, binding)) for s in t.shape) * t.dtype.itemsize
+        hops = [(source, target)] if HOST.name in (source, target) else [(source, HOST.name), (HOST.name, target)]
+        return sum(self.links.get(hop, LinkRates()).seconds(nbytes) for hop in hops)
+
     def copied(self, binding: Mapping[str, int], t: TensorType) -> float:
         """Seconds that a copy of a value takes, about."""
         nbytes = math.prod(int(d.evaluate(s, binding)) for s in t.shape) * t.dtype.itemsize
@@ -236,7 +257,7 @@ class PriceBook:
         """Seconds that a kernel of a backend takes at least, about; of this one, where it says itself what it moves."""
         at = {n: int(binding[n]) for n in signature.dim_names}
         moved = None if kernel is None or kernel.traffic is None else float(d.evaluate(kernel.traffic(signature.spec), at))
-        return guess_seconds(signature, at, backend, self.device, moved)
+        return guess_seconds(signature, at, backend, self.rates.get(device_of(backend).name), moved)
 
     def off(self, backend: str, signature: Signature, binding: Mapping[str, int]) -> tuple[float, int]:
         """How many times its roofline the best of the kernels takes that were timed on this signature at these sizes, 1 at least,

@@ -29,6 +29,7 @@ def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str,
         "intermediates": plan.intermediates, "prepared": plan.prepared, "notes": list(plan.notes),
         "unmeasured": list(plan.unmeasured),
         "memory": plan.memory(**dict(dims or {})).to_json(),
+        "memory_elsewhere": {use.device: use.to_json() for use in plan.memory(**dict(dims or {})).elsewhere},
         "variants": [_variant(plan, v) for v in plan.variants],
     }
 
@@ -45,6 +46,7 @@ def _variant(plan: Plan, v: Variant) -> dict[str, Any]:
     return {
         "range": None if plan.table_dim is None else {plan.table_dim: [v.low, v.high]}, "priced_at": dict(v.at),
         "path": v.path.id, "price_us": v.path.seconds * 1e6, "measured_share": v.measured_share,
+        "copies": {way: {"number": n, "us": seconds * 1e6} for way, (n, seconds) in v.path.copies.items()},
         "instructions": len(v.program.instructions), "bind_instructions": len(v.program.bind_instructions),
         "choices": [{
             "what": e.title, "kernel": e.chosen, "calls": e.calls, "us_per_call": e.seconds * 1e6, "measured": e.measured,
@@ -144,6 +146,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
                 out.append(f"{'':17}suspect: {rows_used['suspect']}; tg profile measures it again")
             out += [f"{'':17}compared at {rows_used['covered']}"] if rows_used["covered"] else []
             out += _refused(e)
+        out += [f"  {seconds * 1e6:9.1f} µs in {n} copies {way} between devices" for way, (n, seconds) in v.path.copies.items()]
         for e in v.evidence:
             if is_way_on(e.chosen) and e.chosen != EXPAND:
                 out.append(f"{'':13}× {e.calls:<3d} {e.chosen}: {e.title[:58]}{_whole(e)}")
@@ -161,5 +164,6 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
              "outputs": use.outputs}
     sizes = ", ".join(f"{n}={s}" for n, s in at_memory.items())
     out.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters "
-               f"({', '.join(f'{name} {human(n)}' for name, n in parts.items() if n or name == 'arena')})")
+               f"({', '.join(f'{name} {human(n)}' for name, n in parts.items() if n or name == 'arena')})"
+               + "".join(f"; on {other.device} {human(other.total)}" for other in use.elsewhere))
     return "\n".join(out)

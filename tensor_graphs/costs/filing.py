@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from tensor_graphs.devices.environment import Environment, combine, fingerprint
+from tensor_graphs.devices.known import HOST, of_kind
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import BACKENDS, backend_module
+from tensor_graphs.kernels.registry import BACKENDS, backend_module, kind_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text import print_graph
@@ -41,7 +42,7 @@ def _environment(backend: str, threads: int | None) -> Environment:
     versions = dict(backend_module(backend).versions()) if backend in BACKENDS else {}
     if threads:
         versions["threads"] = str(threads)
-    return fingerprint(backend, libs=versions)
+    return fingerprint(backend, of_kind(kind_of(backend)) or HOST, libs=versions)
 
 
 def implementation_of(kernel: Kernel) -> ImplementationRecord:

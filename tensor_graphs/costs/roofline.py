@@ -38,6 +38,17 @@ class DeviceRates:
     flops: float = 60e9
 
 
+@dataclass(frozen=True)
+class LinkRates:
+    """From one device to another: seconds that any copy takes, and byte/s. The defaults are priors of a bus."""
+
+    latency: float = 10e-6
+    bandwidth: float = 8e9
+
+    def seconds(self, nbytes: float) -> float:
+        return self.latency + nbytes / self.bandwidth
+
+
 # Priors only: they order alternatives until rows exist. A fused loop touches each operand once; numpy makes temporaries.
 # `off` is that of 275 (c) and 344 (numpy) cold times of the calls of a decoder, 1 to 600 rows; torch's is taken for numpy's.
 BACKEND_RATES: Mapping[str, BackendRates] = {

@@ -3,12 +3,14 @@
 A path is a choice per signature (18 equal layers are one question): the name of a kernel, "expand" (run the definition, whose
 signatures are chosen in turn), or the name of a recipe of a part (run that in place of the definition). Views and leaves need no
 choice; what parameters alone decide needs one, and costs nothing: it is computed once, when the graph is bound. Enumeration starts
-at the cheapest path and swaps one choice at a time, cheapest first; it is complete and never repeats a path.
+at the cheapest path and swaps one choice at a time, cheapest first; it is complete and never repeats a path. Where kernels of
+several devices are candidates, a path's price has in it the copies between them that lowering will insert (placement.py).
 
 Why the order is right: take any path but the cheapest, and of its signatures that are not computed in the cheapest way one whose
 definition holds no other such. Computing it in the cheapest way gives a path that costs no more, and one swap leads back. In a
-graph with parts that is near to right only: what two of them have in common is computed once where both are expanded, so prices do
-not add up; each path is priced by the nodes that it runs.
+graph with parts, or on several devices, that is near to right only: what two parts have in common is computed once where both are
+expanded, and a value is copied to a device once for all that read it there, so prices do not add up; each path is priced by the
+nodes that it runs.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tensor_graphs.devices.known import HOST
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, Spec
-from tensor_graphs.kernels.registry import matching
+from tensor_graphs.kernels.registry import device_of, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all
@@ -33,6 +36,7 @@ from tensor_graphs.language.node import Node, TensorType, apply, consumers, walk
 from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, between, known_when_bound
 from tensor_graphs.paths import copies
 from tensor_graphs.paths.lower import Operand
+from tensor_graphs.paths.placement import Crossing, Placement
 from tensor_graphs.paths.screen import fitted
 
 EXPAND = "expand"
@@ -119,6 +123,8 @@ class Path:
     calls: Mapping[str, int] = field(default_factory=dict, compare=False)
     identities: Mapping[str, str] = field(default_factory=dict)
     recipes: Mapping[str, PartOp] = field(default_factory=dict, compare=False)
+    copies: Mapping[str, tuple[int, float]] = field(default_factory=dict, compare=False)
+    """"cpu -> cuda:0" -> how many values a run copies there, and the seconds of all of them"""
 
     def __repr__(self) -> str:
         price = f"{self.seconds * 1e6:.1f} µs, {'measured' if self.measured else 'guess'}" if self.calls else "no price"
@@ -134,6 +140,7 @@ class Path:
             return [f"{self.id}  saved, without a price", *(f"      {name}" for name in kernels)]
         error = "error unknown" if self.error is None else f"error {self.error:.1e}"
         steps = [f"      {s['kernel']:20s} × {s['calls']:<3d} {s['op']}" for s in self.steps() if s["kernel"] != EXPAND]
+        steps += [f"      {way:20s} × {n:<3d} copies, {seconds * 1e6:.1f} µs" for way, (n, seconds) in self.copies.items()]
         return [f"{self.id}  {self.seconds * 1e6:10.1f} µs  {'measured' if self.measured else 'guess':8s} {error}", *steps]
 
     @property
@@ -186,12 +193,18 @@ class Paths:
     """
 
     def __init__(self, graph: Graph, table: Mapping[str, list[Kernel]], price_of: PriceOf, *, expand: bool = True,
-                 copied: Callable[[TensorType], float] = lambda t: 0.0, whole: WholeOf = lambda s, way, steps: None) -> None:
-        """copied: seconds that a copy of a value takes. A kernel that has operands copied first pays for that; what a recipe hands
-        on with gaps to readers that have it copied counts as the recipe's own price. whole: what was measured of a part in one of
-        its ways: what it takes beside its steps is then the way's own price, so that prices still add up."""
+                 copied: Callable[[TensorType], float] = lambda t: 0.0, whole: WholeOf = lambda s, way, steps: None,
+                 link: Callable[[str, str, TensorType], float] = lambda source, target, t: 0.0) -> None:
+        """link: seconds that a copy of a value takes from one device to another. copied: within one. A kernel that has operands
+        copied first pays for that; what a recipe hands on with gaps to readers that have it copied counts as the recipe's own
+        price. whole: what was measured of a part in one of its ways: what it takes beside its steps is then the way's own price,
+        so that prices still add up."""
         self.graph, self.price_of, self.may_expand, self.copied, self.whole = graph, price_of, expand, copied, whole
-        self.table = table
+        self.table, self.link = table, link
+        self._device: dict[str, str] = {name: device_of(name).name for name in {k.backend for ks in table.values() for k in ks}}
+        self.devices = tuple(sorted({HOST.name, *self._device.values()}))
+        self._asks = any(node.op is leaves.COPY_TO for node in graph.nodes)
+        self._placements: dict[frozenset[tuple[str, str]], Placement] = {}
         self._alternatives: dict[Signature, list[Alternative]] = {}
         self._inner: dict[tuple[Signature, str], list[tuple[Signature, int]]] = {}
         self._best: dict[Signature, tuple[float, Alternative | None]] = {}
@@ -372,7 +385,15 @@ class Paths:
         """How many nodes of each signature there are once the definitions are expanded: parts may have nodes in common."""
         calls = dict.fromkeys(chosen, 0)
         expanding: dict[Signature, set[Node]] = {}
+        order = walk(self._expanded(chosen, expanding))
+        known = known_when_bound(order)
+        for node in order:
+            if needs_choice(node) and node not in known:
+                calls[self._first[signature_of(node).key]] += 1
+        return calls | {s: len(nodes) for s, nodes in expanding.items()}
 
+    def _expanded(self, chosen: Mapping[Signature, Alternative], expanding: dict[Signature, set[Node]]) -> list[Node]:
+        """The graph's roots as these choices have them. expanding: receives the nodes that were replaced."""
         def keep(node: Node) -> bool:
             s = self._first[signature_of(node).key]
             if chosen[s].kernel is None:
@@ -384,12 +405,98 @@ class Paths:
             s = self._first[signature_of(node).key]
             return chosen[s].written(signature_of(node).spec)
 
-        order = walk(expand_all(self.graph.roots, keep, written))
-        known = known_when_bound(order)
-        for node in order:
-            if needs_choice(node) and node not in known:
-                calls[self._first[signature_of(node).key]] += 1
-        return calls | {s: len(nodes) for s, nodes in expanding.items()}
+        return expand_all(self.graph.roots, keep, written)
+
+    # ---- devices ----
+
+    def device_of(self, way: Alternative) -> str:
+        """Where a kernel computes; of a way on, the host."""
+        return HOST.name if way.kernel is None else self._device[way.kernel.backend]
+
+    def placement(self, chosen: Mapping[Signature, Alternative]) -> Placement:
+        """The nodes that these choices run; the same for all that expand alike."""
+        key = frozenset((s.key, a.name) for s, a in chosen.items() if a.kernel is None)
+        if key not in self._placements:
+            self._placements[key] = Placement(self.graph, self._expanded(chosen, {}))
+        return self._placements[key]
+
+    def crossings(self, chosen: Mapping[Signature, Alternative]) -> list[Crossing]:
+        """The copies between devices in a run of these choices."""
+        if not self._asks and all(self.device_of(a) == HOST.name for a in chosen.values()):
+            return []
+        on = {s.key: self.device_of(a) for s, a in chosen.items()}
+        return self.placement(chosen).crossings(on)
+
+    def _within(self, device: str) -> dict[Signature, Alternative]:
+        """For each signature the cheapest way that stays on a device; none where there is no such way."""
+        found: dict[Signature, tuple[float, Alternative | None]] = {}
+
+        def best(s: Signature) -> tuple[float, Alternative | None]:
+            if s not in found:
+                found[s] = (math.inf, None)
+                priced = []
+                for a in self.alternatives(s):
+                    if a.kernel is None:
+                        inner = [n * best(i)[0] for i, n in self.inner(s, a) if n or best(i)[1] is None]
+                        priced.append((a.seconds + sum(inner), a))
+                    elif self.device_of(a) == device:
+                        priced.append((a.seconds, a))
+                found[s] = min(priced, key=lambda each: each[0], default=(math.inf, None))
+            return found[s]
+
+        for s, _ in self.top:
+            best(s)
+        return {s: a for s, (seconds, a) in found.items() if a is not None and seconds < math.inf}
+
+    def _placed(self, made: Made) -> Made:
+        """The cheapest found when parts of a path are moved to other devices: from all on one device each, and from where each is
+        computed best, signatures are moved one by one, with those that they hand values to or get them from, and by op."""
+        seeds = [made, *(seed for device in self.devices if (seed := self._assemble(self._within(device))) is not None)]
+        found = [self._moved(seed) for seed in seeds]
+        return min(found, key=lambda each: self._cost(*each))
+
+    def _moved(self, made: Made) -> Made:
+        cost, better = self._cost(*made), True
+        while better:
+            better = False
+            for picks in self._moves(made[0]):
+                other = self._assemble(made[0] | picks)
+                if other is None or self._kernel_seconds(*other) >= cost:
+                    continue                                        # without looking at its copies
+                if (price := self._cost(*other)) < cost * (1 - 1e-9):
+                    made, cost, better = other, price, True
+        return made
+
+    def _moves(self, chosen: Mapping[Signature, Alternative]) -> Iterator[dict[Signature, Alternative]]:
+        for s in chosen:
+            for a in self.alternatives(s):
+                if a.name != chosen[s].name:
+                    yield {s: a}
+        groups: dict[str, list[Signature]] = {}
+        for s in chosen:
+            groups.setdefault(s.spec.op.name, []).append(s)
+        beside: dict[Signature, dict[Signature, None]] = {}
+        for node in self.placement(chosen).order:
+            if needs_choice(node):
+                taker = self._first[signature_of(node).key]
+                for each in node.inputs:
+                    while each.op.facts.view:
+                        each = each.inputs[0]
+                    if needs_choice(each):
+                        giver = self._first[signature_of(each).key]
+                        beside.setdefault(taker, {taker: None})[giver] = None
+                        beside.setdefault(giver, {giver: None})[taker] = None
+        pairs = [[s, other] for s, others in beside.items() for other in others if other is not s]
+        for group in (*(g for g in groups.values() if len(g) > 1), *pairs, *beside.values()):
+            for device in self.devices:
+                there = {s: way for s in group
+                         if (way := self._cheapest_on(s, device)) is not None and way.name != chosen[s].name}
+                if there:
+                    yield there
+
+    def _cheapest_on(self, s: Signature, device: str) -> Alternative | None:
+        there = [a for a in self.alternatives(s) if a.kernel is not None and self.device_of(a) == device]
+        return min(there, key=lambda each: each.seconds, default=None)
 
     def _path(self, chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int]) -> Path:
         paid = [(a.price, calls[s]) for s, a in chosen.items() if a.kernel is not None]
@@ -399,7 +506,15 @@ class Paths:
                     None if any(e is None for e in errors) else max((e for e in errors if e is not None), default=0.0),
                     {s.key: s.title() for s in chosen}, {s.key: calls[s] for s in chosen},
                     {a.name: a.kernel.identity for a in chosen.values() if a.kernel is not None},
-                    {a.name: a.recipe.op for a in chosen.values() if a.recipe is not None})
+                    {a.name: a.recipe.op for a in chosen.values() if a.recipe is not None}, self._copied_between(chosen))
+
+    def _copied_between(self, chosen: Mapping[Signature, Alternative]) -> dict[str, tuple[int, float]]:
+        """As `Path.copies`."""
+        found: dict[str, tuple[int, float]] = {}
+        for node, source, target in self.crossings(chosen):
+            n, seconds = found.get(f"{source} -> {target}", (0, 0.0))
+            found[f"{source} -> {target}"] = n + 1, seconds + self.link(source, target, node.type)
+        return found
 
     def cheapest(self) -> Path:
         """The best path. Raises NoPathError naming the ops that nothing computes."""
@@ -411,8 +526,10 @@ class Paths:
     def _descended(self, made: Made) -> Made:
         """The cheapest found when parts are computed otherwise, one kind and all of one name at a time. What a part computes may be
         needed beside it too, so that a price for each part alone says too much for its definition."""
+        if len(self.devices) > 1:
+            made = self._placed(made)
         if not self.overlap:
-            return made                                             # prices add up
+            return made                                             # prices add up, but for the copies
         groups = [[s] for s in self.parts]
         for name in dict.fromkeys(s.spec.op.name for s in self.parts):
             groups.append([s for s in self.parts if s.spec.op.name == name])
@@ -427,8 +544,13 @@ class Paths:
                         made, better = other, True
         return made
 
+    def _cost(self, chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int]) -> float:
+        """Seconds of the kernels, their copies, and the copies between devices."""
+        return self._kernel_seconds(chosen, calls) + sum(
+            self.link(source, target, node.type) for node, source, target in self.crossings(chosen))
+
     @staticmethod
-    def _cost(chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int]) -> float:
+    def _kernel_seconds(chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int]) -> float:
         return sum(a.seconds * calls[s] for s, a in chosen.items())
 
     def _why_none(self) -> str:

@@ -1,7 +1,7 @@
 """calibration: what this device's memory and arithmetic deliver, measured once per environment; guesses of times rest on it.
 
-The constants (database table device_constants) and their units are listed in speeds.py, which measures them. There is one device,
-and all backends share its memory, so that there is no price of a transfer to measure.
+The constants (database table device_constants) and their units are listed in speeds.py, which measures them, and those of the links
+to other devices in links.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tensor_graphs.costs.filing import environment_of
-from tensor_graphs.costs.roofline import DeviceRates
-from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, native_library, why_missing
+from tensor_graphs.costs.roofline import DeviceRates, LinkRates
+from tensor_graphs.devices.device import Device
+from tensor_graphs.devices.known import HOST
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, device_of, native_library, why_missing
+from tensor_graphs.profiling.measure.links import NAMES as link_names
+from tensor_graphs.profiling.measure.links import link_of, link_speeds
 from tensor_graphs.profiling.measure.speeds import (
     READ,
     Speed,
@@ -48,8 +52,15 @@ def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKEND
     for backend in backends:
         if why_missing(backend) is not None:
             continue
-        environment = environment_of(backend, threads)
-        known = queries.constants(database, environment)
+        environment, device = environment_of(backend, threads), device_of(backend)
+        known = queries.constants(database, environment, device.name)
+        if not device.is_host:                                      # its own rates are guessed: what is certain is what copies cost
+            if anew or not all(name in known and _age(known[name], now) < MAX_AGE for name in link_names):
+                links = link_speeds(device)
+                database.add_constants(environment, [DeviceConstant(n, s.value, s.unit, device.name, now)
+                                                     for n, s in links.items()])
+                found[backend] = {name: s.value for name, s in links.items()}
+            continue
         names = (*memory_names(), *backend_names(backend))
         if not anew and all(name in known and _age(known[name], now) < MAX_AGE for name in names):
             continue
@@ -74,6 +85,14 @@ def _of_backend(backend: str) -> Mapping[str, Speed]:
 
 def _age(constant: DeviceConstant, now: datetime) -> timedelta:
     return now - constant.timestamp if constant.timestamp is not None else timedelta.max
+
+
+def known_links(database: Database, device: Device, backends: Sequence[str],
+                threads: int | None = None) -> dict[tuple[str, str], LinkRates]:
+    """What copies between the host and a device cost, each way, as it was measured for the first of its backends that knows."""
+    rows = [queries.constants(database, environment_of(b, threads), device.name) for b in backends]
+    constants = next((list(r.values()) for r in rows if r), [])
+    return {(HOST.name, device.name): link_of(constants, "upload"), (device.name, HOST.name): link_of(constants, "download")}
 
 
 def known_rates(database: Database, backends: Sequence[str], threads: int | None = None) -> DeviceRates | None:

@@ -1,0 +1,76 @@
+"""placement: the copies between devices that a choice of kernels brings with it, before anything is lowered.
+
+Lowering inserts them by the same rule (whereabouts.py), in the same order of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tensor_graphs.devices.known import HOST
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language import leaves
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.part import known_when_bound
+from tensor_graphs.paths.lower import schedule
+from tensor_graphs.paths.whereabouts import Whereabouts
+
+Crossing = tuple[Node, str, str]
+"""a value, the device that it is on, and the one that it is copied to"""
+
+
+class Placement:
+    """The nodes of a graph whose definitions are expanded (`roots`, in the order of graph.roots), to be placed in many ways."""
+
+    def __init__(self, graph: Graph, roots: Sequence[Node]) -> None:
+        names = [("output", n) for n in graph.outputs] + [("state", n) for n in graph.updates]
+        self.roots = list(zip(names, roots, strict=True))
+        self.order = schedule(roots)
+        self.known = known_when_bound(self.order)
+        self.keys = {n: signature_of(n).key for n in self.order if n.op.kind != "leaf" and not n.op.facts.view}
+        self.made = {(kind, name): _maker(root) for (kind, name), root in self.roots}
+
+    def crossings(self, on: Mapping[str, str]) -> list[Crossing]:
+        """Every copy between devices in a run. What parameters alone decide is copied when the graph is bound, and not among them.
+
+        on: the device of the kernel that computes a signature, by its key.
+        """
+        where, found = Whereabouts(), list[Crossing]()
+
+        def bring(node: Node, device: str) -> None:
+            carrier = where.carrier(node, device)
+            if carrier is not None:
+                source = where.first(carrier)
+                assert source is not None
+                where.put(carrier, device)
+                if carrier not in self.known:
+                    found.append((carrier, source, device))
+
+        at = {key: HOST.name if maker is None else on[self.keys[maker]] for key, maker in self.made.items()}
+        for node in self.order:
+            if node.op.kind == "leaf":
+                if node.op is not leaves.CONSTANT:
+                    state = node.op is leaves.STATE
+                    where.put(node, at.get(("state", str(node.attrs["name"])), HOST.name) if state else HOST.name)
+            elif node.op is leaves.ITEM:
+                device = where.first(node.inputs[0])
+                assert device is not None
+                where.put(node, device)
+            elif node.op is leaves.COPY_TO:
+                bring(node, str(node.attrs["device"]))
+            elif not node.op.facts.view:
+                device = on[self.keys[node]]
+                for each in node.inputs:
+                    bring(each, device)
+                where.put(node, device)
+        for (kind, name), root in self.roots:
+            bring(root, at[kind, name] if kind == "state" else HOST.name)
+        return found
+
+
+def _maker(root: Node) -> Node | None:
+    """The node whose kernel makes a value; None for a leaf."""
+    while root.op.facts.view:
+        root = root.inputs[0]
+    return None if root.op.kind == "leaf" else root

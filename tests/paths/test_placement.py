@@ -1,0 +1,123 @@
+"""Where kernels of two devices are candidates, a path pays for the copies that lowering inserts, and they decide."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path as FilePath
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.kernels.kernel import Kernel, Transfer
+from tensor_graphs.kernels.registry import all_kernels, by_op
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import TensorType
+from tensor_graphs.paths.path import Path, Paths, Price
+from tests.fake.device import Fake
+from tests.plans import program_of, random_path
+from tests.runtime.test_two_devices import models
+
+BACKENDS = ("numpy", "fake")
+X, Y = tg.input("x", (16, 16)), tg.input("y", (16, 16))
+
+
+@pytest.fixture(autouse=True)
+def fake() -> Iterator[Fake]:
+    from tests.fake import backend
+
+    yield backend.make_known()
+    backend.forget()
+
+
+def placed_paths(g: Graph, link: float, prices: Mapping[str, tuple[float, float]] | None = None, *, expand: bool = True) -> Paths:
+    """prices: op -> microseconds (on the cpu, on the fake device); other ops cost 1 and 1. link: microseconds of a copy."""
+    known = prices or {}
+
+    def price(kernel: Kernel, signature: Signature) -> Price:
+        here, there = known.get(signature.spec.op.name, (1.0, 1.0))
+        return Price((there if kernel.backend == "fake" else here) * 1e-6)
+
+    def linked(source: str, target: str, t: TensorType) -> float:
+        return link * 1e-6
+
+    return Paths(g, by_op(all_kernels(BACKENDS)), price, expand=expand, link=linked)
+
+
+def copies(g: Graph, path: Path) -> Counter[str]:
+    """What lowering inserts, by way."""
+    return Counter(i.kernel for i in program_of(g, BACKENDS, path=path).instructions if isinstance(i.call, Transfer))
+
+
+def backends(path: Path) -> dict[str, str]:
+    """op -> the backend that computes it."""
+    return {s["op"].split("(")[0].split(" ")[0].split("[")[0]: s["kernel"].split(".")[0] for s in path.steps()}
+
+
+@pytest.mark.parametrize("family", ["gemma", "bert", "llama"])
+def test_the_copies_that_are_priced_are_those_that_lowering_inserts(family: str, tmp_path: FilePath) -> None:
+    g = models(tmp_path)[family]
+    paths = placed_paths(g, 7.0)
+    for seed in range(4):
+        path = paths.priced(random_path(paths, np.random.default_rng(seed)))
+        priced = {way: n for way, (n, _) in path.copies.items()}
+        assert priced == copies(g, path) and sum(priced.values()) > 3
+        assert sum(seconds for _, seconds in path.copies.values()) == pytest.approx(7e-6 * sum(priced.values()))
+        one = {k: name.replace("fake.", "numpy.") for k, name in path.choices.items()}
+        alone = paths.priced(replace(path, choices=one, identities={}))
+        assert not alone.copies and path.seconds - alone.seconds == pytest.approx(7e-6 * sum(priced.values()))
+
+
+def test_a_slow_link_turns_the_choice_and_a_fast_one_turns_it_back() -> None:
+    g = tg.graph(tg.sqrt(tg.sin(tg.exp2(X))))
+    prices = {"exp2": (1.0, 10.0), "sin": (100.0, 5.0), "sqrt": (1.0, 10.0)}
+    for link, wanted in ((1.0, "fake"), (40.0, "fake"), (60.0, "numpy"), (1000.0, "numpy"), (2.0, "fake")):
+        path = placed_paths(g, link, prices).cheapest()
+        assert backends(path)["sin"] == wanted and backends(path)["exp2"] == "numpy"
+        assert path.copies.keys() == ({"cpu -> fake", "fake -> cpu"} if wanted == "fake" else set())
+
+
+def test_a_run_of_ops_moves_together_where_each_alone_would_not_pay() -> None:
+    g = tg.graph(tg.sqrt(tg.reciprocal(tg.sin(tg.exp2(tg.floor(X))))))
+    prices = dict.fromkeys(("sqrt", "reciprocal", "sin", "exp2", "floor"), (10.0, 1.0))
+    assert set(backends(placed_paths(g, 15.0, prices).cheapest()).values()) == {"fake"}        # each alone: 1 + 2 · 15 > 10
+    assert set(backends(placed_paths(g, 30.0, prices).cheapest()).values()) == {"numpy"}
+
+
+GRAPHS = {
+    "chain": tg.graph(tg.sqrt(tg.reciprocal(tg.sin(tg.exp2(X))))),
+    "diamond": tg.graph((tg.sin(X) + tg.exp2(X)) * tg.sqrt(Y)),
+    "shared": tg.graph({"a": tg.sin(tg.floor(X)), "b": tg.exp2(tg.floor(X)), "c": tg.sqrt(tg.floor(X))[:, 3:7]}),
+    "composite": tg.graph(tg.softmax(tg.sin(X)) + Y),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_enumeration_is_complete_and_the_first_path_is_the_cheapest(name: str) -> None:
+    """Against every combination of choices, priced one by one."""
+    g, rng = GRAPHS[name], np.random.default_rng(len(name))
+    expand = name != "composite"
+    for _ in range(12):
+        names = {s.spec.op.name for s, _ in placed_paths(g, 0.0, expand=expand).top}
+        prices = {op: (float(rng.uniform(1, 20)), float(rng.uniform(1, 20))) for op in sorted(names)}
+        paths = placed_paths(g, float(rng.choice([0.5, 3.0, 8.0, 30.0])), prices, expand=expand)
+        everything = list(paths)
+        assert len({p.id for p in everything}) == len(everything) == 2 ** len(paths.top)
+        least = min(p.seconds for p in everything)
+        assert everything[0].seconds == pytest.approx(least) == paths.cheapest().seconds
+        for path in everything[::5]:
+            assert {way: n for way, (n, _) in path.copies.items()} == copies(g, path)
+
+
+def test_a_path_shows_its_copies() -> None:
+    path = placed_paths(tg.graph(tg.sin(X)), 2.0, {"sin": (50.0, 1.0)}).cheapest()
+    assert path.lines()[-2:] == [f"      {way}          × 1   copies, 2.0 µs" for way in ("cpu -> fake", "fake -> cpu")]
+    assert path.seconds == pytest.approx(5e-6)
+
+
+def test_one_device_prices_no_copy_and_expands_nothing_for_it() -> None:
+    paths = Paths(GRAPHS["chain"], by_op(all_kernels(("numpy",))), lambda k, s: Price(1e-6))
+    assert paths.devices == ("cpu",) and not paths.cheapest().copies and not paths._placements
