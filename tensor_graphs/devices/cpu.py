@@ -78,4 +78,4 @@ def array_view(memory: Memory, offset: int, shape: Sequence[int], strides: Seque
     if 0 in shape:
         return np.empty(shape, dtype=dtype.numpy)
     itemsize = dtype.itemsize
-    return np.ndarray(shape, dtype=dtype.numpy, buffer=memory.owner, offset=offset, strides=[s * itemsize for s in strides])
+    return np.ndarray(shape, dtype.numpy, memory.owner, offset, [s * itemsize for s in strides])

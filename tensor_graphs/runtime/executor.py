@@ -93,7 +93,6 @@ class Executor:
                     for o, key in zip(ins.outs, keys, strict=True):
                         self.fixed[base_of(o)] = shared[key]
                         frame.set_base(base_of(o), shared[key])
-                    frame.views.clear()
                     continue
                 segment.one(frame, k)
                 shared.update((key, self.fixed[base_of(o)]) for o, key in zip(ins.outs, keys, strict=True))
@@ -113,7 +112,7 @@ class Executor:
             frame.give_arenas({device: needed.get(device, 0) for device in self.program.devices})
             frame.layout_key = key
         self.lookup.fill(frame.values, frame.arena_offsets, sizes)
-        frame.views.clear()
+        frame.forget_views()
         for base, memory in self.fixed.items():
             if frame.memory[base] is not memory:
                 frame.set_base(base, memory)
@@ -148,7 +147,6 @@ class Executor:
         for base, memory in (*self.fixed.items(), *bases.items()):
             if frame.memory[base] is not memory:
                 frame.set_base(base, memory)
-                frame.views.clear()
         frame.bound = self.bound
 
     def native_call(self, frame: Frame) -> Callable[[], int] | None:

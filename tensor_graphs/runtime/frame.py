@@ -10,6 +10,7 @@ from tensor_graphs.devices.known import HOST, device_named
 
 if TYPE_CHECKING:
     from tensor_graphs.runtime.executor import Executor
+    from tensor_graphs.runtime.lookup import Window
 
 LARGE_ARENA = 1 << 20
 """bytes, from which on an arena is given back when another variant of the plan runs"""
@@ -17,7 +18,8 @@ LARGE_ARENA = 1 << 20
 
 class Frame:
     """values: what a run looks up (lookup.py). bases: addresses by base number. memory: what lies there (None: memory of the host
-    of which only the address is known). views: what segments have made of these tables, to be made anew when they change."""
+    of which only the address is known). views: what segments have made of the memory at a base, by window; made anew when that
+    memory is other memory, and all of them when a size changes."""
 
     def __init__(self, executor: Executor) -> None:
         self.values, self.bases = executor.lookup.table(), executor.lookup.bases()
@@ -27,7 +29,8 @@ class Frame:
         self.binding: tuple[int, ...] | None = None
         self.layout_key: tuple[int, ...] | None = None
         self.arena_offsets: list[int] = []
-        self.views: dict[int, Any] = {}
+        self.views: list[dict[int, Any]] = [{} for _ in self.bases]
+        self.shapes: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
         self.bound = -1                                     # the executor's `bound` whose values are in the tables
         self._arena_bases = executor.lookup.arenas
         self.sizes: Mapping[str, int] = {}
@@ -36,6 +39,21 @@ class Frame:
     def set_base(self, base: int, memory: Memory) -> None:
         self.memory[base] = memory
         self.bases[base] = memory.address if memory.nbytes else 0
+        self.views[base].clear()
+
+    def shape_of(self, w: Window) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        """(offset in bytes, shape, strides in elements) of an operand at the sizes of this frame."""
+        found = self.shapes.get(id(w))
+        if found is None:
+            values = self.values
+            shape, strides = (tuple(int(values[i]) for i in numbers) for numbers in (w.shape, w.strides))
+            found = self.shapes[id(w)] = int(values[self.n_exprs + w.pointer]), shape, strides
+        return found
+
+    def forget_views(self) -> None:
+        self.shapes.clear()
+        for views in self.views:
+            views.clear()
 
     def give_arenas(self, needed: Mapping[str, int]) -> None:
         """An arena of so many bytes on each device; one that is large enough, and not far too large, is kept."""
@@ -62,5 +80,5 @@ class Frame:
     def _drop(self, device: str) -> None:
         if self.arenas.pop(device, None) is not None:
             self.memory[self._arena_bases[device]] = None
-            self.views.clear()
+            self.views[self._arena_bases[device]].clear()
             self.layout_key = self.binding = None

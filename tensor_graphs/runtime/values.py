@@ -37,9 +37,7 @@ def number(value: int, dtype: DType, device: Device) -> Memory:
 
 def array_of(frame: Frame, w: Window) -> np.ndarray:
     """What an operand holds: a view on the host, a copy of what is on another device (there it is contiguous)."""
-    values = frame.values
-    memory, offset = frame.memory[w.base], int(values[frame.n_exprs + w.pointer])
-    shape, strides = (tuple(int(values[i]) for i in numbers) for numbers in (w.shape, w.strides))
+    memory, (offset, shape, strides) = frame.memory[w.base], frame.shape_of(w)
     assert memory is not None
     if memory.device is HOST or 0 in shape:
         return array_view(memory if memory.device is HOST else HOST.allocate(0), offset, shape, strides, w.dtype)

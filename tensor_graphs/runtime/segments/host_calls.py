@@ -76,19 +76,20 @@ class HostCalls(Segment):
         return ()
 
     def _call(self, frame: Frame, step: HostStep) -> None:
-        found = frame.views.get(id(step))
-        if found is None:
-            found = ([view(frame, w, step.view) for w in step.outs], [view(frame, w, step.view) for w in step.ins])
-            frame.views[id(step)] = found
         attrs = resolve_attributes(step.attrs, frame.sizes) if step.dynamic_attrs else step.attrs
-        step.call.run(found[0], found[1], attrs)
+        step.call.run(views(frame, step.outs, step.view), views(frame, step.ins, step.view), attrs)
 
 
-def view(frame: Frame, w: Window, make: View) -> Any:
-    """An operand as a backend reads it, at the sizes of this frame."""
-    values, memory = frame.values, frame.memory[w.base]
-    shape, strides = (tuple(int(values[i]) for i in numbers) for numbers in (w.shape, w.strides))
-    return make(memory, int(values[frame.n_exprs + w.pointer]), shape, strides, w.dtype)
+def views(frame: Frame, windows: Sequence[Window], make: View) -> list[Any]:
+    """Operands as a backend reads them, at the sizes of this frame; as they were made, where their memory is the same."""
+    found = []
+    for w in windows:
+        held = frame.views[w.base]
+        made = held.get(id(w))
+        if made is None:
+            made = held[id(w)] = make(frame.memory[w.base], *frame.shape_of(w), w.dtype)
+        found.append(made)
+    return found
 
 
 def _nothing(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:

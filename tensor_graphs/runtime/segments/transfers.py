@@ -48,11 +48,9 @@ class Transfers(Segment):
         if self.silent:
             return
         step = self.steps[k]
-        ends = frame.views.get(id(step))
-        if ends is None:
-            ends = frame.views[id(step)] = self._part(frame, step.source, step), self._part(frame, step.into, step)
-        if ends[0].nbytes:
-            transfer(ends[0], ends[1], HOST)
+        source, into = self._part(frame, step.source, step), self._part(frame, step.into, step)
+        if source.nbytes:
+            transfer(source, into, HOST)
 
     def silence(self) -> Callable[[], None]:
         self.silent = True
@@ -64,9 +62,14 @@ class Transfers(Segment):
 
     @staticmethod
     def _part(frame: Frame, w: Window, step: _Copy) -> Memory:
+        found: Memory | None = frame.views[w.base].get(id(w))
+        if found is not None:
+            return found
         memory = frame.memory[w.base]
         assert memory is not None
         nbytes = w.dtype.itemsize
         for size in step.sizes:
             nbytes *= int(frame.values[size])
-        return memory.device.part(memory, int(frame.values[frame.n_exprs + w.pointer]) if nbytes else 0, nbytes)
+        found = memory.device.part(memory, int(frame.values[frame.n_exprs + w.pointer]) if nbytes else 0, nbytes)
+        frame.views[w.base][id(w)] = found
+        return found
