@@ -205,7 +205,8 @@ class PriceBook:
         if timed is not None:
             row, in_graph = timed
             assert row.median_ms is not None
-            return Price(row.median_ms * 1e-3, True, error, f"trace {row.trace_id}{', in its graph' if in_graph else ''}")
+            return Price(row.median_ms * 1e-3, True, error, f"trace {row.trace_id}{', in its graph' if in_graph else ''}",
+                         in_graph)
         guessed = self.guess(kernel, signature, binding)
         off, trace = self.off(kernel.backend, signature, binding) if self.margin > 1 else (1.0, 0)
         note = guessed.note if off == 1 else f"guess (roofline × {self.margin:g} × {off:.3g}, as trace {trace} took)"

@@ -56,12 +56,14 @@ class StalePathError(NoPathError):
 
 @dataclass(frozen=True)
 class Price:
-    """Of one call. measured: a row of the database; else a guess. error: measured max relative error, None if unknown."""
+    """Of one call. measured: a row of the database; else a guess. error: measured max relative error, None if unknown. in_place:
+    measured where the kernel runs in its graph, with the copies of operands that it needs there."""
 
     seconds: float
     measured: bool = False
     error: float | None = None
     note: str = ""
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -271,7 +273,7 @@ class Paths:
             for kernel in matching(s.spec, self.table):
                 price = self.price_of(kernel, s)
                 if price is not None:
-                    found.append(Alternative(kernel.name, kernel, price, copies=self._copies(kernel, s)))
+                    found.append(Alternative(kernel.name, kernel, price, copies=0.0 if price.in_place else self._copies(kernel, s)))
             if self.may_expand and isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque:
                 ways = [DEFINITION]
                 for r in s.spec.op.recipes if isinstance(s.spec.op, PartOp) else ():

@@ -164,11 +164,14 @@ def test_a_kernel_pays_for_the_copies_that_it_needs() -> None:
     x = tg.input("x", (64, 32))
     table = by_op(all_kernels(("c", "numpy")))
 
-    def chosen(graph: tg.Graph, copy: float) -> str:
-        found = Paths(graph, table, lambda k, s: Price(1e-6 if k.backend == "c" else 3e-6), copied=lambda t: copy).cheapest()
+    def chosen(graph: tg.Graph, copy: float, in_place: bool = False) -> str:
+        found = Paths(graph, table, lambda k, s: Price(1e-6 if k.backend == "c" else 3e-6, in_place=in_place),
+                      copied=lambda t: copy).cheapest()
         return next(name for name in found.choices.values())
 
-    assert [chosen(tg.graph(tg.cast(tg.permute(x, (1, 0)), tg.f64)), copy) for copy in (1e-6, 3e-6)] == ["c.cast", "numpy.cast"]
+    turned = tg.graph(tg.cast(tg.permute(x, (1, 0)), tg.f64))
+    assert [chosen(turned, copy) for copy in (1e-6, 3e-6)] == ["c.cast", "numpy.cast"]
+    assert chosen(turned, 3e-6, in_place=True) == "c.cast"          # what was measured in the graph holds its copies
     assert chosen(tg.graph(tg.cast(x, tg.f64)), 3e-6) == "c.cast"
 
 
