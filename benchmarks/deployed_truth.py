@@ -25,10 +25,11 @@ sys.path.insert(0, str(FilePath(__file__).resolve().parent.parent))
 
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.profile_graph import _price, profile_graph
+from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.frontends.huggingface import model_graph
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching
 from tensor_graphs.paths.path import Path
-from tensor_graphs.profiling.measure.calibration import known_rates, measure_device
+from tensor_graphs.profiling.measure.calibration import measure_device
 from tensor_graphs.profiling.measure.deployed import Deployed, measure_deployed
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.samples import Summary, summarise

@@ -36,12 +36,12 @@ from tensor_graphs.compiler.compile import price_points
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_graph import _verified, profile_graph
+from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import EXPAND, NoPathError, Path, Paths, Price
-from tensor_graphs.profiling.measure.calibration import known_rates
 from tensor_graphs.profiling.measure.deployed import Deployed, measure_deployed
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import Database, open_database

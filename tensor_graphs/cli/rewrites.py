@@ -35,7 +35,7 @@ def rewrites(
     json: options.Json = False,
 ) -> None:
     """List graphs that mean the same, the cheapest first, with the rules that lead to each."""
-    from tensor_graphs.language.text import print_graph
+    from tensor_graphs.language.text_writer import print_graph
     from tensor_graphs.rewrites.extract import paid_nodes
     from tensor_graphs.rewrites.provenance import show_steps
     from tensor_graphs.rewrites.recipes import recipes

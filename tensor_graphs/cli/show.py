@@ -26,7 +26,7 @@ def show(
 ) -> None:
     """Print a graph in canonical text: inputs, nodes, outputs, updates, and its structural key."""
     from tensor_graphs.language.json_form import graph_to_json
-    from tensor_graphs.language.text import print_graph
+    from tensor_graphs.language.text_writer import print_graph
     from tensor_graphs.rewrites.recognise import write_out
 
     graph = graph_of(source, dtype, max_positions)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from tensor_graphs.paths.plan import Evidence
 
@@ -24,3 +26,10 @@ class Choice(Evidence):
     doubt: str = ""
     covered: str = ""
     derivation: str = ""
+
+
+def in_words(found: Mapping[str, Any]) -> str:
+    """One line of what a comparison covered, as its row has it (profiling/measure/cover.py)."""
+    sizes = ", ".join(f"{name}: {text}" for name, text in found.get("sizes", {}).items()) or "its only size"
+    return (f"{found.get('points', '?')} points: {sizes} | {', '.join(found.get('values', ())) or 'ordinary values'} | "
+            f"{', '.join(found.get('layouts', ())) or 'aligned'} operands")

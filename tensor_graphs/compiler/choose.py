@@ -24,9 +24,11 @@ from tensor_graphs.costs.filing import (
     timed_workload,
     verify_workload,
 )
+from tensor_graphs.costs.known_rates import known_links, known_rates
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, guess_seconds
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.origin import out_of_reach
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, device_of, lacking, left_out, why_missing
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
@@ -41,8 +43,6 @@ from tensor_graphs.paths.path import Alternative, Paths, Price, PriceOf, Steps
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import given_sizes, midpoint
 from tensor_graphs.phases import phase
-from tensor_graphs.profiling.distrust.origin import out_of_reach
-from tensor_graphs.profiling.measure.calibration import known_links, known_rates
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.generation import generation

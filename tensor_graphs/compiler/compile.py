@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from tensor_graphs import blas_threads
 from tensor_graphs.compiler import plan_file
-from tensor_graphs.compiler.choice import Choice
+from tensor_graphs.compiler.choice import Choice, in_words
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, roundoff, tolerance_for
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import Intermediates, Wanted, forms
+from tensor_graphs.compiler.measuring import open_judge
 from tensor_graphs.compiler.prepare import Prepared, prepare
 from tensor_graphs.compiler.reach import check_reach
 from tensor_graphs.compiler.replay import Given, as_given, explained, form_of
@@ -42,13 +43,14 @@ from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.pin import Pin
 from tensor_graphs.paths.plan import Plan, Variant, given_sizes, midpoint
 from tensor_graphs.phases import phase
-from tensor_graphs.profiling.measure.cover import in_words
-from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import CorruptDatabase
 from tensor_graphs.records.queries import KnownTime
 from tensor_graphs.records.rows import ProfileRequest
+
+if TYPE_CHECKING:
+    from tensor_graphs.profiling.measure.judge import Judge
 
 log = logging.getLogger(__name__)
 
@@ -342,7 +344,7 @@ class _Chooser:
         if not pending:
             return False
         if self.judge is None:
-            self.judge = Judge(self.book.database, threads=self.threads, rates=self.book.device)
+            self.judge = open_judge(self.book.database, self.threads, self.book.device)
         for i, (kernel, signature) in enumerate(pending):
             self.progress(f"comparing {kernel.name} with the oracle ({i + 1} of {len(pending)}): {signature.title()}")
             at = {n: int(binding[n]) for n in signature.dim_names}

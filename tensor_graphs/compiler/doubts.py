@@ -15,12 +15,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tensor_graphs.compiler.choose import PriceBook
+from tensor_graphs.compiler.measuring import may_have_been_disturbed
 from tensor_graphs.costs.filing import timed_workload
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import matching
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.profiling.measure.reference_stream import waits_for_quiet
 from tensor_graphs.records import queries
 from tensor_graphs.records.queries import AGREE, KnownTime
 
@@ -112,7 +112,7 @@ class Doubts:
         return min(median, max(float(interval["low"]) * 1e-3, median / AGREE))
 
     def _slow_machine(self, row: KnownTime) -> str:
-        if not waits_for_quiet():
+        if not may_have_been_disturbed():
             return ""
         own = _reference(self._conditions(row))
         if own is None:

@@ -19,6 +19,7 @@ from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_kernels import profile_kernels
 from tensor_graphs.costs.filing import VERIFIER, part_environment, part_implementation
+from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel
@@ -31,7 +32,7 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price, Steps, needs_choice
-from tensor_graphs.profiling.measure.calibration import known_rates, measure_device
+from tensor_graphs.profiling.measure.calibration import measure_device
 from tensor_graphs.profiling.measure.deployed import NotDeployed, PartRow, measure_deployed, record_deployed, record_parts, refute
 from tensor_graphs.profiling.measure.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
 from tensor_graphs.profiling.measure.judge import Judge

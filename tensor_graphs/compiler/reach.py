@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tensor_graphs.compiler.choose import typical_sizes
+from tensor_graphs.compiler.measuring import random_inputs
 from tensor_graphs.costs.rounding import unit_roundoff
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -17,7 +18,6 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.path import NoPathError
-from tensor_graphs.profiling.measure.inputs import make_inputs
 
 FAR_BELOW = 1024.0
 """times smaller than one rounding: nothing that is rounded on random numbers comes near"""
@@ -51,7 +51,7 @@ def _least_error(signature: Signature, binding: dict[str, int]) -> float:
     if sum(int(t.size()) for t in types) > MOST_ELEMENTS:
         return 0.0
     try:
-        exact = interpret(signature.graph, make_inputs(signature.graph, binding, SEED), dims=binding).outputs
+        exact = interpret(signature.graph, random_inputs(signature.graph, binding, SEED), dims=binding).outputs
     except (TensorGraphsError, ValueError, IndexError):             # these sizes do not go together
         return 0.0
     with np.errstate(all="ignore"):

@@ -28,7 +28,7 @@ from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph, replace_dims
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, rebuild, walk
-from tensor_graphs.language.text import print_graph
+from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.meaning.errors import MeaningError
 from tensor_graphs.meaning.interpreter import evaluate
 from tensor_graphs.proof.equality import equal

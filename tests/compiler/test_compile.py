@@ -123,7 +123,7 @@ def test_a_comparison_that_is_not_found_again_ends_the_search(database: Database
         def record(self, *args: Any) -> None: ...
         def close(self) -> None: ...
 
-    monkeypatch.setattr("tensor_graphs.compiler.compile.Judge", Forgetful)
+    monkeypatch.setattr("tensor_graphs.compiler.compile.open_judge", lambda database, *more: Forgetful(database))
     with pytest.raises(CorruptDatabase, match=r"what was just filed of numpy\.softmax on .* is not found there\n  fix: another"):
         compile_graph(GRAPH, database=database, backends=("numpy",))
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.profiling.measure import calibration, speeds
-from tensor_graphs.profiling.measure.calibration import known_rates, measure_device
+from tensor_graphs.profiling.measure.calibration import measure_device
 from tensor_graphs.profiling.measure.speeds import Speed, backend_names, memory_names
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database

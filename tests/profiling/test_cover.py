@@ -12,6 +12,7 @@ import pytest
 os.environ.setdefault("TRIAL_SEED", "0")                            # before the module is imported, here and in the worker
 
 import tensor_graphs as tg
+from tensor_graphs.compiler.choice import in_words
 from tensor_graphs.costs.filing import verify_workload
 from tensor_graphs.kernels.kernel import HostCall, Spec
 from tensor_graphs.kernels.registry import kernel_named
@@ -19,7 +20,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.kernels.strides import Strides, is_contiguous
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.measure.adversarial import adversarial_points, hangs_on_special
-from tensor_graphs.profiling.measure.cover import BINS, covered, in_words, layout_points, rows_are_independent, size_points
+from tensor_graphs.profiling.measure.cover import BINS, covered, layout_points, rows_are_independent, size_points
 from tensor_graphs.profiling.measure.inputs import STORED, Form, Point, few_rows, point_inputs, row_numbers, rows_read_by, take_rows
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.single import as_stored, single_kernel_plan, views_graph

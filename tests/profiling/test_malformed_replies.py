@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tensor_graphs.kernels.origin import out_of_reach
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.profiling.distrust.origin import out_of_reach
 from tensor_graphs.profiling.distrust.protocol import KEY_BYTES, Channel
 from tensor_graphs.profiling.distrust.replies import MOST_TEXT, Reply, SaidError, clean, parse, read
 from tensor_graphs.profiling.distrust.worker import run_job

@@ -7,7 +7,7 @@ from types import CodeType
 
 import pytest
 
-from tensor_graphs.profiling.distrust.origin import Origin
+from tensor_graphs.kernels.origin import Origin
 from tensor_graphs.profiling.distrust.worker import LONGEST_LOG, words_of
 from tensor_graphs.records.queries import reason_of
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.origin import origin_of
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.profiling.distrust import process_tree, worker_process
-from tensor_graphs.profiling.distrust.origin import origin_of
 from tensor_graphs.profiling.distrust.worker import INSIDE
 from tensor_graphs.profiling.distrust.worker_process import WorkerProcess
 from tensor_graphs.profiling.measure.inputs import Point

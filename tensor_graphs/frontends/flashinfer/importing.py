@@ -30,7 +30,7 @@ from tensor_graphs.frontends.flashinfer.reference_functions import OpaqueReferen
 from tensor_graphs.frontends.flashinfer.reference_graph import reference_graph
 from tensor_graphs.frontends.flashinfer.report import ImportReport
 from tensor_graphs.language.json_form import graph_to_json
-from tensor_graphs.language.text import print_graph
+from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.records.database import Database, latest_timestamp
 from tensor_graphs.records.errors import DatabaseError
 from tensor_graphs.records.rows import STATUSES, GraphRecord, ImplementationRecord, WorkloadRecord, digest

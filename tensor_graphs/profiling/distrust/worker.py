@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tensor_graphs.profiling.distrust.protocol import KEY_BYTES, Channel
 
 if TYPE_CHECKING:
-    from tensor_graphs.profiling.distrust.origin import Origin
+    from tensor_graphs.kernels.origin import Origin
     from tensor_graphs.profiling.distrust.tampering import Watch
 
 INSIDE = "TENSOR_GRAPHS_WORKER"
@@ -62,9 +62,9 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     """Run one kernel on one signature at several points; time it at the one asked for, if any.
 
     replaced: `Watch.replaced`, looked up before the candidate could replace it. outputs: the file to which outputs are added."""
+    from tensor_graphs.kernels.origin import load
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
-    from tensor_graphs.profiling.distrust.origin import load
     from tensor_graphs.profiling.distrust.process_state import StateGuard, deployed, floating_point
     from tensor_graphs.profiling.measure.bench import Bench
     from tensor_graphs.profiling.measure.single import plain_plan, prepared_names

@@ -12,14 +12,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tensor_graphs.costs.filing import environment_of
-from tensor_graphs.costs.roofline import DeviceRates, LinkRates
-from tensor_graphs.devices.device import Device
-from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, device_of, native_library, why_missing
 from tensor_graphs.profiling.measure.links import NAMES as link_names
-from tensor_graphs.profiling.measure.links import link_of, link_speeds
+from tensor_graphs.profiling.measure.links import link_speeds
 from tensor_graphs.profiling.measure.speeds import (
-    READ,
     Speed,
     backend_names,
     backend_speeds,
@@ -35,8 +31,6 @@ log = logging.getLogger(__name__)
 
 MAX_AGE = timedelta(days=30)
 """constants older than this are measured again"""
-
-FLOPS = "flops_f32"
 
 
 def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKENDS, *, threads: int | None = None,
@@ -85,24 +79,6 @@ def _of_backend(backend: str) -> Mapping[str, Speed]:
 
 def _age(constant: DeviceConstant, now: datetime) -> timedelta:
     return now - constant.timestamp if constant.timestamp is not None else timedelta.max
-
-
-def known_links(database: Database, device: Device, backends: Sequence[str],
-                threads: int | None = None) -> dict[tuple[str, str], LinkRates]:
-    """What copies between the host and a device cost, each way, as it was measured for the first of its backends that knows."""
-    rows = [queries.constants(database, environment_of(b, threads), device.name) for b in backends]
-    constants = next((list(r.values()) for r in rows if r), [])
-    return {(HOST.name, device.name): link_of(constants, "upload"), (device.name, HOST.name): link_of(constants, "download")}
-
-
-def known_rates(database: Database, backends: Sequence[str], threads: int | None = None) -> DeviceRates | None:
-    """The device's rates as the best of these backends measured them here; None when none did."""
-    rows = [queries.constants(database, environment_of(b, threads)) for b in backends if why_missing(b) is None]
-    bandwidth = max((r[READ].value for r in rows if READ in r), default=None)
-    flops = max((r[FLOPS].value for r in rows if FLOPS in r), default=None)
-    if bandwidth is None or flops is None:
-        return None
-    return DeviceRates(bandwidth, flops)
 
 
 class _threads:

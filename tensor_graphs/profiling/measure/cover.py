@@ -229,10 +229,3 @@ def covered(points: Sequence[Point], signature: Signature) -> dict[str, Any]:
     kinds |= {"NaN and ±inf"} if any(p.special for p in points) else set()
     kinds |= {"integers of full range"} if any(p.integers for p in points) else set()
     return {"points": len(points), "sizes": sizes, "values": sorted(kinds), "layouts": sorted({p.form for p in points} - {"apart"})}
-
-
-def in_words(found: Mapping[str, Any]) -> str:
-    """One line of what `covered` says."""
-    sizes = ", ".join(f"{name}: {text}" for name, text in found.get("sizes", {}).items()) or "its only size"
-    return (f"{found.get('points', '?')} points: {sizes} | {', '.join(found.get('values', ())) or 'ordinary values'} | "
-            f"{', '.join(found.get('layouts', ())) or 'aligned'} operands")

@@ -17,11 +17,11 @@ from statistics import median
 from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.origin import origin_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.paths.path import Path, places_of_parts
-from tensor_graphs.profiling.distrust.origin import origin_of
 from tensor_graphs.profiling.distrust.replies import PathTold
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.reference_stream import waits_for_quiet

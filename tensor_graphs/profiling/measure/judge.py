@@ -26,10 +26,11 @@ from tensor_graphs.costs.roofline import DeviceRates, work
 from tensor_graphs.devices.free_memory import OutOfMemory, require_memory
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, KernelError
+from tensor_graphs.kernels.origin import origin_of, out_of_reach
 from tensor_graphs.kernels.registry import imports_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.composites.products import dot, linear
-from tensor_graphs.language.text import print_graph
+from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.meaning.error_measure import (
     SAME_MATH,
     ErrorReport,
@@ -43,7 +44,6 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.running_error import running_error
 from tensor_graphs.profiling.distrust import process_tree
 from tensor_graphs.profiling.distrust.memory_guards import digest
-from tensor_graphs.profiling.distrust.origin import origin_of, out_of_reach
 from tensor_graphs.profiling.distrust.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told
 from tensor_graphs.profiling.distrust.tampering import Names
 from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess

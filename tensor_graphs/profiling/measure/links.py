@@ -6,15 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from tensor_graphs.costs.roofline import LinkRates
 from tensor_graphs.devices.device import Device, Memory, transfer
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.profiling.measure.clock import now
 from tensor_graphs.profiling.measure.speeds import Speed
-from tensor_graphs.records.rows import DeviceConstant
 
 SMALL, LARGE, TIMES = 64, 8 << 20, 7
 WAYS: Final = ("upload", "download")
@@ -44,10 +41,3 @@ def _seconds(device: Device, way: str, nbytes: int) -> float:
         device.synchronise()
         taken.append(now() - start)
     return min(taken)
-
-
-def link_of(constants: Sequence[DeviceConstant], way: str) -> LinkRates:
-    """One way of a link as it was measured; a prior for what was not."""
-    known = {c.name: c.value for c in constants}
-    prior = LinkRates()
-    return LinkRates(known.get(f"{way}_latency", prior.latency), known.get(f"{way}_bandwidth", prior.bandwidth))

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensor_graphs.costs.known_rates import READ
 from tensor_graphs.kernels.c.library import Step
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import backend_module, by_op, lacking, load_backend, native_library, why_missing
@@ -35,7 +36,7 @@ from tensor_graphs.profiling.measure.single import single_kernel_plan
 from tensor_graphs.profiling.measure.turns import settle
 from tensor_graphs.runtime.compiled_graph import bind
 
-READ, COPY = "read_bandwidth", "copy_bandwidth"
+COPY = "copy_bandwidth"
 CALL, RUN = "call_overhead", "run_overhead"
 
 STREAM_BYTES = 256 << 20

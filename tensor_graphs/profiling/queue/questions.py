@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tensor_graphs.costs.filing import VERIFIER, environment_of, timed_workload, verify_workload
 from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.origin import out_of_reach
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.profiling.distrust.origin import out_of_reach
 from tensor_graphs.profiling.measure.descriptors import Given
 from tensor_graphs.profiling.measure.judge import PROCESS_SECONDS, Asked, Judge
 from tensor_graphs.records import queries

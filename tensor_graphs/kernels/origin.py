@@ -1,4 +1,4 @@
-"""origin: what a worker is given so that it knows a kernel: a module to import, a file to run, or the kernel itself."""
+"""origin: what another process is given so that it knows a kernel: a module to import, a file to run, or the kernel itself."""
 
 from __future__ import annotations
 

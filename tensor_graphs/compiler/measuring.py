@@ -1,0 +1,38 @@
+"""measuring: the door from compiling to profiling. What is behind it is loaded when something has to be measured, not before.
+
+A plan whose kernels have their verdicts on file is made without it: the judge and its workers are a sixth of the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tensor_graphs.costs.roofline import DeviceRates
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.records.database import Database
+
+if TYPE_CHECKING:
+    from tensor_graphs.meaning.algebra import Array
+    from tensor_graphs.profiling.measure.judge import Judge
+
+
+def open_judge(database: Database, threads: int | None, rates: DeviceRates | None) -> Judge:
+    """A judge that files its verdicts in the database; close it. threads: of kernels (None: the default). rates: of this device."""
+    from tensor_graphs.profiling.measure.judge import Judge
+
+    return Judge(database, threads=threads, rates=rates)
+
+
+def random_inputs(graph: Graph, binding: Mapping[str, int], seed: int) -> dict[str, Array]:
+    """An array per input of the graph at these sizes, drawn as those that kernels are compared on are."""
+    from tensor_graphs.profiling.measure.inputs import make_inputs
+
+    return make_inputs(graph, binding, seed)
+
+
+def may_have_been_disturbed() -> bool:
+    """Whether rows of this machine say if it was quiet while they were measured."""
+    from tensor_graphs.profiling.measure.reference_stream import waits_for_quiet
+
+    return waits_for_quiet()

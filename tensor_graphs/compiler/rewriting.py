@@ -1,0 +1,72 @@
+"""rewriting: a graph said in what kernels compute: composites recognised, parts formed, recipes found.
+
+A copy to the device that everything is on is its source; rewriting knows values and no devices.
+"""
+
+from __future__ import annotations
+
+from tensor_graphs.compiler.prepared import Prepared
+from tensor_graphs.devices.known import HOST, devices
+from tensor_graphs.language import leaves
+from tensor_graphs.language.composite import MOST_WRITTEN_OUT, TooManyNodesError
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, rebuild
+from tensor_graphs.language.part import PartOp
+from tensor_graphs.records.database import Database
+from tensor_graphs.rewrites.parts import form
+from tensor_graphs.rewrites.recipe_rows import RecipeRows
+from tensor_graphs.rewrites.recognise import may_hold_more, recognise, with_roots
+from tensor_graphs.rewrites.reword import Reworded, reword
+from tensor_graphs.rewrites.rules import SHRINKING
+from tensor_graphs.rewrites.simplify import simplify
+
+SMALL = 64
+"""Nodes of a graph that is simplified by an e-graph before it is compiled."""
+
+
+def said_in_parts(prepared: Prepared, wanted: tuple[PartOp, ...], recipes: Database | bool) -> Prepared | None:
+    """With these parts, and what can be said otherwise; None where the graph holds nothing of it."""
+    rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
+    found = form(prepared.graph, wanted)
+    made = Reworded(found.graph, images=found.images) if recipes is False else reword(prepared.graph, found.images, rows=rows)
+    said = [*(rows.notes if rows is not None else []),
+            *([f"parts: {found.show()}"] if found.places else []), *([f"recipes: {made.show()}"] if made.parts else [])]
+    note = "; ".join([*([prepared.note] if prepared.note else []), *said])
+    return Prepared(made.graph, note, "\n".join(said), made.images) if said else None
+
+
+def _leaves(graph: Graph) -> list[set[str]]:
+    return [set(group) for group in (graph.inputs, graph.parameters, graph.states, graph.dims)]
+
+
+def _without_copies(graph: Graph) -> Graph:
+    """The graph without copies to the one device there is; one with copies to others stays as it is."""
+    copies = [node for node in graph.nodes if node.op is leaves.COPY_TO]
+    if not copies or len(devices()) > 1 or any(node.attrs["device"] != HOST.name for node in copies):
+        return graph
+
+    def replaced(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        return inputs[0] if node.op is leaves.COPY_TO else None
+
+    return with_roots(graph, rebuild(graph.roots, replaced))
+
+
+def said_in_composites(written: Graph) -> Prepared:
+    """The graph with what it says in atomic ops recognised, and simplified where it is small."""
+    graph = _without_copies(written)
+    notes = [] if graph is written else [f"copies to {HOST.name} left out: everything is there"]
+    if any(node.op is leaves.COPY_TO for node in graph.nodes) or not may_hold_more(graph):
+        return Prepared(graph, "; ".join(notes))
+    try:
+        found = recognise(graph)
+    except TooManyNodesError:
+        return Prepared(graph, "; ".join([*notes, f"not recognised: it is more than {MOST_WRITTEN_OUT} nodes in atomic ops"]))
+    notes += [f"recognised: {found.show()}"] if found.graph is not graph else []
+    made = found.graph
+    if len(made.nodes) <= SMALL:                                    # an e-graph of more takes longer than it spares
+        made = simplify(found.graph, rules=SHRINKING)
+        if _leaves(made) != _leaves(graph):                         # who runs it gives all that the written graph asks for
+            made = found.graph
+        if made is not found.graph:
+            notes.append(f"simplified: {len(found.graph.nodes)} nodes became {len(made.nodes)}")
+    return Prepared(made, "; ".join(notes))

@@ -1,0 +1,42 @@
+"""known_rates: what memory, arithmetic and links were measured to deliver here; profiling/measure/calibration.py files it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.roofline import DeviceRates, LinkRates
+from tensor_graphs.devices.device import Device
+from tensor_graphs.devices.known import HOST
+from tensor_graphs.kernels.registry import why_missing
+from tensor_graphs.records import queries
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.rows import DeviceConstant
+
+READ, FLOPS = "read_bandwidth", "flops_f32"
+"""the constants (database table device_constants) that guesses rest on"""
+
+
+def known_rates(database: Database, backends: Sequence[str], threads: int | None = None) -> DeviceRates | None:
+    """The device's rates as the best of these backends measured them here; None when none did."""
+    rows = [queries.constants(database, environment_of(b, threads)) for b in backends if why_missing(b) is None]
+    bandwidth = max((r[READ].value for r in rows if READ in r), default=None)
+    flops = max((r[FLOPS].value for r in rows if FLOPS in r), default=None)
+    if bandwidth is None or flops is None:
+        return None
+    return DeviceRates(bandwidth, flops)
+
+
+def known_links(database: Database, device: Device, backends: Sequence[str],
+                threads: int | None = None) -> dict[tuple[str, str], LinkRates]:
+    """What copies between the host and a device cost, each way, as it was measured for the first of its backends that knows."""
+    rows = [queries.constants(database, environment_of(b, threads), device.name) for b in backends]
+    constants = next((list(r.values()) for r in rows if r), [])
+    return {(HOST.name, device.name): link_of(constants, "upload"), (device.name, HOST.name): link_of(constants, "download")}
+
+
+def link_of(constants: Sequence[DeviceConstant], way: str) -> LinkRates:
+    """One way of a link as it was measured; a prior for what was not."""
+    known = {c.name: c.value for c in constants}
+    prior = LinkRates()
+    return LinkRates(known.get(f"{way}_latency", prior.latency), known.get(f"{way}_bandwidth", prior.bandwidth))

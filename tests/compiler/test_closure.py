@@ -1,0 +1,33 @@
+"""What `import tensor_graphs.compiler.compile` loads: the way from a graph to a plan, and nothing that is beside it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+BUDGET = 21_000
+"""lines of this package. What goes beyond is behind a door (compiler/measuring.py, rewriting.py), or the budget is raised, aloud"""
+
+NOT_NEEDED = ("proof", "profiling", "rewrites.admission", "rewrites.egraph", "frontends", "models", "runtime", "cli")
+
+SCRIPT = """
+import json, sys
+import tensor_graphs.compiler.compile
+ours = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "tensor_graphs" and module.__file__}
+print(json.dumps({name: len(open(module.__file__, encoding="utf-8").read().splitlines()) for name, module in ours.items()}))
+"""
+
+
+def test_what_compiling_loads_is_within_its_budget() -> None:
+    made = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    lines: dict[str, int] = json.loads(made.stdout)
+    rooms: Counter[str] = Counter()
+    for name, count in lines.items():
+        rooms[name.split(".")[1] if "." in name else "the page"] += count
+    largest = ", ".join(f"{room} {count}" for room, count in rooms.most_common(8))
+    sys.stderr.write(f"{sum(lines.values())} lines: {largest}\n")
+    beside = sorted(name for name in lines if any(f"{name}.".startswith(f"tensor_graphs.{room}.") for room in NOT_NEEDED))
+    assert not beside, f"compiling loads {', '.join(beside)}"
+    assert sum(lines.values()) <= BUDGET, f"compiling loads {sum(lines.values())} lines, {BUDGET} are allowed: {largest}"
