@@ -135,8 +135,8 @@ def table(
 
     known: backend -> constants. The memory is the device's: shown once, as the newest of them has it.
     """
-    from tensor_graphs.costs.known_rates import READ
-    from tensor_graphs.profiling.measure.speeds import CALL, COPY, FLOPS, RUN, working_set
+    from tensor_graphs.costs.known_rates import READ, RUN
+    from tensor_graphs.profiling.measure.speeds import CALL, COPY, FLOPS, working_set
 
     if not known:
         return ["nothing is measured yet: tg devices --measure"]

@@ -203,7 +203,7 @@ def document(made: Ready, start: list[int], result: Any) -> dict[str, Any]:
         "prefill_ms": result.prefill_seconds * 1e3,
         "prompt_tokens": len(start),
         "stopped": result.stopped,
-        "predicted_step_ms": made.plan.variant(made.plan.binding({"n": 1, "m": 1})).path.seconds * 1e3,
+        "predicted_step_ms": made.plan.variant(made.plan.binding({"n": 1, "m": 1})).predicted * 1e3,
         "step_ms": [s * 1e3 for s in result.step_seconds],
         "memory": {use.device: use.total},
         "memory_detail": {use.device: use.to_json()},

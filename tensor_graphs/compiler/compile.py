@@ -20,7 +20,7 @@ from tensor_graphs.compiler.choice import Choice, in_words
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, roundoff, tolerance_for
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import Intermediates, Wanted, forms
-from tensor_graphs.compiler.measuring import open_judge
+from tensor_graphs.compiler.measuring import calibrate, open_judge
 from tensor_graphs.compiler.prepare import Prepared, prepare
 from tensor_graphs.compiler.reach import check_reach
 from tensor_graphs.compiler.replay import Given, as_given, explained, form_of
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
+
+MOVES = 64 << 20
+"""bytes: a graph that moves more takes milliseconds, and it is worth half a second to know at which speed memory is read"""
 
 
 def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Sequence[str] | None = None,
@@ -165,6 +168,9 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
     path, threads, memory_limit = asked.path, asked.threads, asked.memory_limit
     sizes = _largest(graph, largest)
     table_dim = _table_dim(graph)
+    if path is None and _moves(graph, sizes) > MOVES:
+        with phase("calibrate"):
+            calibrate(store, here, threads)
     book = PriceBook(store, here, tolerance, threads, GUESS_MARGIN).load()
     table = by_op(all_kernels(here))
     points = path.points(graph, given_sizes(graph, at, "at")) if isinstance(path, Pin) else _points(graph, table_dim, sizes, at)
@@ -193,6 +199,12 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
              len(variants[0].program.instructions), time.perf_counter() - started)
     return plan
+
+
+def _moves(graph: Graph, sizes: Mapping[str, int]) -> int:
+    """Bytes that a run reads or writes at least, at its largest sizes."""
+    leaves = (*graph.inputs.values(), *graph.parameters.values(), *graph.outputs.values())
+    return sum(int(d.evaluate(node.type.nbytes(), sizes)) for node in leaves)
 
 
 def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
@@ -449,7 +461,7 @@ class _Chooser:
             row = rows.get(key)
             doubt = None if a.kernel is None or row is None else doubts.of(a.kernel, signature, binding)
             evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
-                                   _said(a), tuple(others), refused,
+                                   _said(a), tuple(others), refused, 1.0 if measured else self.book.margin,
                                    None if row is None else row.trace_id, None if row is None else doubts.when(row),
                                    None if verdict is None else verdict.trace_id, 0 if row is None else row.times,
                                    0 if row is None else row.agreeing, "" if doubt is None else doubt.why,
@@ -465,7 +477,8 @@ class _Chooser:
                         if saved > 0:
                             self._ask(self.hopes, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
                                       f"may be faster than {a.name} for {signature.title()}")
-        return Variant(low, high, path, made.program, made.layout, made.kernels, tuple(evidence), dict(binding))
+        return Variant(low, high, path, made.program, made.layout, made.kernels, tuple(evidence), dict(binding),
+                       self.book.device.run_seconds)
 
     def _ask(self, asked: dict[tuple[str, str], ProfileRequest], kernel: Kernel, signature: Signature, binding: Mapping[str, int],
              priority: float, reason: str) -> None:

@@ -45,7 +45,8 @@ def _require_plan(value: Any) -> None:
 def _variant(plan: Plan, v: Variant) -> dict[str, Any]:
     return {
         "range": None if plan.table_dim is None else {plan.table_dim: [v.low, v.high]}, "priced_at": dict(v.at),
-        "path": v.path.id, "price_us": v.path.seconds * 1e6, "measured_share": v.measured_share,
+        "path": v.path.id, "price_us": v.path.seconds * 1e6, "predicted_us": v.predicted * 1e6,
+        "measured_share": v.measured_share,
         "copies": {way: {"number": n, "us": seconds * 1e6} for way, (n, seconds) in v.path.copies.items()},
         "instructions": len(v.program.instructions), "bind_instructions": len(v.program.bind_instructions),
         "choices": [{
@@ -130,7 +131,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
         where = "" if plan.table_dim is None else f"{plan.table_dim} = {v.low}..{v.high}: "
         priced = ", ".join(f"{n}={s}" for n, s in v.at.items())
         other = _elsewhere(v, wanted) if v in asked or not asked else ""
-        out.append(f"{where}path {v.path.id} · {len(v.program.instructions)} calls · {duration(v.path.seconds)} predicted"
+        out.append(f"{where}path {v.path.id} · {len(v.program.instructions)} calls · {duration(v.predicted)} predicted"
                    f"{' at ' + priced if priced else ''}{other} · {v.measured_share:.0%} of it from measured rows")
         if asked and v not in asked:
             continue

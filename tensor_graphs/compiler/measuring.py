@@ -5,9 +5,10 @@ A plan whose kernels have their verdicts on file is made without it: the judge a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.records.database import Database
@@ -36,3 +37,11 @@ def may_have_been_disturbed() -> bool:
     from tensor_graphs.profiling.measure.reference_stream import waits_for_quiet
 
     return waits_for_quiet()
+
+
+def calibrate(database: Database, backends: Sequence[str], threads: int | None) -> None:
+    """Store the constants on which first guesses rest, where none are known (profiling/measure/calibration.py)."""
+    if known_rates(database, backends, threads) is None:
+        from tensor_graphs.profiling.measure import calibration
+
+        calibration.calibrate(database, backends, threads)

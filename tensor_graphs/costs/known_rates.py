@@ -13,7 +13,7 @@ from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import DeviceConstant
 
-READ, FLOPS = "read_bandwidth", "flops_f32"
+READ, FLOPS, RUN = "read_bandwidth", "flops_f32", "run_overhead"
 """the constants (database table device_constants) that guesses rest on"""
 
 
@@ -24,7 +24,8 @@ def known_rates(database: Database, backends: Sequence[str], threads: int | None
     flops = max((r[FLOPS].value for r in rows if FLOPS in r), default=None)
     if bandwidth is None or flops is None:
         return None
-    return DeviceRates(bandwidth, flops)
+    run = min((r[RUN].value for r in rows if RUN in r), default=DeviceRates.run_seconds)
+    return DeviceRates(bandwidth, flops, run)
 
 
 def known_links(database: Database, device: Device, backends: Sequence[str],

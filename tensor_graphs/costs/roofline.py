@@ -32,10 +32,12 @@ class BackendRates:
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """Of one device: byte/s read, flop/s in f32. The defaults are priors of a small CPU; `tg profile` replaces them."""
+    """Of one device: byte/s read, flop/s in f32, seconds of a run around its calls. The defaults are priors of a small CPU; the
+    first compile of a graph that takes milliseconds replaces them, and `tg profile` does."""
 
     bandwidth: float = 20e9
     flops: float = 60e9
+    run_seconds: float = 10e-6
 
 
 @dataclass(frozen=True)

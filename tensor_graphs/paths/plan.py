@@ -91,6 +91,7 @@ class Evidence:
     note: str
     others: tuple[tuple[str, float, bool], ...]         # (name, seconds, measured) of what else may be used, cheapest first
     refused: tuple[tuple[str, str], ...] = ()           # (name, why not)
+    margin: float = 1.0                                 # of `seconds`: so many times what is expected, as it is only a guess
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,9 +106,20 @@ class Variant:
     kernels: Mapping[str, Kernel]
     evidence: tuple[Evidence, ...]
     at: Mapping[str, int]
+    around: float = 0.0
+    """seconds that a run costs around its calls"""
 
     def __repr__(self) -> str:
         return f"<variant {self.low}..{self.high}: path {self.path.id}, {len(self.program.instructions)} calls>"
+
+    @property
+    def predicted(self) -> float:
+        """Seconds that a run at these sizes is expected to take: the path's price, guesses without the margin by which a row beats
+        them, and what a run costs around its calls."""
+        calls = [e for e in self.evidence if not is_way_on(e.chosen)]
+        added = sum(e.calls * e.seconds * (1.0 - 1.0 / e.margin) for e in calls)
+        least = self.path.seconds / max((e.margin for e in calls), default=1.0)     # a part may be priced by a row of the whole
+        return max(least, self.path.seconds - added) + self.around
 
     @property
     def measured_share(self) -> float:
@@ -170,7 +182,7 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("variants", "images", "given")}
-        return restored, (stored, [(v.low, v.high, v.path, v.evidence, dict(v.at)) for v in self.variants])
+        return restored, (stored, [(v.low, v.high, v.path, v.evidence, dict(v.at), v.around) for v in self.variants])
 
     if not TYPE_CHECKING:                                            # a checker of types knows what is there
         def __getattr__(self, name: str) -> Any:
@@ -283,7 +295,7 @@ def on_one_screen(plan: Plan) -> str:
         where = "" if plan.table_dim is None else f"{plan.table_dim} = {v.low}..{v.high}: "
         priced = f" at {', '.join(f'{n}={s}' for n, s in v.at.items())}" if v.at else ""
         calls = _count(len(v.program.instructions), "call")
-        lines.append(f"{where}path {v.path.id}, {calls}, {duration(v.path.seconds)} predicted{priced}, "
+        lines.append(f"{where}path {v.path.id}, {calls}, {duration(v.predicted)} predicted{priced}, "
                      f"{v.measured_share:.0%} of it from measured rows")
     lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
     dearest = max(plan.variants, key=lambda v: v.path.seconds)
@@ -309,18 +321,19 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def restored(stored: Mapping[str, Any], variants: Sequence[tuple[int, int, Path, tuple[Evidence, ...], Mapping[str, int]]]) -> Plan:
+def restored(stored: Mapping[str, Any],
+             variants: Sequence[tuple[int, int, Path, tuple[Evidence, ...], Mapping[str, int], float]]) -> Plan:
     """The plan that was pickled, with this process's kernels. Raises PlanError when one is missing here or has other code, and when
     an op of the graph is defined otherwise."""
     graph: Graph = stored["graph"]
     made = []
-    for low, high, path, evidence, at in variants:
+    for low, high, path, evidence, at, around in variants:
         if path.graph_key != graph.structural_key:
             raise PlanError(f"the plan is of the graph {path.graph_key[:12]}, which is {graph.structural_key[:12]} here: an op of "
                             "it is defined otherwise\n  fix: compile the graph again here")
         largest = largest_of_range(stored["largest"], stored["table_dim"], low, high)
         new = lowered(graph, path, chosen_here(path), stored["backends"], largest)
-        made.append(Variant(low, high, path, new.program, new.layout, new.kernels, evidence, at))
+        made.append(Variant(low, high, path, new.program, new.layout, new.kernels, evidence, at, around))
     return Plan(variants=tuple(made), **stored)
 
 

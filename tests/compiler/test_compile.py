@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler.choose import list_paths
+from tensor_graphs.compiler import compile as compile_module
+from tensor_graphs.compiler.choose import GUESS_MARGIN, list_paths
 from tensor_graphs.compiler.compile import Choice, compile_graph, price_points
 from tensor_graphs.compiler.explain import age, explain, explain_data
 from tensor_graphs.compiler.intermediates import IntermediatesError
 from tensor_graphs.compiler.profile_graph import profile_graph
 from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
@@ -459,3 +461,26 @@ def test_a_compiled_plan_is_pickled_with_what_it_rests_on(filled: Database) -> N
         outs = [bind(p, weights).run({"x": rows})["out"] for p in (plan, again)]
         np.testing.assert_array_equal(*outs)
         assert (again.written is None) == (intermediates == "as_written") and again.written == plan.written
+
+
+def test_what_is_predicted_leaves_out_the_margin_on_guesses_and_counts_the_run(database: Database) -> None:
+    guessed_plan = compile_graph(FIXED, database=database, backends=("numpy",))
+    guessed = guessed_plan.variants[0]
+    (choice,) = (e for e in guessed.evidence if e.calls and not is_way_on(e.chosen))
+    assert choice.margin == GUESS_MARGIN > 1
+    assert guessed.predicted == pytest.approx(guessed.path.seconds / choice.margin + DeviceRates.run_seconds)
+    signature = signature_of(FIXED.outputs["y"])
+    add_row(database, kernel_named(choice.chosen), signature, {}, us=3.0)
+    known = compile_graph(FIXED, database=database, backends=("numpy",)).variants[0]
+    assert known.predicted == pytest.approx(3e-6 + DeviceRates.run_seconds)
+    assert pickle.loads(pickle.dumps(guessed_plan)).variants[0].predicted == guessed.predicted
+
+
+def test_the_first_compile_of_a_graph_that_moves_much_calibrates(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(compile_module, "calibrate", lambda *given: asked.append(given))
+    compile_graph(FIXED, database=database, backends=("numpy",))
+    assert not asked                                       # microseconds: nobody waits half a second for them
+    monkeypatch.setattr(compile_module, "MOVES", 1)
+    compile_graph(FIXED, database=database, backends=("numpy",))
+    assert len(asked) == 1

@@ -10,8 +10,9 @@ import pytest
 
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.known_rates import known_rates
+from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.profiling.measure import calibration, speeds
-from tensor_graphs.profiling.measure.calibration import measure_device
+from tensor_graphs.profiling.measure.calibration import calibrate, measure_device
 from tensor_graphs.profiling.measure.speeds import Speed, backend_names, memory_names
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
@@ -90,3 +91,34 @@ def test_the_best_backend_says_what_the_device_can_do(database: Database, counte
     measure_device(database, ("c", "numpy"), threads=3)
     rates = known_rates(database, ("c", "numpy"), threads=3)
     assert rates is not None and rates.bandwidth == 5e9 and rates.flops == 4e9
+
+
+def test_the_first_constants_are_measured_once_for_a_process_and_only_where_none_are_known(
+        database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def read() -> Speed:
+        done.append("read")
+        return Speed(5e9, "byte/s")
+
+    def no_kernel(backend: str) -> Speed:
+        raise ValueError("no kernel")
+
+    monkeypatch.setattr(calibration, "reading_speed", read)
+    monkeypatch.setattr(calibration, "flops_speed", lambda backend: Speed({"c": 3e9, "numpy": 4e9}[backend], "flop/s"))
+    monkeypatch.setattr(calibration, "run_speed", lambda backend: Speed(2e-6, "s") if backend == "c" else no_kernel(backend))
+    calibration._first.cache_clear()
+    try:
+        calibrate(database, ("c", "numpy"))
+        assert known_rates(database, ("c", "numpy")) == DeviceRates(5e9, 4e9, 2e-6) and done == ["read"]
+        calibrate(database, ("c", "numpy"))
+        with open_database(tmp_path / "other.db") as other:
+            calibrate(other, ("c", "numpy"))
+            assert known_rates(other, ("c", "numpy")) == DeviceRates(5e9, 4e9, 2e-6) and done == ["read"]
+        assert set(queries.constants(database, environment_of("numpy"))) == {"read_bandwidth", "flops_f32"}
+    finally:
+        calibration._first.cache_clear()
+
+
+def test_the_first_constants_are_speeds() -> None:
+    assert 1e8 < speeds.reading_speed().value < 1e12 and 0 < speeds.run_speed("numpy").value < 0.1

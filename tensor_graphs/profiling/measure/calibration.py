@@ -6,12 +6,14 @@ to other devices in links.py.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.known_rates import FLOPS, READ, RUN, known_rates
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, device_of, native_library, why_missing
 from tensor_graphs.profiling.measure.links import NAMES as link_names
 from tensor_graphs.profiling.measure.links import link_speeds
@@ -19,8 +21,11 @@ from tensor_graphs.profiling.measure.speeds import (
     Speed,
     backend_names,
     backend_speeds,
+    flops_speed,
     memory_names,
     memory_speeds,
+    reading_speed,
+    run_speed,
     working_set,
 )
 from tensor_graphs.records import queries
@@ -66,6 +71,37 @@ def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKEND
         found[backend] = {name: s.value for name, s in speeds.items()}
         log.info("%s: %s in %.1f s", backend, ", ".join(f"{n} {s.value:.3g} {s.unit}" for n, s in speeds.items()
                                                        if working_set(n) is None), time.perf_counter() - started)
+    return found
+
+
+def calibrate(database: Database, backends: Sequence[str], threads: int | None = None) -> None:
+    """Store the constants on which first guesses rest (of reading memory, of arithmetic in f32, of a run) where none are known, in
+    half a second; `measure_device` measures all of them, and these again."""
+    if known_rates(database, backends, threads) is not None:
+        return
+    for backend, found in _first(tuple(backends), threads).items():
+        environment = environment_of(backend, threads)
+        database.add_constants(environment, [DeviceConstant(n, s.value, s.unit) for n, s in found.items()])
+
+
+@functools.cache
+def _first(backends: tuple[str, ...], threads: int | None) -> Mapping[str, Mapping[str, Speed]]:
+    """Backend -> its first constants; measured once for a process, whatever its databases."""
+    started = time.perf_counter()
+    here = [b for b in backends if why_missing(b) is None]
+    with _threads(threads):
+        read = reading_speed()
+        found = {}
+        for backend in here:
+            speeds = {READ: read}
+            for name, of in ((FLOPS, flops_speed), (RUN, run_speed)):
+                try:
+                    speeds[name] = of(backend)
+                except Exception as e:                              # anyone's kernel, or none: the others' constants count
+                    log.debug("%s has no %s: %s", backend, name, e)
+            found[backend] = speeds
+    log.info("calibrated in %.1f s: %s", time.perf_counter() - started,
+             "; ".join(f"{b}: {', '.join(f'{n} {s.value:.3g} {s.unit}' for n, s in each.items())}" for b, each in found.items()))
     return found
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensor_graphs.costs.known_rates import READ
+from tensor_graphs.costs.known_rates import READ, RUN
 from tensor_graphs.kernels.c.library import Step
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import backend_module, by_op, lacking, load_backend, native_library, why_missing
@@ -37,7 +37,7 @@ from tensor_graphs.profiling.measure.turns import settle
 from tensor_graphs.runtime.compiled_graph import bind
 
 COPY = "copy_bandwidth"
-CALL, RUN = "call_overhead", "run_overhead"
+CALL = "call_overhead"
 
 STREAM_BYTES = 256 << 20
 """what is streamed: several times the last-level cache of the machines we know"""
@@ -102,6 +102,23 @@ def memory_speeds() -> dict[str, Speed]:
             found[sized(name, nbytes)] = Speed(times * nbytes / fastest(prepare(data[:nbytes // 8], times)), "byte/s")
         found[name] = found[sized(name, STREAM_BYTES)]
     return found
+
+
+def reading_speed() -> Speed:
+    """Bandwidth of reading what is in no cache."""
+    data = np.zeros(STREAM_BYTES // 8, dtype=np.uint64)
+    data[::512] = 1
+    return Speed(data.nbytes / fastest(reading(data)), "byte/s")
+
+
+def flops_speed(backend: str) -> Speed:
+    """Arithmetic in f32. Raises ValueError where the backend has no kernel for it."""
+    return Speed(flops(backend, "flops_f32"), "flop/s")
+
+
+def run_speed(backend: str) -> Speed:
+    """The price of a run around its calls. Raises ValueError where the backend has no kernel for it."""
+    return Speed(run_seconds(backend, 1), "s")
 
 
 def reading(data: np.ndarray, times: int = 1) -> Callable[[], None]:
