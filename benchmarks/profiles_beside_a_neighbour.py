@@ -31,11 +31,12 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 import tensor_graphs as tg
 from benchmarks.arguments import at_least, new_file
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, tolerance_for
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.compile import price_points
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_graph import _verified, profile_graph
+from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
@@ -115,10 +116,10 @@ def profile_all(database: Database, budget: float, progress: Progress, what: str
 
 def candidates(graph: Graph, database: Database, most: int) -> tuple[Graph, list[Path], Paths]:
     """The path that would be chosen, first, and those that differ from it in one choice, cheapest first."""
-    tolerance = tolerance_for(graph, None)
-    for form in forms(prepare(graph).graph, tolerance):
+    request = Request(graph, None, BACKENDS, database)
+    for form in forms(prepare(graph, recipes=database).graph, request.allowed):
         (binding,) = price_points(form.graph)
-        book = PriceBook(database, BACKENDS, tolerance, None, GUESS_MARGIN).load()
+        book = PriceBook.of(request, GUESS_MARGIN)
         table = by_op(all_kernels(BACKENDS))
         try:
             first = book.paths(form.graph, table, binding, partial(_verified, book, binding)).cheapest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tensor_graphs.cli import options
@@ -60,6 +60,7 @@ def ready(
 
     with phase(IMPORT):
         from tensor_graphs.compiler import plan_file
+        from tensor_graphs.compiler.request import Request, as_given
         from tensor_graphs.runtime.compiled_graph import bind
         from tensor_graphs.runtime.threads import set_threads
 
@@ -68,15 +69,15 @@ def ready(
     started = time.perf_counter()
     if threads is not None:
         set_threads(threads)
-    asked = plan_file.Asked(tolerance=tolerance, backends=options.given_backends(backends), at=within(graph, at), largest=largest,
-                            reuse_outputs=True, threads=threads, memory_limit=memory_limit)
-    kept = plan_file.of(graph, database=database or None, **asked) if plan is None else None
+    asked = Request(graph, tolerance, options.given_backends(backends), database or None, within(graph, at), largest, memory_limit,
+                    reuse_outputs=True, threads=threads, path=as_given(plan))
+    kept = plan_file.of(asked)
     made = None if kept is None else kept.read()
     if made is None:
         with phase(IMPORT):                     # here: who finds a plan on file needs neither the search nor the database
-            from tensor_graphs.compiler.compile import compile_graph
+            from tensor_graphs.compiler.compile import answer
         with options.status("compiling", quiet) as update:
-            made = compile_graph(graph, database=options.database(database), progress=update, path=plan, **asked)
+            made = answer(replace(asked, database=options.database(database)), update)
     seconds = time.perf_counter() - started
     with options.status("binding weights", quiet):
         compiled = bind(made, model.weights)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import (
     VERIFIER,
     environment_of,
@@ -29,33 +30,25 @@ from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, 
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.origin import out_of_reach
-from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, device_of, lacking, left_out, why_missing
+from tensor_graphs.kernels.registry import all_kernels, by_op, device_of, lacking, left_out, why_missing
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
-from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.meaning.error_measure import same_math_limit
-from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import Alternative, Paths, Price, PriceOf, Steps
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import given_sizes, midpoint
 from tensor_graphs.phases import phase
 from tensor_graphs.records import queries
-from tensor_graphs.records.database import Database, open_database
+from tensor_graphs.records.database import Database
 from tensor_graphs.records.generation import generation
 from tensor_graphs.records.queries import KnownTime
 from tensor_graphs.rewrites.nowhere import why_nowhere
 
 log = logging.getLogger(__name__)
-
-DEFAULT_TOLERANCE = 1e-3
-
-ROUNDINGS = 2.0
-"""of an output's own dtype that the default tolerance leaves room for: 7.8e-3 for bf16"""
-
 
 COPY_SECONDS = 0.3e-6
 """of a call that copies, beside what moves"""
@@ -98,6 +91,11 @@ class PriceBook:
     """kernel name -> `out_of_reach`, looked up once"""
     _logged: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
     """(identity, workload key) -> `logged`, looked up once"""
+
+    @classmethod
+    def of(cls, request: Request, margin: float = 1.0) -> PriceBook:
+        """What is known where a request would run."""
+        return cls(request.store, request.here, request.allowed, request.threads, margin).load()
 
     @phase("rows")
     def load(self) -> PriceBook:
@@ -282,41 +280,9 @@ class PriceBook:
         return self._off[backend, workload]
 
 
-def resolve_backends(backends: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(backends that are here, notes on those that are not)."""
-    wanted = (backends,) if isinstance(backends, str) else tuple(backends) if backends is not None else DEFAULT_BACKENDS
-    here, notes = [], []
-    for name in wanted:
-        reason = why_missing(name)
-        if reason is None:
-            here.append(name)
-        else:
-            notes.append(f"backend {name} is not available: {reason}")
-    return tuple(here), tuple(notes)
-
-
 def typical_sizes(graph: Graph, at: Mapping[str, int] | None = None) -> dict[str, int]:
     """The sizes at which a graph is priced: given ones, else the middle of each dim's range. Raises PlanError."""
     return {n: midpoint(s) for n, s in graph.dims.items()} | given_sizes(graph, at, "at")
-
-
-def as_database(database: Database | str | Path | None) -> Database:
-    return database if isinstance(database, Database) else open_database(database, make_folder=database is None)
-
-
-def tolerance_for(graph: Graph, asked: float | None) -> float:
-    """The tolerance asked for; by default 1e-3, or two roundings of the coarsest dtype of an output or state where that is more."""
-    if asked is not None:
-        if isinstance(asked, bool) or not isinstance(asked, (int, float)) or not asked >= 0:
-            raise PlanError(f"the tolerance is {asked!r}\n  fix: a relative error of 0 or more, as 1e-3")
-        return float(asked)
-    roundings = [ROUNDINGS * roundoff(root.dtype) for root in graph.roots]
-    return max([DEFAULT_TOLERANCE, *roundings])
-
-
-def roundoff(dtype: DType) -> float:
-    """What rounding to a dtype may cost at most, relative to the number: half of its epsilon; 0 for what is no float."""
-    return dtype.epsilon / 2 if dtype.is_float else 0.0
 
 
 @worded
@@ -329,14 +295,12 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
     Raises GraphError for what is no graph, PlanError for a size in `at` that its dim cannot have.
     """
     graph = require_graph(graph, "list_paths")
-    tolerance = tolerance_for(graph, tolerance)
-    store = as_database(database)
-    graph = prepare(graph, simplify, recipes=store).graph
-    here, _ = resolve_backends(backends)
-    book = PriceBook(store, here, tolerance, threads, margin=GUESS_MARGIN).load()
+    request = Request(graph, tolerance, backends, database, at, threads=threads, simplify=simplify)
+    graph = prepare(graph, simplify, recipes=request.store).graph
+    book = PriceBook.of(request, GUESS_MARGIN)
     binding = typical_sizes(graph, at)
-    table = by_op(all_kernels(here))
-    for form in forms(graph, tolerance):
+    table = by_op(all_kernels(request.here))
+    for form in forms(graph, request.allowed):
         paths = iter(book.paths(form.graph, table, binding, lambda k, s: book.price(k, s, binding, all_kernels_count)))
         first = next(paths, None)
         if first is not None:                                       # else nothing within the tolerance computes this form
@@ -347,7 +311,8 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
 def not_offered(graph: Graph, backends: Sequence[str] | None = None, simplify: bool = True) -> list[str]:
     """For people: the backends that are missing here, the kernels of ops in a graph whose requirements this device does not meet,
     and those of graphs that occur nowhere in it. None of them is on any path."""
-    here, notes = resolve_backends(backends)
+    request = Request(graph, backends=backends)
+    here, notes = request.here, request.notes
     if simplify:
         notes = (*notes, *(f"kernel {k.name} is no candidate: {why}" for k, why in _without_place(graph, here)))
     table = by_op(k for k in all_kernels(here) if lacking(k) is not None)

@@ -10,20 +10,20 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensor_graphs import blas_threads
 from tensor_graphs.compiler import plan_file
 from tensor_graphs.compiler.choice import Choice, in_words
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, roundoff, tolerance_for
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.doubts import Doubts
-from tensor_graphs.compiler.intermediates import Intermediates, Wanted, forms
+from tensor_graphs.compiler.intermediates import Intermediates, forms
 from tensor_graphs.compiler.measuring import calibrate, open_judge
 from tensor_graphs.compiler.prepare import Prepared, prepare
 from tensor_graphs.compiler.reach import check_reach
-from tensor_graphs.compiler.replay import Given, as_given, explained, form_of
+from tensor_graphs.compiler.replay import explained, form_of
+from tensor_graphs.compiler.request import Request, Wanted, as_given, roundoff
 from tensor_graphs.compiler.room import check_room
 from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.costs.roofline import uncertainty
@@ -85,96 +85,70 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     and GraphError for what is no graph.
     """
     graph = require_graph(graph, "compile")
-    given = as_given(path)
-    asked_for = plan_file.Asked(tolerance=tolerance, backends=backends, at=at, largest=largest, memory_limit=memory_limit,
-                                reuse_outputs=reuse_outputs, threads=threads, intermediates=intermediates, simplify=simplify)
-    if isinstance(given, Pin):
-        tolerance, backends = given.tolerance if tolerance is None else tolerance, given.backends if backends is None else backends
-    tolerance = tolerance_for(graph, tolerance)
-    here, notes = resolve_backends(backends)
-    if not here:
-        raise NoPathError("\n  ".join(["no backend is available", *notes, f"fix: backends={DEFAULT_BACKENDS}, or leave it out"]))
-    file = plan_file.of(graph, database=database, **asked_for) if given is None else None
+    return answer(Request(graph, tolerance, backends, database, at, largest, memory_limit, reuse_outputs, threads, intermediates,
+                          simplify, as_given(path)), progress)
+
+
+def answer(request: Request, progress: Progress | None = None) -> Plan:
+    """The plan of a request: from its file, or chosen. Raises as `compile_graph`."""
+    graph, given = request.graph, request.path
+    if not request.here:
+        raise NoPathError("\n  ".join(["no backend is available", *request.notes,
+                                       f"fix: backends={DEFAULT_BACKENDS}, or leave it out"]))
+    file = plan_file.of(request)
     plan = None if file is None else file.read()
     if plan is not None:
         return plan
-    store = as_database(database)
     with phase("prepare"):
         if given is None:
-            prepared, decided = prepare(graph, simplify, recipes=store), None
+            prepared, decided = prepare(graph, request.simplify, recipes=request.store), None
         else:
-            prepared, decided = form_of(graph, given, simplify, store)
-    asked = _Asked(graph, tolerance, here, notes, store, at, largest, memory_limit, given, reuse_outputs, threads, progress,
-                   prepared)
+            prepared, decided = form_of(graph, given, request.simplify, request.store)
     try:
-        plan = _compiled(asked, intermediates, decided)
+        plan = _compiled(request, prepared, progress, decided)
     except PlanError:
-        if memory_limit is None or path is not None:
+        if request.memory_limit is None or given is not None:
             raise
-        plain = prepare(graph, simplify, recipes=False)
+        plain = prepare(graph, request.simplify, recipes=False)
         if plain.graph is prepared.graph:
             raise
-        plan = _compiled(replace(asked, prepared=plain), intermediates)      # what recipes make of parameters takes memory
+        plan = _compiled(request, plain, progress)                  # what recipes make of parameters takes memory
     if file is not None:
         file.write(plan)
     return plan
 
 
 @phase("choose")
-def _compiled(asked: _Asked, intermediates: Wanted, decided: Intermediates | None = None) -> Plan:
+def _compiled(request: Request, prepared: Prepared, progress: Progress | None, decided: Intermediates | None = None) -> Plan:
     """The plan of the first form of the graph that has one. decided: the form that the path is of, where one is given. Raises
     NoPathError and PlanError."""
-    if decided is not None and intermediates == "auto":
-        return asked.plan(decided)
-    graph, tolerance = asked.prepared.graph, asked.tolerance
-    if asked.path is None:
+    if decided is not None and request.intermediates == "auto":
+        return _plan(request, prepared, decided, progress)
+    graph, tolerance = prepared.graph, request.allowed
+    if request.path is None:
         check_reach(graph, tolerance)
     refused: dict[bool, NoPathError] = {}
-    for form in forms(graph, tolerance, intermediates):
+    for form in forms(graph, tolerance, request.intermediates):
         try:
-            return asked.plan(form)
+            return _plan(request, prepared, form, progress)
         except NoPathError as e:
             refused[form.wide] = e
     raise refused.get(False) or refused[True]                    # what the graph's own kernels could do, where that was tried
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What a call of `compile_graph` asks for, whatever the graph's intermediates. written: the graph as it was given."""
-
-    written: Graph
-    tolerance: float
-    backends: tuple[str, ...]
-    notes: tuple[str, ...]
-    database: Database
-    at: Mapping[str, int] | None
-    largest: Mapping[str, int] | None
-    memory_limit: int | None
-    path: Given | None
-    reuse_outputs: bool
-    threads: int | None
-    progress: Progress | None
-    prepared: Prepared
-
-    def plan(self, decided: Intermediates) -> Plan:
-        """The plan of one form of the graph. Raises NoPathError and PlanError."""
-        return _plan(decided, self)
-
-
-def _plan(decided: Intermediates, asked: _Asked) -> Plan:
+def _plan(request: Request, prepared: Prepared, decided: Intermediates, progress: Progress | None) -> Plan:
+    """The plan of one form of the graph. Raises NoPathError and PlanError."""
     started = time.perf_counter()
-    graph, tolerance, here, store, at, largest = (decided.graph, asked.tolerance, asked.backends, asked.database, asked.at,
-                                                  asked.largest)
-    path, threads, memory_limit = asked.path, asked.threads, asked.memory_limit
-    sizes = _largest(graph, largest)
+    graph, at, path, here = decided.graph, request.at, request.path, request.here
+    sizes = _largest(graph, request.largest)
     table_dim = _table_dim(graph)
     if path is None and _moves(graph, sizes) > MOVES:
         with phase("calibrate"):
-            calibrate(store, here, threads)
-    book = PriceBook(store, here, tolerance, threads, GUESS_MARGIN).load()
+            calibrate(request.store, here, request.threads)
+    book = PriceBook.of(request, GUESS_MARGIN)
     table = by_op(all_kernels(here))
     points = path.points(graph, given_sizes(graph, at, "at")) if isinstance(path, Pin) else _points(graph, table_dim, sizes, at)
-    chooser = _Chooser(graph, book, table, threads, asked.progress or (lambda text: None), [binding for _, _, binding in points])
+    chooser = _Chooser(graph, book, table, request.threads, progress or (lambda text: None), [binding for _, _, binding in points])
     with chooser:
         chosen: list[tuple[int, int, dict[str, int], GraphPath]] = []
         for low, high, binding in points:
@@ -191,10 +165,9 @@ def _plan(decided: Intermediates, asked: _Asked) -> Plan:
         variants.append(chooser.variant(low, high, binding, largest_of_range(sizes, table_dim, low, high), found, here))
     with phase("database"):
         missing = chooser.queue_misses()
-    notes = (*asked.notes, *_threads_in_the_way(variants))
-    plan = Plan(graph, tolerance, tuple(variants), table_dim, sizes, here, notes, asked.reuse_outputs, memory_limit, missing,
-                decided.why, decided.written, asked.prepared.note, asked.prepared.images, asked.written,
-                book.generation)
+    notes = (*request.notes, *_threads_in_the_way(variants))
+    plan = Plan(graph, request.allowed, tuple(variants), table_dim, sizes, here, notes, request.reuse_outputs, request.memory_limit,
+                missing, decided.why, decided.written, prepared.note, prepared.images, request.graph, book.generation)
     check_room(plan)
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
              len(variants[0].program.instructions), time.perf_counter() - started)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
+from tensor_graphs.compiler.request import Wanted
 from tensor_graphs.costs.rounding import predicted_error
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.rewrites.widen import widen
 
-Wanted = Literal["auto", "as_written", "float64"]
 WANTED: tuple[Wanted, ...] = ("auto", "as_written", "float64")
 
 

@@ -1,7 +1,7 @@
 """plan_file: the plan of a request, kept in the user's cache folder: the same request in the same environment needs no search.
 
-    file = of(graph, backends=…, database=…, …)     # None: nothing is kept for it
-    plan = file.read()                              # None: search, then file.write(plan)
+    file = of(Request(graph, …))        # None: nothing is kept for it
+    plan = file.read()                  # None: search, then file.write(plan)
 
 The name of a file is a digest of all that a plan follows from, but for the rows of the database: the graph, the request, this
 package's code, every kernel that there is (by identity), the software and the hardware. In the file stands the generation of the
@@ -18,15 +18,16 @@ import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING
 
 from tensor_graphs import blas_threads
+from tensor_graphs.compiler.request import Request
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.devices.toolchain import ToolchainError, check_private, default_cache, private_folder
-from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, backend_module, why_missing
+from tensor_graphs.kernels.registry import all_kernels, backend_module, why_missing
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.node import Node
@@ -132,29 +133,13 @@ class _Images(Mapping[Node, Node]):
         return len(self.made)
 
 
-class Asked(TypedDict, total=False):
-    """What a plan is asked for with, as `compile_graph` takes it: all that decides, but for the graph and the database."""
-
-    tolerance: float | None
-    backends: Sequence[str] | None
-    at: Mapping[str, int] | None
-    largest: Mapping[str, int] | None
-    memory_limit: int | None
-    reuse_outputs: bool
-    threads: int | None
-    intermediates: Literal["auto", "as_written", "float64"]
-    simplify: bool
-
-
-LEFT_OUT = Asked(tolerance=None, backends=None, at=None, largest=None, memory_limit=None, reuse_outputs=False, threads=None,
-                 intermediates="auto", simplify=True)
-
-
-def of(graph: Graph, *, database: Database | str | Path | None = None, **given: Unpack[Asked]) -> PlanFile | None:
-    """Where the plan of a request is kept, whether it is there or not; None where nothing is kept: TENSOR_GRAPHS_PLANS says so, the
-    database is in memory, or the cache folder cannot be used. Raises KernelError for a backend that nobody knows."""
-    asked: Asked = {**LEFT_OUT, **given}
-    backends = asked["backends"]
+def of(request: Request) -> PlanFile | None:
+    """Where the plan of a request is kept, whether it is there or not; None where nothing is kept: TENSOR_GRAPHS_PLANS says so, a
+    path was given, the database is in memory, or the cache folder cannot be used. Raises KernelError for a backend that nobody
+    knows."""
+    graph, database = request.graph, request.database
+    if request.path is not None:
+        return None
     if os.environ.get(VARIABLE, "").lower() in ("off", "0", "no"):
         return None
     if str(default_target() if database is None else database) == ":memory:" or _in_memory(database):
@@ -165,10 +150,10 @@ def of(graph: Graph, *, database: Database | str | Path | None = None, **given: 
         except ToolchainError as e:
             log.info("plans are not kept: %s", e)
             return None
-        names = (backends,) if isinstance(backends, str) else tuple(DEFAULT_BACKENDS if backends is None else backends)
+        names = request.names
         what = {
             "graph": (graph.structural_key, graph_to_json(graph)),
-            "asked": sorted((name, _said(value)) for name, value in asked.items()),
+            "asked": request.decides(),
             "environments": [(name, why_missing(name), _environment(name) if why_missing(name) is None else "") for name in names],
             "kernels": sorted((k.name, k.identity) for k in all_kernels(names)),
             "code": (_package(), sys.version, blas_threads.LATE),
@@ -187,10 +172,6 @@ def _place(database: Database | str | Path | None) -> str:
         file = file_of(database)
         return str(default_target() if database is None else database) if file is None else os.path.realpath(file)
     return os.path.realpath(database.location) if database.is_sqlite else database.location
-
-
-def _said(value: object) -> str:
-    return repr(sorted(value.items(), key=str) if isinstance(value, Mapping) else value)
 
 
 @functools.cache

@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, resolve_backends, tolerance_for
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.compile import asked_points, price_points
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_kernels import profile_kernels
+from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import VERIFIER, part_environment, part_implementation
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.costs.roofline import uncertainty
@@ -75,9 +76,8 @@ OnVerdict = Callable[[Answered], None]
 """what was found of one kernel"""
 
 
-def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Database, tolerance: float,
-                 at: Mapping[str, int] | None, largest: Mapping[str, int] | None, threads: int | None = None,
-                 given: Given = (), asked: Asked | None = None, again: bool = False) -> list[Question]:
+def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: Asked | None = None,
+                 again: bool = False) -> list[Question]:
     """Every kernel that could run a signature of the graph, at the sizes the compiler prices at, weighed by what is in doubt.
 
     A question's worth is the share of the path's time that would be saved if the kernel took as little as its guess leaves open:
@@ -92,11 +92,10 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
     so is what failed as on a busy machine (`may_pass_later`). asked: so far in this profile. again: all is asked again, once.
     """
     asked = Counter() if asked is None else asked
-    here, _ = resolve_backends(backends)
-    book = PriceBook(database, here, tolerance, threads).load()
-    table = by_op(all_kernels(here))
+    book = PriceBook.of(request)
+    table = by_op(all_kernels(request.here))
     out: list[Question] = []
-    points = price_points(graph, at, largest)
+    points = price_points(graph, request.at, request.largest)
     for binding in points:
         paths = book.paths(graph, table, binding, partial(_price, book, binding))
         path = paths.cheapest()
@@ -127,14 +126,13 @@ def questions_of(graph: Graph, *, backends: Sequence[str] | None, database: Data
     return out
 
 
-def needed(graph: Graph, points: Sequence[Mapping[str, int]], *, backends: Sequence[str], database: Database, tolerance: float,
-           threads: int | None = None) -> list[Question]:
+def needed(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Question]:
     """The kernels that `compile_graph` would use at these sizes and of which no time is known there, the dearest first.
 
     A question's worth is the kernel's share of its path's time. Raises NoPathError.
     """
-    book = PriceBook(database, tuple(backends), tolerance, threads, GUESS_MARGIN).load()
-    table = by_op(all_kernels(backends))
+    book = PriceBook.of(request, GUESS_MARGIN)
+    table = by_op(all_kernels(request.here))
     out: list[Question] = []
     for binding in points:
         paths = book.paths(graph, table, binding, partial(_price, book, binding))
@@ -148,11 +146,11 @@ def needed(graph: Graph, points: Sequence[Mapping[str, int]], *, backends: Seque
     return sorted(out, key=lambda q: -q.worth)
 
 
-def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[Mapping[str, int]], *, backends: Sequence[str],
-             database: Database, tolerance: float, threads: int | None = None) -> tuple[Rests, ...]:
+def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[Mapping[str, int]],
+             request: Request) -> tuple[Rests, ...]:
     """Which share of the time of the plans for these sizes comes from rows now. Raises NoPathError."""
-    book = PriceBook(database, tuple(backends), tolerance, threads, GUESS_MARGIN).load()
-    table = by_op(all_kernels(backends))
+    book = PriceBook.of(request, GUESS_MARGIN)
+    table = by_op(all_kernels(request.here))
     out = []
     for binding in (*asked, *others):
         paths = book.paths(graph, table, binding, partial(_price, book, binding))
@@ -282,7 +280,7 @@ def given_inputs(graph: Graph, inputs: Mapping[str, str | Mapping[str, Any] | De
     return tuple(out)
 
 
-def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: Sequence[str], tolerance: float, end: float,
+def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, end: float,
              say: Callable[[str], None], asked: Asked | None = None, again: bool = False) -> int:
     """Measure the cheapest path at these sizes where it will run, beside the best guess, until the cheapest one is known there; and
     the path that would be the cheapest if what is in doubt, and what was timed alone only, were as fast as may be.
@@ -293,11 +291,11 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: S
     if not all_hold(conditions_of(graph.roots), binding):           # x[5] of two rows: no run at these sizes
         return 0
     asked = Counter() if asked is None else asked
-    table = by_op(all_kernels(backends))
+    table = by_op(all_kernels(request.here))
     measured = 0
     guessed: Path | None = None
     for _ in range(ROUNDS):
-        book = PriceBook(judge.database, tuple(backends), tolerance, judge.threads, GUESS_MARGIN).load()
+        book = PriceBook.of(request, GUESS_MARGIN)
         paths = book.paths(graph, table, binding, partial(_verified, book, binding))
         path = paths.cheapest()
         doubts = _doubts(book, paths, table, [binding])
@@ -330,7 +328,7 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], backends: S
         asked.update({_step_key(k, signatures[key], binding) for key, k in found_kernels})
         say(f"{len(several)} path{'s' if len(several) > 1 else ''} as a whole")
         try:
-            found = measure_deployed(judge, graph, [each for _, each in several.values()], kernels, at, backends)
+            found = measure_deployed(judge, graph, [each for _, each in several.values()], kernels, at, request.here)
         except NotDeployed as e:
             log.warning("the path %s could not be measured as a whole: %s", path.id, e)
             if e.path is not None and refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER):
@@ -463,24 +461,21 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     FlashInfer-Trace's {"type": "safetensors", "path": …, "tensor_key": …}. Ops that read these directly are measured with them too,
     and their traces' workloads say so; a kernel that is wrong on them is not used. Raises InputError when values do not fit.
     """
-    graph = require_graph(graph, "profile")
+    request = Request(require_graph(graph, "profile"), tolerance, backends, database, at, largest, threads=threads)
     if kernels or ops:
         if inputs:
             raise InputError("values of inputs are for whole graphs, and single kernels are measured on random ones\n"
                              "  fix: inputs, or kernels and ops")
-        return profile_kernels(graph, _several(kernels), _several(ops), budget=budget, per_kernel=per_kernel, backends=backends,
-                               database=database, tolerance=tolerance, at=at, largest=largest, threads=threads, timeout=timeout,
+        return profile_kernels(request, _several(kernels), _several(ops), budget=budget, per_kernel=per_kernel, timeout=timeout,
                                again=again, on_step=on_step, on_verdict=on_verdict)
-    tolerance = tolerance_for(graph, tolerance)
     if not budget >= 0:
         raise PlanError(f"the budget is {budget!r} seconds\n  fix: 0 or more")
     started = time.perf_counter()
-    store = as_database(database)
-    graph = prepare(graph, recipes=store).graph                     # what is measured is what compile_graph runs
+    store, here, tolerance = request.store, request.here, request.allowed
+    graph = prepare(request.graph, recipes=store).graph             # what is measured is what compile_graph runs
     report = ProfileReport()
     spent = Stopwatch()
     given = given_inputs(graph, inputs or {}, price_points(graph, at, largest))
-    here, _ = resolve_backends(backends)
     seen: set[tuple[str, str]] = set()
     used: set[Descriptor] = set()
     counted: Asked = Counter()
@@ -500,9 +495,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
             while True:
                 try:
-                    asked = questions_of(form.graph, backends=backends, database=store, tolerance=tolerance, at=at, largest=largest,
-                                         threads=threads, given=given, asked=counted, again=again)
-                    tiers = (needed(form.graph, each, backends=here, database=store, tolerance=tolerance, threads=threads)
+                    asked = questions_of(form.graph, request, given=given, asked=counted, again=again)
+                    tiers = (needed(form.graph, each, request)
                              for each in points if each and not again)
                     first = next(tiers, [])
                     plan = unanswered(store, first, VERIFIER, threads)
@@ -548,14 +542,14 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                 if not todo:                                        # times in place may make another path the cheapest: ask again
                     with spent:
                         end = time.perf_counter() + budget - spent.seconds
-                        steps = sum(in_place(judge, form.graph, binding, here, tolerance, end, say, counted, again)
+                        steps = sum(in_place(judge, form.graph, binding, request, end, say, counted, again)
                                     for binding in price_points(form.graph, at, largest))
                     report.deployed += steps
                     if not steps:
                         break
         settle_queue(store, here, threads)
         with contextlib.suppress(NoPathError):
-            report.rests = rests_on(form.graph, *points, backends=here, database=store, tolerance=tolerance, threads=threads)
+            report.rests = rests_on(form.graph, *points, request)
     except KeyboardInterrupt:
         report.interrupted = True
     report.seconds = time.perf_counter() - started

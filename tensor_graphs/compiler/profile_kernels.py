@@ -9,12 +9,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path as FilePath
 
-from tensor_graphs.compiler.choose import PriceBook, as_database, resolve_backends, signatures_of, tolerance_for
+from tensor_graphs.compiler.choose import PriceBook, signatures_of
 from tensor_graphs.compiler.compile import asked_points
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import VERIFIER, timed_workload
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.errors import close_to, listed
@@ -24,21 +24,17 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
-from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, question_key, unanswered
 from tensor_graphs.profiling.queue.report import LEFT, NOT_OFFERED, Answered, ProfileReport
 from tensor_graphs.profiling.queue.requests import settle_queue
-from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.nowhere import why_nowhere
 
 
-def profile_kernels(graph: Graph, kernels: Sequence[str], ops: Sequence[str], *, budget: float = 60.0,
-                    per_kernel: float | None = None, backends: Sequence[str] | None = None,
-                    database: Database | str | FilePath | None = None, tolerance: float | None = None,
-                    at: Mapping[str, int] | None = None, largest: Mapping[str, int] | None = None, threads: int | None = None,
-                    timeout: float | None = None, again: bool = False, on_step: Callable[[int, int, str], None] | None = None,
+def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str], *, budget: float = 60.0,
+                    per_kernel: float | None = None, timeout: float | None = None, again: bool = False,
+                    on_step: Callable[[int, int, str], None] | None = None,
                     on_verdict: Callable[[Answered], None] | None = None) -> ProfileReport:
     """Compare and time kernels on a graph, at the sizes in `at` (at all sizes that it is priced at, where `at` says none);
     `ProfileReport.verdicts` has what was found.
@@ -50,12 +46,9 @@ def profile_kernels(graph: Graph, kernels: Sequence[str], ops: Sequence[str], *,
     Raises KernelError: no such kernel or op, with the near ones, or one whose op the graph has nowhere.
     """
     started = time.perf_counter()
-    names, written = list(dict.fromkeys(kernels)), graph
-    store = as_database(database)
-    graph = prepare(graph, recipes=store).graph
-    tolerance = tolerance_for(graph, tolerance)
-    graph = next(forms(graph, tolerance)).graph
-    here, _ = resolve_backends(backends)
+    names, written = list(dict.fromkeys(kernels)), request.graph
+    store, here, threads, at = request.store, request.here, request.threads, request.at
+    graph = next(forms(prepare(written, recipes=store).graph, request.allowed)).graph
     wanted = {k.name: k for k in (*(_kernel(name, here) for name in names), *_of_ops(ops, here))}
     signatures = signatures_of(graph)
     found = {name: [s for s in signatures if s.spec.op.name == k.op or k.computes(s.spec)] for name, k in wanted.items()}
@@ -68,7 +61,7 @@ def profile_kernels(graph: Graph, kernels: Sequence[str], ops: Sequence[str], *,
             raise KernelError(f"{k.name} computes {k.op}, which does not occur in this graph, nor in the definitions of its ops\n"
                               f"  fix: it has {listed({s.spec.op.name for s in signatures}, 20)}")
     here = tuple(dict.fromkeys((*here, *(k.backend for k in wanted.values()))))
-    points = [p for p in asked_points(graph, at, largest)[0] if all_hold(conditions_of(graph.roots), p)]
+    points = [p for p in asked_points(graph, at, request.largest)[0] if all_hold(conditions_of(graph.roots), p)]
     report = ProfileReport()
     taken: list[tuple[Kernel, Signature]] = []
     for kernel in wanted.values():
@@ -82,7 +75,7 @@ def profile_kernels(graph: Graph, kernels: Sequence[str], ops: Sequence[str], *,
     report.sizes = tuple(dict(sizes) for sizes in dict.fromkeys(tuple((n, int(p[n])) for n in dims) for p in points) if dims)
     report.unsized = tuple(n for n in dims if n not in (at or {}))
     table = by_op([*all_kernels(here), *(k for k in wanted.values() if k not in all_kernels(here))])
-    book = PriceBook(store, here, tolerance, threads)
+    book = PriceBook(store, here, request.allowed, threads)
     places = _Places(book.load(), taken, points, table, report, on_verdict, again)
     report.left = len(places.open)
     try:

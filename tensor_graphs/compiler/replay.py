@@ -5,31 +5,20 @@ What is given is a `Path` (it serves all sizes), a `Pin` (a path per range of si
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tensor_graphs.compiler.choose import PriceBook, resolve_backends
+from tensor_graphs.compiler.choose import PriceBook
 from tensor_graphs.compiler.intermediates import Intermediates, as_written, in_float64
 from tensor_graphs.compiler.prepare import Prepared, prepare
 from tensor_graphs.kernels.kernel import Kernel, KernelError
-from tensor_graphs.kernels.registry import BACKENDS, kernel_named, lacking, matching
+from tensor_graphs.kernels.registry import BACKENDS, kernel_named, lacking, matching, why_missing
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import NoPathError, Path, StalePathError, is_way_on
 from tensor_graphs.paths.pin import Pin
 from tensor_graphs.records.database import Database
 
 Given = Path | Pin
-
-
-def as_given(path: Path | Pin | str | os.PathLike[str] | None) -> Given | None:
-    """What `compile_graph` takes as `path`. Raises PinError for a file that is no pin, GraphError for what is no path."""
-    if path is None or isinstance(path, Path | Pin):
-        return path
-    if isinstance(path, str | os.PathLike):
-        return Pin.load(path)
-    raise GraphError(f"path is {path!r}", fix="a path (tg.list_paths), a pin (plan.pin), or the name of its file")
 
 
 def form_of(graph: Graph, given: Given, simplify: bool, database: Database) -> tuple[Prepared, Intermediates]:
@@ -90,9 +79,9 @@ def _why(name: str, signature: Signature | None, backends: Sequence[str], table:
         return "rules say this part otherwise today, or no kernel computes a step of it", "the version that it was chosen with"
     backend = name.partition(".")[0]
     if backend in BACKENDS and backend not in backends:
-        _, notes = resolve_backends((backend,))
-        if notes:
-            return notes[0], "make the backend available"
+        missing = why_missing(backend)
+        if missing is not None:
+            return f"backend {backend} is not available: {missing}", "make the backend available"
         return f"the backend {backend} is not among those that may be used", f"--backends {','.join((*backends, backend))}"
     try:
         kernel = kernel_named(name)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, list_paths, resolve_backends, typical_sizes
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, list_paths, typical_sizes
+from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.roofline import DeviceRates, guess_seconds
 from tensor_graphs.kernels.registry import kernel_named
@@ -159,8 +160,9 @@ def test_paths_are_listed_cheapest_first_and_each_once(database: Database) -> No
 
 
 def test_a_missing_backend_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensor_graphs.compiler.choose.why_missing", lambda name: "no compiler" if name == "c" else None)
-    assert resolve_backends(("c", "numpy")) == (("numpy",), ("backend c is not available: no compiler",))
+    monkeypatch.setattr("tensor_graphs.compiler.request.why_missing", lambda name: "no compiler" if name == "c" else None)
+    asked = Request(tg.graph({"y": SOFTMAX}), backends=("c", "numpy"))
+    assert (asked.here, asked.notes) == (("numpy",), ("backend c is not available: no compiler",))
 
 
 def test_typical_sizes_are_the_given_ones_or_the_geometric_middle() -> None:

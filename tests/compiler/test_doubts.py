@@ -19,6 +19,7 @@ from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.explain import explain, explain_data
 from tensor_graphs.compiler.profile_graph import in_place, profile_graph, questions_of
+from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import VERIFIER
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching, register, unregister
@@ -99,7 +100,7 @@ def compiled(database: Database) -> Plan:
 
 
 def asked_again(database: Database, asked: Counter[tuple[str, ...]] | None = None, again: bool = False) -> set[str]:
-    found = questions_of(GRAPH, backends=("numpy",), database=database, tolerance=1e-3, at=None, largest=None, asked=asked,
+    found = questions_of(GRAPH, Request(GRAPH, 1e-3, ("numpy",), database), asked=asked,
                          again=again)
     return {q.kernel.name for q in unanswered(database, found, VERIFIER) if q.again}
 
@@ -292,11 +293,12 @@ def test_a_spoiled_time_in_its_place_is_measured_there_again_and_heals(only: Dat
     monkeypatch.setattr(module, "measure_deployed", measured)
     asked: Counter[tuple[str, ...]] = Counter()
     with Judge(only) as judge:
-        steps = in_place(judge, GRAPH, {}, ("numpy",), 1e-3, float("inf"), lambda what: None, asked)
+        steps = in_place(judge, GRAPH, {}, Request(GRAPH, 1e-3, ("numpy",), only), float("inf"), lambda what: None, asked)
     assert steps >= 2 and {OWN.name, EXACT.name} <= runs[0], "in turns with what it competes with"
     assert chosen(compiled(only)) == {EXACT.name} and "suspect" not in explain(compiled(only))
     with Judge(only) as judge:
-        assert in_place(judge, GRAPH, {}, ("numpy",), 1e-3, float("inf"), lambda what: None) == 0, "nothing is in doubt any more"
+        request = Request(GRAPH, 1e-3, ("numpy",), only)
+        assert in_place(judge, GRAPH, {}, request, float("inf"), lambda what: None) == 0, "nothing is in doubt any more"
 
 
 # ---- from end to end ----

@@ -4,6 +4,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tensor_graphs.compiler import compile as compile_module
 from tensor_graphs.compiler import plan_file
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.explain import explain
+from tensor_graphs.compiler.request import Request
 from tensor_graphs.kernels.registry import all_kernels, host_kernel, kernel_named, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
@@ -71,22 +73,23 @@ def test_the_same_request_is_answered_without_a_search_and_with_the_same_plan(fi
 
 def test_a_plan_is_found_by_the_name_of_its_database_too(filled: Database, searches: list[object]) -> None:
     numpy_plan(filled)
-    kept = plan_file.of(GRAPH, backends=("numpy",), database=filled.location)
+    kept = plan_file.of(Request(GRAPH, backends=("numpy",), database=filled.location))
     assert kept is not None and kept.read() is not None
 
 
 @pytest.mark.parametrize("asked", [
     {"tolerance": 1e-2}, {"at": {"n": 2}}, {"largest": {"n": 8}}, {"memory_limit": 1 << 30}, {"reuse_outputs": True},
     {"threads": 1}, {"intermediates": "float64"}, {"simplify": False}, {"backends": ("numpy", "c")}], ids=lambda a: next(iter(a)))
-def test_another_request_has_another_file(filled: Database, asked: plan_file.Asked) -> None:
-    usual = plan_file.of(GRAPH, database=filled)
-    other = plan_file.of(GRAPH, database=filled, **asked)
+def test_another_request_has_another_file(filled: Database, asked: dict[str, Any]) -> None:
+    usual = plan_file.of(Request(GRAPH, database=filled))
+    other = plan_file.of(Request(GRAPH, database=filled, **asked))
     assert usual is not None and other is not None and usual.path != other.path
 
 
 def test_names_and_ranges_of_dims_are_part_of_the_request(filled: Database) -> None:
     def path(dim: str, high: int, name: str) -> Path:
-        found = plan_file.of(tg.graph({name: tg.exp(tg.input("x", (tg.dim(dim, 1, high),), tg.f32))}), database=filled)
+        graph = tg.graph({name: tg.exp(tg.input("x", (tg.dim(dim, 1, high),), tg.f32))})
+        found = plan_file.of(Request(graph, database=filled))
         assert found is not None
         return found.path
 
@@ -113,7 +116,7 @@ def test_a_new_row_makes_a_plan_stale(database: Database, searches: list[object]
 
 
 def test_a_new_kernel_makes_another_request(filled: Database) -> None:
-    before = plan_file.of(GRAPH, backends=("numpy",), database=filled)
+    before = plan_file.of(Request(GRAPH, backends=("numpy",), database=filled))
 
     @host_kernel("softmax", name="numpy.newly_written")
     def newly_written(outs, ins, attrs):                             # type: ignore[no-untyped-def]
@@ -121,7 +124,7 @@ def test_a_new_kernel_makes_another_request(filled: Database) -> None:
 
     try:
         assert any(k.name == "numpy.newly_written" for k in all_kernels(("numpy",)))
-        after = plan_file.of(GRAPH, backends=("numpy",), database=filled)
+        after = plan_file.of(Request(GRAPH, backends=("numpy",), database=filled))
     finally:
         unregister("numpy.newly_written")
     assert before is not None and after is not None and before.path != after.path
@@ -144,7 +147,7 @@ def test_a_damaged_file_is_left_out_and_made_anew(filled: Database, folder: Path
 def test_nothing_is_kept_where_it_is_turned_off_or_the_database_is_in_memory(
         filled: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_database(":memory:") as memory:
-        assert plan_file.of(GRAPH, database=memory) is None and plan_file.of(GRAPH, database=":memory:") is None
+        assert all(plan_file.of(Request(GRAPH, database=each)) is None for each in (memory, ":memory:"))
     monkeypatch.setenv(plan_file.VARIABLE, "off")
     numpy_plan(filled)
     assert not folder.exists()

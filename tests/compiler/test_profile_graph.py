@@ -24,6 +24,7 @@ from tensor_graphs.compiler.compile import Choice, compile_graph
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_graph import profile_graph, questions_of
+from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
@@ -243,7 +244,7 @@ def test_the_first_question_is_the_one_whose_answer_may_save_most_of_the_plan(da
     two = tg.graph({"y": tg.softmax(tg.linear(tg.input("x", (64, 512), tg.f32), tg.parameter("w", (512, 512), tg.f32)))})
 
     def asked() -> list[Question]:
-        found = questions_of(two, backends=("c", "numpy"), database=database, tolerance=1e-3, at=None, largest=None)
+        found = questions_of(two, Request(two, 1e-3, ("c", "numpy"), database))
         return sorted(found, key=lambda q: -q.worth)
 
     first = asked()[0]
@@ -420,7 +421,7 @@ def test_the_dearest_of_the_plan_comes_first_and_without_more_time_the_rest_is_l
     assert len(seen) == 1 and report.left > 0
     here = [b for b in module.price_points(g, {"n": 7}) if b["n"] == 7]
     fresh = open_database(":memory:")
-    needed = module.needed(prepare(g).graph, here, backends=("numpy",), database=fresh, tolerance=1e-3)
+    needed = module.needed(prepare(g).graph, here, Request(g, 1e-3, ("numpy",), fresh))
     assert [q.worth for q in needed] == sorted((q.worth for q in needed), reverse=True)
     assert seen[0].kernel is needed[0].kernel and seen[0].signature.key == needed[0].signature.key
     (asked,) = [r for r in report.rests if r.asked]

@@ -15,6 +15,7 @@ from tensor_graphs.compiler import prepare as prepare_room
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, list_paths, signatures_of
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_graph import in_place
+from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import VERIFIER, graph_record, part_environment, part_implementation, timed_workload
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
@@ -236,7 +237,7 @@ def test_profile_runs_both_wordings_of_a_part_and_files_each_as_a_whole(database
     rows(database, 19.0)
     graph = prepare(GRAPH, recipes=database).graph
     with Judge(database) as judge:
-        assert in_place(judge, graph, {}, ("numpy",), 1e-3, time.perf_counter() + 60, lambda text: None)
+        assert in_place(judge, graph, {}, Request(GRAPH, 1e-3, ("numpy",), database), time.perf_counter() + 60, lambda text: None)
     with database.reading() as connection:
         found = connection.exec_driver_sql(
             "SELECT i.name FROM benchmark_traces t JOIN implementations i ON i.id = t.implementation_id"

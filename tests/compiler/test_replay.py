@@ -111,7 +111,8 @@ def test_a_stale_pin_says_why_and_the_fix(database: Database, monkeypatch: pytes
     add_row(database, kernel_named("numpy.softmax"), signature_of(SOFTMAX), status="INCORRECT_NUMERICAL")
     refused(pin, r"is not available here: INCORRECT_NUMERICAL when compared with the oracle.*\n  fix: tg db history numpy\.softmax")
     monkeypatch.setattr(registry, "why_missing", lambda name: "no compiler" if name == "torch" else None)
-    monkeypatch.setattr("tensor_graphs.compiler.choose.why_missing", registry.why_missing)
+    for room in ("choose", "replay", "request"):
+        monkeypatch.setattr(f"tensor_graphs.compiler.{room}.why_missing", registry.why_missing)
     late = replace(pin, variants=(replace(pin.variants[1], low=1),))
     refused(late, r"is not available here: backend torch is not available: no compiler\n  fix: make the backend available, "
             + again)

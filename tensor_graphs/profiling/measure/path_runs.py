@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,7 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
     for plan, placed, samples, spent, calm in zip(plans, parts, taken, whole, quiet(around), strict=True):
         kept = calm if len(calm) >= FEW_QUIET else range(len(samples))
         of_runs = np.array([samples[k] for k in kept])
-        found.append({"whole": [spent[k] for k in kept], "steps": steps_of(plan, of_runs),
+        found.append({"whole": [spent[k] for k in kept], "steps": steps_of(plan, of_runs, placed),
                       "parts": times_of_parts(of_runs, placed),
                       "sums": [float(samples[k].sum()) for k in kept], "quiet": len(calm) >= FEW_QUIET})
     return {"status": "RAN", "paths": found}
@@ -137,10 +137,11 @@ def filled(t: TensorType, seed: int) -> np.ndarray:
 @dataclass(frozen=True)
 class Placed:
     """Which instructions belong to which place of a part. keys: by place, the part's key and its way. homes: instruction -> place.
-    What copies an operand of a step belongs to where that was made, else to where it is read."""
+    copied: those that copy what a place made: they are the part's, and no step's; other copies are the step's that reads them."""
 
     keys: Sequence[tuple[str, str]]
     homes: Mapping[int, int]
+    copied: Set[int]
 
 
 def parts_of(plan: Plan, expanded: Graph, parts: Sequence[tuple[str, str, Sequence[int]]]) -> Placed:
@@ -150,17 +151,19 @@ def parts_of(plan: Plan, expanded: Graph, parts: Sequence[tuple[str, str, Sequen
     makers = {program.values[nodes[i]].buffer: place for place, (_, _, inside) in enumerate(parts) for i in inside
               if nodes[i] in program.values}
     homes: dict[int, int] = {}
-    waiting: list[int] = []                                         # for the step that comes next
+    copied, waiting = set[int](), list[int]()                       # waiting: for the step that comes next
     for i, ins in enumerate(program.instructions):
         step = bool(ins.signature) and not ins.label.startswith("prepare_")
         at = next((makers[o.buffer] for o in (ins.outs if step else ins.ins) if o.buffer in makers), None)
         if at is not None:
             homes |= dict.fromkeys([i, *waiting] if step else [i], at)
-        elif not step:
-            waiting.append(i)
         if step:
             waiting.clear()
-    return Placed([(key, way) for key, way, _ in parts], homes)
+        elif at is None:
+            waiting.append(i)
+        else:
+            copied.add(i)
+    return Placed([(key, way) for key, way, _ in parts], homes, copied)
 
 
 def times_of_parts(samples: np.ndarray, placed: Placed) -> list[tuple[str, str, list[float]]]:
@@ -174,16 +177,15 @@ def times_of_parts(samples: np.ndarray, placed: Placed) -> list[tuple[str, str, 
     return [(key, way, np.mean(places, axis=0).tolist()) for (key, way), places in found.items()]
 
 
-def steps_of(plan: Plan, samples: np.ndarray) -> list[tuple[str, str, list[float]]]:
-    """(signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. What a kernel prepares in every run
-    counts as the kernel's. A copy that it needed does not: how its operands lie differs from place to place, and a path's price has
-    copies beside it (paths/copies.py)."""
+def steps_of(plan: Plan, samples: np.ndarray, placed: Placed) -> list[tuple[str, str, list[float]]]:
+    """(signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. A copy that a kernel needed, and what
+    it prepares in every run, counts as the kernel's; a copy of what a part with recipes made counts as the part's alone."""
     found: dict[tuple[str, str], list[np.ndarray]] = {}
     waiting = np.zeros(len(samples))
     for i, ins in enumerate(plan.variants[0].program.instructions):
-        if ins.label.startswith("prepare_"):
-            waiting = waiting + samples[:, i]
-        elif ins.signature:
-            found.setdefault((ins.signature, ins.kernel), []).append(samples[:, i] + waiting)
-            waiting = np.zeros(len(samples))
+        if not ins.signature or ins.label.startswith("prepare_"):
+            waiting = waiting + (0.0 if i in placed.copied else samples[:, i])
+            continue
+        found.setdefault((ins.signature, ins.kernel), []).append(samples[:, i] + waiting)
+        waiting = np.zeros(len(samples))
     return [(key, name, np.mean(calls, axis=0).tolist()) for (key, name), calls in found.items()]

@@ -1,0 +1,108 @@
+"""request: what is asked of a graph, in one value, which `compile_graph`, `list_paths` and `profile` make of their arguments.
+
+Nothing heavy is imported here, and no database is opened before `store` is asked for: a plan on file needs neither (plan_file.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, why_missing
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.errors import GraphError
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.paths.lower import PlanError
+from tensor_graphs.paths.path import Path as GraphPath
+from tensor_graphs.paths.pin import Pin
+
+if TYPE_CHECKING:
+    from tensor_graphs.records.database import Database
+
+Wanted = Literal["auto", "as_written", "float64"]
+
+DEFAULT_TOLERANCE = 1e-3
+
+ROUNDINGS = 2.0
+"""of an output's own dtype that the default tolerance leaves room for: 7.8e-3 for bf16"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A graph, as it is written, and what is asked of it; each field is the argument of that name of `compile_graph`, as it was
+    given. database: open, or its name, or None for the usual one. path: in place of a choice; of a pin, tolerance and backends
+    count where none are given."""
+
+    graph: Graph
+    tolerance: float | None = None
+    backends: Sequence[str] | None = None
+    database: Database | str | Path | None = None
+    at: Mapping[str, int] | None = None
+    largest: Mapping[str, int] | None = None
+    memory_limit: int | None = None
+    reuse_outputs: bool = False
+    threads: int | None = None
+    intermediates: Wanted = "auto"
+    simplify: bool = True
+    path: GraphPath | Pin | None = None
+
+    def decides(self) -> list[tuple[str, str]]:
+        """All that decides about a plan but for the graph, the database and a path: the same for equal requests."""
+        def said(value: object) -> str:
+            return repr(sorted(value.items(), key=str) if isinstance(value, Mapping) else value)
+
+        return [(f.name, said(getattr(self, f.name))) for f in fields(self) if f.name not in ("graph", "database", "path")]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of the backends that may be used, here or not."""
+        given = self.path.backends if self.backends is None and isinstance(self.path, Pin) else self.backends
+        return (given,) if isinstance(given, str) else tuple(DEFAULT_BACKENDS if given is None else given)
+
+    @cached_property
+    def here(self) -> tuple[str, ...]:
+        """The backends that may be used and are here."""
+        return tuple(name for name in self.names if why_missing(name) is None)
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """For people: on the backends that are not here."""
+        missing = ((name, why_missing(name)) for name in self.names)
+        return tuple(f"backend {name} is not available: {why}" for name, why in missing if why is not None)
+
+    @cached_property
+    def store(self) -> Database:
+        """The database, open. Raises what `open_database` raises."""
+        from tensor_graphs.records.database import Database, open_database  # here: SQLAlchemy takes 0.2 s to import
+
+        known = self.database
+        return known if isinstance(known, Database) else open_database(known, make_folder=known is None)
+
+    @cached_property
+    def allowed(self) -> float:
+        """The tolerance; by default 1e-3, or two roundings of the coarsest dtype of an output or state where that is more. Raises
+        PlanError."""
+        asked = self.path.tolerance if self.tolerance is None and isinstance(self.path, Pin) else self.tolerance
+        if asked is None:
+            return max([DEFAULT_TOLERANCE, *(ROUNDINGS * roundoff(root.dtype) for root in self.graph.roots)])
+        if isinstance(asked, bool) or not isinstance(asked, (int, float)) or not asked >= 0:
+            raise PlanError(f"the tolerance is {asked!r}\n  fix: a relative error of 0 or more, as 1e-3")
+        return float(asked)
+
+
+def as_given(path: GraphPath | Pin | str | os.PathLike[str] | None) -> GraphPath | Pin | None:
+    """What `compile_graph` takes as `path`. Raises PinError for a file that is no pin, GraphError for what is no path."""
+    if path is None or isinstance(path, GraphPath | Pin):
+        return path
+    if isinstance(path, str | os.PathLike):
+        return Pin.load(path)
+    raise GraphError(f"path is {path!r}", fix="a path (tg.list_paths), a pin (plan.pin), or the name of its file")
+
+
+def roundoff(dtype: DType) -> float:
+    """What rounding to a dtype may cost at most, relative to the number: half of its epsilon; 0 for what is no float."""
+    return dtype.epsilon / 2 if dtype.is_float else 0.0
