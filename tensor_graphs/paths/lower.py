@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 from tensor_graphs.devices.device import UnknownDevice
 from tensor_graphs.devices.known import HOST, device_named
@@ -100,17 +101,18 @@ class Program:
     def made_of(self, buffer: int) -> Hashable | None:
         """What a value of bind time is made of: equal keys, equal values, whatever the program. None: it is nobody else's."""
         if buffer not in self._made_of:
-            b = self.buffers[buffer]
-            makers = [i for i in self.bind_instructions if any(self.home(o.buffer) == buffer for o in i.outs)]
-            key: Hashable | None = ("parameter", b.name) if b.kind == "parameter" else None
-            if len(makers) == 1 and b.alias is None:
-                (made,) = makers
-                inner = [self.made_of(o.buffer) for o in made.ins]
-                if None not in inner:
-                    ins = tuple((i, o.offset, o.shape, o.strides, o.dtype) for i, o in zip(inner, made.ins, strict=True))
-                    attrs = tuple((name, encode_attribute(value)) for name, value in sorted(made.attrs.items()))
-                    key = (made.kernel, made.op, made.call, attrs, ins, [o.buffer for o in made.outs].index(buffer))
-            self._made_of[buffer] = key
+            makers: dict[int, list[Instruction]] = {}
+            for made in self.bind_instructions:
+                for home in {self.home(o.buffer) for o in made.outs}:
+                    makers.setdefault(home, []).append(made)
+            self._made_of |= {i: ("parameter", b.name) if b.kind == "parameter" else None for i, b in enumerate(self.buffers)}
+            for made in self.bind_instructions:                     # in an order in which operands come first
+                inner = [self._made_of[o.buffer] for o in made.ins]
+                ins = tuple((i, o.offset, o.shape, o.strides, o.dtype) for i, o in zip(inner, made.ins, strict=True))
+                attrs = tuple((name, encode_attribute(value)) for name, value in sorted(made.attrs.items()))
+                for number, o in enumerate(made.outs):
+                    if None not in inner and makers.get(o.buffer) == [made] and self.buffers[o.buffer].alias is None:
+                        self._made_of[o.buffer] = _interned((made.kernel, made.op, made.call, attrs, ins, number))
         return self._made_of[buffer]
 
     @property
@@ -200,6 +202,18 @@ def taken(kernel: Kernel, spec: Spec, ins: Sequence[Operand]) -> tuple[Call | No
     if kernel.positive_strides:
         found -= {i for i, x in enumerate(ins) if any(d.dim_ge(s, 0) is not True for s in x.strides)}
     return call, [i in found for i in range(len(ins))]
+
+
+class _Made:
+    """How a value is made. Equal ones are one object while somebody has it: a value that is read twice by each of sixty steps would
+    stand 2^60 times in a key that is written out."""
+
+
+_known_made: WeakValueDictionary[Hashable, _Made] = WeakValueDictionary()
+
+
+def _interned(how: Hashable) -> _Made:
+    return _known_made.setdefault(how, _Made())
 
 
 ChooseKernel = Callable[[Node], Kernel]

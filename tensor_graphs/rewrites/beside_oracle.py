@@ -15,8 +15,10 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.algebra import Array
 from tensor_graphs.meaning.error_measure import measure
-from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.meaning.errors import MeaningError
+from tensor_graphs.meaning.interpreter import Mode, interpret
 
 VERIFIER = "oracle 1"
 """version of this comparison, as traces say it; another one compares every recipe again"""
@@ -51,14 +53,25 @@ def compare(graph: Graph, other: Graph) -> Compared:
     is among the graph's inputs. Of several outputs the one that is worst beside what it may be."""
     inputs = {**graph.inputs, **other.inputs}                       # the graph may not read all that the other one does
     dims = {**graph.dims, **other.dims}
-    sizes = {name: min(d.bounds(s)[1], max(d.bounds(s)[0], ROWS)) for name, s in dims.items()}
-    shapes = {name: [int(d.evaluate(s, sizes)) for s in node.shape] for name, node in inputs.items()}
-    if sum(map(math.prod, shapes.values())) > MOST_ELEMENTS or not all(map(_is_drawn, inputs.values())):
-        return Compared(None, None, None, sizes)
-    rng = np.random.default_rng(0)
-    given = {name: rng.standard_normal(shapes[name], np.float32).astype(node.dtype.numpy) for name, node in inputs.items()}
-    real = interpret(graph, {n: given[n] for n in graph.inputs}, dims=sizes, mode="real").outputs
-    mine, its = (interpret(g, {n: given[n] for n in g.inputs}, dims=sizes, mode="as_written").outputs for g in (graph, other))
+    for rows in (ROWS, 1):
+        sizes = {name: min(d.bounds(s)[1], max(d.bounds(s)[0], rows)) for name, s in dims.items()}
+        shapes = {name: [int(d.evaluate(s, sizes)) for s in node.shape] for name, node in inputs.items()}
+        if sum(map(math.prod, shapes.values())) > MOST_ELEMENTS or not all(map(_is_drawn, inputs.values())):
+            return Compared(None, None, None, sizes)
+        rng = np.random.default_rng(0)
+        given = {name: rng.standard_normal(shapes[name], np.float32).astype(node.dtype.numpy) for name, node in inputs.items()}
+        modes: tuple[tuple[Graph, Mode], ...] = (graph, "real"), (graph, "as_written"), (other, "as_written")
+        try:
+            real, mine, its = (interpret(g, {n: given[n] for n in g.inputs}, dims={n: sizes[n] for n in g.dims}, mode=mode).outputs
+                               for g, mode in modes)
+        except MeaningError:                                        # sizes in range that do not fit each other
+            continue
+        return _compared(graph, real, mine, its, sizes)
+    return Compared(math.inf, 0.0, 0.0, sizes)                      # nothing speaks for it
+
+
+def _compared(graph: Graph, real: Mapping[str, Array], mine: Mapping[str, Array], its: Mapping[str, Array],
+              sizes: Mapping[str, int]) -> Compared:
     found = []
     for name, node in graph.outputs.items():
         least = ROUNDOFFS * node.dtype.epsilon / 2 if node.dtype.is_float else 0.0

@@ -653,6 +653,8 @@ def recognise(graph: Graph) -> Recognised:
         source = n.inputs[0] if n.op is leaves.ITEM else n
         if isinstance(source.op, CompositeOp) and not source.op.opaque:
             operands = tuple(home[i] for i in source.inputs)
+            if home[n] in operands:                                 # it hands an operand on (concat of one): nothing to run
+                continue
             inside = _between(c, home[n], operands)
             places.setdefault(home[n], []).append(Place(source.op, tuple(sorted(source.attrs.items())), operands,
                                                         n.attrs["index"] if n.op is leaves.ITEM else -1, inside, True))
@@ -661,7 +663,7 @@ def recognise(graph: Graph) -> Recognised:
             continue
         for form in forms().get(node.op.name, ()):
             for where, place in _places(c, form, number):
-                if place not in places.setdefault(where, []):
+                if where not in place.operands and place not in places.setdefault(where, []):    # abs of what has no sign: itself
                     places[where].append(place)
 
     def worth(place: Place) -> tuple[Any, ...]:

@@ -258,11 +258,13 @@ class _Search:
         every = Offer(tuple(_in_order_of_use([outputs, *(o.outputs for o in others.values())], operands, {o: o for o in operands})),
                       outputs, frozenset(inside), tuple(others.values()))
         own = every.alone(outputs)
-        if own is None:
+        dims = {str(symbol) for o in every.operands for size in o.shape for symbol in d.symbols(size)}
+        if own is None or not dims.issuperset(own.dims):            # a part has the dims of its operands, and no others
             return None
         bound = predicted_error(own)
         usable = tuple(o for o in every.others if not all(r.startswith(RENAMES) for r in o.rules)
-                       and (g := every.alone(o.outputs)) is not None and predicted_error(g) <= ROUNDED * bound)
+                       and (g := every.alone(o.outputs)) is not None and dims.issuperset(g.dims)
+                       and predicted_error(g) <= ROUNDED * bound)
         return replace(every, others=usable) if usable else None
 
     def _said(self, change: _Change, outputs: Sequence[Node], inside: set[Node]) -> tuple[tuple[Node, ...], list[Node]] | None:

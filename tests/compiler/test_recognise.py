@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -201,3 +202,23 @@ def test_a_copy_to_a_device_that_is_not_there_says_which_one_is(store: Database)
     x = tg.input("x", (4,), tg.f32)
     with pytest.raises(PlanError, match="no device is named 'cuda:0'; this machine has 'cpu'"):
         compile_graph(tg.graph(tg.exp(tg.copy_to(x * 1.0, "cuda:0"))), backends=("numpy",), database=store)
+
+
+def concat_of_one() -> dict[str, tg.Node]:
+    x = tg.input("x", (3, 4))
+    return {"a": tg.concat(x, axis=1) * 2.0, "b": x * tg.reciprocal(1.0 + tg.exp2(x * -1.4426950408889634))}
+
+
+def abs_without_signs() -> dict[str, tg.Node]:
+    x = tg.pad(tg.input("x", (3, 4), tg.u64), [(1, 0), (0, 0)], 0)
+    return {"a": tg.log(tg.abs(tg.cast(x, tg.f32)) + 0.25), "b": tg.abs(x)}
+
+
+@pytest.mark.parametrize("made", [concat_of_one, abs_without_signs])
+def test_what_only_hands_its_operand_on_is_no_composite_to_be_found(made: Callable[[], dict[str, tg.Node]]) -> None:
+    """Its value is its operand's: computing one by the other has no end."""
+    graph = tg.graph(made())
+    values = {"x": np.arange(1, 13).reshape(3, 4).astype(graph.inputs["x"].dtype.numpy)}
+    found = interpret(recognise(graph).graph, values).outputs
+    for name, expected in interpret(graph, values).outputs.items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-12)

@@ -12,6 +12,7 @@ from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.language.part import PartOp, PartRecipe, part_of
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.rewrites.beside_oracle import compare
 from tensor_graphs.rewrites.parts import form
 from tensor_graphs.rewrites.reword import Reworded, reword
 
@@ -153,3 +154,24 @@ def test_recipes_of_random_graphs_are_what_they_stand_for(seed: int) -> None:
 def test_the_random_graphs_have_recipes() -> None:
     """So that the test above compares more than nothing."""
     assert sum(bool(reword(product_graph(random.Random(seed))).parts) for seed in range(12)) >= 6
+
+
+def test_a_part_has_the_dims_of_its_operands_and_no_others() -> None:
+    """What says a dim by itself (a shape to expand to) stays outside: in a part nobody would know its size."""
+    n, m = tg.dim("n", 0, 9), tg.dim("m", 1, 6)
+    spread = tg.cast(tg.expand(tg.reshape(tg.erf(tg.constant(0.8, tg.f32)), (1, 1)), (n + 1, 3)), tg.u8)
+    product = tg.dot(spread, tg.cast(tg.expand(tg.reshape(tg.input("x", (3,)), (3, 1)), (3, m)), tg.u8))
+    places = tg.sin(tg.iota((5, n, 4), axis=2, dtype=tg.f32)) * 0.5
+    for node in (product, tg.linear(places, weight("w", 1, 4), weight("b", 1))):
+        graph = tg.graph(node)
+        assert reword(graph).graph.dims == graph.dims
+
+
+def test_sizes_that_do_not_fit_each_other_are_not_those_at_which_recipes_are_compared() -> None:
+    """At the size that is looked at first the pad is negative; and the other words need not mention every dim."""
+    n, m = tg.dim("n", 0, 9), tg.dim("m", 1, 6)
+    x, w = tg.input("x", (n, 4)), tg.input("w", (4, 4))
+    own, other = tg.graph(tg.pad(x * 2.0, [(0, 1 - n), (0, 0)])), tg.graph(tg.pad(x + x, [(0, 1 - n), (0, 0)]))
+    assert compare(own, other).passed and not compare(own, tg.graph(tg.pad(x * 3.0, [(0, 1 - n), (0, 0)]))).passed
+    rows = tg.sum(tg.expand(tg.reshape(w, (1, 4, 4)), (m, 4, 4)) * 0.0, axis=0)
+    assert compare(tg.graph(w + rows), tg.graph(w + 0.0)).passed

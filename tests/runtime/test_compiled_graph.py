@@ -628,6 +628,14 @@ def test_what_is_made_of_parameters_is_made_once_for_all_variants() -> None:
             np.testing.assert_array_equal(compiled.run({"x": given})["index"], (given @ weight.T).argmax(1))
 
 
+def test_a_value_of_bind_time_that_is_read_twice_by_every_step_is_made_at_once() -> None:
+    """A power of integers squares sixty times: written out, what it is made of would have 2^60 parts."""
+    w = numbers(4) * 0 + 3
+    x: tg.Node = tg.parameter("w", (4,), tg.u64)
+    compiled = compiled_of(tg.graph(tg.pow(x, x)), {"w": w.astype(np.uint64)})
+    np.testing.assert_array_equal(compiled.run()["out"], np.full(4, 27, np.uint64))
+
+
 def test_a_run_that_does_not_fit_into_memory_is_refused_and_a_smaller_one_runs() -> None:
     rows = tg.dim("rows", 1, 10**6)
     x = tg.input("x", (rows,))
