@@ -217,8 +217,9 @@ class Bench:
         self._keep(out, {n: g.bytes for n, g in out.items()})
         outside = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
         outside += [f"operand {n}, {where}" for n, g in guards.items() if (where := g.overrun())]
+        outside += plan.lab.outside(plan.frame)
         after = digest({n: a for n, a in inputs.items() if n not in shared | left})
-        self.replies[-1] |= {"outside": outside, "mutated": after != before}
+        self.replies[-1] |= {"outside": outside, "mutated": after != before or plan.lab.mutated(plan.frame)}
         if point.form == "apart" and sum(g.nbytes for g in out.values()) <= BIG_BYTES:
             self._shown += [_Shown(f"output {n} at {point}", g, digest({n: g.bytes}), g.overrun()) for n, g in out.items()]
         self._returned = now()

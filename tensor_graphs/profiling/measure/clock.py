@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensor_graphs.devices.cpu import memory_of
+from tensor_graphs.profiling.measure.device_lab import DeviceLab
 
 if TYPE_CHECKING:
     from tensor_graphs.runtime.compiled_graph import CompiledGraph
@@ -90,6 +91,7 @@ class Watched:
         self._taken: list[float] = []
         self._native = np.array(self.executor.watch(now, self._taken), dtype=np.int64)
         self._seconds = np.zeros(len(self.executor.program.instructions))
+        self.lab = DeviceLab(self.executor)
 
     def run(self, inputs: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], binding: Mapping[str, int]) -> float:
         """Run once; the seconds that its calls took, without the walk from one to the next."""
@@ -98,7 +100,11 @@ class Watched:
         bases |= {base: memory_of(out[n]) for n, base in executor.output_bases.items()}
         self._taken.clear()
         self._seconds.fill(0.0)
-        executor.run(self.frame, tuple(binding[n] for n in self.dims), bases, seconds=self._seconds)
+        sizes = tuple(binding[n] for n in self.dims)
+        if self.lab.devices:
+            executor.ready(self.frame, sizes, bases)
+            self.lab.poison(self.frame)
+        executor.run(self.frame, sizes, bases, seconds=self._seconds)
         return sum(self._taken) + float(self._seconds[self._native].sum())
 
     def walk(self, inputs: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], binding: Mapping[str, int]) -> float:

@@ -27,7 +27,6 @@ class Transfers(Segment):
 
     def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
         super().__init__(indices, instructions, lookup)
-        self.silent = False
         self.steps = [_Copy(index, lookup.window(ins.ins[0]), lookup.window(ins.outs[0]), tuple(map(lookup.expr, ins.ins[0].shape)))
                       for index, ins in zip(indices, instructions, strict=True)]
 
@@ -45,20 +44,14 @@ class Transfers(Segment):
             seconds[step.index] += HOST.clock() - start
 
     def one(self, frame: Frame, k: int) -> None:
-        if self.silent:
-            return
         step = self.steps[k]
         source, into = self._part(frame, step.source, step), self._part(frame, step.into, step)
         if source.nbytes:
             transfer(source, into, HOST)
 
     def silence(self) -> Callable[[], None]:
-        self.silent = True
-
-        def undo() -> None:
-            self.silent = False
-
-        return undo
+        """They stay: no kernel does them, they are part of the way from one to the next."""
+        return lambda: None
 
     @staticmethod
     def _part(frame: Frame, w: Window, step: _Copy) -> Memory:

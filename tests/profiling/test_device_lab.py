@@ -1,0 +1,81 @@
+"""Kernels of another device are judged and timed as those of the host: what they do in its memory shows, copies do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.costs.known_rates import known_links
+from tensor_graphs.kernels.registry import register, unregister
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.profiling.measure.calibration import measure_device
+from tensor_graphs.profiling.measure.clock import Watched
+from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.profiling.measure.single import single_kernel_plan
+from tensor_graphs.records.database import open_database
+from tensor_graphs.runtime.compiled_graph import bind
+from tests.fake.device import Fake
+
+X = tg.input("x", (tg.dim("n", 1, 96), 24))
+
+
+@pytest.fixture(autouse=True)
+def fake() -> Iterator[Fake]:
+    from tests.fake import backend
+
+    yield backend.make_known()
+    backend.forget()
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    with Judge(open_database(tmp_path_factory.mktemp("judge") / "bench.db"), timeout=60.0) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("name", "status", "says"), [
+    ("honest", "PASSED", ""),
+    ("writes_only_once", "INCORRECT_NUMERICAL", "nan"),
+    ("changes_its_operand", "MUTATED_INPUT", ""),
+    ("writes_behind_its_output", "INCORRECT_SHAPE", "the memory of fake, between its buffers"),
+])
+def test_what_a_kernel_does_in_the_memory_of_its_device_shows(judge: Judge, name: str, status: str, says: str) -> None:
+    from tests.fake.wrong_kernels import KERNELS
+
+    register(KERNELS[name])
+    try:
+        signature = signature_of(tg.relu(X))
+        verdict = judge.examine(KERNELS[name], signature, {"n": 20}, time_at={"n": 20} if name == "honest" else None, budget=0.02)
+    finally:
+        unregister(f"fake.{name}")
+    assert verdict.status == status and says in verdict.log, verdict.log
+    assert name != "honest" or len(verdict.samples) >= 5
+
+
+def test_the_time_of_a_call_is_without_the_copies_to_and_from_its_device(fake: Fake) -> None:
+    from tests.fake.wrong_kernels import KERNELS
+
+    plan = single_kernel_plan(tg.graph(tg.relu(X)), KERNELS["honest"])
+    watched = Watched(bind(plan))
+    fake.latency = 0.02
+    x, y = np.ones((20, 24), np.float32), np.empty((20, 24), np.float32)
+    name = next(iter(plan.graph.outputs))
+    assert watched.run({"x": x}, {name: y}, {"n": 20}) < 0.02 and watched.walk({"x": x}, {name: y}, {"n": 20}) > 0.04
+    fake.latency = 0.0
+    watched.run({"x": x}, {name: y}, {"n": 20})
+    assert (y == 1).all()
+
+
+def test_a_link_is_measured_each_way_and_kept(fake: Fake, tmp_path: Path) -> None:
+    database = open_database(tmp_path / "bench.db")
+    fake.latency, fake.bandwidth = 2e-3, 1e9
+    found = measure_device(database, ("fake",))["fake"]
+    assert measure_device(database, ("fake",)) == {}
+    for pair in (("cpu", "fake"), ("fake", "cpu")):
+        link = known_links(database, fake, ("fake",))[pair]
+        assert 2e-3 <= link.latency < 0.02 and 2e8 < link.bandwidth < 1.1e9
+    assert set(found) == {"upload_latency", "upload_bandwidth", "download_latency", "download_bandwidth"}
