@@ -1,4 +1,4 @@
-"""list_paths: the ways to run a graph, cheapest first."""
+"""list_paths: the ways to run a graph, by worth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def list_paths(
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
-    """List the paths of a graph: price, whether it is measured, the largest kernel error on file, and the steps."""
+    """List the paths of a graph by worth: price, whether it is measured, the largest kernel error on file, and the steps; of all
+    paths but the first, what they do otherwise."""
     from tensor_graphs.compiler.choose import list_paths as enumerate_paths
     from tensor_graphs.compiler.choose import not_offered
     from tensor_graphs.compiler.prepare import prepare
@@ -54,14 +55,16 @@ def list_paths(
     if json:
         options.print_json(
             [
-                {"id": p.id, "price_us": p.seconds * 1e6, "measured": p.measured, "error": p.error, "steps": p.steps()}
+                {"id": p.id, "price_us": p.seconds * 1e6, "measured": p.measured, "error": p.error, "small_swaps": p.small,
+                 "steps": p.steps()}
                 for p in found
             ]
         )
         return
-    count = 0
+    count, first = 0, None
     for p in found:                                                 # printed as they are found: there may be very many
         count += 1
-        print("\n".join(p.lines()))
+        print("\n".join(p.lines(first)))
+        first = first or p
     if count == limit:
         print(f"(the first {limit}; --limit shows more)")

@@ -289,7 +289,8 @@ def typical_sizes(graph: Graph, at: Mapping[str, int] | None = None) -> dict[str
 def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance: float | None = None,
                database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None) -> Iterator[GraphPath]:
-    """Every path of a graph, cheapest first, lazily. Kernels without a verdict are listed too (error None) unless told not to.
+    """Every path of a graph, lazily: the cheapest first, those with a swap that moves less than 1 % of the time last. Kernels
+    without a verdict are listed too (error None) unless told not to.
 
     tolerance, simplify, threads: as in `compile_graph`. What a path may not use at all, `not_offered` names.
     Raises GraphError for what is no graph, PlanError for a size in `at` that its dim cannot have.

@@ -3,14 +3,16 @@
 A path is a choice per signature (18 equal layers are one question): the name of a kernel, "expand" (run the definition, whose
 signatures are chosen in turn), or the name of a recipe of a part (run that in place of the definition). Views and leaves need no
 choice; what parameters alone decide needs one, and costs nothing: it is computed once, when the graph is bound. Enumeration starts
-at the cheapest path and swaps one choice at a time, cheapest first; it is complete and never repeats a path. Where kernels of
-several devices are candidates, a path's price has in it the copies between them that lowering will insert (placement.py).
+at the cheapest path and swaps one choice at a time, by worth: the cheapest first, and those with a swap that moves less than SMALL
+of the time last, or the first thousand paths of a model would differ in nothing that counts. It is complete and repeats none.
+Where kernels of several devices are candidates, a path's price has in it the copies between them that lowering will insert
+(placement.py).
 
 Why the order is right: take any path but the cheapest, and of its signatures that are not computed in the cheapest way one whose
-definition holds no other such. Computing it in the cheapest way gives a path that costs no more, and one swap leads back. In a
-graph with parts, or on several devices, that is near to right only: what two parts have in common is computed once where both are
-expanded, and a value is copied to a device once for all that read it there, so prices do not add up; each path is priced by the
-nodes that it runs.
+definition holds no other such. Computing it in the cheapest way gives a path that costs no more and has no more small swaps, and
+one swap leads back. In a graph with parts, or on several devices, that is near to right only: what two parts have in common is
+computed once where both are expanded, and a value is copied to a device once for all that read it there, so prices do not add up;
+each path is priced by the nodes that it runs.
 """
 
 from __future__ import annotations
@@ -40,6 +42,9 @@ from tensor_graphs.paths.placement import Crossing, Placement
 from tensor_graphs.paths.screen import fitted
 
 EXPAND = "expand"
+
+SMALL = 0.01
+"""share of the cheapest path's time: a swap that moves less is listed last"""
 
 
 class NoPathError(TensorGraphsError):
@@ -127,6 +132,8 @@ class Path:
     recipes: Mapping[str, PartOp] = field(default_factory=dict, compare=False)
     copies: Mapping[str, tuple[int, float]] = field(default_factory=dict, compare=False)
     """"cpu -> cuda:0" -> how many values a run copies there, and the seconds of all of them"""
+    small: int = field(default=0, compare=False)
+    """of what it does otherwise than the first path that was listed, how much moves less than SMALL of the time"""
 
     def __repr__(self) -> str:
         price = f"{self.seconds * 1e6:.1f} µs, {'measured' if self.measured else 'guess'}" if self.calls else "no price"
@@ -135,14 +142,20 @@ class Path:
     def __str__(self) -> str:
         return fitted(self.lines(), "steps")
 
-    def lines(self) -> list[str]:
-        """Price and error, then what runs which op, how often; a line each. Of a saved path, which has no price: its kernels."""
+    def lines(self, beside: Path | None = None) -> list[str]:
+        """Price and error, then what runs which op, how often; a line each. Of a saved path, which has no price: its kernels.
+
+        beside: another path; then only what this one does otherwise.
+        """
         if self.choices and not self.calls:
             kernels = sorted(set(self.choices.values()) - {EXPAND})
             return [f"{self.id}  saved, without a price", *(f"      {name}" for name in kernels)]
         error = "error unknown" if self.error is None else f"error {self.error:.1e}"
-        steps = [f"      {s['kernel']:20s} × {s['calls']:<3d} {s['op']}" for s in self.steps() if s["kernel"] != EXPAND]
-        steps += [f"      {way:20s} × {n:<3d} copies, {seconds * 1e6:.1f} µs" for way, (n, seconds) in self.copies.items()]
+        steps = [f"      {'its definition' if s['kernel'] == EXPAND else s['kernel']:20s} × {s['calls']:<3d} {s['op']}"
+                 for s, key in zip(self.steps(), self.choices, strict=True)
+                 if (s["kernel"] != EXPAND if beside is None else s["kernel"] != beside.choices.get(key))]
+        steps += [] if beside is not None and self.copies == beside.copies else [
+            f"      {way:20s} × {n:<3d} copies, {seconds * 1e6:.1f} µs" for way, (n, seconds) in self.copies.items()]
         return [f"{self.id}  {self.seconds * 1e6:10.1f} µs  {'measured' if self.measured else 'guess':8s} {error}", *steps]
 
     @property
@@ -500,7 +513,7 @@ class Paths:
         there = [a for a in self.alternatives(s) if a.kernel is not None and self.device_of(a) == device]
         return min(there, key=lambda each: each.seconds, default=None)
 
-    def _path(self, chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int]) -> Path:
+    def _path(self, chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int], small: int = 0) -> Path:
         paid = [(a.price, calls[s]) for s, a in chosen.items() if a.kernel is not None]
         errors = [p.error for p, _ in paid]
         return Path(self.graph.structural_key, {s.key: a.name for s, a in chosen.items()},
@@ -508,7 +521,7 @@ class Paths:
                     None if any(e is None for e in errors) else max((e for e in errors if e is not None), default=0.0),
                     {s.key: s.title() for s in chosen}, {s.key: calls[s] for s in chosen},
                     {a.name: a.kernel.identity for a in chosen.values() if a.kernel is not None},
-                    {a.name: a.recipe.op for a in chosen.values() if a.recipe is not None}, self._copied_between(chosen))
+                    {a.name: a.recipe.op for a in chosen.values() if a.recipe is not None}, self._copied_between(chosen), small)
 
     def _copied_between(self, chosen: Mapping[Signature, Alternative]) -> dict[str, tuple[int, float]]:
         """As `Path.copies`."""
@@ -572,25 +585,32 @@ class Paths:
         return "no kernel that may be used computes " + "; ".join(dict.fromkeys(culprits))
 
     def __iter__(self) -> Iterator[Path]:
-        """All paths, cheapest first (exactly by price when prices add up), each once."""
+        """All paths by worth, each once: the cheapest first (exactly by price when prices add up), those with small swaps last."""
         first = self._assemble({})
         if first is None:
             return
         first = self._descended(first)
         tie = itertools.count()
         seen: set[frozenset[tuple[str, str]]] = set()
-        heap: list[tuple[float, int, dict[Signature, Alternative], dict[Signature, int]]] = []
+        heap: list[tuple[int, float, int, dict[Signature, Alternative], dict[Signature, int]]] = []
+        moves = SMALL * self._cost(*first)
+
+        def is_small(s: Signature, way: Alternative, calls: int) -> bool:
+            usual = first[0].get(s) or self.best(s)[1]
+            return usual is not None and way.name != usual.name and abs(
+                self.seconds(s, way) - self.seconds(s, usual)) * calls < moves
 
         def push(made: Made) -> None:
             key = frozenset((s.key, a.name) for s, a in made[0].items())
             if key not in seen:
                 seen.add(key)
-                heapq.heappush(heap, (self._cost(*made), next(tie), *made))
+                small = sum(is_small(s, a, made[1][s]) for s, a in made[0].items())
+                heapq.heappush(heap, (small, self._cost(*made), next(tie), *made))
 
         push(first)
         while heap:
-            _, _, chosen, calls = heapq.heappop(heap)
-            yield self._path(chosen, calls)
+            small, _, _, chosen, calls = heapq.heappop(heap)
+            yield self._path(chosen, calls, small)
             for s, current in chosen.items():
                 for other in self.alternatives(s):
                     if other.name != current.name:

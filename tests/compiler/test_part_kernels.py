@@ -128,7 +128,7 @@ def test_paths_of_a_graph_with_parts_are_each_listed_once_with_the_price_of_what
     paths = Paths(graph, table, price, expand=True)
     found = [p for p in paths if all(name != EXPAND or key in {s.key for s in paths.parts} for key, name in p.choices.items())]
     assert len({p.id for p in found}) == len(found) == 2            # both layers ask one question
-    assert [p.seconds for p in found] == sorted(p.seconds for p in found)
+    assert [(p.small, p.seconds) for p in found] == sorted((p.small, p.seconds) for p in found)
     by_definition = next(p for p in found if EXPAND in p.choices.values())
     assert by_definition.calls[next(s.key for s in paths.known() if s.spec.op.name == "rms_norm")] == 2
 

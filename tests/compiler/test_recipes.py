@@ -105,7 +105,8 @@ def test_what_a_compile_finds_is_read_by_the_next_one(database: Database, monkey
 def test_paths_with_and_without_it_are_listed_saved_and_run_again(database: Database) -> None:
     rows(database, 19.0)
     found = list(list_paths(GRAPH, database=database, all_kernels_count=False, **ON))
-    assert [p.seconds for p in found] == sorted(p.seconds for p in found) and len({p.id for p in found}) == len(found)
+    order = [(p.small, p.seconds) for p in found]
+    assert order == sorted(order) and len({p.id for p in found}) == len(found)
     kinds = {any(name.startswith(RECIPE) for name in p.choices.values()): p for p in reversed(found)}
     assert kinds.keys() == {True, False} and kinds[True].seconds < kinds[False].seconds
     for uses, path in kinds.items():
