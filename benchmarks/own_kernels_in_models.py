@@ -25,8 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from benchmarks.arguments import new_file
 from benchmarks.own_kernels import registered, two_layers
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, typical_sizes
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, typical_sizes
 from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.compiler.request import Request
 from tensor_graphs.frontends.huggingface import model_graph
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import all_kernels, by_op
@@ -49,7 +50,7 @@ def look(graph: tg.Graph, at: Mapping[str, int], least: int, budget: float, data
         tg.profile(graph, budget=budget, **options)
         plan = tg.compile(graph, **options)
         sizes = typical_sizes(plan.graph, at)
-        book = PriceBook(as_database(database), BACKENDS, plan.tolerance, None, GUESS_MARGIN).load()
+        book = PriceBook.of(Request(graph, **options), GUESS_MARGIN)
         paths = book.paths(plan.graph, by_op(all_kernels(BACKENDS)), sizes, lambda k, s: book.price(k, s, sizes))
         path = paths.priced(plan.variant(sizes).path)
         parts = [n for n in prepare(graph, recipes=False).graph.nodes if isinstance(n.op, PartOp)]

@@ -9,9 +9,9 @@ them in the order of the enumeration, the first path with each way of each part 
 fastest, the chosen and the greedy one are timed again, three times as often, and only these times are compared.
 
 regret: time of the choice ÷ the best time. greedy: the cheapest kernel for each op as it is written, no recipe, no definition where
-there is a kernel. random: mean time of the paths ÷ the best. tau: Kendall's, of the order of the enumeration against the measured
-order, over the pairs of paths whose quartiles do not overlap. elsewhere: the best time ÷ the best of all
-wordings of the same (same family, same sizes).
+there is a kernel. random: mean time of the paths ÷ the best. tau: Kendall's, of the order of predicted times against the measured
+order, over the pairs of paths whose quartiles do not overlap. elsewhere: the best time ÷ the best of all wordings of the same (same
+family, same sizes).
 
 Ends with 1 where outputs differ, or the median of the regret is above 1.03, the worst above 1.10, or the median of tau below 0.8.
 """
@@ -38,8 +38,9 @@ import numpy as np
 import tensor_graphs as tg  # before numpy, whose threads would spin otherwise
 from benchmarks.arguments import at_least, new_file
 from tensor_graphs.cli.options import progress
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, as_database, list_paths
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, list_paths
 from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.compiler.request import Request
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.language.node import Node
@@ -289,7 +290,7 @@ def regret_of(case: Case, database: str, given: argparse.Namespace, cache: np.nd
     places = sorted({*some_of(listed, given.paths), ids.index(chosen.id)})
     timed = {i: made for i in places if (made := deployed(graph, listed[i], weights, options)) is not None}
     plain = prepare(graph, recipes=False).graph
-    greedy = greedy_path(plain, PriceBook(as_database(database), BACKENDS, 1e-3, None, GUESS_MARGIN).load())
+    greedy = greedy_path(plain, PriceBook.of(Request(graph, **options), GUESS_MARGIN))
     by_greed = deployed(plain, greedy, weights, {**options, "simplify": False})
     if by_greed is None:
         raise SystemExit(f"{case.name}: the greedy path may not be used")
@@ -300,7 +301,7 @@ def regret_of(case: Case, database: str, given: argparse.Namespace, cache: np.nd
         if other_than(expected, each.run(each.cold, inputs)):
             raise SystemExit(f"{case.name}: a path gives other outputs than the chosen one {chosen.id}")
     in_turns(everyone, given.rounds, inputs, cache)
-    tau, pairs = kendall(list(timed.values()))
+    tau, pairs = kendall([timed[i] for i in sorted(timed, key=lambda i: listed[i].seconds)])
     mean = float(np.mean([each.median for each in timed.values()]))
     fastest = sorted(timed.values(), key=lambda each: each.median)[:FINALISTS]
     finalists = list(dict.fromkeys([*fastest, choice, by_greed]))

@@ -6,9 +6,9 @@ import pytest
 
 import tensor_graphs as tg
 from benchmarks.own_kernels import GRAPHS, registered, two_layers
+from benchmarks.own_kernels_in_models import MODELS
 from tensor_graphs.compiler.choose import list_paths, signatures_of
 from tensor_graphs.compiler.prepare import prepare
-from tensor_graphs.frontends.huggingface import model_graph
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import by_op, load_backend, matching
 from tensor_graphs.language.part import PartOp
@@ -20,8 +20,8 @@ TOOLS = ("numpy", "c", "torch")
 
 def test_both_graphs_are_found_in_a_decode_step_and_in_two_layers() -> None:
     with registered(("numpy",)) as kernels:
-        for graph, least in ((model_graph("gemma-3-270m", dtype="float32", greedy=False), 36), (two_layers(), 2)):
-            prepared = prepare(graph, recipes=False)                # with recipes some are in a part that is said otherwise
+        for make, _, least in MODELS.values():
+            prepared = prepare(make(), recipes=False)                # with recipes some are in a part that is said otherwise
             parts = [n for n in prepared.graph.nodes if isinstance(n.op, PartOp)]
             for kernel in kernels:
                 places = sum(kernel.computes(Spec.of(n)) for n in parts)
