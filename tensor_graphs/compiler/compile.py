@@ -20,7 +20,7 @@ from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import Intermediates, forms
 from tensor_graphs.compiler.measuring import calibrate, open_judge
-from tensor_graphs.compiler.prepare import Prepared, prepare
+from tensor_graphs.compiler.prepare import PreparedGraph, prepare
 from tensor_graphs.compiler.reach import check_reach
 from tensor_graphs.compiler.replay import explained, form_of
 from tensor_graphs.compiler.request import Request, Wanted, as_given, roundoff
@@ -119,7 +119,7 @@ def answer(request: Request, progress: Progress | None = None) -> Plan:
 
 
 @phase("choose")
-def _compiled(request: Request, prepared: Prepared, progress: Progress | None, decided: Intermediates | None = None) -> Plan:
+def _compiled(request: Request, prepared: PreparedGraph, progress: Progress | None, decided: Intermediates | None = None) -> Plan:
     """The plan of the first form of the graph that has one. decided: the form that the path is of, where one is given. Raises
     NoPathError and PlanError."""
     if decided is not None and request.intermediates == "auto":
@@ -136,7 +136,7 @@ def _compiled(request: Request, prepared: Prepared, progress: Progress | None, d
     raise refused.get(False) or refused[True]                    # what the graph's own kernels could do, where that was tried
 
 
-def _plan(request: Request, prepared: Prepared, decided: Intermediates, progress: Progress | None) -> Plan:
+def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, progress: Progress | None) -> Plan:
     """The plan of one form of the graph. Raises NoPathError and PlanError."""
     started = time.perf_counter()
     graph, at, path, here = decided.graph, request.at, request.path, request.here

@@ -13,34 +13,34 @@ from __future__ import annotations
 from collections.abc import Hashable
 from weakref import WeakKeyDictionary
 
-from tensor_graphs.compiler.prepared import Prepared as Prepared
+from tensor_graphs.compiler.prepared import PreparedGraph as PreparedGraph
 from tensor_graphs.kernels.registry import parts
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.records.database import Database
 
-_made: WeakKeyDictionary[Graph, Prepared | None] = WeakKeyDictionary()
-_formed: WeakKeyDictionary[Graph, dict[Hashable, tuple[tuple[PartOp, ...], Prepared | None]]] = WeakKeyDictionary()
+_made: WeakKeyDictionary[Graph, PreparedGraph | None] = WeakKeyDictionary()
+_formed: WeakKeyDictionary[Graph, dict[Hashable, tuple[tuple[PartOp, ...], PreparedGraph | None]]] = WeakKeyDictionary()
 """by where recipes were looked for: with the parts that were; None where the graph holds none of them"""
 
 
-def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = True) -> Prepared:
+def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = True) -> PreparedGraph:
     """The graph to compile. wanted: False to have the one that is written. recipes: whether pieces may be said otherwise; a
     database, so that what was found is read from its rows and put there.
 
     Whoever lists, measures or compiles goes through this, so that all three speak of the same graph.
     """
     if not wanted:
-        return Prepared(graph)
+        return PreparedGraph(graph)
     if graph not in _made:
         from tensor_graphs.compiler.rewriting import said_in_composites
 
         made = said_in_composites(graph)
         _made[graph] = None if made.graph is graph else made        # a value that holds its key would keep it for ever
-    return _with_parts(_made[graph] or Prepared(graph), recipes)
+    return _with_parts(_made[graph] or PreparedGraph(graph), recipes)
 
 
-def _with_parts(prepared: Prepared, recipes: Database | bool) -> Prepared:
+def _with_parts(prepared: PreparedGraph, recipes: Database | bool) -> PreparedGraph:
     """With the parts for which there are kernels now, and those that can be said otherwise."""
     wanted, formed = parts(), _formed.setdefault(prepared.graph, {})
     # a database in memory is itself and no other one of its name

@@ -10,7 +10,7 @@ from tensor_graphs.language.node import Node
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedGraph:
     """The graph to compile, and what was done to the written one, for people ("" where nothing was). parts: those formed.
     images: what a node of the graph without parts has become, where that is another one."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tensor_graphs.compiler.choose import PriceBook
 from tensor_graphs.compiler.intermediates import Intermediates, as_written, in_float64
-from tensor_graphs.compiler.prepare import Prepared, prepare
+from tensor_graphs.compiler.prepare import PreparedGraph, prepare
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import BACKENDS, kernel_named, lacking, matching, why_missing
 from tensor_graphs.kernels.signature import Signature
@@ -21,7 +21,7 @@ from tensor_graphs.records.database import Database
 Given = Path | Pin
 
 
-def form_of(graph: Graph, given: Given, simplify: bool, database: Database) -> tuple[Prepared, Intermediates]:
+def form_of(graph: Graph, given: Given, simplify: bool, database: Database) -> tuple[PreparedGraph, Intermediates]:
     """The form of a graph that a path is of: as it is written, with what is recognised and said otherwise, without recipes (where
     memory was short), and each of them with float64 between its ops. Raises NoPathError where it is of none."""
     key = given.graph_key
@@ -34,8 +34,8 @@ def form_of(graph: Graph, given: Given, simplify: bool, database: Database) -> t
     raise NoPathError(_of_another(graph, given, simplify, database))
 
 
-def _forms(graph: Graph, simplify: bool, database: Database) -> Iterator[Prepared]:
-    yield Prepared(graph)
+def _forms(graph: Graph, simplify: bool, database: Database) -> Iterator[PreparedGraph]:
+    yield PreparedGraph(graph)
     if simplify:
         made = prepare(graph, recipes=database)
         yield made

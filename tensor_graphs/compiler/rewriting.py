@@ -5,7 +5,7 @@ A copy to the device that everything is on is its source; rewriting knows values
 
 from __future__ import annotations
 
-from tensor_graphs.compiler.prepared import Prepared
+from tensor_graphs.compiler.prepared import PreparedGraph
 from tensor_graphs.devices.known import HOST, devices
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import MOST_WRITTEN_OUT, TooManyNodesError
@@ -24,7 +24,7 @@ SMALL = 64
 """Nodes of a graph that is simplified by an e-graph before it is compiled."""
 
 
-def said_in_parts(prepared: Prepared, wanted: tuple[PartOp, ...], recipes: Database | bool) -> Prepared | None:
+def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: Database | bool) -> PreparedGraph | None:
     """With these parts, and what can be said otherwise; None where the graph holds nothing of it."""
     rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
     found = form(prepared.graph, wanted)
@@ -32,7 +32,7 @@ def said_in_parts(prepared: Prepared, wanted: tuple[PartOp, ...], recipes: Datab
     said = [*(rows.notes if rows is not None else []),
             *([f"parts: {found.show()}"] if found.places else []), *([f"recipes: {made.show()}"] if made.parts else [])]
     note = "; ".join([*([prepared.note] if prepared.note else []), *said])
-    return Prepared(made.graph, note, "\n".join(said), made.images) if said else None
+    return PreparedGraph(made.graph, note, "\n".join(said), made.images) if said else None
 
 
 def _leaves(graph: Graph) -> list[set[str]]:
@@ -51,16 +51,16 @@ def _without_copies(graph: Graph) -> Graph:
     return with_roots(graph, rebuild(graph.roots, replaced))
 
 
-def said_in_composites(written: Graph) -> Prepared:
+def said_in_composites(written: Graph) -> PreparedGraph:
     """The graph with what it says in atomic ops recognised, and simplified where it is small."""
     graph = _without_copies(written)
     notes = [] if graph is written else [f"copies to {HOST.name} left out: everything is there"]
     if any(node.op is leaves.COPY_TO for node in graph.nodes) or not may_hold_more(graph):
-        return Prepared(graph, "; ".join(notes))
+        return PreparedGraph(graph, "; ".join(notes))
     try:
         found = recognise(graph)
     except TooManyNodesError:
-        return Prepared(graph, "; ".join([*notes, f"not recognised: it is more than {MOST_WRITTEN_OUT} nodes in atomic ops"]))
+        return PreparedGraph(graph, "; ".join([*notes, f"not recognised: it is more than {MOST_WRITTEN_OUT} nodes in atomic ops"]))
     notes += [f"recognised: {found.show()}"] if found.graph is not graph else []
     made = found.graph
     if len(made.nodes) <= SMALL:                                    # an e-graph of more takes longer than it spares
@@ -69,4 +69,4 @@ def said_in_composites(written: Graph) -> Prepared:
             made = found.graph
         if made is not found.graph:
             notes.append(f"simplified: {len(found.graph.nodes)} nodes became {len(made.nodes)}")
-    return Prepared(made, "; ".join(notes))
+    return PreparedGraph(made, "; ".join(notes))

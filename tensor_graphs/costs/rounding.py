@@ -7,7 +7,7 @@ The model. Every node that rounds adds one unit roundoff u of its dtype (relativ
 n roundings that cannot amplify each other add up to n·u at worst and to √n·u if their signs are random (Higham, Accuracy and
 Stability of Numerical Algorithms, SIAM 2002, section 3; Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019). A network does
 amplify: each layer divides by norms and multiplies by weights, and a part that is off early is off in all that is made of it. How
-much hangs on the numbers; the factor is fitted to one model of random weights at its worst, and far too careful for others
+much depends on the numbers; the factor is fitted to one model of random weights at its worst, and far too careful for others
 (decision 0006 has the tables). For n roundings of one dtype the sum grows like 2·u·n^1.5.
 
 What only chooses or moves values rounds nothing, and neither do leaves: a bf16 weight is exactly the number that it is. A kernel's

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensor_graphs.kernels.kernel import Spec
-from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, encode_attribute
 
@@ -53,7 +52,3 @@ def signature_of(node: Node) -> Signature:
         g = spec.single_node_graph()
         found = _cache[key] = Signature(g.structural_key, spec, g, g.canonical.dim_names)
     return found
-
-
-def is_composite(signature: Signature) -> bool:
-    return isinstance(signature.spec.op, CompositeOp)

@@ -26,7 +26,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.calls import misfit
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError
-from tensor_graphs.language.facts import UNKNOWN, Facts
+from tensor_graphs.language.facts import UNKNOWN, OpFacts
 from tensor_graphs.language.node import Node, TensorType, apply, encode_attribute, rebuild, walk
 
 Build = Callable[..., Node | tuple[Node, ...]]
@@ -63,7 +63,7 @@ class CompositeOp:
 
     def __init__(self, build: Build, *, name: str | None = None, direct: Callable[..., Any] | None = None,
                  gradient: Callable[..., Any] | None = None, opaque: bool = False,
-                 conditions: Callable[[Node], Any] | None = None, facts: Facts = UNKNOWN) -> None:
+                 conditions: Callable[[Node], Any] | None = None, facts: OpFacts = UNKNOWN) -> None:
         self.name, self.facts = name or build.__name__, facts
         self.build, self.direct, self.gradient_rule, self.opaque = build, direct, gradient, opaque
         self.conditions = conditions

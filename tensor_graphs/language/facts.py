@@ -19,7 +19,7 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class OpFacts:
     """How values get to the result, how they are rounded, and what the op asks of its operands.
 
     view: the operand's own memory, with other strides or under another name: nothing is computed, nothing moves.
@@ -67,5 +67,5 @@ class Facts:
     symbol: str = ""
 
 
-UNKNOWN = Facts()
+UNKNOWN = OpFacts()
 """of an op of which nothing was said"""

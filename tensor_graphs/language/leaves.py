@@ -16,7 +16,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i32, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, ShapeError
-from tensor_graphs.language.facts import UNKNOWN, Facts
+from tensor_graphs.language.facts import UNKNOWN, OpFacts
 from tensor_graphs.language.node import ArrayValue, Node, TensorType, apply
 from tensor_graphs.language.tensor import TensorOperators
 
@@ -48,7 +48,7 @@ NAMED_LEAVES = (INPUT, PARAMETER, STATE)
 
 
 class _Item:
-    name, kind, group, facts = "item", "structural", "structural", Facts(view=True)
+    name, kind, group, facts = "item", "structural", "structural", OpFacts(view=True)
 
     def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
         return (inputs[0].types[attrs["index"]],)
@@ -58,7 +58,7 @@ class _Item:
 
 
 class _CopyTo:
-    name, kind, group, facts = "copy_to", "structural", "structural", Facts(view=True)
+    name, kind, group, facts = "copy_to", "structural", "structural", OpFacts(view=True)
 
     def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
         return inputs[0].types
@@ -147,7 +147,7 @@ class State:
         Those behind the last row are too; but a run in which a dim or an input that is `at` says so is refused. Raises ShapeError
         where it never fits.
         """
-        from tensor_graphs.language.composites.memory import write_at
+        from tensor_graphs.language.composites.writes import write_at
 
         if not isinstance(value, Node):
             raise DTypeError(f"state {self.name!r}: the new value is {value!r}, a tensor is needed",

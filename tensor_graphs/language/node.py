@@ -19,7 +19,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import AttributeValueError, Location, where_written, written_at
-from tensor_graphs.language.facts import Facts
+from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.tensor import TensorOperators
 
 
@@ -65,7 +65,7 @@ class Op(Protocol):
     def group(self) -> str: ...
 
     @property
-    def facts(self) -> Facts: ...
+    def facts(self) -> OpFacts: ...
 
     def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
         """The types of the outputs; raises ShapeError, DTypeError or AttributeValueError."""

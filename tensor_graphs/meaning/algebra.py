@@ -265,7 +265,7 @@ class Real:
             if np.any(counts > 1):
                 first = int(np.argmax(counts > 1))
                 raise InterpreterError(f"scatter(set): the index {values[first]} of axis {axis} occurs {counts[first]} "
-                                       f"times, so the result would hang on an order", n.node.location,
+                                       f"times, so the result would depend on an order", n.node.location,
                                        fix="make the indices distinct, or use mode add or max")
             rows[places] = new
         elif mode == "add":

@@ -10,7 +10,7 @@ model's oracle needs little more memory than its largest weight in float64.
 A composite is evaluated by its `direct` where it has one (real mode; a test holds it to the definition), else by its
 definition at these sizes. As written, the definition decides where roundings fall; `direct` then serves only composites
 that merely choose and move values (write_rows, topk, concat, …), where nothing is rounded, and opaque ones. Jittered is as
-written with sums as if added in another order; where the two differ, an answer hangs on what a definition leaves open.
+written with sums as if added in another order; where the two differ, an answer depends on what a definition leaves open.
 """
 
 from __future__ import annotations

@@ -308,7 +308,7 @@ class Paths:
             return 0.0
         self._users = consumers(self.graph.roots) if self._users is None else self._users
         places = [place for place in self._places.get(s, []) if place in self._users]
-        if not places:                                              # in another part: who reads it hangs on how that is computed
+        if not places:                                              # in another part: who reads it depends on how that is computed
             return sum(self.copied(o.type) for o in outputs if o in lie)
         total = 0.0
         for place in places:

@@ -2,7 +2,7 @@
 
 What rounding can do is measured, not estimated: the graphs run again with every operation and every constant that is no
 whole number disturbed by up to 2^-44 of itself, a sum by up to 2^-44 of the sum of the sizes of its terms, as its partial
-sums are rounded, and only a difference many times larger than all that this moves counts. Where a result hangs on
+sums are rounded, and only a difference many times larger than all that this moves counts. Where a result depends on
 cancellation, or sits at an edge of floor, < or ≠, the disturbed runs scatter and nothing is claimed. Source: Monte Carlo
 arithmetic, Parker 1997.
 """

@@ -275,7 +275,7 @@ class Field:
             raise OutsideFragmentError("float64 does not tell two known numbers apart", n.node.location)
 
     def chance(self, n: At, *xs: Value, axes: tuple[int, ...] = ()) -> None:
-        """Remember that the result of a node hangs on the order of these operands (for selections.py)."""
+        """Remember that the result of a node depends on the order of these operands (for selections.py)."""
         if any(x.real is None for x in xs):
             found = np.broadcast_arrays(*self.looked_at(n, *xs))
             prime = self.chain[self.lanes.compared_in[n.node]]

@@ -175,7 +175,7 @@ class Fact:
     """hangs: on a leaf; sized: its values follow from sizes; form: where they are positions; degree: as a polynomial of sizes
     and positions; flat: axes along which a term may be constant (or a polynomial of the position), so that a sum over them counts;
     null: axes along which some elements are 0 for sure; counts: how many places of some kind there are; reach: how
-    many indices of axes without a fixed size a term of it takes up; whole: it hangs on integers and booleans alone; tally: as a
+    many indices of axes without a fixed size a term of it takes up; whole: it depends on integers and booleans alone; tally: as a
     sum of those over such an axis; computed: as what is computed of one."""
 
     hangs: bool

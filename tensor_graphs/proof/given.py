@@ -2,7 +2,7 @@
 
 A float stands for all floats, as formulas are polynomials and a random residue is 0 for none of them. A given integer
 does not: what is compared with numbers (n < 333) or used as an index does something else at a few values only. So each
-node that hangs on given integers is of a kind that says for how much a random value stands:
+node that depends on given integers is of a kind that says for how much a random value stands:
 
 - *plain*: elements of leaves, moved or chosen among, with a known number added, and known numbers beside them (what pad puts
   around, the other operand of a choice, what a place out of range reads). What compares plain integers with known

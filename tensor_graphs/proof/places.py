@@ -1,7 +1,7 @@
 """places: at which sizes what is moved along an axis, and what is compared with a place of it, comes to lie otherwise.
 
 A graph moves values along axes (pad, slice, gather at known places) and compares places with places and sizes. What it then
-computes hangs on how these *cuts* lie: whether a shift by m leaves anything of n elements, which of two sizes is the larger.
+computes depends on how these *cuts* lie: whether a shift by m leaves anything of n elements, which of two sizes is the larger.
 Every difference of two cuts is an expression of sizes, and where its sign is the same for all sizes nothing is open. Else each
 sign that it takes on (below 0, 0, above), with those of the other differences, has to be among the sizes that are compared.
 
@@ -164,7 +164,7 @@ def _sizes_for(differences: Sequence[Expr], first: Mapping[str, int], symbols: M
         names = sorted(each.symbols)
         factors = [k for monomial, k in each.terms if monomial]
         if any(len(monomial) > 1 or isinstance(monomial[0], d.Call) for monomial, _ in each.terms if monomial):
-            return Places(missing=f"whether {each} is above 0, which places hang on, was not seen at all sizes")
+            return Places(missing=f"whether {each} is above 0, which places depend on, was not seen at all sizes")
         if len(names) == 1:
             number = sum(k for monomial, k in each.terms if not monomial)
             root = -number // factors[0]
@@ -172,13 +172,13 @@ def _sizes_for(differences: Sequence[Expr], first: Mapping[str, int], symbols: M
         elif low < 0 < high or sum(abs(k) for k in factors) > 2:
             mixed.append(each)
     if len({max(str(x), str(-x)) for x in mixed}) > MOST_MIXED:
-        return Places(missing=f"whether {mixed[0]} is above 0, which places hang on, and more like it, was not seen at all sizes")
+        return Places(missing=f"whether {mixed[0]} is above 0, which places depend on, and more like it, was not seen at all sizes")
     added = [{**first, name: size} for name, sizes in alone.items() for size in sorted(sizes)
              if symbols[name][0] <= size <= symbols[name][1]]
     if mixed:
         found = _patterns(mixed, first, symbols)
         if found is None:
-            return Places(missing=f"whether {mixed[0]} is above 0, which places hang on, was not seen at all sizes")
+            return Places(missing=f"whether {mixed[0]} is above 0, which places depend on, was not seen at all sizes")
         added += found
     added = [b for k, b in enumerate(added) if b not in added[:k]]
     if len(added) > MOST_SIZES:

@@ -11,7 +11,7 @@ probability ≥ 2^−s); behind 1/x, √x, 2^x, comparisons, and where an intege
 operand count.
 
 One more algebra for the rows of the op table: an element's value is two sets of choices, as bits of Python integers:
-all that it can hang on, and those of its hardest term.
+all that it can depend on, and those of its hardest term.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tensor_graphs.meaning.algebra import Array, At
 from tensor_graphs.proof.errors import OutsideFragmentError
 
 MOST_ELEMENTS = 300_000
-"""of all nodes that hang on a choice; beyond, following each would take seconds."""
+"""of all nodes that depend on a choice; beyond, following each would take seconds."""
 
 MOST_ORDERS = 24
 
@@ -91,7 +91,7 @@ class Selections:
         self.orders: dict[int, _Order] = {}                 # choice -> what was put in order
         self._grounds: dict[bytes, tuple[int, tuple[frozenset[bytes], bool]]] = {}
         self._tracing: list[bytes] = []                     # operands whose grounds are being found
-        self._inner: dict[bytes, int] = {}                  # operand of an order -> the choices that it hangs on
+        self._inner: dict[bytes, int] = {}                  # operand of an order -> the choices that it depends on
         self._seen: dict[bytes, int] = {}                   # operand of a root -> its choice, 0 for none
         self._basis: dict[int, int] = {}                    # highest bit -> pattern of squares
         self.weights: list[float] = []
@@ -223,7 +223,7 @@ class Selections:
     def _count(self, size: int) -> None:
         self.elements += size
         if self.elements > MOST_ELEMENTS:
-            raise OutsideFragmentError(f"more than {MOST_ELEMENTS} elements hang on comparisons")
+            raise OutsideFragmentError(f"more than {MOST_ELEMENTS} elements depend on comparisons")
 
     def finish(self, n: At, value: Choices | None) -> Choices | None:
         if value is not None:
@@ -246,7 +246,7 @@ class Selections:
         return Choices(self._union(x.every, y.every), hardest(x.hardest, y.hardest))
 
     def _product(self, x: Choices | None, y: Choices | None) -> Choices | None:
-        """Of a product. A factor that is a sum has other terms than its hardest: where it hangs on a choice of the other factor,
+        """Of a product. A factor that is a sum has other terms than its hardest: where it depends on a choice of the other factor,
         or on an order, which may depend on others, some product of two terms may be harder than that of these two, and all count.
         """
         if x is None or y is None:
@@ -376,7 +376,7 @@ class Selections:
 
     def _ordered_among(self, among: Choices | None, event: Choices | None) -> Choices | None:
         """One of several operands. In a random order, which is another one for other values, the choices of the hardest; where
-        their true order is known, which one it is may hang on all of them."""
+        their true order is known, which one it is may depend on all of them."""
         return self._all(among) if event is None else self._product(event, among)
 
     def less(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
@@ -388,7 +388,7 @@ class Selections:
         return self._product(condition, self._join(x, y, self._larger_of))
 
     def dot(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
-        """Every choice of the row and of the column; the hardest term is taken to hang on all of them when both do."""
+        """Every choice of the row and of the column; the hardest term is taken to depend on all of them when both do."""
         if x is None and y is None:
             return None
         each: list[Choices | None] = []
@@ -490,7 +490,7 @@ class Selections:
         return self._join(made, index.each(lambda a: np.broadcast_to(a.reshape(shape), n.shape)), self._union)
 
     def scatter(self, n: At, base: Choices | None, index: Choices | None, updates: Choices | None) -> Choices | None:
-        """Any of the updates may come to any place. Where they are added, each term of a place hangs on one index."""
+        """Any of the updates may come to any place. Where they are added, each term of a place depends on one index."""
         together, hardest = 0, 0
         axis = n.attrs["axis"]
         before, after = len(n.shape[:axis]), len(n.shape[axis + 1:])

@@ -264,7 +264,7 @@ def judge(instance: Instance, numeric_class: NumericClass, assuming: tuple[str, 
 
 
 def _excuse(places: Places, name: str) -> np.ndarray | bool:
-    """Where an element hangs on what a condition excludes; who excludes overflow excludes underflow too."""
+    """Where an element depends on what a condition excludes; who excludes overflow excludes underflow too."""
     found = places.get(name, False)
     return found | places.get(UNDERFLOW, False) if name == OVERFLOW else found
 

@@ -1,8 +1,8 @@
 """conditions: what a rule may take for granted of values, and where it does not hold.
 
 A rule names its conditions (`assuming=("no overflow",)`) and runs only where they are allowed. Admission leaves out the elements
-at which one of them is broken: an element that hangs on a division by 0 is no evidence against a rule that assumes that there is
-none. What hangs on what is followed through the graph element by element; `where` hangs on the branch that it takes.
+at which one of them is broken: an element that depends on a division by 0 is no evidence against a rule that assumes that there is
+none. What depends on what is followed through the graph element by element; `where` depends on the branch that it takes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SMALLEST = 1e-290
 
 Array = np.ndarray[Any, Any]
 Places = dict[str, Array]
-"""Condition -> which elements hang on a place where it is broken."""
+"""Condition -> which elements depend on a place where it is broken."""
 
 
 def checked(names: Any, rule: str) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def checked(names: Any, rule: str) -> tuple[str, ...]:
 
 
 def broken(roots: Sequence[Node], given: Mapping[Node, Array], written_out: bool) -> list[Places]:
-    """For each root, where its elements hang on a broken condition, or on underflow.
+    """For each root, where its elements depend on a broken condition, or on underflow.
 
     written_out: look inside of composites. What is undefined is a result that is infinite or NaN of operands that are finite, and
     inputs that are; an infinity that is written in the program is none.
@@ -140,4 +140,4 @@ def _mask(node: Node, shape: tuple[int, ...], masks: list[Array], values: Mappin
         return np.asarray(first.any(axis=tuple(attrs["axes"])))
     if len(node.types) == 1 and all(m.shape == shape for m in masks) and elementwise(node.op, tuple(x.type for x in node.inputs)):
         return np.asarray(np.logical_or.reduce(masks))
-    return np.full(shape, any(m.any() for m in masks))        # which element hangs on which is not known
+    return np.full(shape, any(m.any() for m in masks))        # which element depends on which is not known

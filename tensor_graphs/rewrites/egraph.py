@@ -8,7 +8,7 @@
 Only values are in e-classes: devices and layouts are not (a copy is its source). Commutative ops have their operands sorted,
 so commutation needs no rule. Each class knows its type; a union never joins two. Every application as it was written is a
 term with a number of its own; unions are edges between terms, so that proofs can be read back (provenance.py). Congruence is
-restored by `rebuild`, to a fixpoint, as in egg (Willsey et al., POPL 2021). Nothing hangs on addresses or on sets' order.
+restored by `rebuild`, to a fixpoint, as in egg (Willsey et al., POPL 2021). Nothing depends on addresses or on sets' order.
 """
 
 from __future__ import annotations

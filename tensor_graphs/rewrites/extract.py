@@ -49,7 +49,7 @@ def is_paid(node: Node) -> bool:
 
 
 def paid_nodes(graph: Graph) -> int:
-    """Number of steps at run time: no leaves, no views, nothing that hangs on parameters and constants alone."""
+    """Number of steps at run time: no leaves, no views, nothing that depends on parameters and constants alone."""
     e = EGraph()
     count = 0
     for node in graph.nodes:

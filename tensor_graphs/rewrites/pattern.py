@@ -219,7 +219,7 @@ def _as_pattern(node: Node) -> str:
 
 
 def elementwise(op: Op, types: tuple[TensorType, ...]) -> bool:
-    """Whether each element of the result hangs on the operands' elements of the same place alone."""
+    """Whether each element of the result depends on the operands' elements of the same place alone."""
     if not types or any(t.shape != types[0].shape for t in types):
         return False
     if isinstance(op, AtomicOp):

@@ -260,7 +260,7 @@ _Key = tuple[Op, tuple[int, ...], Any]
 class Classes:
     """Nodes without composites, known by number. node: one of each class; inputs: the classes of its operands, in its order.
 
-    bound: known once parameters are. fed: hangs on a leaf with a name; else it is made of sizes and numbers alone.
+    bound: known once parameters are. fed: depends on a leaf with a name; else it is made of sizes and numbers alone.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -326,7 +326,7 @@ def _is_step(n: Node) -> bool:
 
 
 def steps(graph: Graph) -> int:
-    """Steps at run time: no leaves, no views, nothing that hangs on parameters and constants alone (as extract.paid_nodes)."""
+    """Steps at run time: no leaves, no views, nothing that depends on parameters and constants alone (as extract.paid_nodes)."""
     bound: dict[Node, bool] = {}
     for n in graph.nodes:
         bound[n] = _is_bound(n, [bound[i] for i in n.inputs])

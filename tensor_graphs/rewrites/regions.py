@@ -3,8 +3,8 @@
     found = regions(graph)                          # where it is cut, and which pieces are equal
     made, report = simplify_by_regions(graph)       # the same graph, each distinct piece as small as rules can make it
 
-A cut is a tensor through which everything passes that hangs on a stream of inputs (a residual stream, between the parts of a
-layer). Parameters, states, and what hangs on no stream (tables of positions) may cross as leaves. Equal up to the names of leaves
+A cut is a tensor through which everything passes that depends on a stream of inputs (a residual stream, between the parts of a
+layer). Parameters, states, and what depends on no stream (tables of positions) may cross as leaves. Equal up to the names of leaves
 is equal: each distinct piece is saturated once, and its recipes are put back with the names that stood there. What a border hides
 is looked for by pairs: for each distinct pair of neighbours, what is near their border is solved joined and apart; where joined is
 cheaper, the whole pair is solved, and the cheapest way to cover the chain with pieces and pairs is taken.
@@ -61,7 +61,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Regions:
-    """The chain of pieces in order; `beside`: what hangs on no stream and is read by several, None where there is nothing."""
+    """The chain of pieces in order; `beside`: what depends on no stream and is read by several, None where there is nothing."""
 
     chain: tuple[Region, ...]
     beside: Region | None
@@ -141,7 +141,7 @@ def _order(graph: Graph) -> list[Node]:
 
 
 def _chain(graph: Graph, order: Sequence[Node], sources: set[Node]) -> tuple[list[list[Node]], set[Node]]:
-    """The nodes that hang on the sources, in groups with one tensor between two of them."""
+    """The nodes that depend on the sources, in groups with one tensor between two of them."""
     stream: set[Node] = set()
     for node in order:
         if node in sources or any(i in stream for i in node.inputs):

@@ -37,7 +37,7 @@ def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> Graph:
     would have rounded. Constants keep the value that is written; an array's elements keep theirs, which were rounded when it
     was made.
 
-    Not widened is what hangs on its dtype: a `bitcast`, `uniform` and an opaque op outside of the library get operands of the
+    Not widened is what depends on its dtype: a `bitcast`, `uniform` and an opaque op outside of the library get operands of the
     dtypes that were written, and give those. Other composites outside of the library are replaced by their definitions, which may
     ask for a dtype too (no kernel computes them anyway).
 
@@ -83,7 +83,7 @@ class _Widening:
     """One graph being widened. `values`: for each node, its outputs in the new graph.
 
     The new value of a float is of the dtype that `wide` says, or of a narrower one when it is exact in that: a parameter, what was
-    only moved since, and what hangs on its dtype.
+    only moved since, and what depends on its dtype.
     """
 
     def __init__(self, graph: Graph, to: DType, last_step: bool) -> None:

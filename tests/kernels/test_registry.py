@@ -17,7 +17,7 @@ import tensor_graphs as tg
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import backend as c_backend
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Spec
-from tensor_graphs.kernels.signature import is_composite, signature_of
+from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.node import Node
@@ -239,7 +239,6 @@ def test_axes_name_the_dims_of_a_signature() -> None:
     s = signature_of(tg.dot(tg.input("a", (N, M)), tg.input("b", (M, 3))))
     assert s.axes({"n": 2, "m": 5, "k": 9}) == {"d0": 2, "d1": 5} and s.binding({"d0": 2, "d1": 5}) == {"n": 2, "m": 5}
     assert s.title() == "dot f32[n, m] f32[m, 3]"
-    assert is_composite(s) and not is_composite(signature_of(tg.sin(tg.input("a", (3,)))))
 
 
 def test_a_spec_knows_its_operands_by_role() -> None:

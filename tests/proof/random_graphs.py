@@ -2,7 +2,7 @@
 
 An expression is drawn over three inputs [n, m], integers [n], a table of which they look up rows, and a few ops; `IDENTITIES`
 rewrite a node to another that is the same function of real numbers wherever both are defined, `MISTAKES` to one that looks
-like it. Everything hangs on one seed.
+like it. Everything depends on one seed.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ OPS: dict[str, Callable[[random.Random, Node, Node], Node]] = {
 
 
 ON_WORDS = frozenset({"pick", "gate", "one word", "block", "weigh"})
-"""Ops that hang on WORDS."""
+"""Ops that depend on WORDS."""
 
 
 def _is(node: Node, *names: str) -> bool:
@@ -181,7 +181,7 @@ OF_WORDS = frozenset({"table moved", "not the other way round", "neither less no
 
 
 def expression(r: random.Random, steps: int, integers: bool = False) -> Node:
-    """integers: it may hang on WORDS and TABLE too."""
+    """integers: it may depend on WORDS and TABLE too."""
     nodes: list[Node] = list(LEAVES)
     names = sorted(OPS if integers else OPS.keys() - ON_WORDS)
     for _ in range(steps):

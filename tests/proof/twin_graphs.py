@@ -1,6 +1,6 @@
 """twin_graphs: small random graphs with many edges (thresholds, ties, integers, places, tables), and small models.
 
-What boundary_mutants changes, and equal_twins rewrites. Each graph hangs on its seed alone.
+What boundary_mutants changes, and equal_twins rewrites. Each graph depends on its seed alone.
 """
 
 from __future__ import annotations

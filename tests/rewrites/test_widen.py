@@ -110,7 +110,7 @@ def test_a_decoder_run_wide_is_off_by_the_rounding_of_its_logits_alone(name: str
 
 @pytest.mark.parametrize("op", CASES)
 def test_every_op_means_the_same_when_its_dtype_is_wider(op: str) -> None:
-    """All rows of both tables: an op whose meaning hangs on its dtype shows here, and needs the fact `dtype_matters`."""
+    """All rows of both tables: an op whose meaning depends on its dtype shows here, and needs the fact `dtype_matters`."""
     for seed, dtype in enumerate((tg.f16, tg.bf16, tg.f32)):
         draw = Draw(seed, dtype)
         try:

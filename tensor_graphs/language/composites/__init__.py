@@ -4,7 +4,7 @@ In: tensors (operands) and attributes.  Out: one node of a library composite, or
 May import: the language's core (node, atomic, composite, leaves, dims, dtypes, tensor).  Never: anything that computes
 a value, except in `direct`, which is float64 numpy.
 Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py;
-then gated.py, positions.py, indexing.py, memory.py, random.py.
+then gated.py, positions.py, indexing.py, writes.py, random.py.
 Words: definition = the graph a composite stands for; direct = its float64 evaluation; LIBRARY (composite.py) = all of
 them by name.
 
@@ -75,9 +75,6 @@ from tensor_graphs.language.composites.indexing import one_hot as one_hot
 from tensor_graphs.language.composites.indexing import prod as prod
 from tensor_graphs.language.composites.indexing import stack as stack
 from tensor_graphs.language.composites.indexing import topk as topk
-from tensor_graphs.language.composites.memory import write_at as write_at
-from tensor_graphs.language.composites.memory import write_at_index as write_at_index
-from tensor_graphs.language.composites.memory import write_rows as write_rows
 from tensor_graphs.language.composites.normalisation import layer_norm as layer_norm
 from tensor_graphs.language.composites.normalisation import log_softmax as log_softmax
 from tensor_graphs.language.composites.normalisation import logsumexp as logsumexp
@@ -95,3 +92,6 @@ from tensor_graphs.language.composites.random import normal as normal
 from tensor_graphs.language.composites.random import random_bits as random_bits
 from tensor_graphs.language.composites.random import threefry2x32 as threefry2x32
 from tensor_graphs.language.composites.random import uniform as uniform
+from tensor_graphs.language.composites.writes import write_at as write_at
+from tensor_graphs.language.composites.writes import write_at_index as write_at_index
+from tensor_graphs.language.composites.writes import write_rows as write_rows

@@ -18,7 +18,7 @@ from tensor_graphs.language.axis import Axes, several_axes
 from tensor_graphs.language.composite import CompositeOp, library
 from tensor_graphs.language.dtypes import bool_, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError
-from tensor_graphs.language.facts import Facts
+from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.tensor import Operand, as_node, broadcast_shape, broadcast_to, keep, together
 
@@ -56,7 +56,7 @@ def _both(name: str, x: Node, y: Node, *kinds: str) -> None:
 # ---- composites of one operand ---------------------------------------------------------------------------------------
 
 
-@library(facts=Facts(mentioned=True))
+@library(facts=OpFacts(mentioned=True))
 def neg(x: Node) -> Node:
     """−x; unsigned integers wrap.
 
@@ -66,7 +66,7 @@ def neg(x: Node) -> Node:
     return atomic.mul(x, _minus_one(x))
 
 
-@library(facts=Facts(mentioned=True))
+@library(facts=OpFacts(mentioned=True))
 def abs(x: Node) -> Node:
     """|x| = max(x, −x); the smallest signed integer stays itself, as it does everywhere when integers wrap.
 
@@ -86,7 +86,7 @@ def square(x: Node) -> Node:
     return atomic.mul(x, x)
 
 
-@library(facts=Facts(positive=True, mentioned=True))
+@library(facts=OpFacts(positive=True, mentioned=True))
 def rsqrt(x: Node) -> Node:
     """1 / √x, for floats.
 
@@ -109,7 +109,7 @@ def sign(x: Node) -> Node:
     return atomic.where(atomic.less(x, zero), _minus_one(x), positive)
 
 
-@library(facts=Facts(mentioned=True))
+@library(facts=OpFacts(mentioned=True))
 def ceil(x: Node) -> Node:
     """The smallest whole number ≥ x, for floats: −floor(−x).
 
@@ -129,7 +129,7 @@ def trunc(x: Node) -> Node:
     return atomic.where(atomic.less(x, _zeros(x)), ceil(x), atomic.floor(x))
 
 
-@library(facts=Facts(closed=True))
+@library(facts=OpFacts(closed=True))
 def round(x: Node) -> Node:
     """The nearest whole number, halves to the even one (IEEE 754 roundTiesToEven, as numpy.round), for floats.
 
@@ -144,7 +144,7 @@ def round(x: Node) -> Node:
     return atomic.where(up, atomic.add(low, _ones(x)), low)
 
 
-@library(facts=Facts(mentioned=True))
+@library(facts=OpFacts(mentioned=True))
 def is_nan(x: Node) -> Node:
     """True where x is not a number, for floats: only NaN differs from itself.
 
@@ -154,7 +154,7 @@ def is_nan(x: Node) -> Node:
     return atomic.not_equal(x, x)
 
 
-@library(facts=Facts(mentioned=True))
+@library(facts=OpFacts(mentioned=True))
 def is_finite(x: Node) -> Node:
     """True where x is neither NaN nor infinite, for floats.
 
@@ -188,7 +188,7 @@ def integer_power(x: Node, *, exponent: int) -> Node:
 # ---- composites of two operands, reached through the broadcasting functions below ------------------------------------
 
 
-@library(name="sub", facts=Facts(mentioned=True, symbol="−"))
+@library(name="sub", facts=OpFacts(mentioned=True, symbol="−"))
 def _sub(x: Node, y: Node) -> Node:
     """x − y; integers wrap.
 
@@ -203,7 +203,7 @@ def _div_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_t
         return np.asarray(np.divide(roles["x"], roles["y"]))
 
 
-@library(name="div", direct=_div_direct, facts=Facts(mentioned=True, symbol="/"))
+@library(name="div", direct=_div_direct, facts=OpFacts(mentioned=True, symbol="/"))
 def _div(x: Node, y: Node) -> Node:
     """x / y, for floats.
 
@@ -213,7 +213,7 @@ def _div(x: Node, y: Node) -> Node:
     return atomic.mul(x, atomic.reciprocal(y))
 
 
-@library(name="floor_div", facts=Facts(mentioned=True))
+@library(name="floor_div", facts=OpFacts(mentioned=True))
 def _floor_div(x: Node, y: Node) -> Node:
     """⌊x / y⌋; integers by the atomic op idiv, where ÷0 gives 0.
 
@@ -223,7 +223,7 @@ def _floor_div(x: Node, y: Node) -> Node:
     return atomic.floor(_div(x, y)) if x.dtype.kind == "float" else atomic.idiv(x, y)
 
 
-@library(name="mod", facts=Facts(closed=True))
+@library(name="mod", facts=OpFacts(closed=True))
 def _mod(x: Node, y: Node) -> Node:
     """x − ⌊x / y⌋·y, with the sign of y as in Python; integers: x mod 0 is x, since x ÷ 0 is 0.
 
@@ -269,7 +269,7 @@ def _pow_gradient(node: Node, grads: tuple[Node | None, ...]) -> dict[str, Node 
     return {"x": atomic.mul(g, to_x), "y": atomic.mul(g, to_y)}
 
 
-@library(name="pow", direct=_pow_direct, gradient=_pow_gradient, facts=Facts(closed=True))
+@library(name="pow", direct=_pow_direct, gradient=_pow_gradient, facts=OpFacts(closed=True))
 def _pow(x: Node, y: Node) -> Node:
     """x^y. Floats: exp2(y · log2 |x|), negative where x < 0 and y is odd, NaN where x < 0 and y is no whole number.
 
@@ -312,7 +312,7 @@ def _pow(x: Node, y: Node) -> Node:
     return atomic.where(atomic.less(y, _zeros(x)), inverse, result)
 
 
-@library(name="min", facts=Facts(any_order=("float", "int", "uint"), mentioned=True))
+@library(name="min", facts=OpFacts(any_order=("float", "int", "uint"), mentioned=True))
 def _min(x: Node, y: Node) -> Node:
     """The smaller one; NaN wins, and −0 < +0. Floats: −max(−x, −y); integers: ~max(~x, ~y), which cannot overflow.
 
@@ -323,7 +323,7 @@ def _min(x: Node, y: Node) -> Node:
     return flip(atomic.max(flip(x), flip(y)))
 
 
-@library(name="equals", facts=Facts(mentioned=True))
+@library(name="equals", facts=OpFacts(mentioned=True))
 def _equals(x: Node, y: Node) -> Node:
     """True where x = y; NaN equals nothing.
 
@@ -333,7 +333,7 @@ def _equals(x: Node, y: Node) -> Node:
     return atomic.logical_not(atomic.not_equal(x, y))
 
 
-@library(name="less_equal", facts=Facts(mentioned=True))
+@library(name="less_equal", facts=OpFacts(mentioned=True))
 def _less_equal(x: Node, y: Node) -> Node:
     """True where x ≤ y; False beside NaN.
 
@@ -369,7 +369,7 @@ def _reduce_min(x: Node, *, axes: tuple[int, ...]) -> Node:
     return flip(atomic.reduce_max(flip(x), axes))
 
 
-@library(name="any", facts=Facts(mentioned=True))
+@library(name="any", facts=OpFacts(mentioned=True))
 def _any(x: Node, *, axes: tuple[int, ...]) -> Node:
     """True where some element over the axes is True; of nothing: False.
 

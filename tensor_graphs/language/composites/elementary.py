@@ -22,7 +22,7 @@ from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.errors import AttributeValueError
-from tensor_graphs.language.facts import Facts
+from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
 
 Roles = Mapping[str, np.ndarray]
@@ -72,7 +72,7 @@ def _derivative(f: Callable[[Node, Node], Node]) -> Callable[[Node, tuple[Node |
 # ---- exponential and logarithm ---------------------------------------------------------------------------------------
 
 
-@library(direct=_by(np.exp), gradient=_derivative(lambda x, y: y), facts=Facts(mentioned=True, closed=True))
+@library(direct=_by(np.exp), gradient=_derivative(lambda x, y: y), facts=OpFacts(mentioned=True, closed=True))
 def exp(x: Node) -> Node:
     """e^x = 2^k · 2^(r·log2 e) with k = ⌊x·log2 e⌋ and r = x − k·ln 2, ln 2 in two parts (Cody and Waite 1980).
 
@@ -88,7 +88,7 @@ def exp(x: Node) -> Node:
 
 
 @library(direct=_by(np.log), gradient=_derivative(lambda x, y: atomic.reciprocal(x)),
-         facts=Facts(positive=True, mentioned=True, closed=True))
+         facts=OpFacts(positive=True, mentioned=True, closed=True))
 def log(x: Node) -> Node:
     """The natural logarithm: log2(x) · ln 2.
 
@@ -101,7 +101,7 @@ def log(x: Node) -> Node:
 _EXPM1 = tuple(1.0 / math.factorial(k) for k in range(2, 17))        # 0.5^16 / 17! < 2^-64
 
 
-@library(direct=_by(np.expm1), gradient=_derivative(lambda x, y: exp(x)), facts=Facts(mentioned=True, closed=True))
+@library(direct=_by(np.expm1), gradient=_derivative(lambda x, y: exp(x)), facts=OpFacts(mentioned=True, closed=True))
 def expm1(x: Node) -> Node:
     """e^x − 1 without cancellation: x + x²·(1/2! + x/3! + …) where |x| < ½, exp(x) − 1 elsewhere.
 
@@ -114,7 +114,7 @@ def expm1(x: Node) -> Node:
 
 
 @library(direct=_by(np.log1p), gradient=_derivative(lambda x, y: atomic.reciprocal(x + 1.0)),
-         facts=Facts(mentioned=True, closed=True))
+         facts=OpFacts(mentioned=True, closed=True))
 def log1p(x: Node) -> Node:
     """log(1 + x) without loss: log(u) + c/u, where u is 1 + x rounded and c = x − (u − 1) is what rounding lost.
 
@@ -132,7 +132,7 @@ def log1p(x: Node) -> Node:
 # ---- trigonometry ----------------------------------------------------------------------------------------------------
 
 
-@library(direct=_by(np.cos), gradient=_derivative(lambda x, y: -atomic.sin(x)), facts=Facts(mentioned=True, closed=True))
+@library(direct=_by(np.cos), gradient=_derivative(lambda x, y: -atomic.sin(x)), facts=OpFacts(mentioned=True, closed=True))
 def cos(x: Node) -> Node:
     """cos x = 1 − 2·sin²(x/2), x in radians: sin(x + π/2) would round x first. Absolute error of a few 2^-53.
 
@@ -143,7 +143,7 @@ def cos(x: Node) -> Node:
     return atomic.cast(1.0 - (s * s) * 2.0, x.dtype)
 
 
-@library(direct=_by(np.tan), gradient=_derivative(lambda x, y: y * y + 1.0), facts=Facts(closed=True))
+@library(direct=_by(np.tan), gradient=_derivative(lambda x, y: y * y + 1.0), facts=OpFacts(closed=True))
 def tan(x: Node) -> Node:
     """sin x / cos x, x in radians. The error relative to 1 + tan² x is a few 2^-53.
 
@@ -157,7 +157,7 @@ def tan(x: Node) -> Node:
 # ---- hyperbolic ------------------------------------------------------------------------------------------------------
 
 
-@library(direct=_by(np.tanh), gradient=_derivative(lambda x, y: 1.0 - y * y), facts=Facts(mentioned=True, closed=True))
+@library(direct=_by(np.tanh), gradient=_derivative(lambda x, y: 1.0 - y * y), facts=OpFacts(mentioned=True, closed=True))
 def tanh(x: Node) -> Node:
     """tanh x = −t / (2 + t) for x ≥ 0, t = expm1(−2|x|); odd. Relative error of a few 2^-53 near 0 too.
 
@@ -179,7 +179,7 @@ def _sigmoid_slope(x: Node, y: Node) -> Node:
     return y * cast(Node, sigmoid(-x))
 
 
-@library(direct=_by(_sigmoid_numpy), gradient=_derivative(_sigmoid_slope), facts=Facts(mentioned=True))
+@library(direct=_by(_sigmoid_numpy), gradient=_derivative(_sigmoid_slope), facts=OpFacts(mentioned=True))
 def sigmoid(x: Node) -> Node:
     """1 / (1 + e^−x). Both tails keep their digits; where e^−x overflows, 0 stands for a subnormal number.
 
@@ -190,7 +190,7 @@ def sigmoid(x: Node) -> Node:
 
 
 @library(direct=_by(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))),
-         gradient=_derivative(lambda x, y: sigmoid(x)), facts=Facts(closed=True))
+         gradient=_derivative(lambda x, y: sigmoid(x)), facts=OpFacts(closed=True))
 def softplus(x: Node) -> Node:
     """log(1 + e^x) = max(x, 0) + log1p(e^−|x|), which overflows nowhere.
 
@@ -245,7 +245,7 @@ def _elementwise(f: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarr
     return lambda x: np.fromiter(map(f, x.ravel().tolist()), dtype=np.float64, count=x.size).reshape(x.shape)
 
 
-@library(direct=_by(_elementwise(math.erf)), gradient=_derivative(_bell(_TWO_OVER_SQRT_PI)), facts=Facts(closed=True))
+@library(direct=_by(_elementwise(math.erf)), gradient=_derivative(_bell(_TWO_OVER_SQRT_PI)), facts=OpFacts(closed=True))
 def erf(x: Node) -> Node:
     """2/√π · ∫ e^(−t²) dt from 0 to x: x·P(x²) where |x| < ¾, else ±(1 − erfc |x|), by our own Chebyshev fits.
 
@@ -260,7 +260,7 @@ def erf(x: Node) -> Node:
 
 
 @library(direct=_by(_elementwise(math.erfc)), gradient=_derivative(_bell(-_TWO_OVER_SQRT_PI)),
-         facts=Facts(mentioned=True, closed=True))
+         facts=OpFacts(mentioned=True, closed=True))
 def erfc(x: Node) -> Node:
     """1 − erf x, accurate relative to itself into the tail: e^(−x²)·Q(1/(x + 3))/(x + 3) where x ≥ ¾.
 
@@ -279,7 +279,7 @@ def erfc(x: Node) -> Node:
 # ---- activations -----------------------------------------------------------------------------------------------------
 
 
-@library(direct=_by(lambda x: np.maximum(x, 0)), facts=Facts(closed=True))
+@library(direct=_by(lambda x: np.maximum(x, 0)), facts=OpFacts(closed=True))
 def relu(x: Node) -> Node:
     """max(x, 0); NaN stays NaN. Its gradient at 0 is ½, as for every tie of max.
 
@@ -293,7 +293,7 @@ def _silu_slope(x: Node, y: Node) -> Node:
     return cast(Node, sigmoid(x) * (x * sigmoid(-x) + 1.0))
 
 
-@library(direct=_by(lambda x: x * _sigmoid_numpy(x)), gradient=_derivative(_silu_slope), facts=Facts(mentioned=True))
+@library(direct=_by(lambda x: x * _sigmoid_numpy(x)), gradient=_derivative(_silu_slope), facts=OpFacts(mentioned=True))
 def silu(x: Node) -> Node:
     """x · sigmoid(x).
 
@@ -336,7 +336,7 @@ def _gelu_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     return {"x": atomic.cast(wide(g) * slope, node.inputs[0].dtype)}
 
 
-@library(direct=_gelu_direct, gradient=_gelu_gradient, facts=Facts(mentioned=True, closed=True))
+@library(direct=_gelu_direct, gradient=_gelu_gradient, facts=OpFacts(mentioned=True, closed=True))
 def gelu(x: Node, *, approximate: str = "none") -> Node:
     """x · Φ(x), Φ the normal distribution function (Hendrycks and Gimpel 2016).
 

@@ -12,7 +12,7 @@ from tensor_graphs.language.atomic import need, same_dtype, same_shape
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites.elementary import gelu, silu, wide
 from tensor_graphs.language.errors import AttributeValueError
-from tensor_graphs.language.facts import Facts
+from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
 
 ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
@@ -32,7 +32,7 @@ def _direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types
         return np.asarray(op.direct({"x": roles["gate"]}, inner, out_types) * roles["up"])
 
 
-@library(direct=_direct, facts=Facts(closed=True))
+@library(direct=_direct, facts=OpFacts(closed=True))
 def gated(gate: Node, up: Node, *, activation: str = "gelu_tanh") -> Node:
     """activation(gate) · up, of equal shapes and dtypes: GeGLU ("gelu_tanh", "gelu") or SwiGLU ("silu").
 

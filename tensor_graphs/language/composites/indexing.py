@@ -23,7 +23,7 @@ from tensor_graphs.language.conditions import Condition, at_least
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import DType, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
-from tensor_graphs.language.facts import Facts, Rows
+from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.tensor import broadcast_to, keep
 
@@ -57,7 +57,7 @@ def _embedding_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients
     return {"table": atomic.scatter(zeros, ids, atomic.cast(g, table.dtype), axis=0, mode="add"), "ids": None}
 
 
-@library(direct=_embedding_direct, gradient=_embedding_gradient, facts=Facts(reads=Rows(0, 1), closed=True))
+@library(direct=_embedding_direct, gradient=_embedding_gradient, facts=OpFacts(reads=Rows(0, 1), closed=True))
 def embedding(table: Node, ids: Node, *, scale: float = 1.0, dtype: DType = f32) -> Node:
     """scale · table[ids]: rows of table[vocabulary, d] at integers ids[…]; ids out of range give zeros.
 
@@ -73,7 +73,7 @@ def embedding(table: Node, ids: Node, *, scale: float = 1.0, dtype: DType = f32)
     return rows if scale == 1.0 else arithmetic.mul(rows, scale)
 
 
-@library(facts=Facts(closed=True, sought=False))
+@library(facts=OpFacts(closed=True, sought=False))
 def one_hot(ids: Node, *, size: Dim, dtype: DType = f32) -> Node:
     """ids[…] -> [… , size]: 1 at the id, 0 elsewhere; an id out of range gives zeros.
 
@@ -109,7 +109,7 @@ def _concat_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     return {"xs": pieces}
 
 
-@library(direct=_concat_direct, gradient=_concat_gradient, facts=Facts(mentioned=True, closed=True, sought=False))
+@library(direct=_concat_direct, gradient=_concat_gradient, facts=OpFacts(mentioned=True, closed=True, sought=False))
 def concat(*xs: Node, axis: int = 0) -> Node:
     """The tensors one after the other along `axis`; other axes and dtypes are equal. Raises ShapeError, DTypeError.
 
@@ -184,7 +184,7 @@ def _of_something(node: Node) -> list[Condition]:
     return at_least(size, 1, f"argmax of {show(x)}", f"nothing is the largest of no elements, axis {axis} has {format_dim(size)}")
 
 
-@library(direct=_argmax_direct, conditions=_of_something, facts=Facts(mentioned=True, closed=True))
+@library(direct=_argmax_direct, conditions=_of_something, facts=OpFacts(mentioned=True, closed=True))
 def argmax(x: Node, axis: int = -1) -> Node:
     """The index (i32) of the largest element along `axis`, which disappears: the first of equal ones; NaN wins.
 
@@ -213,7 +213,7 @@ def _linear_argmax_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, ou
     return np.take_along_axis(out, index[..., None], axis=-1)[..., 0], index.astype(np.int32)
 
 
-@library(direct=_linear_argmax_direct, facts=Facts(closed=True))
+@library(direct=_linear_argmax_direct, facts=OpFacts(closed=True))
 def linear_argmax(x: Node, weight: Node) -> tuple[Node, Node]:
     """(value, index i32)[…]: the largest of x[…, k] · weight[m, k]ᵀ over m, and the first row that reaches it; NaN wins.
 
@@ -248,7 +248,7 @@ def _enough(node: Node) -> list[Condition]:
     return at_least(x.shape[-1], k, f"topk of {show(x)}", f"{k} are asked for of {format_dim(x.shape[-1])}")
 
 
-@library(direct=_topk_direct, gradient=_topk_gradient, conditions=_enough, facts=Facts(closed=True, sought=False))
+@library(direct=_topk_direct, gradient=_topk_gradient, conditions=_enough, facts=OpFacts(closed=True, sought=False))
 def topk(x: Node, *, k: int) -> tuple[Node, Node]:
     """(values, indices i32)[…, k] of the k largest elements of the last axis, largest first, equal ones by index.
 
@@ -300,7 +300,7 @@ def _cumsum_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     return {"x": flip(cumsum(flip(g, axis), axis), axis)}
 
 
-@library(direct=_cumsum_direct, gradient=_cumsum_gradient, facts=Facts(closed=True, sought=False))
+@library(direct=_cumsum_direct, gradient=_cumsum_gradient, facts=OpFacts(closed=True, sought=False))
 def cumsum(x: Node, axis: int = -1) -> Node:
     """out[i] = x[0] + … + x[i] along `axis`; integers wrap. Defined as sums over the triangle j ≤ i.
 
@@ -321,7 +321,7 @@ def _prod_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: 
         return np.asarray(np.prod(x, axis=axes, dtype=x.dtype))
 
 
-@library(name="prod", direct=_prod_direct, facts=Facts(closed=True))
+@library(name="prod", direct=_prod_direct, facts=OpFacts(closed=True))
 def _prod(x: Node, *, axes: tuple[int, ...]) -> Node:
     """The product over the axes as a halving tree: ones up to a power of two, then one half times the other.
 

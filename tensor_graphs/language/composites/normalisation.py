@@ -20,7 +20,7 @@ from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import exp, log, wide
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.errors import ShapeError
-from tensor_graphs.language.facts import Facts
+from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.tensor import broadcast_to, keep
@@ -53,7 +53,7 @@ def _softmax_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     return {"x": atomic.cast(gy - y * gy.sum(node.attrs["axis"], keepdims=True), node.dtype)}
 
 
-@library(direct=_softmax_direct, gradient=_softmax_gradient, facts=Facts(mentioned=True))
+@library(direct=_softmax_direct, gradient=_softmax_gradient, facts=OpFacts(mentioned=True))
 def softmax(x: Node, axis: int = -1) -> Node:
     """e^(x − max x) / Σ e^(x − max x) along `axis`.
 

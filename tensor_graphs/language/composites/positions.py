@@ -21,7 +21,7 @@ from tensor_graphs.language.composites.indexing import concat
 from tensor_graphs.language.dims import format_dim
 from tensor_graphs.language.dtypes import DType, f32, f64
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
-from tensor_graphs.language.facts import Facts
+from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.tensor import broadcast_to
 
@@ -33,7 +33,7 @@ def _rope_table_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any]
     return np.cos(angles), np.sin(angles)
 
 
-@library(direct=_rope_table_direct, facts=Facts(closed=True, sought=False))
+@library(direct=_rope_table_direct, facts=OpFacts(closed=True, sought=False))
 def rope_table(positions: Node, *, head_dim: int, theta: float, scaling: float = 1.0,
                dtype: DType = f32) -> tuple[Node, Node]:
     """(cos, sin)[n, head_dim/2] of the angles positions[n] / scaling · theta^(−2i/head_dim), in radians.

@@ -22,7 +22,7 @@ from tensor_graphs.language.composites.normalisation import softmax
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import i32
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
-from tensor_graphs.language.facts import Facts, Rows
+from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.tensor import broadcast_to
@@ -80,7 +80,7 @@ def _dot_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     return {"a": atomic.reshape(to_a, node.inputs[0].shape), "b": atomic.reshape(to_b, node.inputs[1].shape)}
 
 
-@library(direct=_dot_direct, gradient=_dot_gradient, facts=Facts(product=True, mentioned=True, symbol="@"))
+@library(direct=_dot_direct, gradient=_dot_gradient, facts=OpFacts(product=True, mentioned=True, symbol="@"))
 def dot(a: Node, b: Node) -> Node:
     """a[…, m, k] · b[…, k, n] = […, m, n]: numpy.matmul; leading axes broadcast, vectors are read as a row or a column.
 
@@ -132,7 +132,7 @@ def _linear_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     return out
 
 
-@library(direct=_linear_direct, gradient=_linear_gradient, facts=Facts(product=True, mentioned=True))
+@library(direct=_linear_direct, gradient=_linear_gradient, facts=OpFacts(product=True, mentioned=True))
 def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
     """x[…, k] · weight[out, k]ᵀ + bias[out] = […, out], in x's dtype; the weight is stored as in torch.nn.Linear.
 
@@ -188,7 +188,7 @@ def _gather_linear_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradi
     return out
 
 
-@library(direct=_gather_linear_direct, gradient=_gather_linear_gradient, facts=Facts(product=True, reads=Rows(1, 2)))
+@library(direct=_gather_linear_direct, gradient=_gather_linear_gradient, facts=OpFacts(product=True, reads=Rows(1, 2)))
 def gather_linear(x: Node, weight: Node, index: Node, bias: Node | None = None) -> Node:
     """x[…, k] · weight[index[…]][out, k]ᵀ + bias[index[…]][out] = […, out]: each row by the matrix that its index chooses.
 
@@ -374,7 +374,7 @@ def _attention_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients
     return {name: atomic.cast(gradient, x.dtype) for name, (gradient, x) in found.items()}
 
 
-@library(direct=_attention_direct, gradient=_attention_gradient, facts=Facts(product=True, closed=True, sought=False))
+@library(direct=_attention_direct, gradient=_attention_gradient, facts=OpFacts(product=True, closed=True, sought=False))
 def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: float | Dim, causal: bool = False,
               window: int = 0, start: Dim = 0, softcap: float = 0.0) -> Node:
     """softmax(scale · q·kᵀ over visible keys) · v for each head: q[n, hq, d], k[s, hkv, d], v[s, hkv, e] -> [n, hq, e].

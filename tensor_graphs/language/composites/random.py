@@ -22,7 +22,7 @@ from tensor_graphs.language.composites.elementary import cos, log
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, f32, u32
 from tensor_graphs.language.errors import DTypeError, ShapeError
-from tensor_graphs.language.facts import Facts
+from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import _shape
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.tensor import broadcast_to
@@ -77,7 +77,7 @@ def _rotate(x: Node, bits: int) -> Node:
     return atomic.bit_xor(x * (1 << bits), x // (1 << (32 - bits)))
 
 
-@library(direct=_threefry_direct, facts=Facts(closed=True))
+@library(direct=_threefry_direct, facts=OpFacts(closed=True))
 def threefry2x32(key: Node, x0: Node, x1: Node) -> tuple[Node, Node]:
     """The counter (x0, x1) encrypted under key u32[2]: two tensors of random words u32[…], of the shape of x0 and x1.
 
@@ -122,7 +122,7 @@ def _bits_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.n
     return np.asarray(y0 ^ y1)
 
 
-@library(direct=_bits_direct, facts=Facts(closed=True))
+@library(direct=_bits_direct, facts=OpFacts(closed=True))
 def random_bits(key: Node, *, shape: Sequence[Dim]) -> Node:
     """u32[shape] of independent random bits from key u32[2]: both words of each counter, xored.
 
@@ -150,7 +150,7 @@ def _uniform_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> n
     return np.asarray((_bits_direct(roles, attrs, out_types) >> np.uint32(32 - count)) * 2.0**-count)
 
 
-@library(direct=_uniform_direct, facts=Facts(dtype_matters=True, closed=True))
+@library(direct=_uniform_direct, facts=OpFacts(dtype_matters=True, closed=True))
 def uniform(key: Node, *, shape: Sequence[Dim], dtype: DType = f32) -> Node:
     """Floats in [0, 1), multiples of 2^-24: the top 24 bits of random_bits.
 
@@ -167,7 +167,7 @@ def _normal_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np
     return np.asarray(radius * np.cos((y1 >> np.uint32(8)) * (2.0 * np.pi * 2.0**-24)))
 
 
-@library(direct=_normal_direct, facts=Facts(closed=True))
+@library(direct=_normal_direct, facts=OpFacts(closed=True))
 def normal(key: Node, *, shape: Sequence[Dim], dtype: DType = f32) -> Node:
     """Floats of mean 0 and variance 1 by Box and Muller (1958): √(−2 ln u)·cos(2π v), u in (0, 1] and v in [0, 1).
 

@@ -497,7 +497,7 @@ def grow_heap() -> None:
     """Let this process keep the memory that its kernels' temporaries take, as a program does that has once freed a large array.
 
     Until then glibc asks the system for every array of more than 128 KB, and again for each of its pages, call after call; it stops
-    where it has seen one freed (mallopt(3), M_MMAP_THRESHOLD). Whether that has happened would else hang on what ran before.
+    where it has seen one freed (mallopt(3), M_MMAP_THRESHOLD). Whether that has happened would else depend on what ran before.
     """
     np.empty(HEAP_BYTES, dtype=np.uint8)
 

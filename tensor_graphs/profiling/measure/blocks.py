@@ -17,7 +17,7 @@ a processor. Seven things must hold, or the times are IMPLAUSIBLE:
 - Runs on operands that stay the same are not much faster than runs on operands that change. A kernel that remembers its answers,
   however it recognises a question, shows.
 - Runs on operands that are new altogether do not take much longer than runs on operands of which a few values are others than
-  before. A kernel that computes again only what hangs on those, shows.
+  before. A kernel that computes again only what depends on those, shows.
 - The processor's work in the runs of most blocks is not much more on average than in the middle (its work, as a run that had to
   wait for its processor did nothing). What the operands of a run will be nobody knows before it begins; whoever finds a way to
   know, and works out in a few runs the answers to the others, shows. Threads that wait in a loop for one that had to make way for

@@ -611,7 +611,7 @@ class Judge:
             if (point.extreme is not None or point.form in SAME_VALUES) and not report.within(limit):
                 rows = settled_rows(signature, point, expected, SAME_MATH, self.rounding(signature, point, in_full))[name]
                 if not rows.any():
-                    continue                                        # the answer hangs on rounding: no kernel is held to it
+                    continue                                        # the answer depends on rounding: no kernel is held to it
                 picked = rows
                 report = self._error(signature, point, name, rows_of(values)[rows], rows_of(expected[name])[rows], in_full=in_full,
                                      rows=rows)
@@ -877,12 +877,6 @@ def _bound(signature: Signature, binding: Mapping[str, int]) -> Kind:
 def _within(signature: Signature, binding: Mapping[str, int], flops: float, traffic: float) -> bool:
     moved, arithmetic = work(signature, _at(signature, binding))
     return arithmetic <= flops and moved <= traffic
-
-
-def verify_all(judge: Judge, pairs: Sequence[tuple[Kernel, Signature, Mapping[str, int]]]) -> None:
-    """Verify kernels on signatures at typical dims, and record each verdict."""
-    for kernel, signature, typical in pairs:
-        judge.record(kernel, signature, judge.examine(kernel, signature, typical), None)
 
 
 def _about_right(module: str) -> bool:

@@ -1,4 +1,4 @@
-"""memory: a tensor with some of its slices overwritten, which is how a state (a KV cache) grows.
+"""writes: a tensor with some of its slices overwritten, which is how a state (a KV cache) grows.
 
 All of it is `scatter(mode="set")`: rows out of range are dropped, and whether memory is written in place is the
 planner's decision.
@@ -19,7 +19,7 @@ from tensor_graphs.language.composite import library
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import i32
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
-from tensor_graphs.language.facts import Facts, Rows
+from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.tensor import broadcast_to
@@ -50,7 +50,7 @@ def _write_rows_gradient(node: Node, grads: tuple[Node | None, ...]) -> dict[str
             "value": atomic.gather(g, _row_numbers(value.shape[axis], start), axis=axis)}
 
 
-@library(direct=_write_rows_direct, gradient=_write_rows_gradient, facts=Facts(writes=Rows(0, None), closed=True))
+@library(direct=_write_rows_direct, gradient=_write_rows_gradient, facts=OpFacts(writes=Rows(0, None), closed=True))
 def write_rows(base: Node, value: Node, *, start: Dim, axis: int = 0) -> Node:
     """base[…, s, …] with value[…, c, …] written at start … start + c − 1 of `axis`; what falls outside is dropped.
 
@@ -69,7 +69,7 @@ def write_rows(base: Node, value: Node, *, start: Dim, axis: int = 0) -> Node:
     return atomic.scatter(base, _row_numbers(value.shape[axis], start), value, axis=axis, mode="set")
 
 
-@library(facts=Facts(writes=Rows(0, 2), closed=True))
+@library(facts=OpFacts(writes=Rows(0, 2), closed=True))
 def write_at_index(base: Node, value: Node, index: Node, *, axis: int = 0) -> Node:
     """base with slices of `value` written at the integers `index` along `axis`; indices out of range are dropped.
 

@@ -1,0 +1,75 @@
+"""The house: imports lead in no circle, every door has its sign, and the pages that name the rooms name all of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import tensor_graphs
+
+PACKAGE = Path(tensor_graphs.__file__).parent
+ROOMS = sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py"))
+MODULES = {".".join(("tensor_graphs", *p.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): p
+           for p in PACKAGE.rglob("*.py") if "migrations" not in p.parts}
+
+
+def imported(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Modules of ours that are imported when a module is: not for types alone, and not inside of a function."""
+    for s in body:
+        if isinstance(s, ast.ImportFrom) and s.module is not None and s.module.startswith("tensor_graphs"):
+            for name in s.names:
+                full = f"{s.module}.{name.name}"
+                yield full if full in MODULES else s.module
+        elif isinstance(s, ast.If) and "TYPE_CHECKING" not in ast.dump(s.test):
+            yield from imported((*s.body, *s.orelse))
+        elif isinstance(s, (ast.Try, ast.With, ast.ClassDef)):
+            yield from imported(s.body)
+
+
+def circle(edges: dict[str, set[str]]) -> list[str]:
+    """Modules that lead back to the first; [] where there is no circle."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as e:
+        return list(e.args[1])
+    return []
+
+
+def test_imports_lead_in_no_circle() -> None:
+    found = circle({name: set(imported(ast.parse(path.read_text(encoding="utf-8")).body)) for name, path in MODULES.items()})
+    assert not found, " -> ".join(found)
+
+
+def test_a_circle_is_seen() -> None:
+    assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == {"b", "c"}
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_every_module_says_first_what_it_is(name: str) -> None:
+    said = ast.get_docstring(ast.parse(MODULES[name].read_text(encoding="utf-8"))) or ""
+    assert said.startswith(f"{name.rpartition('.')[2]}:")
+
+
+def test_the_pages_that_name_the_rooms_name_all() -> None:
+    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+    for room in ROOMS:
+        assert f"[{room}](tensor_graphs/{room})" in readme
+        assert f"{room}," in (tensor_graphs.__doc__ or "") or f"{room}." in (tensor_graphs.__doc__ or "")
+
+
+def test_the_map_of_where_things_go_names_what_is_there() -> None:
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text[text.index("Where would you change"):text.index("## How it is judged")]
+    for row in table.splitlines()[4:]:
+        cells = row.split("|")
+        folder = ""
+        for name in re.findall(r"`([\w/*.]+)`", cells[-2] if row else ""):
+            if "/" in name:
+                folder = name.rpartition("/")[0]
+            found = list(PACKAGE.glob(name.rstrip("/"))) or list((PACKAGE / folder).glob(name))
+            assert found, f"{name}: {row}"
