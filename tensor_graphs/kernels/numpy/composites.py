@@ -279,7 +279,7 @@ def write_rows(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 @row("concat")
 def concat(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    outs[0][...] = np.concatenate(list(ins), axis=attrs["axis"])
+    np.concatenate(list(ins), axis=attrs["axis"], out=outs[0])
 
 
 @row("argmax")
