@@ -1,0 +1,63 @@
+"""A model of many equal layers: what is chosen is asked once, whatever their number, and what is lowered grows with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.compiler.choose import PriceBook
+from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.paths import lower
+from tensor_graphs.paths.path import Paths
+from tensor_graphs.records.database import Database
+from tensor_graphs.rewrites import reword
+
+
+def layers(count: int) -> Graph:
+    """A norm and two products that may be joined, so many times, each with weights of its own."""
+    n = tg.dim("n", 1, 64)
+    x = tg.input("x", (n, 16), tg.f32)
+    for i in range(count):
+        h = tg.rms_norm(x)
+        up, gate = (tg.linear(h, tg.parameter(f"{name}{i}", (16, 16), tg.f32)) for name in ("up", "gate"))
+        x = x + tg.silu(gate) * up
+    return tg.graph(x)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often prices are asked for, ways are listed, regions searched, and nodes lowered."""
+    seen: Counter[str] = Counter()
+
+    def count(owner: Any, name: str) -> None:
+        plain = getattr(owner, name)
+
+        def counting(*given: Any, **named: Any) -> Any:
+            seen[name] += 1
+            return plain(*given, **named)
+
+        monkeypatch.setattr(owner, name, counting)
+
+    for owner, name in ((PriceBook, "price"), (Paths, "alternatives"), (reword, "saturate"), (lower, "signature_of")):
+        count(owner, name)
+    return seen
+
+
+def test_five_times_the_layers_ask_for_no_more_prices_and_lowering_grows_with_them(
+        filled: Database, counted: Counter[str]) -> None:
+    def work(count: int) -> Counter[str]:
+        graph = layers(count)
+        counted.clear()
+        plan = compile_graph(graph, database=filled, backends=("numpy",))
+        assert len(plan.variants[0].program.instructions) >= 3 * count
+        return Counter(counted)
+
+    work(18)                                                        # so that verdicts are on file
+    few, many = work(18), work(90)
+    assert few["price"] > 0 and many["price"] <= 1.3 * few["price"], (few, many)
+    assert many["alternatives"] <= 1.3 * few["alternatives"] and many["saturate"] <= few["saturate"], (few, many)
+    assert 0 < many["signature_of"] <= 5.5 * few["signature_of"], (few, many)
