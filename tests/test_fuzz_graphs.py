@@ -207,8 +207,8 @@ def test_infinities_have_their_places_unless_they_do_not_matter() -> None:
     assert found.why_wrong(0, np.array([np.inf, 2, np.nan], np.float32)) is None
     for wrong in ([-np.inf, 2, np.nan], [np.inf, 2, 0], [np.inf, np.nan, np.nan]):
         assert found.why_wrong(0, np.array(wrong, np.float32)) is not None
-    assert found.why_wrong(0, np.array([5, 2, 7], np.float32), reworded=True) is None       # a real number, or none
-    assert found.why_wrong(0, np.array([5, 3, 7], np.float32), reworded=True) is not None
+    assert found.why_wrong(0, np.array([5, 2, 7], np.float32), reworded=True) is None       # recipes are about real numbers
+    assert answer(x * 2.0, x=np.ones(3, np.float32)).why_wrong(0, np.array([2, 3, 2], np.float32), reworded=True) is not None
 
 
 def test_no_value_is_no_case() -> None:
