@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tensor_graphs.cli import options
 from tensor_graphs.cli.graphs import graph_of, typical
+
+if TYPE_CHECKING:
+    from tensor_graphs.paths.path import Path as GraphPath
 
 
 def register(app: typer.Typer) -> None:
@@ -20,6 +25,9 @@ def list_paths(
         str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")
     ],
     limit: Annotated[int, typer.Option(min=1, max=options.MOST_ROWS, help="At most this many paths.")] = 50,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Also draw the listed paths, time against error, into this file.")
+    ] = None,
     at: options.At = None,
     dtype: options.WeightDtype = "float32",
     tolerance: options.GraphTolerance = None,
@@ -34,11 +42,12 @@ def list_paths(
     paths but the first, what they do otherwise."""
     from tensor_graphs.compiler.choose import list_paths as enumerate_paths
     from tensor_graphs.compiler.choose import not_offered
+    from tensor_graphs.compiler.pareto import picture
     from tensor_graphs.compiler.prepare import prepare
 
     graph = graph_of(source, dtype, max_positions)
     names = options.backends(backends)
-    found = islice(
+    found: Iterable[GraphPath] = islice(
         enumerate_paths(
             graph,
             backends=names,
@@ -52,6 +61,12 @@ def list_paths(
     formed = prepare(graph).parts
     for text in (*not_offered(graph, names), *([formed] if formed else [])):
         options.note(text)
+    if svg is not None:
+        drawn = list(found)
+        found = drawn
+        sizes = ", ".join(f"{n}={s}" for n, s in typical(graph, at).items())
+        title = f"{len(drawn)} paths of {Path(source).name}" + (f" at {sizes}" if sizes else "")
+        options.write_file(svg, picture(drawn, title), "--svg")
     if json:
         options.print_json(
             [

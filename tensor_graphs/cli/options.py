@@ -245,6 +245,14 @@ def read_graph(source: str) -> Graph:
     return parse_graph(text, filename=source, ops=COMPOSITES)
 
 
+def write_file(file: Path, text: str, option: str) -> None:
+    """Write what an option asks for. Raises NotPossible."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise NotPossible(f"{option} {file} cannot be written: {e.strerror}\n  fix: another file") from None
+
+
 def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=1, default=str, allow_nan=False) + "\n")
 

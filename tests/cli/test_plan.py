@@ -51,3 +51,12 @@ def test_a_pin_is_not_replaced_unasked_and_a_file_that_is_none_is_named(tmp_path
     assert again["pin"]["variants"] == json.loads(pin.read_text())["variants"]
     assert_complains(tg("explain", SOFTMAX, "--plan", SOFTMAX), f"{SOFTMAX} is no pin", "fix: tg plan GRAPH --pin FILE")
     assert_complains(tg("explain", SOFTMAX, "--plan", tmp_path / "none"), "cannot be read: No such file", "fix:")
+
+
+def test_listed_paths_are_drawn_into_a_file(tmp_path: Path) -> None:
+    asked = ("list-paths", SOFTMAX, "--limit", 3, "--backends", "numpy", "--at", "n=16", "--json")
+    said = document(tg(*asked, "--svg", tmp_path / "a.svg"))
+    drawn = (tmp_path / "a.svg").read_text()
+    assert drawn.startswith("<svg ") and drawn.count("<circle") == 3 and all(path["id"] in drawn for path in said)
+    assert "3 paths of softmax.tg at n=16" in drawn
+    assert_complains(tg(*asked, "--svg", tmp_path / "none" / "a.svg"), "--svg ", "cannot be written", "fix:")
