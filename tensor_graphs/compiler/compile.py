@@ -423,7 +423,7 @@ class _Chooser:
         compared = queries.conditions_of(self.book.database, *(v.trace_id for v in verdicts.values() if v is not None))
         for key, a in chosen.items():
             signature = self._signature(paths, key)
-            seconds, measured = everything.seconds(signature, a), a.price.measured and a.kernel is not None
+            seconds, measured = everything.seconds(signature, a) - a.charge, a.price.measured and a.kernel is not None
             rivals = [(o.name, everything.seconds(signature, o), o.price.measured) for o in everything.alternatives(signature)]
             others = sorted((o for o in rivals if o[0] != a.name and o[1] < math.inf), key=lambda o: o[1])
             refused = tuple((k.name, why) for k in matching(signature.spec, self.table)

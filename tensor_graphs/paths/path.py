@@ -34,7 +34,7 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, TensorType, apply, consumers, walk
+from tensor_graphs.language.node import Node, Op, TensorType, apply, consumers, walk
 from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, between, known_when_bound
 from tensor_graphs.paths import copies
 from tensor_graphs.paths.lower import Operand
@@ -81,11 +81,13 @@ class Alternative:
     price: Price
     recipe: PartRecipe | None = None
     copies: float = 0.0
+    charge: float = 0.0
+    """seconds that it has to gain for the memory it takes, part of its price"""
 
     @property
     def seconds(self) -> float:
         """Of one call, without the steps of a definition."""
-        return self.price.seconds + self.copies
+        return self.price.seconds + self.copies + self.charge
 
     def written(self, spec: Spec) -> Definition:
         """What runs in place of a composite."""
@@ -99,6 +101,9 @@ class Alternative:
             return s
         return signature_of(apply(self.recipe.op, [leaves.argument(i, t) for i, t in enumerate(s.spec.inputs)], s.spec.attrs))
 
+
+WORTH, MUCH = 0.01, 0.1
+"""a recipe that makes more than so much (of the bytes of the part's parameters) has to gain so much (of the part's time)"""
 
 DEFINITION = Alternative(EXPAND, None, Price(0.0))
 
@@ -292,6 +297,10 @@ class Paths:
                 for r in s.spec.op.recipes if isinstance(s.spec.op, PartOp) else ():
                     ways.append(Alternative(r.name, None, Price(self._handed_on(s, r)), r))
                 found += [self._measured(s, way) for way in ways] if len(ways) > 1 else ways
+                own = min((self.seconds(s, way) for way in found if way.recipe is None), default=math.inf)
+                if own < math.inf:
+                    found = [replace(way, charge=WORTH * own if way.recipe and takes_memory(s.spec.op, way.recipe) else 0.0)
+                             for way in found]
             self._alternatives[s] = found
         return self._alternatives[s]
 
@@ -668,6 +677,26 @@ def expanded(nodes: Sequence[Node], path: Path) -> list[Node]:
         return defined(node) if recipe is None else recipe.define([i.type for i in node.inputs], node.attrs)
 
     return expand_all(nodes, keep, written)
+
+
+def takes_memory(part: Op, recipe: PartRecipe) -> bool:
+    """Whether a recipe makes so many more bytes of the part's parameters than the part's own words that it has to be worth it."""
+    assert isinstance(part, PartOp)
+    given = sum(int(part.written.arguments[i].type.nbytes()) for i in part.bound)
+    return _made(recipe.op, part.bound) - _made(part, part.bound) > MUCH * given
+
+
+def _made(op: PartOp, bound: Collection[int]) -> int:
+    """Bytes that are made of bound operands and kept: what is read by a step that is not computed when bound, or handed on."""
+    order = walk(op.written.outputs)
+    known = known_when_bound(order, [op.written.arguments[i] for i in bound])
+    kept: set[Node] = set()
+    for node in (*op.written.outputs, *(x for n in order if n not in known for x in n.inputs)):
+        while node.op.facts.view:
+            node = node.inputs[0]
+        if node in known and node.op.kind != "leaf":
+            kept.add(node)
+    return sum(int(t.nbytes()) for node in kept for t in node.types)
 
 
 def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, str, list[int]]]]:
