@@ -155,9 +155,10 @@ def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[
     for binding in (*asked, *others):
         paths = book.paths(graph, table, binding, partial(_price, book, binding))
         path = paths.cheapest()
-        known = sum(a.price.seconds * path.calls[key] for key, a in paths.kernels(path).items()
-                    if a.price.measured or a.kernel is None)
-        out.append(Rests(dict(binding), known / path.seconds if path.seconds else 1.0, binding in asked))
+        ways = [(a, path.calls[key]) for key, a in paths.kernels(path).items()]
+        known = sum(a.price.seconds * calls for a, calls in ways if a.price.measured or a.kernel is None)
+        taken = path.seconds - sum(a.charge * calls for a, calls in ways)            # what memory is charged takes no time
+        out.append(Rests(dict(binding), known / taken if taken > 0.0 else 1.0, binding in asked))
     return tuple(out)
 
 
