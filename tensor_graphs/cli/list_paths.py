@@ -58,7 +58,7 @@ def list_paths(
         ),
         limit,
     )
-    formed = prepare(graph).parts
+    formed = (prepare(graph, backends=names) if names else prepare(graph)).parts
     for text in (*not_offered(graph, names), *([formed] if formed else [])):
         options.note(text)
     if svg is not None:

@@ -255,8 +255,9 @@ class PriceBook:
     def roofline(self, backend: str, signature: Signature, binding: Mapping[str, int], kernel: Kernel | None = None) -> float:
         """Seconds that a kernel of a backend takes at least, about; of this one, where it says itself what it moves."""
         at = {n: int(binding[n]) for n in signature.dim_names}
-        moved = None if kernel is None or kernel.traffic is None else float(d.evaluate(kernel.traffic(signature.spec), at))
-        return guess_seconds(signature, at, backend, self.rates.get(device_of(backend).name), moved)
+        moved, steps = (None if says is None else float(d.evaluate(says(signature.spec), at))
+                        for says in ((None, None) if kernel is None else (kernel.traffic, kernel.arithmetic)))
+        return guess_seconds(signature, at, backend, self.rates.get(device_of(backend).name), moved, steps)
 
     def off(self, backend: str, signature: Signature, binding: Mapping[str, int]) -> tuple[float, int]:
         """How many times its roofline the best of the kernels takes that were timed on this signature at these sizes, 1 at least,
@@ -297,7 +298,7 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
     """
     graph = require_graph(graph, "list_paths")
     request = Request(graph, tolerance, backends, database, at, threads=threads, simplify=simplify)
-    graph = prepare(graph, simplify, recipes=request.store).graph
+    graph = prepare(graph, simplify, recipes=request.store, backends=request.here).graph
     book = PriceBook.of(request, GUESS_MARGIN)
     binding = typical_sizes(graph, at)
     table = by_op(all_kernels(request.here))
@@ -319,7 +320,7 @@ def not_offered(graph: Graph, backends: Sequence[str] | None = None, simplify: b
     table = by_op(k for k in all_kernels(here) if lacking(k) is not None)
     found: dict[str, str] = {}
     if table:
-        for s in signatures_of(prepare(graph, simplify).graph):
+        for s in signatures_of(prepare(graph, simplify, backends=here).graph):
             found |= {k.name: f"kernel {k.name} is left out: {why}" for k, why in left_out(s.spec, table)}
     return [*notes, *found.values()]
 

@@ -101,7 +101,7 @@ def answer(request: Request, progress: Progress | None = None) -> Plan:
         return plan
     with phase("prepare"):
         if given is None:
-            prepared, decided = prepare(graph, request.simplify, recipes=request.store), None
+            prepared, decided = prepare(graph, request.simplify, recipes=request.store, backends=request.here), None
         else:
             prepared, decided = form_of(graph, given, request.simplify, request.store)
     try:
@@ -109,7 +109,7 @@ def answer(request: Request, progress: Progress | None = None) -> Plan:
     except PlanError:
         if request.memory_limit is None or given is not None:
             raise
-        plain = prepare(graph, request.simplify, recipes=False)
+        plain = prepare(graph, request.simplify, recipes=False, backends=request.here)
         if plain.graph is prepared.graph:
             raise
         plan = _compiled(request, plain, progress)                  # what recipes make of parameters takes memory

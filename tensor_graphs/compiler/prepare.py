@@ -10,23 +10,26 @@ that is on file needs none of it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from weakref import WeakKeyDictionary
 
 from tensor_graphs.compiler.prepared import PreparedGraph as PreparedGraph
-from tensor_graphs.kernels.registry import parts
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, GENERATOR, parts, why_missing
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.records.database import Database
 
 _made: WeakKeyDictionary[Graph, PreparedGraph | None] = WeakKeyDictionary()
-_formed: WeakKeyDictionary[Graph, dict[Hashable, tuple[tuple[PartOp, ...], PreparedGraph | None]]] = WeakKeyDictionary()
-"""by where recipes were looked for: with the parts that were; None where the graph holds none of them"""
+Formed = tuple[tuple[PartOp, ...], PreparedGraph | None]
+_formed: WeakKeyDictionary[Graph, dict[tuple[Hashable, bool], Formed]] = WeakKeyDictionary()
+"""by where recipes were looked for, and whether steps were joined: with the parts that were; None where the graph holds none"""
 
 
-def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = True) -> PreparedGraph:
+def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = True,
+            backends: Sequence[str] = DEFAULT_BACKENDS) -> PreparedGraph:
     """The graph to compile. wanted: False to have the one that is written. recipes: whether pieces may be said otherwise; a
-    database, so that what was found is read from its rows and put there.
+    database, so that what was found is read from its rows and put there. backends: that may be used; for one that writes kernels
+    for whatever it is given (`gen`) neighbouring steps become parts.
 
     Whoever lists, measures or compiles goes through this, so that all three speak of the same graph.
     """
@@ -37,19 +40,21 @@ def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = Tru
 
         made = said_in_composites(graph)
         _made[graph] = None if made.graph is graph else made        # a value that holds its key would keep it for ever
-    return _with_parts(_made[graph] or PreparedGraph(graph), recipes)
+    fused = GENERATOR in backends and why_missing(GENERATOR) is None
+    return _with_parts(_made[graph] or PreparedGraph(graph), recipes, fused)
 
 
-def _with_parts(prepared: PreparedGraph, recipes: Database | bool) -> PreparedGraph:
+def _with_parts(prepared: PreparedGraph, recipes: Database | bool, fused: bool) -> PreparedGraph:
     """With the parts for which there are kernels now, and those that can be said otherwise."""
     wanted, formed = parts(), _formed.setdefault(prepared.graph, {})
     # a database in memory is itself and no other one of its name
-    where: Hashable = recipes if isinstance(recipes, bool) or recipes.location == ":memory:" else recipes.location
+    source: Hashable = recipes if isinstance(recipes, bool) or recipes.location == ":memory:" else recipes.location
+    where = source, fused
     known = formed.get(where)
     if recipes is True:                                             # found for a database, they are the same
-        known = next((each for key, each in formed.items() if key is not False and each[0] == wanted), known)
+        known = next((each for key, each in formed.items() if key[0] is not False and key[1] == fused and each[0] == wanted), known)
     if known is None or known[0] != wanted:
         from tensor_graphs.compiler.rewriting import said_in_parts
 
-        known = formed[where] = wanted, said_in_parts(prepared, wanted, recipes)
+        known = formed[where] = wanted, said_in_parts(prepared, wanted, recipes, fused)
     return known[1] or prepared

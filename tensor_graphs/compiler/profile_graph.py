@@ -473,7 +473,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         raise PlanError(f"the budget is {budget!r} seconds\n  fix: 0 or more")
     started = time.perf_counter()
     store, here, tolerance = request.store, request.here, request.allowed
-    graph = prepare(request.graph, recipes=store).graph             # what is measured is what compile_graph runs
+    graph = prepare(request.graph, recipes=store, backends=request.here).graph      # what is measured is what compile_graph runs
     report = ProfileReport()
     spent = Stopwatch()
     given = given_inputs(graph, inputs or {}, price_points(graph, at, largest))

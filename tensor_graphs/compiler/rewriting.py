@@ -13,6 +13,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, rebuild
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.records.database import Database
+from tensor_graphs.rewrites.fuse import fuse
 from tensor_graphs.rewrites.parts import form
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.recognise import may_hold_more, recognise, with_roots
@@ -24,15 +25,20 @@ SMALL = 64
 """Nodes of a graph that is simplified by an e-graph before it is compiled."""
 
 
-def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: Database | bool) -> PreparedGraph | None:
-    """With these parts, and what can be said otherwise; None where the graph holds nothing of it."""
+def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: Database | bool,
+                  fused: bool) -> PreparedGraph | None:
+    """With these parts, and what can be said otherwise; fused: with neighbouring steps as parts. None where the graph holds nothing
+    of it."""
     rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
     found = form(prepared.graph, wanted)
     made = Reworded(found.graph, images=found.images) if recipes is False else reword(prepared.graph, found.images, rows=rows)
+    joined = fuse(made.graph) if fused else Reworded(made.graph)
+    images = {**joined.images, **{n: joined.images.get(image, image) for n, image in made.images.items()}}
     said = [*(rows.notes if rows is not None else []),
-            *([f"parts: {found.show()}"] if found.places else []), *([f"recipes: {made.show()}"] if made.parts else [])]
+            *([f"parts: {found.show()}"] if found.places else []), *([f"recipes: {made.show()}"] if made.parts else []),
+            *([f"fused: {joined.show()}"] if joined.parts else [])]
     note = "; ".join([*([prepared.note] if prepared.note else []), *said])
-    return PreparedGraph(made.graph, note, "\n".join(said), made.images) if said else None
+    return PreparedGraph(joined.graph, note, "\n".join(said), images) if said else None
 
 
 def _leaves(graph: Graph) -> list[set[str]]:

@@ -55,6 +55,7 @@ class LinkRates:
 # `off` is that of 275 (c) and 344 (numpy) cold times of the calls of a decoder, 1 to 600 rows; torch's is taken for numpy's.
 BACKEND_RATES: Mapping[str, BackendRates] = {
     "c": BackendRates(1.5e-6, 0.95, 0.7, 2.6),
+    "gen": BackendRates(1.5e-6, 0.9, 0.3, 2.6),
     "numpy": BackendRates(6e-6, 0.35, 0.6, 5.0),
     "torch": BackendRates(8e-6, 0.7, 0.8, 5.0),
 }
@@ -62,15 +63,17 @@ UNKNOWN_RATES = BackendRates(10e-6, 0.3, 0.3, 10.0)
 
 
 def guess_seconds(signature: Signature, binding: Mapping[str, int], backend: str, device: DeviceRates | None = None,
-                  traffic: float | None = None) -> float:
+                  traffic: float | None = None, arithmetic: float | None = None) -> float:
     """Guessed time of one call of this signature on one backend, in seconds.
 
-    traffic: the bytes that move, where the kernel says so itself (default: those of operands and outputs).
+    traffic: the bytes that move, where the kernel says so itself (default: those of operands and outputs). arithmetic: its
+    operations, where it says those (default: the definition's).
     """
     device = device or DeviceRates()
     rates = BACKEND_RATES.get(backend, UNKNOWN_RATES)
     moved, flops = work(signature, tuple(sorted((n, int(binding[n])) for n in signature.dim_names)))
     moved = moved if traffic is None else traffic
+    flops = flops if arithmetic is None else arithmetic
     # The bandwidth of memory, not that of the cache that a call's bytes would fit in: over 69 measured calls of 1 to 256 rows
     # guesses with the latter were off by a factor of 2.6 rather than 1.9 (c, cold) and 9.0 rather than 4.6 (numpy, cold), and no
     # better where operands were hot (2.0 and 1.9, 8.1 and 4.6): what is slow about small calls is not their bytes.

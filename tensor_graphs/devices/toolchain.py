@@ -100,6 +100,7 @@ def compile_flags(*, portable: bool = False, machine: str | None = None) -> tupl
         *native,
         "-ffp-contract=fast",  # a * b + c may be one instruction; it only rounds less
         "-fno-math-errno",
+        "-fopenmp-simd",  # where the text says that a loop's sum may be taken in lanes, and nowhere else
         "-fno-trapping-math",  # nobody reads the exception flags; without it selects do not vectorise
         "-fvisibility=hidden",
         "-fPIC",

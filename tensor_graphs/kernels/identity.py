@@ -47,6 +47,9 @@ HOUSE = Path(__file__).resolve().parents[1]
 BACKENDS = HOUSE / "kernels"
 """whose folders hold backends; the files in it are the house's"""
 
+GENERATOR = HOUSE / "codegen"
+"""the backend that has a room of its own"""
+
 C_CODE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp")
 CODE = (*C_CODE, ".py", ".cl", ".f", ".f90", ".metal", ".ptx", ".rs", ".s", ".zig")
 """what files of code end in, of which a name in a string is enough. Data is not among them: a program may write it"""
@@ -223,7 +226,7 @@ def _kind(name: str, own: str) -> str:
         return ""
     file, real = Path(os.path.abspath(found.origin)), Path(_real(found.origin))
     if HOUSE in real.parents:
-        return "user" if BACKENDS in real.parent.parents else ""
+        return "user" if BACKENDS in real.parent.parents or GENERATOR == real.parent else ""
     if name.partition(".")[0] == own:
         return "user"
     if not any(site in real.parts for site in SITES) and any(standard in real.parents for standard in STANDARD):

@@ -22,6 +22,9 @@ from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node, Op, TensorType, apply
 from tensor_graphs.language.part import PartOp, known_same
 
+ANY_OP = "*"
+"""the `op` of a kernel that computes whatever its `accepts` takes"""
+
 
 class KernelError(TensorGraphsError):
     """A kernel that cannot be declared, found or built."""
@@ -122,7 +125,8 @@ class Kernel:
     strides, itemsize): of the copy kernel.  source: text for people; it is part of the identity too.  prepare(spec):
     what is computed from parameters beforehand; its outputs follow the op's operands in the kernel's call. What it prepares from
     is taken to be a parameter when the kernel is compared and timed.  traffic(spec): the bytes it moves, where these are fewer
-    than its operands and outputs have.  requirements: what the device must have (requirements.py); elsewhere the kernel is no
+    than its operands and outputs have.  arithmetic(spec): the operations it takes, where it knows better than the definition says.
+    requirements: what the device must have (requirements.py); elsewhere the kernel is no
     candidate.  sources: files that it is made of besides its modules (C code, tables), relative to the folder of `module`.
     strided(spec, strides): of a kernel whose operands must be contiguous, the call where they lie with these strides (elements,
     one tuple for each operand; 0 along an axis where all indices are one element): rows with gaps between them, one number for all
@@ -149,6 +153,7 @@ class Kernel:
     requirements: Mapping[str, Any] = field(default_factory=dict)
     prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None
     traffic: Callable[[Spec], Dim] | None = None
+    arithmetic: Callable[[Spec], Dim] | None = None
     sources: Sequence[str | Path] = ()
     strided: Callable[[Spec, Sequence[Strides]], Call | None] | None = None
     composite: CompositeOp | None = None
@@ -168,6 +173,8 @@ class Kernel:
 
     def computes(self, spec: Spec) -> bool:
         """Whether it is a kernel of this spec's op, and not of a namesake."""
+        if self.op == ANY_OP:
+            return True
         if self.composite is None or self.composite is spec.op:
             return self.composite is spec.op or ATOMIC.get(self.op) is spec.op or LIBRARY.get(self.op) is spec.op
         part = isinstance(self.composite, PartOp)
@@ -201,7 +208,7 @@ class Kernel:
             if not file.is_file():
                 raise KernelError(f"kernel {self.name!r} names {str(each)!r} in its sources, and there is no such file: {file}\n"
                                   f"  fix: a path from the folder of its module ({folder}), or an absolute one")
-        functions = (self.build, self.accepts, self.prepare, self.traffic, self.build_copy, self.strided)
+        functions = (self.build, self.accepts, self.prepare, self.traffic, self.arithmetic, self.build_copy, self.strided)
         try:
             return code_of(self.module, functions, files, self.source)
         except OSError as e:

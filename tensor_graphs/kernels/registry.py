@@ -24,7 +24,7 @@ from tensor_graphs.devices.cpu import array_view
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import HOST, of_kind, said
 from tensor_graphs.errors import TensorGraphsError, close_to
-from tensor_graphs.kernels.kernel import HostCall, Kernel, KernelError, Spec, source_of
+from tensor_graphs.kernels.kernel import ANY_OP, HostCall, Kernel, KernelError, Spec, source_of
 from tensor_graphs.kernels.place import Place, here
 from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.language.atomic import ATOMIC
@@ -40,11 +40,16 @@ log = logging.getLogger(__name__)
 
 OURS: dict[str, str] = {
     "c": "tensor_graphs.kernels.c.backend",
+    "gen": "tensor_graphs.codegen.backend",
     "numpy": "tensor_graphs.kernels.numpy.backend",
     "torch": "tensor_graphs.kernels.torch.backend",
 }
 DEFAULT_BACKENDS = ("c", "numpy")
-"""What a plan may use when nothing is said; `torch` costs 1.7 s of import, so it is asked for by name."""
+"""What a plan may use when nothing is said; `torch` costs 1.7 s of import and `gen` a run of the C compiler for each kernel, so
+they are asked for by name."""
+
+GENERATOR = "gen"
+"""the backend that writes kernels for whatever it is given"""
 
 GROUP = "tensor_graphs.backends"
 """the entry points of installed backends: name = module"""
@@ -205,7 +210,7 @@ def _checked(name: str, kernels: Sequence[Kernel]) -> list[Kernel]:
         if k.backend != name or not k.name.startswith(f"{name}."):
             raise KernelError(f"the kernel {k.name!r} (backend {k.backend!r}) is not of the backend {name!r}\n  fix: "
                               f"Kernel(backend=NAME, name=f\"{{NAME}}.{k.op}\", …)")
-        if k.op not in ATOMIC and k.op not in LIBRARY:
+        if k.op not in ATOMIC and k.op not in LIBRARY and k.op != ANY_OP:
             raise KernelError(f"kernel {k.name!r} computes {k.op!r}, which is no op")
     names = [k.name for k in kernels]
     if len(set(names)) != len(names):
@@ -363,7 +368,7 @@ PARTS = "(parts)"
 
 def _of_op(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[Kernel]:
     """The kernels that may compute this spec's op, by its name; of a part, those of all parts, which may be the same."""
-    found = table.get(spec.op.name, ())
+    found = [*table.get(spec.op.name, ()), *table.get(ANY_OP, ())]
     if isinstance(spec.op, DefinedOp):
         found = [*found, *(k for k in table.get(PARTS, ()) if k not in found)]
     return [k for k in found if k.computes(spec)]

@@ -517,6 +517,22 @@ def parts(x: Dim) -> tuple[Dim, Dim]:
     return _make({m: k for m, k in x.terms if k > 0}), _make({m: -k for m, k in x.terms if k < 0})
 
 
+def coefficient(x: Dim, name: str) -> Dim | None:
+    """c where x = c·s + rest, s the symbol of this name and neither c nor the rest knows it; None where there is no such c."""
+    if not isinstance(x, Expr) or name not in x.symbols:
+        return 0
+    found: dict[Monomial, int] = {}
+    for monomial, k in x.terms:
+        own = [a for a in monomial if isinstance(a, Symbol) and a.name == name]
+        others = tuple(a for a in monomial if a not in own)
+        called = (b for a in others if isinstance(a, Call) for b in a.args if isinstance(b, Expr))
+        if len(own) > 1 or any(name in b.symbols for b in called):
+            return None
+        if own:
+            found[others] = k
+    return _make(found)
+
+
 def sort_key(x: Dim) -> tuple[int, int, str]:
     """A key for a total, repeatable order of dims: ints by value, then expressions by their text."""
     return (1, 0, format_dim(x)) if isinstance(x, Expr) else (0, int(x), "")

@@ -52,13 +52,13 @@ class PartOp(DefinedOp):
     """An anonymous composite: for operands of the written dtypes and ranks, its dims standing for any size in their ranges.
 
     recipes: other ways to say it. bound: the operands that parameters alone decide, where the part stands; what follows from those
-    alone is computed once, when the graph is bound.
+    alone is computed once, when the graph is bound. alone: nothing in it is computed beside it too, so that prices add up.
     """
 
     def __init__(self, name: str, arguments: Sequence[Node], outputs: Sequence[Node], *, recipes: Sequence[PartRecipe] = (),
-                 bound: Collection[int] = ()) -> None:
+                 bound: Collection[int] = (), alone: bool = False) -> None:
         super().__init__(name, arguments, outputs, printed=False)
-        self.recipes, self.bound = tuple(recipes), frozenset(bound)
+        self.recipes, self.bound, self.alone = tuple(recipes), frozenset(bound), alone
 
     @property
     def key(self) -> str:
@@ -70,13 +70,15 @@ class PartOp(DefinedOp):
         inputs = [leaves.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(self.written.arguments)]
         graph = make_graph(over(self.written.outputs, self.written.arguments, inputs))
         types = tuple((a.shape, a.dtype) for a in self.written.arguments)
-        return _unpickled, (self.name, types, graph, self.recipes, self.bound)
+        return _unpickled, (self.name, types, graph, self.recipes, self.bound, self.alone)
 
 
-def _unpickled(name: str, types: Sequence[Any], graph: Graph, recipes: Sequence[PartRecipe], bound: Collection[int]) -> PartOp:
+def _unpickled(name: str, types: Sequence[Any], graph: Graph, recipes: Sequence[PartRecipe], bound: Collection[int],
+               alone: bool) -> PartOp:
     inputs = [leaves.input(f"x{i}", shape, dtype) for i, (shape, dtype) in enumerate(types)]
     arguments = [leaves.argument(i, x.type) for i, x in enumerate(inputs)]
-    return PartOp(name, arguments, over(list(graph.outputs.values()), inputs, arguments), recipes=recipes, bound=bound)
+    return PartOp(name, arguments, over(list(graph.outputs.values()), inputs, arguments), recipes=recipes, bound=bound,
+                  alone=alone)
 
 
 def part_of(graph: Graph) -> PartOp:
@@ -100,9 +102,9 @@ def part_of(graph: Graph) -> PartOp:
 
 
 def part_between(outputs: Sequence[Node], operands: Sequence[Node], key: str = "", recipes: Sequence[PartRecipe] = (),
-                 bound: Collection[int] = ()) -> PartOp:
+                 bound: Collection[int] = (), alone: bool = False) -> PartOp:
     """The piece between operands and outputs as one op; a leaf with a name that is no operand may not be in it. key: for its name,
-    by default its own digest.
+    by default its own digest. recipes, bound, alone: as in PartOp.
 
     Raises GraphError where there is one.
     """
@@ -112,7 +114,7 @@ def part_between(outputs: Sequence[Node], operands: Sequence[Node], key: str = "
     if strange is not None:
         raise GraphError(f"the {strange.op.name} {strange.attrs['name']!r} is in the part, and no operand of it",
                          fix="make it an operand")
-    return PartOp(name_of(made, key or definition_digest(made)), arguments, made, recipes=recipes, bound=bound)
+    return PartOp(name_of(made, key or definition_digest(made)), arguments, made, recipes=recipes, bound=bound, alone=alone)
 
 
 def over(outputs: Sequence[Node], operands: Sequence[Node], others: Sequence[Node]) -> tuple[Node, ...]:

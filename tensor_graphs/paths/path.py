@@ -243,7 +243,7 @@ class Paths:
                 self.parts.append(s)
                 todo += [i for i, _ in reversed(self.inner(s))]     # somebody's parts in one that is said otherwise
         # a part that is only said otherwise is taken out of the graph whole; what is in another one may be computed beside it too
-        self.overlap = any(isinstance(s.spec.op, PartOp) and not s.spec.op.recipes for s in self.parts)
+        self.overlap = any(isinstance(s.spec.op, PartOp) and not s.spec.op.alone for s in self.parts)
 
     def _count(self, roots: Sequence[Node], known: Collection[Node] = ()) -> list[tuple[Signature, int]]:
         """Signatures of the nodes that need a choice, with how many nodes of each are computed in a run. known: what is not."""

@@ -72,7 +72,8 @@ class Reworded:
 
     def show(self) -> str:
         """For people; "" where there is none."""
-        return "; ".join(f"{count} {op.name}: {', '.join(r.name for r in op.recipes)}" for op, count in self.parts.items())
+        return "; ".join(f"{count} {op.name}" + (f": {', '.join(r.name for r in op.recipes)}" if op.recipes else "")
+                         for op, count in self.parts.items())
 
 
 def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Sequence[Rewrite] | None = None,
@@ -89,7 +90,7 @@ def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Se
     roots = [there.get(r, r) for r in graph.roots]
     while found:
         try:
-            return _formed(graph, found, there, roots)
+            return formed(graph, found, there, roots)
         except _Circle as e:                                        # two parts, each with an operand of the other
             found = [o for o in found if o is not e.offer]
     return Reworded(with_roots(graph, roots), {}, there)
@@ -377,7 +378,7 @@ class _Circle(Exception):
         self.offer = offer
 
 
-def _formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], roots: Sequence[Node]) -> Reworded:
+def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], roots: Sequence[Node]) -> Reworded:
     """The graph with the offers as parts. Raises _Circle for one that cannot stand beside the others."""
     home = {images.get(o, o): offer for offer in found for o in offer.outputs}
     order = walk(roots)
@@ -424,7 +425,7 @@ def _formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], r
         for other in offer.others:
             written = part_between(other.outputs, [given.get(o, o) for o in ordered])
             recipes.append(PartRecipe(written, other.rules, other.derivation, other.numeric_class))
-        op = part_between(outputs, ordered, recipes=recipes, bound=[i for i, o in enumerate(ordered) if o in bound])
+        op = part_between(outputs, ordered, recipes=recipes, bound=[i for i, o in enumerate(ordered) if o in bound], alone=True)
         key = "|".join([op.key, *(r.name for r in recipes), str(sorted(op.bound))])
         op = known.setdefault(key, op)
         node = apply(op, [put(o) for o in ordered], {})

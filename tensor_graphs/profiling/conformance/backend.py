@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.kernel import Kernel, Spec
+from tensor_graphs.kernels.kernel import ANY_OP, Kernel, Spec
 from tensor_graphs.kernels.registry import all_kernels, by_op, lacking, why_missing
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.dtypes import DTYPES
@@ -103,7 +103,7 @@ def judge_backend(backend: str, judge: Judge, *, cells: Iterable[tuple[str, str]
     for i, (op, dtype) in enumerate(wanted):
         if on_step is not None:
             on_step(i, len(wanted), f"{op} {dtype}")
-        found.append(judge_cell(kernels.get(op, ()), op, dtype, judge, timed=timed))
+        found.append(judge_cell([*kernels.get(op, ()), *kernels.get(ANY_OP, ())], op, dtype, judge, timed=timed))
     if on_step is not None:
         on_step(len(wanted), len(wanted), "")
     return Conformance(backend, tuple(found))

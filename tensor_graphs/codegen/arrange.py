@@ -1,0 +1,210 @@
+"""arrange: nests as they are run. Neighbouring axes that walk memory as one become one; a sum over everything is cut into parts.
+
+In: a program as it was lowered.  Out: the same program, changed in place; what it computes stays, but for the order of sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage, Value
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+
+CHUNK = 1 << 14
+"""elements of one part of a sum over everything"""
+
+
+def arranged(program: Program) -> Program:
+    for nest in program.nests:
+        _merge_axes(program, nest)
+    nests: list[Nest] = []
+    for nest in program.nests:
+        nests += _in_parts(program, nest)
+    program.nests = nests
+    return program
+
+
+# ---- axes that are one ---------------------------------------------------------------------------------------------------------
+
+
+def _merge_axes(program: Program, nest: Nest) -> None:
+    changed = True
+    while changed:
+        changed = False
+        own = [(s, s.axes) for s in nest.stages]
+        if len({tuple(a.name for a in axes) for _, axes in own}) == 1:      # several outputs of one shape, or one
+            (axes,) = {axes for _, axes in own}
+            changed = _merge_shared(program, nest, nest.stages, axes, "axes")
+        for stage in nest.stages:
+            changed = changed or _merge_shared(program, nest, [stage], stage.reduce, "reduce")
+            if sum(stage.axes == other.axes for other in nest.stages) == 1:
+                changed = changed or _merge_shared(program, nest, [stage], stage.axes, "axes")
+        for i in range(len(nest.axes) - 1):
+            if not changed and not any(s.level == i + 1 for s in nest.stages):
+                merged = _merged(program, nest.stages, nest.axes[i], nest.axes[i + 1])
+                if merged is not None:
+                    nest.axes = (*nest.axes[:i], merged, *nest.axes[i + 2:])
+                    for s in nest.stages:
+                        s.level -= s.level > i
+                        if s.target.role == "scratch" and s.target.level > i:
+                            s.target.level -= 1
+                    changed = True
+                    break
+        if not changed and nest.axes and all(s.level == len(nest.axes) and s.axes and s.axes == nest.stages[0].axes
+                                             and s.target.level == 0 for s in nest.stages):
+            merged = _merged(program, nest.stages, nest.axes[-1], nest.stages[0].axes[0])
+            if merged is not None:
+                nest.axes = nest.axes[:-1]
+                for s in nest.stages:
+                    s.axes, s.level = (merged, *s.axes[1:]), len(nest.axes)
+                changed = True
+
+
+def _merge_shared(program: Program, nest: Nest, stages: list[Stage], axes: tuple[Axis, ...], where: str) -> bool:
+    for i in range(len(axes) - 1):
+        merged = _merged(program, stages, axes[i], axes[i + 1])
+        if merged is not None:
+            new = (*axes[:i], merged, *axes[i + 2:])
+            for s in stages:
+                setattr(s, where, new)
+            return True
+    return False
+
+
+def _merged(program: Program, stages: list[Stage], a: Axis, b: Axis) -> Axis | None:
+    """The one axis that walks what a and b walk, and the stages changed to it; None where an index tells them apart."""
+    if d.symbols(a.size) and any(str(s) == b.name for s in d.symbols(a.size)):
+        return None
+    both = Axis(b.name + "_", a.size * b.size)
+
+    def change(x: Dim) -> Dim | None:
+        return _as_one(x, a, b, both)
+
+    if any(change(x) is None for s in stages for x in _dims(program, s)):
+        return None
+
+    def must(x: Dim) -> Dim:
+        made = change(x)
+        assert made is not None
+        return made
+
+    names = {a.name, b.name}
+    for s in stages:
+        s.index, s.value = must(s.index), _changed(program, s.value, must, names, both.name)
+    gathered = program.values.gathered
+    for name, v in list(gathered.items()):
+        if v.symbols & names and all(change(x) is not None for x in _dims_of_value(v)):
+            gathered[name] = _changed(program, v, must, names, both.name)
+    return both
+
+
+def _as_one(x: Dim, a: Axis, b: Axis, both: Axis) -> Dim | None:
+    """x in terms of a·size(b) + b; None where it is none."""
+    if not isinstance(x, d.Expr) or not {a.name, b.name} & set(x.symbols):
+        return x
+    of_a, of_b = d.coefficient(x, a.name), d.coefficient(x, b.name)
+    if of_a is None or of_b is None:
+        return None
+    if a.symbol == 0:                                               # one turn only
+        of_a = of_b * b.size
+    if b.symbol == 0:
+        of_b = of_a
+    if not d.proved_equal(of_a, of_b * b.size):
+        return None
+    return x - of_a * a.symbol - of_b * b.symbol + of_b * both.symbol
+
+
+def _dims(program: Program, stage: Stage) -> Iterable[Dim]:
+    yield stage.index
+    for axis in (*stage.axes, *stage.reduce):
+        yield axis.size
+    yield from _dims_of_value(stage.value)
+    for name, v in program.values.gathered.items():
+        if name in stage.value.symbols:
+            yield from _dims_of_value(v)
+
+
+def _dims_of_value(value: Value) -> Iterable[Dim]:
+    seen: set[Value] = set()
+    todo = [value]
+    while todo:
+        v = todo.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        todo += v.args
+        if v.op == "index":
+            yield v.attr
+        elif v.op == "load":
+            yield v.attr[1]
+
+
+def _changed(program: Program, value: Value, change: Callable[[Dim], Dim], names: set[str], new: str) -> Value:
+    cache: dict[Value, Value] = {}
+
+    def one(v: Value) -> Value:
+        if v not in cache:
+            args = tuple(one(a) for a in v.args)
+            attr = v.attr
+            if v.op == "index":
+                attr = change(attr)
+            elif v.op == "load":
+                inside = v.attr[2]
+                attr = (v.attr[0], change(v.attr[1]), (inside - names) | {new} if inside & names else inside)
+            cache[v] = program.values.make(v.op, v.dtype, *args, attr=attr)
+        return cache[v]
+
+    return one(value)
+
+
+# ---- sums over everything ------------------------------------------------------------------------------------------------------
+
+
+def _in_parts(program: Program, nest: Nest) -> list[Nest]:
+    """A nest of one long reduction to one number as two: parts of it, beside each other, and what they come to."""
+    if nest.axes or len(nest.stages) != 1:
+        return [nest]
+    (stage,) = nest.stages
+    if stage.axes or not stage.reduce or d.bounds(_product(a.size for a in stage.reduce))[1] <= 4 * CHUNK:
+        return [nest]
+    first, *rest = stage.reduce
+    if rest:
+        part, over = first, tuple(rest)
+        value = stage.value
+    else:
+        part = Axis(f"{first.name}p", d.ceil_div(first.size, CHUNK))
+        inner = Axis(f"{first.name}q", d.dim_min(CHUNK, first.size - part.symbol * CHUNK))
+        over = (inner,)
+        at = part.symbol * CHUNK + d.dim(inner.name, 0, CHUNK - 1)
+
+        def change(x: Dim) -> Dim:
+            if not isinstance(x, d.Expr) or first.name not in x.symbols:
+                return x
+            factor = d.coefficient(x, first.name)
+            if factor is None:
+                raise _Entangled
+            return x - factor * first.symbol + factor * at
+
+        try:
+            value = _changed(program, stage.value, change, {first.name}, part.name)
+        except _Entangled:
+            return [nest]
+        if any(first.name in v.symbols for v in program.values.gathered.values()):
+            return [nest]
+    parts = Array(f"{stage.target.name}p", "scratch", 0, stage.value.dtype, part.size, 0)
+    total = Axis(f"{first.name}t", part.size)
+    read = program.values.load(parts, total.symbol)
+    return [Nest((part,), [Stage(parts, part.symbol, (), value, 1, over, stage.monoid, f"{stage.note}, in parts")]),
+            Nest((), [Stage(stage.target, stage.index, (), read, 0, (total,), stage.monoid, f"{stage.note} of the parts")])]
+
+
+class _Entangled(Exception):
+    """An index that is more than a multiple of the axis."""
+
+
+def _product(sizes: Iterable[Dim]) -> Dim:
+    out: Dim = 1
+    for s in sizes:
+        out = out * s
+    return out

@@ -1,0 +1,133 @@
+"""backend: `gen`, whose one kernel computes whatever stages can say. It is offered for every op and every part, and takes those
+that it can lower and that are no product: what is multiplied and summed again and again wants registers and tiles, not loops.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from pathlib import Path
+
+from tensor_graphs.codegen import render_c
+from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.lower import NotLowered, lower
+from tensor_graphs.codegen.stages import Program
+from tensor_graphs.codegen.steps import steps_of
+from tensor_graphs.devices import toolchain
+from tensor_graphs.kernels.c import library
+from tensor_graphs.kernels.c.c_kernel import Image
+from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import CompositeOp, Definition, definition_digest
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.errors import LanguageError
+from tensor_graphs.language.leaves import argument
+from tensor_graphs.language.node import apply
+
+NAME = "gen"
+FOLDER = Path(__file__).resolve().parent
+HEADER = FOLDER / "numbers.h"
+
+MOST_TURNS = 24
+"""turns of the innermost loops for each element that is read or written: what takes more is a product"""
+
+
+def available() -> str | None:
+    ok, reason = library.available()
+    return None if ok else reason
+
+
+def versions() -> dict[str, str]:
+    return {}
+
+
+def kernels() -> list[Kernel]:
+    header = toolchain.source_identity(HEADER, (library.FOLDER,))
+    return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse, source="stages rendered as C",
+                   module=__name__, arithmetic=arithmetic,
+                   toolchain=f"{header} {library.identity_of(library.FOLDER / 'pool.c')}", contiguous=True)]
+
+
+def refuse(spec: Spec) -> str | None:
+    """Why no loops are written for a spec; None where they are."""
+    found = _program(spec)
+    return found if isinstance(found, str) else None
+
+
+def build(spec: Spec) -> NativeCall:
+    """The call of the kernel of a spec, compiled now unless the cache has it. Raises NotLowered, ToolchainError."""
+    program = _program(spec)
+    if isinstance(program, str):
+        raise NotLowered(program)
+    shared, own = render_c.scratch_bytes(program)
+    threads = library.load().threads()
+    symbols = {str(s): s for t in (*spec.inputs, *spec.outputs) for x in t.shape for s in d.symbols(x)}
+    symbols |= {str(s): s for v in spec.attrs.values() for s in _symbols(v)}
+    return NativeCall("generated", tuple(range(len(spec.inputs))), tuple(symbols[name] for name in program.dims), (),
+                      shared + own * threads + PAGE * (threads + 1), str(_image(render_c.rendered(program)).path()))
+
+
+def arithmetic(spec: Spec) -> Dim:
+    """Element steps of the loops of a spec. Raises NotLowered."""
+    program = _program(spec)
+    if isinstance(program, str):
+        raise NotLowered(program)
+    return steps_of(program)
+
+
+PAGE = 4096
+"""to which the pool rounds each block up"""
+
+
+def source_of(spec: Spec) -> str:
+    """The C text of the kernel of a spec. Raises NotLowered."""
+    program = _program(spec)
+    if isinstance(program, str):
+        raise NotLowered(program)
+    return render_c.rendered(program)
+
+
+@cache
+def _image(text: str) -> Image:
+    return Image(f"{NAME}", "generated", (toolchain.Text("generated.c", text, FOLDER),))
+
+
+def _symbols(value: object) -> list[d.Expr]:
+    if isinstance(value, d.Expr):
+        return list(d.symbols(value))
+    return [s for x in value for s in _symbols(x)] if isinstance(value, tuple) else []
+
+
+def _program(spec: Spec) -> Program | str:
+    return loops_of(_definition(spec))
+
+
+def _definition(spec: Spec) -> Definition:
+    """What a spec says, over placeholders: of a composite its definition, of an atomic op itself."""
+    if isinstance(spec.op, CompositeOp) and not spec.op.opaque:
+        return spec.op.define(spec.inputs, spec.attrs)
+    arguments = tuple(argument(i, t) for i, t in enumerate(spec.inputs))
+    outputs = (apply(spec.op, arguments, spec.attrs),)
+    return Definition(arguments, outputs, definition_digest(outputs))
+
+
+@lru_cache(maxsize=4096)
+def loops_of(definition: Definition) -> Program | str:
+    """The loops of a definition, or why there are none."""
+    try:
+        program = arranged(lower(definition))
+    except (NotLowered, LanguageError) as e:                        # a size that may be 0 where an index is divided by it
+        return str(e)
+    arrays = (*program.operands, *program.outputs)
+    if len(arrays) > library.MAX_PTR or len(program.dims) > library.MAX_INT:
+        return f"it has {len(arrays)} operands and outputs and {len(program.dims)} dims, more than a call takes"
+    elements = sum(d.bounds(a.size)[1] for a in arrays)
+    turns = 0
+    for nest in program.nests:
+        for s in nest.stages:
+            of_stage = 1
+            for axis in (*nest.axes[:s.level], *s.axes, *s.reduce):
+                of_stage *= d.bounds(axis.size)[1]
+            turns += of_stage
+    if turns > MOST_TURNS * max(elements, 1):
+        return f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums"
+    return program

@@ -1,0 +1,443 @@
+"""lower: a definition as stages. Views fold into indices, element-wise ops into expressions; what a reduction gives is kept.
+
+Every value of the definition is a function of its index. From each output backwards, values are written into the expression that
+asks for them, down to the operands; where that meets a reduction (or something dear that several stages need) a stage of its own
+makes the value first. How much of it is made at once follows from who reads it: a row's maximum that is read at the row that the
+nest is in is one number of that row; a value that is read across rows is made whole, by a nest before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tensor_graphs.codegen.stages import Array, Axis, Monoid, Nest, Program, Stage, Value, Values, computed_in
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.atomic import same_dim
+from tensor_graphs.language.composite import LIBRARY, Definition, TooManyNodesError, expand_all
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import bool_, i64
+from tensor_graphs.language.node import ArrayValue, Node, walk
+
+FUNCTIONS = frozenset({"exp", "tanh", "div", "erf", "erfc"})
+"""composites that the renderer has as functions of numbers: computed at once they are faster and rounded less"""
+
+REDUCTIONS = ("sum", "reduce_max")
+
+DEAR = frozenset({"exp2", "log2", "sin", "exp", "tanh", "erf", "erfc"})
+"""what is worth keeping rather than computing again where several stages need it"""
+
+MOST_STEPS = 600
+"""nodes of a definition in atomic ops; more is one piece too large for one kernel"""
+
+MOST_DEEP = 150
+"""steps from an operand to an output, one behind the other"""
+
+MOST_VALUES = 4000
+"""expressions of a program: a definition that is read at ever new indices grows without end"""
+
+class NotLowered(TensorGraphsError):
+    """A definition that stages cannot say, and why."""
+
+
+def lower(definition: Definition) -> Program:
+    """The program of a definition; its operands are the definition's arguments, each C-contiguous. Raises NotLowered."""
+    try:
+        roots = expand_all(definition.outputs, _is_function)
+    except TooManyNodesError as e:
+        raise NotLowered(str(e)) from None
+    order = walk(roots)
+    if len(order) > MOST_STEPS:
+        raise NotLowered(f"it is {len(order)} steps, more than {MOST_STEPS}")
+    deep: dict[Node, int] = {}
+    for node in order:
+        deep[node] = 1 + max((deep[i] for i in node.inputs), default=0)
+    if max(deep.values()) > MOST_DEEP:
+        raise NotLowered(f"it is {max(deep.values())} steps deep, more than {MOST_DEEP}")
+    for node in order:
+        why = _strange(node)
+        if why is not None:
+            raise NotLowered(why)
+    for name in {str(s) for n in order for t in n.types for x in t.shape for s in d.symbols(x)}:
+        if name.startswith("_"):
+            raise NotLowered(f"its dim {name} begins like an axis")
+    dear = _shared(order, roots)
+    while True:
+        made = _Lowering(definition, roots, order, dear)
+        program = made.program()
+        if not made.whole:                                          # what is dear and would be made whole is computed again instead
+            return program
+        dear = dear - made.whole
+
+
+def _is_function(node: Node) -> bool:
+    return node.op.name in FUNCTIONS and LIBRARY.get(node.op.name) is node.op and node.dtype.is_float
+
+
+def _strange(node: Node) -> str | None:
+    """Why a node is nothing that stages say; None where it is."""
+    op = node.op
+    if op is leaves.CONSTANT:
+        return f"a constant of {node.type}" if isinstance(node.attrs["value"], ArrayValue) else None
+    if op is leaves.ARGUMENT or _is_function(node):
+        return None
+    if op.kind != "atomic":
+        return f"{op.name} is no atomic op"
+    if op.name == "scatter":
+        return "scatter writes where its index says"
+    if op.name == "bitcast" and node.dtype.itemsize != node.inputs[0].dtype.itemsize:
+        return "a bitcast to another width"
+    return None
+
+
+def _shared(order: Sequence[Node], roots: Sequence[Node]) -> frozenset[Node]:
+    """Dear nodes that more than one stage needs."""
+    users: dict[Node, set[Node]] = {n: set() for n in order}
+    kept: set[Node] = set()
+    for node in reversed(order):
+        own = node in roots or node.op.name in REDUCTIONS
+        if node.op.name in DEAR and len(users[node]) > 1:
+            own = True
+            kept.add(node)
+        for x in node.inputs:
+            users[x] |= {node} if own else users[node]
+    return frozenset(kept)
+
+
+@dataclass(eq=False)
+class _Kept:
+    """A node whose value is stored: where, by which stage, and who reads it at which index, inside of how many axes."""
+
+    node: Node
+    reads: list[tuple[Nest, int, tuple[Dim, ...]]] = field(default_factory=list)
+    array: Array | None = None
+    level: int = 0
+
+
+class _Lowering:
+    def __init__(self, definition: Definition, roots: Sequence[Node], order: Sequence[Node], dear: frozenset[Node]) -> None:
+        self.roots, self.order = list(roots), order
+        self.values = Values()
+        self.operands = tuple(Array(f"x{i}", "operand", i, a.dtype, a.type.size()) for i, a in enumerate(definition.arguments))
+        self.argument = dict(zip(definition.arguments, self.operands, strict=True))
+        self.outputs: list[Array] = []
+        self.nests: list[Nest] = []                                 # the last first: who reads is lowered before who is read
+        self.kept = {n: _Kept(n) for n in order if n in dear or n in self.roots or n.op.name in REDUCTIONS}
+        self.dear = dear
+        self.whole: set[Node] = set()
+        self.count = 0
+        self.nest_of: dict[tuple[Dim, ...], tuple[Nest, tuple[Axis, ...]]] = {}
+
+    # ---- names ----
+
+    def axis(self, letter: str, size: Dim) -> Axis:
+        made = Axis(f"_{letter}{self.count}", size)
+        self.count += 1
+        return made
+
+    # ---- the program ----
+
+    def program(self) -> Program:
+        outputs: dict[Node, Array] = {}
+        for i, root in enumerate(self.roots):
+            if root in outputs:
+                raise NotLowered("one value is two outputs")
+            outputs[root] = Array(f"y{i}", "output", i, root.dtype, root.type.size())
+        for node in reversed(self.order):
+            if node in self.kept:
+                self.keep(self.kept[node], outputs.get(node))
+        nests = [n for n in reversed(self.nests) if n.stages]
+        for nest in nests:
+            nest.stages.sort(key=lambda s: s.level)                 # stable: at one level, in the order in which they were found
+            for stage in nest.stages:
+                stage.value = self.resolved(stage.value)
+        self.values.gathered = {name: self.resolved(v) for name, v in self.values.gathered.items()}
+        dims = sorted({str(s) for n in self.order for t in n.types for x in (*t.shape, t.size()) for s in d.symbols(x)}
+                      | {str(s) for n in self.order for v in n.attrs.values() for s in _symbols(v)})
+        return Program(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, tuple(dims))
+
+    def keep(self, kept: _Kept, output: Array | None) -> None:
+        """Make the stage of a node, where its readers need it."""
+        node = kept.node
+        nest, level = self.place(kept)
+        if nest is None:
+            if node in self.dear and output is None:
+                self.whole.add(node)
+            nest, axes = self.own_nest(node)
+        else:
+            axes = tuple(self.axis("j", s) for s in node.shape[level:])
+        kept.level = level = len(nest.axes) if level < 0 else level
+        index = [*(a.symbol for a in nest.axes[:level]), *(a.symbol for a in axes)]
+        shape = node.shape
+        if output is not None:
+            kept.array, target = output, _offset(index, shape)
+        else:
+            inner = shape[level:] if nest.axes and self.is_shared(kept, nest) else shape
+            size: Dim = 1
+            for s in inner:
+                size = size * s
+            number = sum(k.array is not None for k in self.kept.values())
+            kept.array = Array(f"t{number}", "scratch", 0, computed_in(node.dtype), size, level if inner is not shape else 0)
+            target = _offset(index[len(shape) - len(inner):], inner)
+        reduce: tuple[Axis, ...] = ()
+        monoid: Monoid | None = None
+        read = _Reader(self, nest, level)
+        if node.op.name in REDUCTIONS:
+            x = node.inputs[0]
+            over = node.attrs["axes"]
+            found = {a: self.axis("r", x.shape[a]) for a in over}
+            rest = iter(index)
+            value = read(x, tuple(found[i].symbol if i in found else next(rest) for i in range(x.rank)), None)
+            reduce, monoid = tuple(found[a] for a in over), "sum" if node.op.name == "sum" else "max"
+        else:
+            value = read.computed(node, tuple(index), None)
+        stage = Stage(kept.array, target, axes, value, level, reduce, monoid, node.op.name)
+        nest.stages.insert(0, stage)
+        if len(self.values._known) > MOST_VALUES:
+            raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")
+
+    def is_shared(self, kept: _Kept, nest: Nest) -> bool:
+        return all(n is nest for n, _, _ in kept.reads)
+
+    def place(self, kept: _Kept) -> tuple[Nest | None, int]:
+        """The nest that a value is made in, inside of how many of its axes; None: in one of its own."""
+        nests = {id(n): n for n, _, _ in kept.reads}
+        if len(nests) != 1:
+            return None, -1
+        (nest,) = nests.values()
+        level = len(nest.axes)
+        for _, most, index in kept.reads:
+            same = 0
+            for axis, at, size in zip(nest.axes[:most], index, kept.node.shape, strict=False):
+                if at != axis.symbol or not same_dim(size, axis.size):
+                    break
+                same += 1
+            level = min(level, same)
+        return (nest, level) if level else (None, -1)
+
+    def own_nest(self, node: Node) -> tuple[Nest, tuple[Axis, ...]]:
+        """A nest before all that there are, over all axes of a node but the last, which is its stage's own; outputs of one shape
+        share one. A reduction along memory has no axis of its own: a number for each turn of the nest."""
+        shares = node in self.roots and node.op.name not in REDUCTIONS and not self.kept[node].reads
+        if shares and node.shape in self.nest_of:
+            return self.nest_of[node.shape]
+        cut = node.rank if self.one_each(node) else max(node.rank - 1, 0)
+        nest = Nest(tuple(self.axis("i", s) for s in node.shape[:cut]), [])
+        axes = tuple(self.axis("j", s) for s in node.shape[cut:])
+        self.nests.append(nest)
+        if shares:
+            self.nest_of[node.shape] = nest, axes
+        return nest, axes
+
+    def one_each(self, node: Node) -> bool:
+        """Whether a node is a reduction along memory, or made of such of its shape, element by element."""
+        todo, seen = [node], set[Node]()
+        while todo:
+            n = todo.pop()
+            if n in seen or not same_dim(n.type.size(), node.type.size()):
+                continue
+            seen.add(n)
+            if n.op.name in REDUCTIONS:
+                if _along_memory(n):
+                    return True
+                continue
+            todo += n.inputs if n.op.name not in ("permute", "slice", "gather", "pad") else ()
+        return False
+
+    # ---- references to what is kept ----
+
+    def resolved(self, value: Value) -> Value:
+        """With each reference to a kept node as a load from where it is kept."""
+        cache: dict[Value, Value] = {}
+
+        def one(v: Value) -> Value:
+            if v not in cache:
+                args = tuple(one(a) for a in v.args)
+                if v.op == "kept":
+                    cache[v] = self.loaded(v, args)
+                else:
+                    cache[v] = v if args == v.args else self.values.make(v.op, v.dtype, *args, attr=v.attr)
+            return cache[v]
+
+        return one(value)
+
+    def loaded(self, v: Value, args: tuple[Value, ...]) -> Value:
+        kept, *at, nest = v.attr
+        index = tuple(at)
+        array, shape = kept.array, kept.node.shape
+        if array.role == "scratch" and array.level:
+            names = frozenset(a.name for a in nest.axes[:array.level])
+            offset = _offset(index[array.level:], shape[array.level:])
+        else:
+            # an output that is read again in its own nest is there once the axes that it was written in are at their turn
+            names = frozenset(a.name for a in nest.axes[:kept.level]) if self.is_shared(kept, nest) and kept.level else frozenset()
+            offset = _offset(index, shape)
+        return self.values.make("load", computed_in(array.dtype), *args, attr=(array, offset, names))
+
+
+class _Reader:
+    """Writes the values of nodes at indices into expressions, for one stage."""
+
+    def __init__(self, lowering: _Lowering, nest: Nest, level: int) -> None:
+        self.lowering, self.nest, self.level = lowering, nest, level
+        self.values = lowering.values
+        self.known: dict[tuple[Node, tuple[Dim, ...], Value | None], Value] = {}
+
+    def __call__(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
+        """The value of a node at an index. guard: where it does not hold, whatever can be had without touching memory."""
+        key = node, index, guard
+        if key not in self.known:
+            kept = self.lowering.kept.get(node)
+            self.known[key] = self.computed(node, index, guard) if kept is None else self.referred(kept, index, guard)
+        return self.known[key]
+
+    def referred(self, kept: _Kept, index: tuple[Dim, ...], guard: Value | None) -> Value:
+        kept.reads.append((self.nest, self.level, index))
+        dtype = computed_in(kept.node.dtype)
+        return self.values.make("kept", dtype, *([] if guard is None else [guard]), attr=(kept, *index, self.nest))
+
+    def computed(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
+        """The value of a node at an index from its operands'."""
+        v, op, attrs = self.values, node.op, node.attrs
+        dtype = computed_in(node.dtype)
+        if len(v._known) > MOST_VALUES:
+            raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")
+        if op is leaves.ARGUMENT:
+            return v.load(self.lowering.argument[node], _offset(index, node.shape), guard)
+        if op is leaves.CONSTANT:
+            value = attrs["value"]
+            return v.index(value, dtype) if isinstance(value, d.Expr) else v.constant(value, dtype)
+        name = op.name
+        if name == "iota":
+            return v.index(index[attrs["axis"]], dtype)
+        view = _VIEWS.get(name)
+        if view is not None:
+            return self(node.inputs[0], view(node, index), guard)
+        if name == "pad":
+            return self.padded(node, index, guard)
+        if name == "gather":
+            return self.gathered(node, index, guard)
+        args = [self(x, index, guard) for x in node.inputs]
+        if name == "cast":
+            return args[0] if args[0].dtype == dtype else v.make("cast", dtype, *args)
+        if name == "bitcast":
+            return v.make("bitcast", dtype, *args, attr=f"{node.inputs[0].dtype} {node.dtype}")
+        return v.make(name, dtype, *args)
+
+    def padded(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
+        v, x = self.values, node.inputs[0]
+        inside: Value | None = None
+        inner = []
+        for at, size, (before, _) in zip(index, x.shape, node.attrs["padding"], strict=True):
+            moved = at - before
+            inner.append(moved)
+            for low, high in ((0, moved), (moved + 1, size)):       # 0 ≤ moved and moved + 1 ≤ size
+                if d.dim_ge(high, low) is not True:
+                    holds = v.make("at_least", bool_, v.index(high, i64), v.index(low, i64))
+                    inside = holds if inside is None else v.make("and", bool_, inside, holds)
+        if inside is None:
+            return self(x, tuple(inner), guard)
+        both = inside if guard is None else v.make("and", bool_, guard, inside)
+        return v.make("where", computed_in(node.dtype), inside, self(x, tuple(inner), both),
+                      v.constant(node.attrs["value"], computed_in(node.dtype)))
+
+    def gathered(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
+        v, (x, positions), axis = self.values, node.inputs, node.attrs["axis"]
+        at = self(positions, index[axis:axis + positions.rank], guard)
+        dtype = computed_in(node.dtype)
+        if at.op == "index" and d.dim_ge(at.attr, 0) is True and d.dim_ge(x.shape[axis] - 1, at.attr) is True:
+            return self(x, (*index[:axis], at.attr, *index[axis + positions.rank:]), guard)   # an address, not a look-up
+        wide = at if at.dtype == i64 else v.make("cast", i64, at)
+        holds = v.make("and", bool_, v.make("at_least", bool_, wide, v.index(0, i64)),
+                       v.make("less", bool_, wide, v.index(x.shape[axis], i64)))
+        both = holds if guard is None else v.make("and", bool_, guard, holds)
+        found = v.gather(v.make("where", i64, both, wide, v.constant(0, i64)), x.shape[axis])
+        read = self(x, (*index[:axis], found, *index[axis + positions.rank:]), both)
+        return v.make("where", dtype, holds, read, v.constant(False if dtype is bool_ else 0, dtype))
+
+
+def _symbols(value: object) -> tuple[Dim, ...]:
+    if isinstance(value, d.Expr):
+        return d.symbols(value)
+    if isinstance(value, tuple):
+        return tuple(s for x in value for s in _symbols(x))
+    return ()
+
+
+def _offset(index: Sequence[Dim], shape: Sequence[Dim]) -> Dim:
+    """Where an index lies in a C-contiguous array, in elements."""
+    out: Dim = 0
+    for at, size in zip(index, shape, strict=True):
+        out = out * size + at
+    return out
+
+
+# ---- views: the operand's index of an index of the result --------------------------------------------------------------------
+
+
+def _permuted(node: Node, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    out: list[Dim] = [0] * len(index)
+    for at, axis in zip(index, node.attrs["axes"], strict=True):
+        out[axis] = at
+    return tuple(out)
+
+
+def _expanded(node: Node, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    return tuple(at if same_dim(old, new) else 0
+                 for at, old, new in zip(index, node.inputs[0].shape, node.shape, strict=True))
+
+
+def _sliced(node: Node, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    return tuple(start + at * step for at, (start, _, step) in zip(index, node.attrs["bounds"], strict=True))
+
+
+def _reshaped(node: Node, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Runs of axes that hold the same elements on both sides keep to themselves, so that what is not reshaped stays simple."""
+    old, new = node.inputs[0].shape, node.shape
+    out: list[Dim] = []
+    i = j = 0
+    while i < len(old):
+        if j < len(new) and same_dim(old[i], new[j]):
+            out.append(index[j])
+            i, j = i + 1, j + 1
+            continue
+        if old[i] == 1:
+            out.append(0)
+            i += 1
+            continue
+        m, n = _one_run(old, new, i, j)
+        flat = _offset(index[j:n], new[j:n])
+        parts: list[Dim] = []
+        for size in reversed(old[i + 1:m]):
+            parts.append(flat % size)
+            flat = flat // size
+        out += [flat, *reversed(parts)]
+        i, j = m, n
+    return tuple(out)
+
+
+def _one_run(old: Sequence[Dim], new: Sequence[Dim], i: int, j: int) -> tuple[int, int]:
+    """(m, n): the shortest runs old[i:m] and new[j:n] of as many elements; all that is left where none can be told."""
+    m, n = i + 1, j
+    a: Dim = old[i]
+    b: Dim = 1
+    while not same_dim(a, b) or n == j:
+        grow = d.dim_ge(a, b)
+        if (grow is True and n < len(new)) or (n < len(new) and n == j):
+            b, n = b * new[n], n + 1
+        elif grow is not True and m < len(old) and d.dim_ge(b, a) is True:
+            a, m = a * old[m], m + 1
+        else:
+            return len(old), len(new)
+    return m, n
+
+
+_VIEWS: dict[str, Callable[[Node, tuple[Dim, ...]], tuple[Dim, ...]]] = {
+    "permute": _permuted, "expand": _expanded, "slice": _sliced, "reshape": _reshaped}
+
+
+def _along_memory(node: Node) -> bool:
+    """Whether a reduction runs along its operand's last axis."""
+    return node.inputs[0].rank - 1 in node.attrs["axes"]

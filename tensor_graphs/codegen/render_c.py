@@ -1,0 +1,595 @@
+"""render_c: a program as C, a function for each nest and one that runs them, in the form of our other kernels (kernels/c/tg.h).
+
+The text is to be read: the program's stages stand above it as a comment, values are written once, where all that they depend on is
+known. Loops over the axis that walks memory have bodies without branches, which the compiler turns into vector instructions. A sum
+of floats is accumulated in f32 over BLOCK elements and in f64 beyond, as the hand-written kernels do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage, Value, computed_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bool_, f32, i64
+
+BLOCK = 512
+"""elements that a sum of f32 runs over before it goes on in f64"""
+
+COLUMNS, ROWS = 512, 64
+"""of a reduction across memory: columns that are reduced beside each other, rows that are summed in f32"""
+
+STORED = {"f16": "uint16_t", "bf16": "uint16_t", "f32": "float", "f64": "double", "i8": "int8_t", "i16": "int16_t",
+          "i32": "int32_t", "i64": "int64_t", "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t",
+          "bool": "uint8_t"}
+
+PART_WORK = 16384
+"""element steps that one part of a nest should hold at least, as in kernels/c/loops.h"""
+
+
+def rendered(program: Program, name: str = "generated") -> str:
+    """The C text of a program; its entry is TG_KERNEL(name): ptr: outputs, operands; ints: the dims."""
+    return _Renderer(program, name).text()
+
+
+def scratch_bytes(program: Program) -> tuple[Dim, Dim]:
+    """Bytes that the program asks the pool for: of one block for all, and of one for each thread."""
+    shared: Dim = 0
+    own: Dim = 0
+    for array in program.scratch:
+        if array.level == 0:
+            shared = shared + _padded(array)
+        elif not _is_number(array):
+            own = own + _padded(array)
+    return shared, own
+
+
+def _padded(array: Array) -> Dim:
+    return d.ceil_div(array.size * _width(array), 64) * 64
+
+
+def _width(array: Array) -> int:
+    return computed_in(array.dtype).itemsize
+
+
+def _is_number(array: Array) -> bool:
+    """Whether a scratch value is one number for each turn of the nest: a variable."""
+    return array.role == "scratch" and array.level > 0 and array.size == 1
+
+
+def c_type(dtype: DType) -> str:
+    return STORED[computed_in(dtype).name]
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+
+    def __call__(self, line: str = "") -> None:
+        self.lines.append("    " * self.depth + line if line else "")
+
+    def open(self, line: str) -> None:
+        self(line + " {")
+        self.depth += 1
+
+    def close(self) -> None:
+        self.depth -= 1
+        self("}")
+
+
+class _Renderer:
+    def __init__(self, program: Program, name: str) -> None:
+        self.program, self.name, self.write = program, name, _Writer()
+        self.scopes: list[set[int]] = []                            # numbers of the values that are written, by block
+        self.open_axes: list[str] = []
+
+    # ---- text ----
+
+    def text(self) -> str:
+        p, write = self.program, self.write
+        write("/* " + str(p).replace("\n", "\n * ").replace("*/", "* /") + " */")
+        write('#include "numbers.h"')
+        write()
+        write.open(f"typedef struct {self.name}_arguments")
+        for a in (*p.outputs, *p.operands):
+            const = "" if a.role == "output" else "const "
+            write(f"{const}{STORED[a.dtype.name]} *restrict {a.name};")
+        for a in p.scratch:
+            if a.level == 0:
+                write(f"{c_type(a.dtype)} *restrict {a.name};")
+        for name in p.dims:
+            write(f"int64_t {_dim_name(name)};")
+        write("int64_t count;")
+        write.depth -= 1
+        write(f"}} {self.name}_arguments;")
+        for i, nest in enumerate(p.nests):
+            write()
+            self.nest(i, nest)
+        write()
+        self.entry()
+        return "\n".join(write.lines) + "\n"
+
+    def entry(self) -> None:
+        p, write = self.program, self.write
+        write.open(f"TG_KERNEL({self.name})")
+        write("(void)floats, (void)ints;")
+        write(f"{self.name}_arguments a;")
+        for i, array in enumerate((*p.outputs, *p.operands)):
+            write(f"a.{array.name} = ptr[{i}];")
+        for i, name in enumerate(p.dims):
+            write(f"const int64_t {_dim_name(name)} = a.{_dim_name(name)} = ints[{i}];")
+            write(f"(void){_dim_name(name)};")
+        shared = [x for x in p.scratch if x.level == 0]
+        if shared:
+            write(f"char *scratch = tg_scratch(0, {_c(scratch_bytes(p)[0])});")
+            at: Dim = 0
+            for x in shared:
+                write(f"a.{x.name} = ({c_type(x.dtype)} *)(scratch + {_c(at)});")
+                at = at + _padded(x)
+        for i, nest in enumerate(p.nests):
+            turns, unit, least = self.split(nest)
+            write(f"a.count = {_c(turns)};")
+            if turns == 1:
+                write(f"{self.name}_nest{i}(&a, 0, 1);")
+            else:
+                parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil({_c(least)}, {unit}))"
+                write(f"if (a.count > 0) tg_parallel({self.name}_nest{i}, &a, {parts});")
+        write.close()
+
+    # ---- how a nest is cut into parts ----
+
+    def parallel(self, nest: Nest) -> int:
+        """How many of the nest's axes are cut into parts."""
+        return min([s.level for s in nest.stages if s.level > 0], default=0)
+
+    def split(self, nest: Nest) -> tuple[Dim, int, Dim]:
+        """(things that are cut into parts, in multiples of, things that a part should hold at least)."""
+        n = self.parallel(nest)
+        if nest.axes:
+            per_turn: Dim = 1
+            for s in nest.stages:
+                work: Dim = 1
+                for a in (*nest.axes[n:s.level], *s.axes, *s.reduce):
+                    work = work * d.bounds(a.size)[1]               # axes may depend on those outside
+                per_turn = per_turn + work
+            return _product(a.size for a in nest.axes[:n]), 1, max(1, PART_WORK // max(1, d.bounds(per_turn)[0]))
+        axes = nest.stages[0].axes
+        if not axes or any(s.axes != axes for s in nest.stages):
+            return 1, 1, 1
+        inner = _product(d.bounds(a.size)[1] for a in (*axes[1:], *nest.stages[0].reduce))
+        unit = 64 if len(axes) == 1 else 1
+        return axes[0].size, unit, max(1, PART_WORK // max(1, int(inner)))
+
+    # ---- one nest ----
+
+    def nest(self, i: int, nest: Nest) -> None:
+        write, p = self.write, self.program
+        write.open(f"static void {self.name}_nest{i}(void *context, int part, int parts)")
+        write(f"const {self.name}_arguments *a = context;")
+        used = {x.name for s in nest.stages for x in _arrays(self.program, s)}
+        for x in (*p.outputs, *p.operands, *(t for t in p.scratch if t.level == 0)):
+            if x.name in used:
+                const = "const " if x.role == "operand" else ""
+                kind = STORED[x.dtype.name] if x.role != "scratch" else c_type(x.dtype)
+                write(f"{const}{kind} *restrict {x.name} = a->{x.name};")
+        for name in p.dims:
+            write(f"const int64_t {_dim_name(name)} = a->{_dim_name(name)};")
+            write(f"(void){_dim_name(name)};")
+        local = [s.target for s in nest.stages if s.target.role == "scratch" and s.target.level and not _is_number(s.target)]
+        if local:
+            write(f"char *scratch = tg_scratch(1, {_c(scratch_bytes(p)[1])});")
+            at: Dim = 0
+            for x in p.scratch:
+                if x.level and not _is_number(x):
+                    if x in local:
+                        write(f"{c_type(x.dtype)} *restrict {x.name} = ({c_type(x.dtype)} *)(scratch + {_c(at)});")
+                    at = at + _padded(x)
+        _, unit, _ = self.split(nest)
+        write("int64_t from, to;")
+        write(f"tg_range(a->count, {unit}, part, parts, &from, &to);")
+        self.scopes, self.open_axes = [set()], []
+        n = self.parallel(nest)
+        if nest.axes:
+            write.open("for (int64_t turn = from; turn < to; turn++)")
+            self.scopes.append(set())
+            rest = "turn"
+            for k in reversed(range(n)):
+                axis = nest.axes[k]
+                if k == 0:
+                    write(f"const int64_t {axis.name} = {rest};")
+                else:
+                    write(f"const int64_t {axis.name} = {rest} % {_c(axis.size)};")
+                    write(f"const int64_t left{k} = {rest} / {_c(axis.size)};")
+                    rest = f"left{k}"
+                write(f"(void){axis.name};")
+            self.open_axes += [a.name for a in nest.axes[:n]]
+            self.inner(nest, n)
+            self.scopes.pop()
+            write.close()
+        else:
+            write("(void)from, (void)to;")
+            for s in nest.stages:
+                self.stage(s, ("from", "to") if self.split(nest)[0] != 1 else None)
+        write.close()
+
+    def inner(self, nest: Nest, level: int) -> None:
+        """What is done inside of `level` axes, and the axes inside."""
+        for s in nest.stages:
+            if s.level == level:
+                self.stage(s, None)
+        deeper = [s for s in nest.stages if s.level > level]
+        if not deeper:
+            return
+        for s in deeper:
+            self.declare(s.value, only_ready=True)
+        axis = nest.axes[level]
+        self.loop(axis)
+        self.inner(nest, level + 1)
+        self.end(axis)
+
+    def loop(self, axis: Axis, bounds: tuple[str, str] | None = None, pragma: str = "") -> None:
+        low, high = bounds or ("0", _c(axis.size))
+        if pragma:
+            self.write(f"#pragma {pragma}")
+        self.write.open(f"for (int64_t {axis.name} = {low}; {axis.name} < {high}; {axis.name}++)")
+        self.scopes.append(set())
+        self.open_axes.append(axis.name)
+
+    def end(self, axis: Axis) -> None:
+        self.write.close()
+        self.scopes.pop()
+        assert self.open_axes.pop() == axis.name
+
+    # ---- values ----
+
+    def known(self, v: Value) -> bool:
+        return any(v.number in scope for scope in self.scopes)
+
+    def ready(self, v: Value) -> bool:
+        """Whether all that a value depends on is at its turn."""
+        return all(s in self.open_axes or (s in self.program.values.gathered and self.ready(self.program.values.gathered[s]))
+                   for s in v.symbols if s not in self.program.dims)
+
+    def declare(self, value: Value, *, only_ready: bool = False) -> None:
+        """Write what a value is made of, and itself, as variables, unless they are there; with only_ready, the parts that are."""
+        gathered = self.program.values.gathered
+        todo: list[tuple[Value, bool]] = [(value, False)]
+        seen: set[Value] = set()
+        while todo:
+            v, done = todo.pop()
+            if (not done and v in seen) or self.known(v) or _is_literal(v):
+                continue
+            if not done:
+                seen.add(v)
+                todo.append((v, True))
+                todo += [(gathered[s], False) for x in _own_dims(v) for s in _names(x) if s in gathered]
+                todo += [(a, False) for a in reversed(v.args)]
+                continue
+            if only_ready and not self.ready(v):
+                continue
+            if v.op == "load" and _is_number(v.attr[0]) and not v.args:
+                continue                                            # a variable already
+            kind = "int" if v.dtype is bool_ else c_type(v.dtype)
+            self.write(f"const {kind} v{v.number} = {self.expression(v)};")
+            for name, g in gathered.items():
+                if g is v:
+                    self.write(f"const int64_t {name} = v{v.number};")
+            self.scopes[-1].add(v.number)
+
+    def ref(self, v: Value) -> str:
+        if _is_literal(v):
+            return _literal(v)
+        if v.op == "load" and _is_number(v.attr[0]) and not v.args:
+            return str(v.attr[0].name)
+        return f"v{v.number}"
+
+    def expression(self, v: Value) -> str:
+        args = [self.ref(a) for a in v.args]
+        t = v.dtype
+        if v.op == "load":
+            array, offset, _ = v.attr
+            read = array.name if _is_number(array) else f"{array.name}[{_c(offset)}]"
+            if array.role != "scratch":
+                read = {"bf16": f"bf16_to_f32({read})", "f16": f"f32_of_f16({read})"}.get(array.dtype.name, read)
+            return f"{args[0]} ? {read} : 0" if args else read
+        if v.op == "index":
+            wide = _c(v.attr)
+            return wide if t is i64 else f"({c_type(t)})({wide})"
+        if v.op == "where":
+            return f"{args[0]} ? {args[1]} : {args[2]}"
+        if v.op == "cast":
+            return _cast(v.args[0].dtype, t, args[0])
+        if v.op == "bitcast":
+            return _bitcast(v.attr, args[0])
+        if v.op == "at_least":
+            return f"{args[0]} >= {args[1]}"
+        if v.op == "less":
+            return f"{args[0]} < {args[1]}"
+        if v.op == "not_equal":
+            return f"{args[0]} != {args[1]}"
+        if v.op in ("and", "xor"):
+            sign = "&" if v.op == "and" else "^"
+            return f"{args[0]} {sign} {args[1]}" if t is bool_ else f"({c_type(t)})({args[0]} {sign} {args[1]})"
+        if v.op in ("add", "mul"):
+            sign = "+" if v.op == "add" else "*"
+            if t.is_float:
+                return f"{args[0]} {sign} {args[1]}"
+            wide = f"uint{max(32, t.bits)}_t"                        # no overflow that C leaves undefined
+            return f"({c_type(t)})(({wide}){args[0]} {sign} ({wide}){args[1]})"
+        if v.op == "max" and not t.is_float:
+            return f"{args[0]} > {args[1]} ? {args[0]} : {args[1]}"
+        if v.op == "idiv":
+            return f"idiv_{t.name}({args[0]}, {args[1]})"
+        if v.op == "reciprocal":
+            return f"{'1.0f' if t is f32 else '1.0'} / {args[0]}"
+        if v.op == "div":
+            return f"{args[0]} / {args[1]}"
+        return f"{v.op}_{t.name}({', '.join(args)})"
+
+    # ---- stages ----
+
+    def stage(self, s: Stage, bounds: tuple[str, str] | None) -> None:
+        """One stage; bounds: of its first axis, where that is what is cut into parts."""
+        self.write(f"/* {s.note} */")
+        if s.target.role == "scratch" and _is_number(s.target):
+            self.write(f"{c_type(s.target.dtype)} {s.target.name};")
+        self.declare(s.value, only_ready=True)
+        if s.monoid is None:
+            self.stored(s, bounds)
+        elif s.axes and self.across(s):
+            self.columns(s, bounds)
+        else:
+            opened = []
+            for k, axis in enumerate(s.axes):
+                self.loop(axis, bounds if k == 0 else None)
+                opened.append(axis)
+                self.declare(s.value, only_ready=True)
+            self.rows(s)
+            for axis in reversed(opened):
+                self.end(axis)
+
+    def stored(self, s: Stage, bounds: tuple[str, str] | None) -> None:
+        opened = []
+        for k, axis in enumerate(s.axes):
+            last = k == len(s.axes) - 1
+            self.loop(axis, bounds if k == 0 else None, "GCC ivdep" if last else "")
+            opened.append(axis)
+            if not last:
+                self.declare(s.value, only_ready=True)
+        self.declare(s.value)
+        self.put(s, self.ref(s.value))
+        for axis in reversed(opened):
+            self.end(axis)
+
+    def put(self, s: Stage, text: str, index: Dim | None = None) -> None:
+        target = s.target
+        if _is_number(target):
+            self.write(f"{target.name} = {text};")
+            return
+        if target.role == "output":
+            text = {"bf16": f"bf16_of_f32({text})", "f16": f"f16_of_f32({text})"}.get(target.dtype.name, text)
+            if target.dtype is bool_:
+                text = f"(uint8_t)({text})"
+        self.write(f"{target.name}[{_c(s.index)}] = {text};")
+
+    def across(self, s: Stage) -> bool:
+        """Whether the last own axis walks memory rather than the axis that is reduced."""
+        own, over = 0, 0
+        todo, seen = [s.value], set[Value]()
+        while todo:
+            v = todo.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            todo += v.args
+            if v.op == "load":
+                size = d.bounds(v.attr[0].size)[1]
+                own += size if d.coefficient(v.attr[1], s.axes[-1].name) == 1 else 0
+                over += size if d.coefficient(v.attr[1], s.reduce[-1].name) == 1 else 0
+        return own > over
+
+    def rows(self, s: Stage) -> None:
+        """A reduction to one number."""
+        write, t, last = self.write, s.value.dtype, s.reduce[-1]
+        total, part = f"total{s.value.number}", f"part{s.value.number}"
+        kind, start, combine, done = self.monoid(s)
+        blocks = s.monoid == "sum" and t.is_float
+        write(f"{'double' if blocks else kind} {total} = {'0.0' if blocks else start};")
+        for axis in s.reduce[:-1]:
+            self.loop(axis)
+            self.declare(s.value, only_ready=True)
+        if blocks:
+            write.open(f"for (int64_t begin = 0, end; begin < {_c(last.size)}; begin = end)")
+            write(f"end = tg_min(begin + {BLOCK}, {_c(last.size)});")
+            write(f"{kind} {part} = 0;")
+            self.loop(last, ("begin", "end"), f"omp simd reduction(+ : {part})")
+            self.declare(s.value)
+            write(f"{part} += {self.ref(s.value)};")
+            self.end(last)
+            write(f"{total} += {part};")
+            write.close()
+        else:
+            sign = {"sum": "+", "max": "max"}[s.monoid or "sum"]
+            self.loop(last, None, f"omp simd reduction({sign} : {total})")
+            self.declare(s.value)
+            write(combine.format(acc=total, x=self.ref(s.value)))
+            self.end(last)
+        for axis in reversed(s.reduce[:-1]):
+            self.end(axis)
+        self.put(s, f"({kind}){total}" if blocks else done.format(total))
+
+    def monoid(self, s: Stage) -> tuple[str, str, str, str]:
+        """(type, start, how a value is taken in, what comes out) of an accumulator in the stage's own dtype."""
+        t = s.value.dtype
+        if s.monoid == "sum":
+            if t.is_float:
+                return c_type(t), "0", "{acc} += {x};", "{}"
+            wide = f"uint{t.bits}_t"
+            return wide, "0", "{acc} += (" + wide + "){x};", f"({c_type(t)}){{}}"
+        if t.is_float:
+            kind, name = ("int32_t", "f32") if t is f32 else ("int64_t", "f64")
+            least = "order_f32(-INFINITY)" if t is f32 else "order_f64(-INFINITY)"
+            taken = f"const {kind} key = order_{name}({{x}}); {{acc}} = key > {{acc}} ? key : {{acc}};"
+            return kind, least, taken, f"unorder_{name}({{}})"
+        least = {"i8": "INT8_MIN", "i16": "INT16_MIN", "i32": "INT32_MIN", "i64": "INT64_MIN"}.get(t.name, "0")
+        return c_type(t), least, "{acc} = {x} > {acc} ? {x} : {acc};", "{}"
+
+    def columns(self, s: Stage, bounds: tuple[str, str] | None) -> None:
+        """A reduction across memory: the last own axis is walked inside of those reduced, many accumulators beside each other."""
+        write, t, axis = self.write, s.value.dtype, s.axes[-1]
+        kind, start, combine, done = self.monoid(s)
+        narrow = s.monoid == "sum" and t is f32
+        total, part = f"total{s.value.number}", f"part{s.value.number}"
+        opened = []
+        for k, own in enumerate(s.axes[:-1]):
+            self.loop(own, bounds if k == 0 else None)
+            opened.append(own)
+        low, high = (bounds if bounds and len(s.axes) == 1 else None) or ("0", _c(axis.size))
+        write.open(f"for (int64_t first = {low}, past; first < {high}; first = past)")
+        write(f"past = tg_min(first + {COLUMNS}, {high});")
+        write(f"{'double' if narrow else kind} {total}[{COLUMNS}];")
+        write(f"for (int64_t at = 0; at < past - first; at++) {total}[at] = {'0.0' if narrow else start};")
+        outer, last = s.reduce[:-1], s.reduce[-1]
+        for over in outer:
+            self.loop(over)
+        if narrow:
+            write.open(f"for (int64_t begin = 0, end; begin < {_c(last.size)}; begin = end)")
+            write(f"end = tg_min(begin + {ROWS}, {_c(last.size)});")
+            write(f"float {part}[{COLUMNS}];")
+            write(f"for (int64_t at = 0; at < past - first; at++) {part}[at] = 0.0f;")
+            self.loop(last, ("begin", "end"))
+        else:
+            self.loop(last)
+        self.declare(s.value, only_ready=True)
+        self.loop(axis, ("first", "past"), "GCC ivdep")
+        self.declare(s.value)
+        acc = f"{part if narrow else total}[{axis.name} - first]"
+        write(f"{acc} += {self.ref(s.value)};" if narrow else combine.format(acc=acc, x=self.ref(s.value)))
+        self.end(axis)
+        self.end(last)
+        if narrow:
+            write(f"for (int64_t at = 0; at < past - first; at++) {total}[at] += {part}[at];")
+            write.close()
+        for over in reversed(outer):
+            self.end(over)
+        self.loop(axis, ("first", "past"))
+        acc = f"{total}[{axis.name} - first]"
+        self.put(s, f"(float){acc}" if narrow else done.format(acc))
+        self.end(axis)
+        write.close()
+        for own in reversed(opened):
+            self.end(own)
+
+
+def _arrays(program: Program, s: Stage) -> Iterable[Array]:
+    yield s.target
+    todo, seen = [s.value, *(program.values.gathered[n] for n in s.value.symbols if n in program.values.gathered)], set[Value]()
+    while todo:
+        v = todo.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        todo += v.args
+        todo += [program.values.gathered[n] for n in v.symbols if n in program.values.gathered]
+        if v.op == "load":
+            yield v.attr[0]
+
+
+def _own_dims(v: Value) -> list[Dim]:
+    return [v.attr] if v.op == "index" else [v.attr[1]] if v.op == "load" else []
+
+
+def _names(x: Dim) -> list[str]:
+    return sorted(x.symbols) if isinstance(x, d.Expr) else []
+
+
+def _product(sizes: Iterable[Dim]) -> Dim:
+    out: Dim = 1
+    for s in sizes:
+        out = out * s
+    return out
+
+
+def _dim_name(name: str) -> str:
+    return f"d_{name}"
+
+
+# ---- numbers -------------------------------------------------------------------------------------------------------------------
+
+
+def _is_literal(v: Value) -> bool:
+    return v.op == "constant"
+
+
+def _literal(v: Value) -> str:
+    x, t = v.attr, v.dtype
+    if t is bool_:
+        return "1" if x else "0"
+    if not t.is_float:
+        if t.name == "i64" and x == -(1 << 63):
+            return "INT64_MIN"
+        return f"({c_type(t)}){int(x)}{'ULL' if t.name == 'u64' else 'LL' if t.bits == 64 else 'u' if t.name == 'u32' else ''}"
+    value = float(x)
+    if math.isnan(value):
+        return "NAN" if t is f32 else "((double)NAN)"
+    if math.isinf(value):
+        sign = "-" if value < 0 else ""
+        return f"({sign}INFINITY)" if t is f32 else f"({sign}(double)INFINITY)"
+    if t is f32:
+        return f"({float.hex(value)}f)" if value < 0 or math.copysign(1, value) < 0 else f"{float.hex(value)}f"
+    return f"({float.hex(value)})" if math.copysign(1, value) < 0 else float.hex(value)
+
+
+def _cast(old: DType, new: DType, x: str) -> str:
+    if new is bool_:
+        return f"{x} != 0"
+    if old.is_float and not new.is_float:
+        return f"{new.name}_of_{old.name}({x})"
+    return f"({c_type(new)}){x}"
+
+
+_BITS = {"f32": "u32", "f64": "u64"}
+
+
+def _bitcast(what: str, x: str) -> str:
+    old, new = what.split()
+    bits = {"bf16": f"bf16_of_f32({x})", "f16": f"f16_of_f32({x})", "f32": f"raw_f32({x})", "f64": f"raw_f64({x})"}.get(old, x)
+    if new in ("bf16", "f16"):
+        return f"{'bf16_to_f32' if new == 'bf16' else 'f32_of_f16'}((uint16_t){bits})"
+    if new in _BITS:
+        return f"{new}_raw(({STORED[_BITS[new]]}){bits})"
+    return f"({STORED[new]}){bits}" if new != "bool" else f"({bits}) != 0"
+
+
+def _c(x: Dim) -> str:
+    """A dim as C; dims of the graph are called d_…"""
+    if not isinstance(x, d.Expr):
+        return str(int(x)) if abs(int(x)) < 1 << 31 else f"{int(x)}LL"
+    out = ""
+    for monomial, k in x.terms:
+        factors = [_c_atom(a) for a in monomial]
+        if abs(k) != 1 or not factors:
+            factors.insert(0, str(abs(k)) if abs(k) < 1 << 31 else f"{abs(k)}LL")
+        sign = (" - " if k < 0 else " + ") if out else ("-" if k < 0 else "")
+        out += sign + " * ".join(factors)
+    return f"({out})" if len(x.terms) > 1 or out.startswith("-") else out
+
+
+def _c_atom(atom: d.Atom) -> str:
+    if isinstance(atom, d.Symbol):
+        return atom.name if _is_axis(atom.name) else _dim_name(atom.name)
+    args = [_c(a) for a in atom.args]
+    if atom.fn == "floordiv":
+        return f"({args[0]} / {args[1]})" if d.bounds(atom.args[0])[0] >= 0 else f"floor_div({args[0]}, {args[1]})"
+    name = "tg_min" if atom.fn == "min" else "tg_max_i"
+    text = args[0]
+    for other in args[1:]:
+        text = f"{name}({text}, {other})"
+    return text
+
+
+def _is_axis(name: str) -> bool:
+    return name.startswith("_")

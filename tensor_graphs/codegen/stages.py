@@ -1,0 +1,244 @@
+"""stages: loops as data. A program is nests of stages; a stage is axes and one scalar expression, stored or reduced.
+
+    nest over i in 0..n
+        t0[] = max over r in 0..m of x[i·m + r]
+        t1[] = sum over s in 0..m of exp(x[i·m + s] − t0[])
+        y[i·m + j] = exp(x[i·m + j] − t0[]) / t1[]    over j in 0..m
+
+Indices are dims: integer expressions of the axes' symbols and of the graph's dims, in the normal form of language/dims.py, so that
+views (reshape, permute, slice, expand) fold into them. `print(program)` shows all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bf16, f16, f32
+
+Monoid = Literal["sum", "max"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop from 0 to size. symbol: what stands for it in indices."""
+
+    name: str
+    size: Dim
+
+    @property
+    def symbol(self) -> Dim:
+        """The index as a dim, with its bounds."""
+        return index_symbol(self.name, self.size)
+
+
+def index_symbol(name: str, size: Dim) -> Dim:
+    """A symbol for an index below a size; of an axis with one element it is 0. One that may be empty keeps a symbol, so that
+    nothing is read before its loop is entered."""
+    low, high = d.bounds(size)
+    return 0 if low == high == 1 else d.dim(name, 0, max(high - 1, 0))
+
+
+@dataclass(eq=False)
+class Array:
+    """What is loaded from and stored to: an operand, an output, or a value of the program's own (scratch).
+
+    level: of scratch, how many axes of its nest it is made anew for; 0: it is shared by the nests. size: elements at that level.
+    """
+
+    name: str
+    role: Literal["operand", "output", "scratch"]
+    number: int
+    dtype: DType
+    size: Dim
+    level: int = 0
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(eq=False)
+class Value:
+    """A scalar expression; equal ones are one object (`Values.make`).
+
+    op: "constant" (attr: the number) · "index" (attr: a dim, as a number of `dtype`) · "load" (attr: array, offset,
+    and the axes inside of which the array is there; its argument, if any, is the condition without which 0 is read and memory is
+    left alone) · the name of an atomic op, or of a
+    function of one number that the renderer has. symbols: the axes (and gathered indices) that it depends on.
+    """
+
+    op: str
+    args: tuple[Value, ...]
+    dtype: DType
+    attr: Any
+    symbols: frozenset[str]
+    number: int
+
+    def __str__(self) -> str:
+        text, named = shown(self)
+        return "; ".join([text, *named])
+
+
+def computed_in(dtype: DType) -> DType:
+    """The dtype that arithmetic is done in: narrow floats are computed in f32 and rounded when they are stored."""
+    return f32 if dtype in (f16, bf16) else dtype
+
+
+class Values:
+    """Makes values, each once, and knows the indices that are themselves loaded (`gathered`: symbol -> value)."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Value] = {}
+        self.gathered: dict[str, Value] = {}
+
+    def make(self, op: str, dtype: DType, *args: Value, attr: Any = None) -> Value:
+        key = op, dtype.name, tuple(a.number for a in args), _attr_key(attr)
+        if key not in self._known:
+            symbols = frozenset[str]().union(*(a.symbols for a in args), *(self.symbols_of(x) for x in _dims_of(attr)))
+            if op == "load":
+                symbols |= attr[2]
+            self._known[key] = Value(op, args, dtype, attr, symbols, len(self._known))
+        return self._known[key]
+
+    def symbols_of(self, index: Dim) -> frozenset[str]:
+        """What an index depends on; a gathered one on what its value depends on, besides itself."""
+        if not isinstance(index, d.Expr):
+            return frozenset()
+        out = frozenset(index.symbols)
+        for name in index.symbols:
+            if name in self.gathered:
+                out |= self.gathered[name].symbols
+        return out
+
+    def constant(self, value: bool | int | float, dtype: DType) -> Value:
+        return self.make("constant", dtype, attr=value)
+
+    def index(self, index: Dim, dtype: DType) -> Value:
+        return self.make("index", dtype, attr=index)
+
+    def load(self, array: Array, offset: Dim, guard: Value | None = None) -> Value:
+        guards = () if guard is None else (guard,)
+        return self.make("load", computed_in(array.dtype), *guards, attr=(array, offset, frozenset[str]()))
+
+    def gather(self, value: Value, size: Dim) -> Dim:
+        """An index below `size` that is read at run time. Who loads with it guards against what lies outside."""
+        name = f"_g{value.number}"
+        self.gathered[name] = value
+        return index_symbol(name, size)
+
+
+def _attr_key(attr: Any) -> Any:
+    if isinstance(attr, float):
+        return "float", attr.hex()                        # −0.0 is not 0.0, and NaN is itself
+    return type(attr).__name__, attr
+
+
+def _dims_of(attr: Any) -> Iterator[Dim]:
+    if isinstance(attr, d.Expr):
+        yield attr
+    elif isinstance(attr, tuple):
+        for each in attr:
+            yield from _dims_of(each)
+
+
+@dataclass(eq=False)
+class Stage:
+    """target[index] = value, or the reduction of value over `reduce`, for all `axes`, inside of `level` axes of the nest."""
+
+    target: Array
+    index: Dim
+    axes: tuple[Axis, ...]
+    value: Value
+    level: int
+    reduce: tuple[Axis, ...] = ()
+    monoid: Monoid | None = None
+    note: str = ""
+
+
+@dataclass(eq=False)
+class Nest:
+    """Stages under shared outer axes, in an order in which each reads what those before it have written."""
+
+    axes: tuple[Axis, ...]
+    stages: list[Stage]
+
+
+@dataclass(eq=False)
+class Program:
+    """What computes one part. dims: the symbols of sizes, in the order in which they are given to the kernel."""
+
+    operands: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    nests: list[Nest]
+    values: Values
+    dims: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def scratch(self) -> list[Array]:
+        return [s.target for n in self.nests for s in n.stages if s.target.role == "scratch"]
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for nest in self.nests:
+            lines.append(f"nest over {_axes(nest.axes) or 'nothing'}")
+            for s in nest.stages:
+                kind = f"{s.monoid} over {_axes(s.reduce)} of " if s.monoid else ""
+                over = f"    over {_axes(s.axes)}" if s.axes else ""
+                level = f"    in {s.level} of its axes" if s.level != len(nest.axes) else ""
+                text, named = shown(s.value)
+                lines.append(f"    {s.target}[{d.format_dim(s.index)}] = {kind}{text}{over}{level}")
+                lines += [f"        where {line}" for line in named]
+        for name, value in self.values.gathered.items():
+            text, named = shown(value)
+            lines += [f"where {line}" for line in (f"{name} = {text}", *named)]
+        return "\n".join(lines)
+
+
+def _axes(axes: Sequence[Axis]) -> str:
+    return ", ".join(f"{a.name} in 0..{d.format_dim(a.size)}" for a in axes)
+
+
+_INFIX = {"add": "+", "mul": "*", "less": "<", "not_equal": "≠", "and": "&", "xor": "^", "idiv": "//"}
+
+
+def shown(value: Value) -> tuple[str, list[str]]:
+    """A value as text, and lines for what it uses more than once, under names."""
+    uses: dict[Value, int] = {}
+    order: list[Value] = []
+    todo = [(value, False)]
+    while todo:
+        v, done = todo.pop()
+        if done:
+            order.append(v)
+            continue
+        uses[v] = uses.get(v, 0) + 1
+        if uses[v] == 1:
+            todo.append((v, True))
+            todo += [(a, False) for a in reversed(v.args)]
+    texts: dict[Value, str] = {}
+    lines = []
+    for v in order:
+        text = _text(v, [texts[a] for a in v.args])
+        if uses[v] > 1 and v.args and v is not value:
+            lines.append(f"v{v.number} = {text}")
+            text = f"v{v.number}"
+        texts[v] = text
+    return texts[value], lines
+
+
+def _text(v: Value, args: Sequence[str]) -> str:
+    if v.op == "constant":
+        return str(v.attr)
+    if v.op == "index":
+        return f"{v.dtype}({d.format_dim(v.attr)})"
+    if v.op == "load":
+        array, offset, _ = v.attr
+        read = f"{array}[{d.format_dim(offset)}]"
+        return f"({args[0]} and {read})" if args else read
+    if v.op in _INFIX:
+        return f"({args[0]} {_INFIX[v.op]} {args[1]})"
+    return f"{v.op}({', '.join(args)})"

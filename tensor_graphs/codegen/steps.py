@@ -1,0 +1,40 @@
+"""steps: how much arithmetic a program takes, in steps of one element, as an expression of its dims."""
+
+from __future__ import annotations
+
+from tensor_graphs.codegen.lower import DEAR
+from tensor_graphs.codegen.stages import Program, Value
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+
+DEAR_STEPS = 12
+"""steps that an exponential is worth"""
+
+
+def steps_of(program: Program) -> Dim:
+    """Steps of all turns of all loops; of axes whose size depends on others, at most."""
+    inner = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *s.axes, *s.reduce)}
+    total: Dim = 0
+    for nest in program.nests:
+        for stage in nest.stages:
+            turns: Dim = 1
+            for axis in (*nest.axes[:stage.level], *stage.axes, *stage.reduce):
+                known = not isinstance(axis.size, d.Expr) or not set(axis.size.symbols) & inner
+                turns = turns * (axis.size if known else d.bounds(axis.size)[1])
+            last = {a.name for a in (*stage.axes[-1:], *stage.reduce[-1:])} or {a.name for a in nest.axes}
+            total = total + turns * _weight(stage.value, last)
+    return total
+
+
+def _weight(value: Value, inner: set[str]) -> int:
+    """Steps of one turn: what depends on the innermost axes; the rest is computed before."""
+    total, todo, seen = 1, [value], set[Value]()
+    while todo:
+        v = todo.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        todo += v.args
+        if v.symbols & inner:
+            total += DEAR_STEPS if v.op in DEAR else 0 if v.op in ("constant", "index") else 1
+    return total

@@ -1,0 +1,203 @@
+"""fuse: neighbouring steps that one generated kernel computes in fewer passes over memory become one part.
+
+    made = fuse(graph)                  # made.show(): "36 add_rms_norm_mul_1a2b3c"
+
+Element-wise steps, reductions, norms and all that codegen can say as loops are joined along the values that they hand on, as long
+as that saves a pass (a nest of loops) and computes hardly anything twice. Products stay outside. The part's definition has the
+words that stood there, so what it is computed by, one kernel or several, is chosen by price like everything else.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from tensor_graphs.codegen.backend import loops_of
+from tensor_graphs.codegen.lower import DEAR, REDUCTIONS
+from tensor_graphs.codegen.stages import Program
+from tensor_graphs.codegen.steps import steps_of
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.errors import LanguageError
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.part import PartOp, known_when_bound, part_between
+from tensor_graphs.rewrites.cuts import fed, is_step
+from tensor_graphs.rewrites.offer import Offer
+from tensor_graphs.rewrites.reword import Reworded, formed
+
+log = logging.getLogger(__name__)
+
+TWICE = 2.0
+"""times the work of two clusters that joining them may take"""
+
+MOST_OPERANDS, MOST_STEPS = 12, 40
+
+
+def fuse(graph: Graph) -> Reworded:
+    """The graph with a part for each cluster of two or more steps. Numeric class: bitwise; what runs there is chosen later."""
+    found = _Clusters(graph).offers()
+    return formed(graph, found, {}, graph.roots) if found else Reworded(graph)
+
+
+@dataclass(eq=False)
+class _Cluster:
+    """Steps that are one part. work: element steps; passes: nests of loops."""
+
+    steps: set[Node]
+    work: int
+    passes: int
+
+
+class _Clusters:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.fed = fed(graph.nodes)
+        self.bound = known_when_bound(graph.nodes)
+        self.place = {n: i for i, n in enumerate(graph.nodes)}
+        self.readers: dict[Node, list[Node]] = {n: [] for n in graph.nodes}
+        for n in graph.nodes:
+            for i in dict.fromkeys(n.inputs):
+                self.readers[i].append(n)
+        self.kept = set(graph.updates.values())
+        self.roots = set(graph.roots)
+        self.of: dict[Node, _Cluster] = {}
+        self.known: dict[str, Program | None] = {}
+
+    def offers(self) -> list[Offer]:
+        for node in self.graph.nodes:
+            if self.may_join(node):
+                made = self.program({node})
+                if made is not None:
+                    self.of[node] = _Cluster({node}, _work(made), len(made.nests))
+                    self.join(node)
+        out = []
+        for cluster in dict.fromkeys(self.of.values()):
+            if len(cluster.steps) > 1:
+                operands, outputs = self.border(cluster.steps)
+                out.append(Offer(tuple(operands), tuple(outputs), frozenset(self.inside(cluster.steps)), ()))
+        return out
+
+    def may_join(self, node: Node) -> bool:
+        return (is_step(node) and len(node.types) == 1 and node in self.fed and node not in self.bound and node not in self.kept
+                and not node.op.facts.product and not isinstance(node.op, PartOp))
+
+    def join(self, node: Node) -> None:
+        """Join a step with the clusters that it reads, one after another, where that pays."""
+        for source in self.sources(node):
+            a, b = self.of[source], self.of[node]
+            if a is b or self.leads_around(a, b):
+                continue
+            steps = a.steps | b.steps
+            if len(steps) > MOST_STEPS:
+                continue
+            made = self.program(steps)
+            if made is None or len(made.nests) >= a.passes + b.passes:
+                continue
+            work = _work(made)
+            if work > TWICE * (a.work + b.work):
+                continue
+            both = _Cluster(steps, work, len(made.nests))
+            for n in steps:
+                self.of[n] = both
+
+    def sources(self, node: Node) -> list[Node]:
+        """Steps in clusters whose values a node reads, through views; the nearest last step first."""
+        found: dict[Node, None] = {}
+        todo, seen = list(node.inputs), set[Node]()
+        while todo:
+            n = todo.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            if n in self.of:
+                found[n] = None
+            elif not is_step(n) and n.op.kind != "leaf" and n.op is not leaves.ITEM:
+                todo += n.inputs
+        return sorted(found, key=lambda n: -self.place[n])
+
+    def leads_around(self, a: _Cluster, b: _Cluster) -> bool:
+        """Whether something outside is made of one and goes into the other (clusters taken whole)."""
+        both = {id(a), id(b)}
+        last = max(self.place[n] for n in b.steps | a.steps)
+        todo = [r for n in a.steps | b.steps for r in self.readers[n]]
+        seen: set[Node] = set()
+        while todo:
+            n = todo.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            cluster = self.of.get(n)
+            if cluster is not None and id(cluster) in both:
+                continue
+            if any(self.reaches(n, s, last) for s in (a.steps | b.steps)):
+                return True
+        return False
+
+    def reaches(self, node: Node, target: Node, last: int) -> bool:
+        """Whether a node goes into a target, where a cluster that is entered is left by any of its values."""
+        todo, seen = [node], {node}
+        while todo:
+            n = todo.pop()
+            if n is target:
+                return True
+            group = self.of[n].steps if n in self.of else (n,)
+            for member in group:
+                for r in self.readers[member]:
+                    if r not in seen:
+                        seen.add(r)
+                        todo.append(r)
+        return False
+
+    def inside(self, steps: set[Node]) -> set[Node]:
+        """The steps, and what is said again rather than read: views, and numbers that follow from sizes alone."""
+        found = set(steps)
+        todo = [i for s in steps for i in s.inputs]
+        while todo:
+            n = todo.pop()
+            if n not in found and self.is_said_again(n):
+                found.add(n)
+                todo += n.inputs
+        return found
+
+    def is_said_again(self, node: Node) -> bool:
+        if node.op.kind == "leaf" or node.op is leaves.ITEM or (node in self.bound and node in self.fed):
+            return False
+        if not is_step(node):
+            return True
+        cheap = node.op.kind == "atomic" and node.op.name not in DEAR and node.op.name not in REDUCTIONS
+        return node not in self.fed and cheap and all(i.op.kind == "leaf" or self.is_said_again(i) for i in node.inputs)
+
+    def border(self, steps: set[Node]) -> tuple[list[Node], list[Node]]:
+        """What a cluster reads, and what others read of it, in the graph's order."""
+        inner = self.inside(steps)
+        operands = {i for n in inner for i in n.inputs if i not in inner and i.op is not leaves.CONSTANT}
+        outputs = {n for n in steps if n in self.roots or any(self.leaves_by(r, inner, steps) for r in self.readers[n])}
+        return sorted(operands, key=self.place.__getitem__), sorted(outputs, key=self.place.__getitem__)
+
+    def leaves_by(self, reader: Node, inner: set[Node], steps: set[Node]) -> bool:
+        """Whether a reader of a step is outside, or a view that somebody outside reads."""
+        if reader in steps:
+            return False
+        if reader not in inner:
+            return True
+        return reader in self.roots or any(self.leaves_by(r, inner, steps) for r in self.readers[reader])
+
+    def program(self, steps: set[Node]) -> Program | None:
+        """The loops of a cluster; None where there are none."""
+        operands, outputs = self.border(steps)
+        if not operands or len(operands) > MOST_OPERANDS:
+            return None
+        try:
+            part = part_between(outputs, operands)
+        except LanguageError:
+            return None
+        if part.key not in self.known:
+            made = loops_of(part.written)
+            self.known[part.key] = made if isinstance(made, Program) else None
+        return self.known[part.key]
+
+
+def _work(program: Program) -> int:
+    """Element steps at the largest sizes."""
+    return d.bounds(steps_of(program))[1]

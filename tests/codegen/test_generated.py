@@ -1,0 +1,101 @@
+"""Every op, every dtype, random sizes and views: what the generated C gives is what the oracle says."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.lower import NotLowered, lower
+from tensor_graphs.codegen.stages import Program
+from tensor_graphs.language import leaves
+from tensor_graphs.language.composite import Definition
+from tensor_graphs.language.dtypes import DTYPES, parse_dtype
+from tensor_graphs.language.errors import DTypeError
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.part import part_between
+from tensor_graphs.meaning.error_measure import measure
+from tensor_graphs.meaning.interpreter import interpret
+from tests.codegen.generated import Library
+from tests.kernels.cases import CASES, Draw
+
+USUAL = ("f32", "i32")
+"""the dtypes of which every op is drawn by default; the others are drawn by `long` tests"""
+
+CLOSE = {"f64": 1e-12, "f32": 4e-6, "bf16": 8e-3, "f16": 2e-3}
+"""errors that are a few roundings, or one of the output's dtype"""
+
+NEVER = {"scatter", "write_rows", "write_at_index", "topk", "gather_linear"}
+"""ops that stages do not say: they write where an index says, or are opaque, or several outputs of one value"""
+
+
+def drawn(op: str, dtype: str, seed: int) -> tuple[Graph, Definition, dict[str, np.ndarray]] | None:
+    """One instance of an op behind views, as a graph, as a definition, and its values; None where the dtype has none."""
+    draw = Draw(seed, DTYPES[dtype])
+    try:
+        node = CASES[op](draw)
+    except DTypeError:
+        return None
+    outputs = [leaves.item(node, i) for i in range(len(node.types))]
+    graph = make_graph({f"y{i}": o for i, o in enumerate(outputs)})
+    operands = list(graph.inputs.values())
+    if not operands or any(o in operands for o in outputs):
+        return None
+    written = part_between(outputs, operands).written
+    return graph, written, {name: draw.values[name] for name in graph.inputs}
+
+
+@cache
+def cases(dtype: str, seeds: int) -> tuple[dict[str, list[int]], list[tuple[Graph, Definition, dict[str, np.ndarray]]], Library]:
+    """op -> the numbers of its cases, the cases, and their programs, compiled."""
+    numbers: dict[str, list[int]] = {}
+    found: list[tuple[Graph, Definition, dict[str, np.ndarray]]] = []
+    programs: list[Program] = []
+    for op in CASES:
+        for seed in range(seeds):
+            made = drawn(op, dtype, seed)
+            if made is None:
+                continue
+            try:
+                program = arranged(lower(made[1]))
+            except NotLowered:
+                continue
+            numbers.setdefault(op, []).append(len(found))
+            found.append(made)
+            programs.append(program)
+    return numbers, found, Library(programs)
+
+
+def check(op: str, dtype: str, seeds: int) -> None:
+    numbers, found, library = cases(dtype, seeds)
+    for number in numbers.get(op, ()):
+        graph, definition, values = found[number]
+        outs = library.run(number, definition, list(values.values()), {})
+        expected = list(interpret(graph, values).outputs.values())
+        for out, ref in zip(outs, expected, strict=True):
+            kind = parse_dtype(out.dtype)
+            report = measure(out, ref, kind)
+            assert report.within(CLOSE.get(kind.name, 0.0)), f"{graph}\n{library.programs[number]}\n{report}"
+
+
+@pytest.mark.parametrize("dtype", USUAL)
+@pytest.mark.parametrize("op", CASES)
+def test_what_is_generated_for_an_op_is_what_the_oracle_says(op: str, dtype: str) -> None:
+    check(op, dtype, 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", CASES)
+def test_what_is_generated_is_right_for_all_dtypes_and_more_sizes(op: str, dtype: str) -> None:
+    check(op, dtype, 2)
+
+
+def test_nearly_all_ops_are_loops() -> None:
+    numbers, _, _ = cases("f32", 1)
+    floats = {op for op in CASES if drawn(op, "f32", 0) is not None}
+    assert floats - set(numbers) <= NEVER
+

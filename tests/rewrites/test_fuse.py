@@ -1,0 +1,62 @@
+"""Which steps become one part, and that what is compiled with such parts says the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import tensor_graphs as tg
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.rewrites.fuse import fuse
+
+N = tg.dim("n", 1, 64)
+X, Y, G = tg.input("x", (N, 32)), tg.input("y", (N, 32)), tg.input("g", (32,))
+W = tg.parameter("w", (32, 32))
+
+
+def test_a_chain_of_steps_is_one_part() -> None:
+    made = fuse(tg.graph(tg.rms_norm(tg.tanh(X) + Y, G)))
+    (op,) = made.parts
+    assert op.alone and len(op.written.arguments) == 3 and made.parts[op] == 1
+
+
+def test_a_product_is_in_no_part_and_what_surrounds_it_is_in_two() -> None:
+    before, after = tg.rms_norm(X * 2.0, G), tg.silu(tg.linear(tg.rms_norm(X * 2.0, G), W)) + Y
+    made = fuse(tg.graph({"a": before, "b": after}))
+    assert len(made.parts) == 2 and [n.op.name for n in made.graph.nodes].count("linear") == 1
+
+
+def test_what_a_product_lies_between_is_not_joined_around_it() -> None:
+    h = tg.tanh(X) + Y                                              # read by the product, and added to what comes out of it
+    made = fuse(tg.graph(tg.linear(h, W) * 2.0 + h))
+    assert all("linear" not in p.name for p in made.parts)
+    values = {"x": np.ones((3, 32), np.float32), "y": np.full((3, 32), 0.5, np.float32)}
+    weights = {"w": np.eye(32, dtype=np.float32)}
+    said, written = (interpret(g, values, weights, dims={"n": 3}).outputs["out"]
+                     for g in (made.graph, tg.graph(tg.linear(h, W) * 2.0 + h)))
+    np.testing.assert_array_equal(said, written)
+
+
+def test_a_part_may_have_several_outputs() -> None:
+    h = X + Y
+    made = fuse(tg.graph({"h": h, "normed": tg.rms_norm(h, G)}))
+    (op,) = made.parts
+    assert len(op.written.outputs) == 2
+
+
+def test_what_saves_no_pass_is_not_joined() -> None:
+    total = (X * Y).sum()                                           # everything is read before anything can be multiplied
+    (op,) = fuse(tg.graph(Y * total)).parts
+    assert op.name.startswith("mul_sum_") and len(op.written.arguments) == 2
+
+
+def test_a_graph_compiled_with_generated_loops_is_one_call_and_right(tmp_path: Path) -> None:
+    graph = tg.graph(tg.softmax(X * 0.125) * tg.tanh(Y) + tg.gelu(X))
+    plan = tg.compile(graph, backends=("gen", "numpy"), database=tmp_path / "rows.db")
+    assert [i.kernel for i in plan.variants[0].program.instructions] == ["gen.loops"]
+    rng = np.random.default_rng(0)
+    for n in (1, 7, 64):
+        values = {name: rng.standard_normal((n, 32)).astype(np.float32) for name in "xy"}
+        made = tg.bind(plan).run(values)["out"]
+        np.testing.assert_allclose(made, interpret(graph, values, dims={"n": n}).outputs["out"], rtol=2e-6, atol=1e-6)
