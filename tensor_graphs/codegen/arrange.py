@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage, Value
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage, Value, dim_of, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -126,18 +126,7 @@ def _dims(program: Program, stage: Stage) -> Iterable[Dim]:
 
 
 def _dims_of_value(value: Value) -> Iterable[Dim]:
-    seen: set[Value] = set()
-    todo = [value]
-    while todo:
-        v = todo.pop()
-        if v in seen:
-            continue
-        seen.add(v)
-        todo += v.args
-        if v.op == "index":
-            yield v.attr
-        elif v.op == "load":
-            yield v.attr[1]
+    return (x for v in values_in(value) if (x := dim_of(v)) is not None)
 
 
 def _changed(program: Program, value: Value, change: Callable[[Dim], Dim], names: set[str], new: str) -> Value:
@@ -166,7 +155,7 @@ def _in_parts(program: Program, nest: Nest) -> list[Nest]:
     if nest.axes or len(nest.stages) != 1:
         return [nest]
     (stage,) = nest.stages
-    if stage.axes or not stage.reduce or d.bounds(_product(a.size for a in stage.reduce))[1] <= 4 * CHUNK:
+    if stage.axes or not stage.reduce or d.bounds(d.product(a.size for a in stage.reduce))[1] <= 4 * CHUNK:
         return [nest]
     first, *rest = stage.reduce
     if rest:
@@ -201,10 +190,3 @@ def _in_parts(program: Program, nest: Nest) -> list[Nest]:
 
 class _Entangled(Exception):
     """An index that is more than a multiple of the axis."""
-
-
-def _product(sizes: Iterable[Dim]) -> Dim:
-    out: Dim = 1
-    for s in sizes:
-        out = out * s
-    return out

@@ -60,9 +60,7 @@ def build(spec: Spec) -> NativeCall:
         raise NotLowered(program)
     shared, own = render_c.scratch_bytes(program)
     threads = library.load().threads()
-    symbols = {str(s): s for t in (*spec.inputs, *spec.outputs) for x in t.shape for s in d.symbols(x)}
-    symbols |= {str(s): s for v in spec.attrs.values() for s in _symbols(v)}
-    return NativeCall("generated", tuple(range(len(spec.inputs))), tuple(symbols[name] for name in program.dims), (),
+    return NativeCall("generated", tuple(range(len(spec.inputs))), program.dims, (),
                       shared + own * threads + PAGE * (threads + 1), str(_image(render_c.rendered(program)).path()))
 
 
@@ -78,23 +76,9 @@ PAGE = 4096
 """to which the pool rounds each block up"""
 
 
-def source_of(spec: Spec) -> str:
-    """The C text of the kernel of a spec. Raises NotLowered."""
-    program = _program(spec)
-    if isinstance(program, str):
-        raise NotLowered(program)
-    return render_c.rendered(program)
-
-
 @cache
 def _image(text: str) -> Image:
-    return Image(f"{NAME}", "generated", (toolchain.Text("generated.c", text, FOLDER),))
-
-
-def _symbols(value: object) -> list[d.Expr]:
-    if isinstance(value, d.Expr):
-        return list(d.symbols(value))
-    return [s for x in value for s in _symbols(x)] if isinstance(value, tuple) else []
+    return Image(NAME, "generated", (toolchain.Text("generated.c", text, FOLDER),))
 
 
 def _program(spec: Spec) -> Program | str:

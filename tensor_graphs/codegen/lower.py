@@ -38,6 +38,7 @@ MOST_DEEP = 150
 MOST_VALUES = 4000
 """expressions of a program: a definition that is read at ever new indices grows without end"""
 
+
 class NotLowered(TensorGraphsError):
     """A definition that stages cannot say, and why."""
 
@@ -60,9 +61,9 @@ def lower(definition: Definition) -> Program:
         why = _strange(node)
         if why is not None:
             raise NotLowered(why)
-    for name in {str(s) for n in order for t in n.types for x in t.shape for s in d.symbols(x)}:
-        if name.startswith("_"):
-            raise NotLowered(f"its dim {name} begins like an axis")
+    for dim in _dims(order):
+        if str(dim).startswith("_"):
+            raise NotLowered(f"its dim {dim} begins like an axis")
     dear = _shared(order, roots)
     while True:
         made = _Lowering(definition, roots, order, dear)
@@ -74,6 +75,12 @@ def lower(definition: Definition) -> Program:
 
 def _is_function(node: Node) -> bool:
     return node.op.name in FUNCTIONS and LIBRARY.get(node.op.name) is node.op and node.dtype.is_float
+
+
+def _dims(order: Sequence[Node]) -> tuple[d.Expr, ...]:
+    """The symbols in types and attributes, by name."""
+    found = {str(s): s for n in order for value in (*(t.shape for t in n.types), *n.attrs.values()) for s in d.symbols_in(value)}
+    return tuple(found[name] for name in sorted(found))
 
 
 def _strange(node: Node) -> str | None:
@@ -122,7 +129,6 @@ class _Lowering:
         self.values = Values()
         self.operands = tuple(Array(f"x{i}", "operand", i, a.dtype, a.type.size()) for i, a in enumerate(definition.arguments))
         self.argument = dict(zip(definition.arguments, self.operands, strict=True))
-        self.outputs: list[Array] = []
         self.nests: list[Nest] = []                                 # the last first: who reads is lowered before who is read
         self.kept = {n: _Kept(n) for n in order if n in dear or n in self.roots or n.op.name in REDUCTIONS}
         self.dear = dear
@@ -154,9 +160,7 @@ class _Lowering:
             for stage in nest.stages:
                 stage.value = self.resolved(stage.value)
         self.values.gathered = {name: self.resolved(v) for name, v in self.values.gathered.items()}
-        dims = sorted({str(s) for n in self.order for t in n.types for x in (*t.shape, t.size()) for s in d.symbols(x)}
-                      | {str(s) for n in self.order for v in n.attrs.values() for s in _symbols(v)})
-        return Program(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, tuple(dims))
+        return Program(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, _dims(self.order))
 
     def keep(self, kept: _Kept, output: Array | None) -> None:
         """Make the stage of a node, where its readers need it."""
@@ -175,11 +179,9 @@ class _Lowering:
             kept.array, target = output, _offset(index, shape)
         else:
             inner = shape[level:] if nest.axes and self.is_shared(kept, nest) else shape
-            size: Dim = 1
-            for s in inner:
-                size = size * s
             number = sum(k.array is not None for k in self.kept.values())
-            kept.array = Array(f"t{number}", "scratch", 0, computed_in(node.dtype), size, level if inner is not shape else 0)
+            level_of = level if inner is not shape else 0
+            kept.array = Array(f"t{number}", "scratch", 0, computed_in(node.dtype), d.product(inner), level_of)
             target = _offset(index[len(shape) - len(inner):], inner)
         reduce: tuple[Axis, ...] = ()
         monoid: Monoid | None = None
@@ -195,7 +197,7 @@ class _Lowering:
             value = read.computed(node, tuple(index), None)
         stage = Stage(kept.array, target, axes, value, level, reduce, monoid, node.op.name)
         nest.stages.insert(0, stage)
-        if len(self.values._known) > MOST_VALUES:
+        if len(self.values) > MOST_VALUES:
             raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")
 
     def is_shared(self, kept: _Kept, nest: Nest) -> bool:
@@ -295,14 +297,14 @@ class _Reader:
 
     def referred(self, kept: _Kept, index: tuple[Dim, ...], guard: Value | None) -> Value:
         kept.reads.append((self.nest, self.level, index))
-        dtype = computed_in(kept.node.dtype)
-        return self.values.make("kept", dtype, *([] if guard is None else [guard]), attr=(kept, *index, self.nest))
+        guards = () if guard is None else (guard,)
+        return self.values.make("kept", computed_in(kept.node.dtype), *guards, attr=(kept, *index, self.nest))
 
     def computed(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
         """The value of a node at an index from its operands'."""
         v, op, attrs = self.values, node.op, node.attrs
         dtype = computed_in(node.dtype)
-        if len(v._known) > MOST_VALUES:
+        if len(v) > MOST_VALUES:
             raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")
         if op is leaves.ARGUMENT:
             return v.load(self.lowering.argument[node], _offset(index, node.shape), guard)
@@ -356,14 +358,6 @@ class _Reader:
         found = v.gather(v.make("where", i64, both, wide, v.constant(0, i64)), x.shape[axis])
         read = self(x, (*index[:axis], found, *index[axis + positions.rank:]), both)
         return v.make("where", dtype, holds, read, v.constant(False if dtype is bool_ else 0, dtype))
-
-
-def _symbols(value: object) -> tuple[Dim, ...]:
-    if isinstance(value, d.Expr):
-        return d.symbols(value)
-    if isinstance(value, tuple):
-        return tuple(s for x in value for s in _symbols(x))
-    return ()
 
 
 def _offset(index: Sequence[Dim], shape: Sequence[Dim]) -> Dim:

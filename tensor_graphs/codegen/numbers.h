@@ -1,26 +1,16 @@
-/* numbers.h: scalar functions of generated kernels. Loops over them vectorise, but for sin and f64's functions (the C library's). */
+/* numbers.h: scalar functions of generated kernels, called DTYPE_OP, beside those of vec.h and wide.h. Loops over them vectorise, but
+ * for those that call the C library (sin, and some of f64). */
 #ifndef TG_NUMBERS_H
 #define TG_NUMBERS_H
 
-#include "vec.h"
+#include "loops.h"
+#include "wide.h"
 
 #include <math.h>
 
-/* Same bits, other type. */
-#define BITS(name, from, to)          \
-    TG_INLINE to name(from x) {       \
-        to out;                       \
-        memcpy(&out, &x, sizeof out); \
-        return out;                   \
-    }
-BITS(raw_f32, float, uint32_t)
-BITS(f32_raw, uint32_t, float)
-BITS(raw_f64, double, uint64_t)
-BITS(f64_raw, uint64_t, double)
-
 /* f32 to bfloat16, ties to even; NaN stays NaN. */
 TG_INLINE uint16_t bf16_of_f32(float x) {
-    uint32_t bits = raw_f32(x);
+    uint32_t bits = bits_of(x);
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     return (uint16_t)(x != x ? 0x7fc0u : rounded);
 }
@@ -38,52 +28,40 @@ TG_INLINE uint16_t f16_of_f32(float x) {
     return bits;
 }
 
-/* The larger one: NaN wins, and +0 > -0. */
-TG_INLINE float max_f32(float x, float y) {
-    float m = x > y ? x : y;
-    m = x == y ? f32_raw(raw_f32(x) & raw_f32(y)) : m;
-    return x != x ? x : m;
-}
-TG_INLINE double max_f64(double x, double y) {
-    double m = x > y ? x : y;
-    m = x == y ? f64_raw(raw_f64(x) & raw_f64(y)) : m;
-    return x != x ? x : m;
-}
-
 /* Floats as integers in the same order: NaN above +inf, +0 above -0; a maximum of integers is one loop of one instruction. */
 TG_INLINE int32_t order_f32(float x) {
-    int32_t bits = (int32_t)raw_f32(x);
+    int32_t bits = (int32_t)bits_of(x);
     bits ^= (bits >> 31) & 0x7fffffff;
     return x != x ? 0x7fc00000 : bits;
 }
-TG_INLINE float unorder_f32(int32_t key) { return f32_raw((uint32_t)(key ^ ((key >> 31) & 0x7fffffff))); }
+TG_INLINE float unorder_f32(int32_t key) { return float_of((uint32_t)(key ^ ((key >> 31) & 0x7fffffff))); }
 TG_INLINE int64_t order_f64(double x) {
-    int64_t bits = (int64_t)raw_f64(x);
+    int64_t bits = (int64_t)bits_of_f64(x);
     bits ^= (bits >> 63) & 0x7fffffffffffffff;
     return x != x ? 0x7ff8000000000000 : bits;
 }
-TG_INLINE double unorder_f64(int64_t key) { return f64_raw((uint64_t)(key ^ ((key >> 63) & 0x7fffffffffffffff))); }
+TG_INLINE double unorder_f64(int64_t key) { return f64_of((uint64_t)(key ^ ((key >> 63) & 0x7fffffffffffffff))); }
 
 /* 2^x; relative error 1e-7 where the result is normal. */
-TG_INLINE float exp2_f32(float x) {
+TG_INLINE float f32_exp2(float x) {
     float a = x > 129.0f ? 129.0f : x; /* comparisons that a NaN fails keep it */
     a = a < -151.0f ? -151.0f : a;
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, left in the low bits */
     float shifted = a + shift;
-    int32_t n = (int32_t)(raw_f32(shifted) - 0x4b400000u);
+    int32_t n = (int32_t)(bits_of(shifted) - 0x4b400000u);
     float whole = shifted - shift;
     int32_t half = n >> 1, rest = n - half; /* in two steps: 2^n alone may be neither finite nor normal */
     return exp2_fraction(a - whole) * exp2_integer(half) * exp2_integer(rest);
 }
-TG_INLINE double exp2_f64(double x) { return exp2(x); }
+TG_INLINE double f64_exp2(double x) { return exp2(x); }
 
 /* log2 x = e + log2 m, m in [sqrt(1/2), sqrt 2): log2 m = 2 / ln 2 * atanh(s), s = (m - 1) / (m + 1), by its Taylor series. */
-TG_INLINE float log2_f32(float x) {
-    float scaled = x < 1.17549435e-38f ? x * 16777216.0f : x;
+TG_INLINE float f32_log2(float x) {
+    float raised = x < 1.17549435e-38f ? x * 16777216.0f : x;
     float extra = x < 1.17549435e-38f ? -24.0f : 0.0f;
-    uint32_t bits = raw_f32(scaled);
+    uint32_t bits = bits_of(raised);
     int32_t e = (int32_t)(bits - 0x3f3504f3u) >> 23;
-    float m = f32_raw(bits - ((uint32_t)e << 23));
+    float m = float_of(bits - ((uint32_t)e << 23));
     float s = (m - 1.0f) / (m + 1.0f), z = s * s;
     float p = 0.32059889793532514f;
     p = p * z + 0.41219858305970374f;
@@ -95,42 +73,22 @@ TG_INLINE float log2_f32(float x) {
     out = x == INFINITY ? x : out;
     return x < 0.0f ? NAN : x != x ? x : out;
 }
-TG_INLINE double log2_f64(double x) { return log2(x); }
+TG_INLINE double f64_log2(double x) { return log2(x); }
 
-TG_INLINE float sin_f32(float x) { return sinf(x); }
-TG_INLINE double sin_f64(double x) { return sin(x); }
-TG_INLINE float exp_f32(float x) { return f32_exp(x); }
-TG_INLINE double exp_f64(double x) { return exp(x); }
-TG_INLINE float tanh_f32(float x) { return f32_tanh(x); }
-TG_INLINE double tanh_f64(double x) { return tanh(x); }
-/* erfc z = e^(-z^2) t P(t), t = 1 / (1 + 0.4 z), for z in [0, 12]: P interpolates erfcx(z) / t at Chebyshev points of t, relative
- * error 4e-9; the exponent is taken in f64, where its error is one of the result. 2 - erfc(-z) below 0. */
-TG_INLINE float erfc_f32(float x) {
-    double z = x < 0 ? -(double)x : (double)x;
-    double t = 1.0 / (1.0 + 0.4 * z);
-    double poly = -0.018999646332516235;
-    poly = poly * t + 0.081836308207925382;
-    poly = poly * t - 0.088687145005435425;
-    poly = poly * t - 0.073414248864537415;
-    poly = poly * t + 0.14505537553336426;
-    poly = poly * t - 0.031289748689756654;
-    poly = poly * t + 0.1650630197637942;
-    poly = poly * t + 0.15966469403820849;
-    poly = poly * t + 0.20959619870853258;
-    poly = poly * t + 0.22549204829414654;
-    poly = poly * t + 0.22568314300231468;
-    double a = z * z * -1.4426950408889634;
-    a = a < -250.0 ? -250.0 : a;
-    const double shift = 6755399441055744.0; /* 1.5 * 2^52: adding it rounds to an integer */
-    double whole = (a + shift) - shift;
-    int32_t n = (int32_t)whole, half = n >> 1;
-    float tail = (float)(t * poly) * exp2_fraction((float)(a - whole)) * exp2_integer(half) * exp2_integer(n - half);
+TG_INLINE float f32_sin(float x) { return sinf(x); }
+TG_INLINE double f64_sin(double x) { return sin(x); }
+
+/* erfc x by erfcx_series; the exponent is taken in f64, where its error is one of the result. 2 - erfc(-x) below 0. */
+TG_INLINE float f32_erfc(float x) {
+    double z = x < 0 ? -(double)x : (double)x, t = 1.0 / (1.0 + 0.4 * z);
+    scaled e = exp2_scaled(z * z * -1.4426950408889634);
+    float tail = (float)(t * erfcx_series(t)) * e.fraction * e.s1 * e.s2;
     return x != x ? x : x < 0 ? 2.0f - tail : tail;
 }
-TG_INLINE double erfc_f64(double x) { return erfc(x); }
+TG_INLINE double f64_erfc(double x) { return erfc(x); }
 
 /* erf x = x P(x^2) below 3/4 (its Taylor series), 1 - erfc x beyond. */
-TG_INLINE float erf_f32(float x) {
+TG_INLINE float f32_erf(float x) {
     float q = x * x, a = x < 0 ? -x : x;
     float p = 1.6462115e-06f;
     p = p * q - 1.4925650e-05f;
@@ -141,15 +99,15 @@ TG_INLINE float erf_f32(float x) {
     p = p * q + 1.1283792e-01f;
     p = p * q - 3.7612639e-01f;
     p = p * q + 1.1283792f;
-    float beyond = 1.0f - erfc_f32(a);
+    float beyond = 1.0f - f32_erfc(a);
     return a < 0.75f ? x * p : x < 0 ? -beyond : beyond;
 }
-TG_INLINE double erf_f64(double x) { return erf(x); }
+TG_INLINE double f64_erf(double x) { return erf(x); }
 
-TG_INLINE float sqrt_f32(float x) { return sqrtf(x); }
-TG_INLINE double sqrt_f64(double x) { return sqrt(x); }
-TG_INLINE float floor_f32(float x) { return floorf(x); }
-TG_INLINE double floor_f64(double x) { return floor(x); }
+TG_INLINE float f32_sqrt(float x) { return sqrtf(x); }
+TG_INLINE double f64_sqrt(double x) { return sqrt(x); }
+TG_INLINE float f32_floor(float x) { return floorf(x); }
+TG_INLINE double f64_floor(double x) { return floor(x); }
 
 /* floor(a / b), 0 where b is 0; the least number by -1 wraps. */
 #define IDIV(name, type, wide, unsigned_type)                                                     \

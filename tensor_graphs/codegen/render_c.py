@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage, Value, computed_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage, Value, computed_in, dim_of, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i64
@@ -25,8 +25,8 @@ STORED = {"f16": "uint16_t", "bf16": "uint16_t", "f32": "float", "f64": "double"
           "i32": "int32_t", "i64": "int64_t", "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t",
           "bool": "uint8_t"}
 
-PART_WORK = 16384
-"""element steps that one part of a nest should hold at least, as in kernels/c/loops.h"""
+MOST_WORK = 1 << 40
+"""element steps that one turn is taken for at most: enough for a part of its own, and a number of C"""
 
 
 def rendered(program: Program, name: str = "generated") -> str:
@@ -83,6 +83,7 @@ class _Writer:
 class _Renderer:
     def __init__(self, program: Program, name: str) -> None:
         self.program, self.name, self.write = program, name, _Writer()
+        self.dims = [str(s) for s in program.dims]
         self.scopes: list[set[int]] = []                            # numbers of the values that are written, by block
         self.open_axes: list[str] = []
 
@@ -100,7 +101,7 @@ class _Renderer:
         for a in p.scratch:
             if a.level == 0:
                 write(f"{c_type(a.dtype)} *restrict {a.name};")
-        for name in p.dims:
+        for name in self.dims:
             write(f"int64_t {_dim_name(name)};")
         write("int64_t count;")
         write.depth -= 1
@@ -119,7 +120,7 @@ class _Renderer:
         write(f"{self.name}_arguments a;")
         for i, array in enumerate((*p.outputs, *p.operands)):
             write(f"a.{array.name} = ptr[{i}];")
-        for i, name in enumerate(p.dims):
+        for i, name in enumerate(self.dims):
             write(f"const int64_t {_dim_name(name)} = a.{_dim_name(name)} = ints[{i}];")
             write(f"(void){_dim_name(name)};")
         shared = [x for x in p.scratch if x.level == 0]
@@ -130,12 +131,12 @@ class _Renderer:
                 write(f"a.{x.name} = ({c_type(x.dtype)} *)(scratch + {_c(at)});")
                 at = at + _padded(x)
         for i, nest in enumerate(p.nests):
-            turns, unit, least = self.split(nest)
+            turns, unit, work = self.split(nest)
             write(f"a.count = {_c(turns)};")
             if turns == 1:
                 write(f"{self.name}_nest{i}(&a, 0, 1);")
             else:
-                parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil({_c(least)}, {unit}))"
+                parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil(tg_ceil(PART_ELEMENTS, {_c(min(work, MOST_WORK))}), {unit}))"
                 write(f"if (a.count > 0) tg_parallel({self.name}_nest{i}, &a, {parts});")
         write.close()
 
@@ -145,23 +146,16 @@ class _Renderer:
         """How many of the nest's axes are cut into parts."""
         return min([s.level for s in nest.stages if s.level > 0], default=0)
 
-    def split(self, nest: Nest) -> tuple[Dim, int, Dim]:
-        """(things that are cut into parts, in multiples of, things that a part should hold at least)."""
+    def split(self, nest: Nest) -> tuple[Dim, int, int]:
+        """(things that are cut into parts, in multiples of, element steps of one of them)."""
         n = self.parallel(nest)
         if nest.axes:
-            per_turn: Dim = 1
-            for s in nest.stages:
-                work: Dim = 1
-                for a in (*nest.axes[n:s.level], *s.axes, *s.reduce):
-                    work = work * d.bounds(a.size)[1]               # axes may depend on those outside
-                per_turn = per_turn + work
-            return _product(a.size for a in nest.axes[:n]), 1, max(1, PART_WORK // max(1, d.bounds(per_turn)[0]))
+            turns = d.product(a.size for a in nest.axes[:n])
+            return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *s.axes, *s.reduce)) for s in nest.stages)
         axes = nest.stages[0].axes
         if not axes or any(s.axes != axes for s in nest.stages):
             return 1, 1, 1
-        inner = _product(d.bounds(a.size)[1] for a in (*axes[1:], *nest.stages[0].reduce))
-        unit = 64 if len(axes) == 1 else 1
-        return axes[0].size, unit, max(1, PART_WORK // max(1, int(inner)))
+        return axes[0].size, 64 if len(axes) == 1 else 1, max(1, _most((*axes[1:], *nest.stages[0].reduce)))
 
     # ---- one nest ----
 
@@ -175,7 +169,7 @@ class _Renderer:
                 const = "const " if x.role == "operand" else ""
                 kind = STORED[x.dtype.name] if x.role != "scratch" else c_type(x.dtype)
                 write(f"{const}{kind} *restrict {x.name} = a->{x.name};")
-        for name in p.dims:
+        for name in self.dims:
             write(f"const int64_t {_dim_name(name)} = a->{_dim_name(name)};")
             write(f"(void){_dim_name(name)};")
         local = [s.target for s in nest.stages if s.target.role == "scratch" and s.target.level and not _is_number(s.target)]
@@ -251,7 +245,7 @@ class _Renderer:
     def ready(self, v: Value) -> bool:
         """Whether all that a value depends on is at its turn."""
         return all(s in self.open_axes or (s in self.program.values.gathered and self.ready(self.program.values.gathered[s]))
-                   for s in v.symbols if s not in self.program.dims)
+                   for s in v.symbols if s not in self.dims)
 
     def declare(self, value: Value, *, only_ready: bool = False) -> None:
         """Write what a value is made of, and itself, as variables, unless they are there; with only_ready, the parts that are."""
@@ -265,7 +259,7 @@ class _Renderer:
             if not done:
                 seen.add(v)
                 todo.append((v, True))
-                todo += [(gathered[s], False) for x in _own_dims(v) for s in _names(x) if s in gathered]
+                todo += [(gathered[s], False) for s in _names(v) if s in gathered]
                 todo += [(a, False) for a in reversed(v.args)]
                 continue
             if only_ready and not self.ready(v):
@@ -327,7 +321,7 @@ class _Renderer:
             return f"{'1.0f' if t is f32 else '1.0'} / {args[0]}"
         if v.op == "div":
             return f"{args[0]} / {args[1]}"
-        return f"{v.op}_{t.name}({', '.join(args)})"
+        return f"{t.name}_{v.op}({', '.join(args)})"
 
     # ---- stages ----
 
@@ -378,13 +372,7 @@ class _Renderer:
     def across(self, s: Stage) -> bool:
         """Whether the last own axis walks memory rather than the axis that is reduced."""
         own, over = 0, 0
-        todo, seen = [s.value], set[Value]()
-        while todo:
-            v = todo.pop()
-            if v in seen:
-                continue
-            seen.add(v)
-            todo += v.args
+        for v in values_in(s.value):
             if v.op == "load":
                 size = d.bounds(v.attr[0].size)[1]
                 own += size if d.coefficient(v.attr[1], s.axes[-1].name) == 1 else 0
@@ -486,31 +474,18 @@ class _Renderer:
 
 def _arrays(program: Program, s: Stage) -> Iterable[Array]:
     yield s.target
-    todo, seen = [s.value, *(program.values.gathered[n] for n in s.value.symbols if n in program.values.gathered)], set[Value]()
-    while todo:
-        v = todo.pop()
-        if v in seen:
-            continue
-        seen.add(v)
-        todo += v.args
-        todo += [program.values.gathered[n] for n in v.symbols if n in program.values.gathered]
-        if v.op == "load":
-            yield v.attr[0]
+    gathered = (v for name, v in program.values.gathered.items() if name in s.value.symbols)
+    yield from (v.attr[0] for v in values_in(s.value, *gathered) if v.op == "load")
 
 
-def _own_dims(v: Value) -> list[Dim]:
-    return [v.attr] if v.op == "index" else [v.attr[1]] if v.op == "load" else []
+def _most(axes: Iterable[Axis]) -> int:
+    """Turns of loops inside of each other, at most: axes may depend on those outside."""
+    return math.prod(d.bounds(a.size)[1] for a in axes)
 
 
-def _names(x: Dim) -> list[str]:
-    return sorted(x.symbols) if isinstance(x, d.Expr) else []
-
-
-def _product(sizes: Iterable[Dim]) -> Dim:
-    out: Dim = 1
-    for s in sizes:
-        out = out * s
-    return out
+def _names(v: Value) -> list[str]:
+    """The symbols of the index that a value holds."""
+    return sorted(str(s) for s in d.symbols_in(dim_of(v)))
 
 
 def _dim_name(name: str) -> str:
@@ -551,16 +526,15 @@ def _cast(old: DType, new: DType, x: str) -> str:
     return f"({c_type(new)}){x}"
 
 
-_BITS = {"f32": "u32", "f64": "u64"}
+_OF_BITS = {"f32": "float_of((uint32_t)", "f64": "f64_of((uint64_t)",
+            "bf16": "bf16_to_f32((uint16_t)", "f16": "f32_of_f16((uint16_t)"}
 
 
 def _bitcast(what: str, x: str) -> str:
     old, new = what.split()
-    bits = {"bf16": f"bf16_of_f32({x})", "f16": f"f16_of_f32({x})", "f32": f"raw_f32({x})", "f64": f"raw_f64({x})"}.get(old, x)
-    if new in ("bf16", "f16"):
-        return f"{'bf16_to_f32' if new == 'bf16' else 'f32_of_f16'}((uint16_t){bits})"
-    if new in _BITS:
-        return f"{new}_raw(({STORED[_BITS[new]]}){bits})"
+    bits = {"bf16": f"bf16_of_f32({x})", "f16": f"f16_of_f32({x})", "f32": f"bits_of({x})", "f64": f"bits_of_f64({x})"}.get(old, x)
+    if new in _OF_BITS:
+        return f"{_OF_BITS[new]}{bits})"
     return f"({STORED[new]}){bits}" if new != "bool" else f"({bits}) != 0"
 
 

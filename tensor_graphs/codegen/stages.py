@@ -12,7 +12,7 @@ views (reshape, permute, slice, expand) fold into them. `print(program)` shows a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from tensor_graphs.language import dims as d
@@ -64,10 +64,10 @@ class Array:
 class Value:
     """A scalar expression; equal ones are one object (`Values.make`).
 
-    op: "constant" (attr: the number) · "index" (attr: a dim, as a number of `dtype`) · "load" (attr: array, offset,
-    and the axes inside of which the array is there; its argument, if any, is the condition without which 0 is read and memory is
-    left alone) · the name of an atomic op, or of a
-    function of one number that the renderer has. symbols: the axes (and gathered indices) that it depends on.
+    op: "constant" (attr: the number) · "index" (attr: a dim, as a number of `dtype`) · "load" (attr: array, offset, and the axes
+    inside of which the array is there; its argument, if any, is the condition without which 0 is read and memory is left alone) ·
+    the name of an atomic op, or of a function of one number that the renderer has. symbols: the axes (and gathered indices) that it
+    depends on.
     """
 
     op: str
@@ -80,6 +80,23 @@ class Value:
     def __str__(self) -> str:
         text, named = shown(self)
         return "; ".join([text, *named])
+
+
+def values_in(*roots: Value) -> Iterator[Value]:
+    """What values are made of, themselves included, each once."""
+    todo, seen = list(roots), set[Value]()
+    while todo:
+        v = todo.pop()
+        if v not in seen:
+            seen.add(v)
+            todo += v.args
+            yield v
+
+
+def dim_of(value: Value) -> Dim | None:
+    """The index that a value holds itself, or loads from."""
+    held: Dim | None = value.attr if value.op == "index" else value.attr[1] if value.op == "load" else None
+    return held
 
 
 def computed_in(dtype: DType) -> DType:
@@ -102,6 +119,9 @@ class Values:
                 symbols |= attr[2]
             self._known[key] = Value(op, args, dtype, attr, symbols, len(self._known))
         return self._known[key]
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     def symbols_of(self, index: Dim) -> frozenset[str]:
         """What an index depends on; a gathered one on what its value depends on, besides itself."""
@@ -168,14 +188,13 @@ class Nest:
 
 @dataclass(eq=False)
 class Program:
-    """What computes one part. dims: the symbols of sizes, in the order in which they are given to the kernel."""
+    """What computes one part. dims: the symbols of its sizes, in the order in which their values are given to the kernel."""
 
     operands: tuple[Array, ...]
     outputs: tuple[Array, ...]
     nests: list[Nest]
     values: Values
-    dims: tuple[str, ...] = ()
-    notes: list[str] = field(default_factory=list)
+    dims: tuple[d.Expr, ...] = ()
 
     @property
     def scratch(self) -> list[Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensor_graphs.codegen.lower import DEAR
-from tensor_graphs.codegen.stages import Program, Value
+from tensor_graphs.codegen.stages import Program, Value, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -28,13 +28,5 @@ def steps_of(program: Program) -> Dim:
 
 def _weight(value: Value, inner: set[str]) -> int:
     """Steps of one turn: what depends on the innermost axes; the rest is computed before."""
-    total, todo, seen = 1, [value], set[Value]()
-    while todo:
-        v = todo.pop()
-        if v in seen:
-            continue
-        seen.add(v)
-        todo += v.args
-        if v.symbols & inner:
-            total += DEAR_STEPS if v.op in DEAR else 0 if v.op in ("constant", "index") else 1
-    return total
+    return 1 + sum(DEAR_STEPS if v.op in DEAR else 0 if v.op in ("constant", "index") else 1
+                   for v in values_in(value) if v.symbols & inner)

@@ -153,18 +153,11 @@ def _reduce(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> Tenso
     return TensorType(tuple(s for i, s in enumerate(xs[0].shape) if i not in axes), xs[0].dtype)
 
 
-def _product(shape: Sequence[Dim]) -> Dim:
-    total: Dim = 1
-    for s in shape:
-        total = total * s
-    return total
-
-
 def _reshape_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
     shape = attrs["shape"]
-    if not same_dim(_product(shape), _product(xs[0].shape)):
+    if not same_dim(d.product(shape), d.product(xs[0].shape)):
         raise ShapeError(f"reshape of {show(xs[0])} to [{', '.join(map(d.format_dim, shape))}]: "
-                         f"{d.format_dim(_product(xs[0].shape))} elements are not {d.format_dim(_product(shape))}",
+                         f"{d.format_dim(d.product(xs[0].shape))} elements are not {d.format_dim(d.product(shape))}",
                          fix="one size may be −1: x.reshape(-1, …)")
     return TensorType(shape, xs[0].dtype)
 
@@ -579,7 +572,7 @@ def reshape(x: Node, shape: Sequence[Dim] | Dim) -> Node:
     if len(unknown) > 1:
         raise ShapeError(f"reshape of {show(x)} to {tuple(sizes)}: only one size may be −1")
     if unknown:
-        rest = _product([s for s in sizes if not (isinstance(s, (int, np.integer)) and s == -1)])
+        rest = d.product([s for s in sizes if not (isinstance(s, (int, np.integer)) and s == -1)])
         total = x.type.size()
         quotient = d.exact_div(total, rest) if rest != 0 else None
         if quotient is None:

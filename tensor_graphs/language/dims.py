@@ -505,6 +505,21 @@ def is_static(x: Dim) -> bool:
     return isinstance(x, (int, np.integer))
 
 
+def product(sizes: Iterable[Dim]) -> Dim:
+    """The product of sizes; of none, 1."""
+    out: Dim = 1
+    for size in sizes:
+        out = out * size
+    return out
+
+
+def symbols_in(value: object) -> list[Expr]:
+    """The symbols that an attribute's value depends on, in tuples too, with repeats."""
+    if isinstance(value, tuple):
+        return [s for each in value for s in symbols_in(each)]
+    return list(symbols(value)) if isinstance(value, Expr) else []
+
+
 def symbols(x: Dim) -> tuple[Expr, ...]:
     """The symbols that x depends on, each as an Expr, sorted by name; none for an int."""
     return tuple(_atom(x.symbols[name]) for name in sorted(x.symbols)) if isinstance(x, Expr) else ()

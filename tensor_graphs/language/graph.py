@@ -233,20 +233,7 @@ def _no_graph(wanted: str, value: Any) -> GraphError:
 
 
 def _symbols_of(node: Node) -> list[d.Expr]:
-    found: list[d.Expr] = []
-
-    def visit(value: Any) -> None:
-        if isinstance(value, d.Expr):
-            found.extend(d.symbols(value))
-        elif isinstance(value, tuple):
-            for v in value:
-                visit(v)
-
-    for value in node.attrs.values():
-        visit(value)
-    if node.op.kind == "leaf":
-        visit(node.attrs["shape"])
-    return found
+    return [s for value in node.attrs.values() for s in d.symbols_in(value)]
 
 
 def substitute_dims(value: Any, mapping: Mapping[str, Dim]) -> Any:

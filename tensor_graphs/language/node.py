@@ -43,10 +43,7 @@ class TensorType:
 
     def size(self) -> Dim:
         """Number of elements."""
-        total: Dim = 1
-        for s in self.shape:
-            total = total * s
-        return total
+        return d.product(self.shape)
 
     def nbytes(self) -> Dim:
         return self.size() * self.dtype.itemsize

@@ -117,36 +117,20 @@ class _Clusters:
         return sorted(found, key=lambda n: -self.place[n])
 
     def leads_around(self, a: _Cluster, b: _Cluster) -> bool:
-        """Whether something outside is made of one and goes into the other (clusters taken whole)."""
-        both = {id(a), id(b)}
-        last = max(self.place[n] for n in b.steps | a.steps)
-        todo = [r for n in a.steps | b.steps for r in self.readers[n]]
+        """Whether something outside is made of the two and goes into them; a cluster on the way is left by any of its values."""
+        both = a.steps | b.steps
+        todo = [r for n in both for r in self.readers[n] if r not in both]
         seen: set[Node] = set()
         while todo:
             n = todo.pop()
             if n in seen:
                 continue
             seen.add(n)
-            cluster = self.of.get(n)
-            if cluster is not None and id(cluster) in both:
-                continue
-            if any(self.reaches(n, s, last) for s in (a.steps | b.steps)):
-                return True
-        return False
-
-    def reaches(self, node: Node, target: Node, last: int) -> bool:
-        """Whether a node goes into a target, where a cluster that is entered is left by any of its values."""
-        todo, seen = [node], {node}
-        while todo:
-            n = todo.pop()
-            if n is target:
-                return True
             group = self.of[n].steps if n in self.of else (n,)
-            for member in group:
-                for r in self.readers[member]:
-                    if r not in seen:
-                        seen.add(r)
-                        todo.append(r)
+            beyond = [r for member in group for r in self.readers[member]]
+            if any(r in both for r in beyond):
+                return True
+            todo += beyond
         return False
 
     def inside(self, steps: set[Node]) -> set[Node]:

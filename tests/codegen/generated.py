@@ -42,7 +42,7 @@ class Library:
             raw = np.full(size + GUARD, 0xA5, np.uint8)
             memory.append((raw, size))
             outs.append(raw[:size].view(o.dtype.numpy).reshape(shape))
-        sizes = [int(dims[name]) for name in self.programs[number].dims]
+        sizes = [int(dims[str(s)]) for s in self.programs[number].dims]
         kept = [np.ascontiguousarray(a) for a in arrays]
         pointers = [raw.ctypes.data for raw, _ in memory] + [a.ctypes.data for a in kept]
         function = getattr(self.library, f"kernel{number}")

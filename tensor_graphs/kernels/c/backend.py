@@ -16,7 +16,7 @@ from tensor_graphs.kernels.c import library, scratch, screened
 from tensor_graphs.kernels.kernel import Kernel, NativeCall, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides, is_contiguous, merged, rows
 from tensor_graphs.language.atomic import same_dim
-from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dims import Dim, product
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64, i32, i64
 from tensor_graphs.language.node import TensorType
 
@@ -58,13 +58,6 @@ class Row:
     @property
     def name(self) -> str:
         return f"{NAME}.{self.op}{self.mark}"
-
-
-def product(shape: Sequence[Dim]) -> Dim:
-    total: Dim = 1
-    for s in shape:
-        total = total * s
-    return total
 
 
 def only(*dtypes: DType) -> Refusal:

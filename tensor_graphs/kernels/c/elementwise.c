@@ -4,19 +4,12 @@
 #include "loops.h"
 #include "vec.h"
 
-/* max: NaN wins; of two zeros +0 (the bits of -0 and +0 and'ed give +0, of equal numbers themselves). */
-TG_INLINE float larger(float x, float y) {
-    float m = x > y ? x : y;
-    m = x == y ? float_of(bits_of(x) & bits_of(y)) : m;
-    return x != x ? x : m; /* when only y is NaN, x > y is false and m is y already */
-}
-
 /* ptr: out, a, b.  ints: see PAIRS. */
 PAIRS(tg_add, float, 1, x + y)
 PAIRS(tg_sub, float, 1, x - y)
 PAIRS(tg_mul, float, 1, x *y)
 PAIRS(tg_div, float, 1, x / y)
-PAIRS(tg_max, float, 1, larger(x, y))
+PAIRS(tg_max, float, 1, f32_max(x, y))
 
 /* ptr: out, a.  ints: count.  floats: s (rounded to f32). */
 #define SCALAR(name, expression)                                                                    \
@@ -35,25 +28,9 @@ SCALAR(tg_sub_scalar, x - s)
 SCALAR(tg_rsub_scalar, s - x)
 SCALAR(tg_mul_scalar, x *s)
 SCALAR(tg_div_scalar, x / s)
-SCALAR(tg_max_scalar, larger(x, s))
+SCALAR(tg_max_scalar, f32_max(x, s))
 
 /* --- activations --- */
-
-/* 2^a for a <= 0 as fraction * s1 * s2, so that a factor can be multiplied in before the result underflows; exactly 0
- * below 2^-250 (then -inf * 0 is NaN, as it must be). a comes in f64: an absolute error of a is a relative one of 2^a. */
-typedef struct scaled {
-    float fraction, s1, s2;
-} scaled;
-
-TG_INLINE scaled exp2_scaled(double a) {
-    int tiny = a < -250.0;
-    a = tiny ? -250.0 : a;
-    const double shift = 6755399441055744.0; /* 1.5 * 2^52: adding it rounds to an integer */
-    double whole = (a + shift) - shift;
-    int32_t n = (int32_t)whole, half = n >> 1;
-    float fraction = exp2_fraction((float)(a - whole));
-    return (scaled){tiny ? 0.0f : fraction, exp2_integer(half), exp2_integer(n - half)};
-}
 
 /* x times the logistic function of (t ln 2): x / (1 + 2^-|t|), times 2^-|t| when t < 0. */
 TG_INLINE float sigmoid_times(float x, double t) {
@@ -73,24 +50,12 @@ TG_INLINE float gelu_tanh(float x) {
 TG_INLINE float silu(float x) { return sigmoid_times(x, (double)x * LOG2E); }
 TG_INLINE float sigmoid(float x) { return sigmoid_times(1.0f, (double)x * LOG2E); }
 
-/* gelu(x) = x * Phi(x). Phi(-a) = e^(-a^2 / 2) t P(t) / 2 with t = 1 / (1 + 0.4 a / sqrt 2); P interpolates
- * erfcx(z) / t at Chebyshev points of t for z in [0, 12], relative error 4e-9. */
+/* gelu(x) = x * Phi(x). Phi(-a) = erfc(a / sqrt 2) / 2 = e^(-a^2 / 2) t P(t) / 2 with t = 1 / (1 + 0.4 a / sqrt 2). */
 TG_INLINE float gelu_erf(float x) {
     double a = x < 0 ? -(double)x : (double)x;
     double t = 1.0 / (1.0 + 0.28284271247461901 * a);
-    double poly = -0.018999646332516235;
-    poly = poly * t + 0.081836308207925382;
-    poly = poly * t - 0.088687145005435425;
-    poly = poly * t - 0.073414248864537415;
-    poly = poly * t + 0.14505537553336426;
-    poly = poly * t - 0.031289748689756654;
-    poly = poly * t + 0.1650630197637942;
-    poly = poly * t + 0.15966469403820849;
-    poly = poly * t + 0.20959619870853258;
-    poly = poly * t + 0.22549204829414654;
-    poly = poly * t + 0.22568314300231468;
     scaled e = exp2_scaled(a * a * (-0.5 * 1.4426950408889634));
-    float front = (float)(0.5 * t * poly) * e.fraction;
+    float front = (float)(0.5 * t * erfcx_series(t)) * e.fraction;
     float below = x * front * e.s1 * e.s2, above = x * (1.0f - front * e.s1 * e.s2);
     return x < 0 ? below : above;
 }

@@ -55,6 +55,13 @@ TG_INLINE double f64_of(uint64_t bits) {
     return x;
 }
 
+/* As f32_max. */
+TG_INLINE double f64_max(double x, double y) {
+    double m = x > y ? x : y;
+    m = x == y ? f64_of(bits_of_f64(x) & bits_of_f64(y)) : m;
+    return x != x ? x : m;
+}
+
 /* 2^n for -1022 <= n <= 1023, n given as the bits of n + 1.5 * 2^52. */
 #define ROUND_SHIFT 6755399441055744.0 /* 1.5 * 2^52: adding it rounds to an integer, left in the low bits */
 TG_INLINE double f64_exp2_shifted(double shifted) {

@@ -4,19 +4,12 @@
 #include "loops.h"
 #include "wide.h"
 
-/* max: NaN wins; of two zeros +0 (see elementwise.c). */
-TG_INLINE double larger(double x, double y) {
-    double m = x > y ? x : y;
-    m = x == y ? f64_of(bits_of_f64(x) & bits_of_f64(y)) : m;
-    return x != x ? x : m;
-}
-
 /* ptr: out, a, b.  ints: see PAIRS. */
 PAIRS(tg_add_f64, double, 2, x + y)
 PAIRS(tg_sub_f64, double, 2, x - y)
 PAIRS(tg_mul_f64, double, 2, x *y)
 PAIRS(tg_div_f64, double, 2, x / y)
-PAIRS(tg_max_f64, double, 2, larger(x, y))
+PAIRS(tg_max_f64, double, 2, f64_max(x, y))
 
 /* --- activations --- */
 
