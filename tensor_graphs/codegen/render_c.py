@@ -25,6 +25,8 @@ STORED = {"f16": "uint16_t", "bf16": "uint16_t", "f32": "float", "f64": "double"
           "i32": "int32_t", "i64": "int64_t", "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t",
           "bool": "uint8_t"}
 
+_COMPARED = {"at_least": ">=", "less": "<", "not_equal": "!="}
+
 MOST_WORK = 1 << 40
 """element steps that one turn is taken for at most: enough for a part of its own, and a number of C"""
 
@@ -298,12 +300,8 @@ class _Renderer:
             return _cast(v.args[0].dtype, t, args[0])
         if v.op == "bitcast":
             return _bitcast(v.attr, args[0])
-        if v.op == "at_least":
-            return f"{args[0]} >= {args[1]}"
-        if v.op == "less":
-            return f"{args[0]} < {args[1]}"
-        if v.op == "not_equal":
-            return f"{args[0]} != {args[1]}"
+        if v.op in _COMPARED:
+            return f"{args[0]} {_COMPARED[v.op]} {args[1]}"
         if v.op in ("and", "xor"):
             sign = "&" if v.op == "and" else "^"
             return f"{args[0]} {sign} {args[1]}" if t is bool_ else f"({c_type(t)})({args[0]} {sign} {args[1]})"

@@ -144,10 +144,14 @@ class Executor:
     def ready(self, frame: Frame, sizes: tuple[int, ...], bases: Mapping[int, Memory]) -> None:
         """Fill a frame's tables for a run at these sizes, on this memory."""
         self._prepare(frame, sizes)
-        for base, memory in (*self.fixed.items(), *bases.items()):
+        if frame.bound != self.bound:                               # what is bound is in the tables of other frames already
+            for base, memory in self.fixed.items():
+                if frame.memory[base] is not memory:
+                    frame.set_base(base, memory)
+            frame.bound = self.bound
+        for base, memory in bases.items():
             if frame.memory[base] is not memory:
                 frame.set_base(base, memory)
-        frame.bound = self.bound
 
     def native_call(self, frame: Frame) -> Callable[[], int] | None:
         """What runs a frame that is ready in one native call (0: all went well); None where a run is more than that."""

@@ -43,9 +43,6 @@ class HostCalls(Segment):
             self.steps.append(HostStep(index, ins.call, [lookup.window(o) for o in ins.outs], [lookup.window(o) for o in ins.ins],
                                        ins.attrs, d.has_dims(ins.attrs), view_of(ins.backend), device_named(ins.device)))
 
-    def prepare(self) -> None:
-        pass
-
     def run(self, frame: Frame) -> None:
         for step in self.steps:
             self._call(frame, step)

@@ -30,9 +30,6 @@ class Transfers(Segment):
         self.steps = [_Copy(index, lookup.window(ins.ins[0]), lookup.window(ins.outs[0]), tuple(map(lookup.expr, ins.ins[0].shape)))
                       for index, ins in zip(indices, instructions, strict=True)]
 
-    def prepare(self) -> None:
-        pass
-
     def run(self, frame: Frame) -> None:
         for k in range(len(self.steps)):
             self.one(frame, k)
