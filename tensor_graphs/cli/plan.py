@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import drawing, options
 from tensor_graphs.cli.graphs import graph_of, typical
 
 
@@ -27,6 +27,8 @@ def plan(
     logits: Annotated[
         bool, typer.Option("--logits", help="Of a decoder, the graph that `tg run` uses where tokens are drawn (--temperature, …).")
     ] = False,
+    svg: drawing.Svg = None,
+    dot: drawing.Dot = None,
     at: options.At = None,
     largest: options.Largest = None,
     dtype: options.WeightDtype = "float32",
@@ -44,6 +46,7 @@ def plan(
 
     if pin is not None and pin.exists() and not force:              # said before anything is compared
         raise options.NotPossible(f"{pin} is there already\n  fix: --force replaces it")
+    drawing.check(svg)
     graph = graph_of(source, dtype, max_positions, greedy=not logits)
     with options.status("compiling", json) as update:
         made = compile_graph(
@@ -61,6 +64,10 @@ def plan(
     pinned = made.pin.made_of(_in_words(source, dtype, max_positions, logits))
     if pin is not None:
         pinned.save(pin, overwrite=force)
+    if svg is not None or dot is not None:
+        from tensor_graphs.compiler.diagram import of_plan
+
+        drawing.write(of_plan(made, typical(graph, at), Path(source).name), svg, dot)
     if json:
         options.print_json({"pin": pinned.to_json(), "file": None if pin is None else str(pin), "memory": made.memory().to_json(),
                             "price_us": [v.path.seconds * 1e6 for v in made.variants],

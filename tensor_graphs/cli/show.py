@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import drawing, options
 from tensor_graphs.cli.graphs import graph_of
 
 
@@ -21,6 +22,8 @@ def show(
     dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32",
     max_positions: options.MaxPositions = None,
     expand: Annotated[bool, typer.Option("--expand", help="Replace every composite by its definition.")] = False,
+    svg: drawing.Svg = None,
+    dot: drawing.Dot = None,
     imports: options.Imports = None,
     json: options.Json = False,
 ) -> None:
@@ -29,9 +32,16 @@ def show(
     from tensor_graphs.language.text_writer import print_graph
     from tensor_graphs.rewrites.recognise import write_out
 
+    drawing.check(svg)
     graph = graph_of(source, dtype, max_positions)
     if expand:
         graph = write_out(graph)
+    if svg is not None or dot is not None:
+        from tensor_graphs.compiler.diagram import of_graph
+
+        drawing.write(of_graph(graph, Path(source).name), svg, dot)
+        if not json:
+            return
     if json:
         import json as library
 

@@ -60,3 +60,19 @@ def test_listed_paths_are_drawn_into_a_file(tmp_path: Path) -> None:
     assert drawn.startswith("<svg ") and drawn.count("<circle") == 3 and all(path["id"] in drawn for path in said)
     assert "3 paths of softmax.tg at n=16" in drawn
     assert_complains(tg(*asked, "--svg", tmp_path / "none" / "a.svg"), "--svg ", "cannot be written", "fix:")
+
+
+def test_graphs_and_plans_are_drawn_by_graphviz_and_as_its_text_without_it(tmp_path: Path) -> None:
+    nowhere = {"PATH": str(tmp_path / "nowhere")}
+    for verb in (("show", SOFTMAX), ("plan", SOFTMAX, "--backends", "numpy", "--at", "n=16")):
+        assert_complains(tg(*verb, "--svg", tmp_path / "a.svg", env=nowhere), "Graphviz, which is not on the PATH", "--dot FILE")
+        assert tg(*verb, "--dot", tmp_path / "a.dot").returncode == 0
+        text = (tmp_path / "a.dot").read_text()
+        assert text.startswith("digraph {") and "softmax.tg" in text and "parameter w" in text and "rms_norm" in text
+        assert_complains(tg(*verb, "--dot", tmp_path / "none" / "a.dot"), "--dot ", "cannot be written", "fix:")
+    assert "numpy.softmax" in text and "backend numpy" in text and "for n = " in text
+    program = tmp_path / "dot"
+    program.write_text("#!/bin/sh\necho '<svg>'; /bin/cat; echo '</svg>'\n")
+    program.chmod(0o755)
+    said = document(tg("show", SOFTMAX, "--svg", tmp_path / "a.svg", "--json", env={"PATH": str(tmp_path)}))
+    assert said["nodes"] and "digraph {" in (tmp_path / "a.svg").read_text()

@@ -1,0 +1,75 @@
+"""repeats: what comes several times in a row, written once, also inside of itself: 18 equal layers are one, times 18."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+WORTH = 4
+"""elements that folding has to save: two equal steps side by side are no layer"""
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """What stands here `times` times in a row. inside: the first of them."""
+
+    times: int
+    inside: tuple[Item, ...]
+
+
+Item = int | Repeat
+"""the number of an element, or several"""
+
+
+def folded(kinds: Sequence[Hashable], among: Sequence[int] | None = None) -> tuple[Item, ...]:
+    """The elements in their order, with runs of equal blocks folded; elements are equal where their kinds are.
+
+    What saves the most is folded first, then what is before, in and after it.  among: the numbers of the elements to look at.
+
+    >>> folded("xababaababacy")
+    (0, Repeat(times=2, inside=(1, 2, 3, 4, 5)), 11, 12)
+    >>> folded("aaaaab" * 3)
+    (Repeat(times=3, inside=(Repeat(times=5, inside=(0,)), 5)),)
+    """
+    order = list(range(len(kinds)) if among is None else among)
+    saved, start, period, times = _best([kinds[i] for i in order])
+    if saved < WORTH:
+        return tuple(order)
+    end = start + period * times
+    return (*folded(kinds, order[:start]), Repeat(times, folded(kinds, order[start:start + period])), *folded(kinds, order[end:]))
+
+
+def _best(kinds: Sequence[Hashable]) -> tuple[int, int, int, int]:
+    """(elements saved, where the first block begins, its length, how many there are) of the folding that saves the most; of equal
+    ones the shortest block, and the first."""
+    number = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
+    numbers = [number[kind] for kind in kinds]
+    best = 0, 0, 1, 1
+    for period in range(1, len(numbers) // 2 + 1):
+        run = 0
+        for i in range(len(numbers) - period):
+            run = run + 1 if numbers[i] == numbers[i + period] else 0
+            times = run // period + 1
+            if (times - 1) * period > best[0]:
+                best = (times - 1) * period, i + 1 - (times - 1) * period, period, times
+    return best
+
+
+def shown_for(items: Sequence[Item], many: int = 1) -> dict[int, int]:
+    """The elements that remain -> how many each stands for."""
+    found: dict[int, int] = {}
+    for item in items:
+        found |= {item: many} if isinstance(item, int) else shown_for(item.inside, many * item.times)
+    return found
+
+
+def stands_for(items: Sequence[Item]) -> list[int]:
+    """For every element, in order, the one that is shown in its place.
+
+    >>> stands_for(folded("aaaaab" * 2))
+    [0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 5]
+    """
+    found: list[int] = []
+    for item in items:
+        found += [item] if isinstance(item, int) else stands_for(item.inside) * item.times
+    return found
