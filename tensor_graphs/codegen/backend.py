@@ -4,17 +4,16 @@ that it can lower and that are no product: what is multiplied and summed again a
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
-from pathlib import Path
+from collections.abc import Sequence
+from functools import lru_cache
 
-from tensor_graphs.codegen import render_c
+from tensor_graphs.codegen import libraries, render_c
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.lower import NotLowered, lower
 from tensor_graphs.codegen.stages import Program
 from tensor_graphs.codegen.steps import steps_of
-from tensor_graphs.devices import toolchain
+from tensor_graphs.devices.toolchain import ToolchainError
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.c.c_kernel import Image
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp, Definition, definition_digest
@@ -24,8 +23,6 @@ from tensor_graphs.language.leaves import argument
 from tensor_graphs.language.node import apply
 
 NAME = "gen"
-FOLDER = Path(__file__).resolve().parent
-HEADER = FOLDER / "numbers.h"
 
 MOST_TURNS = 24
 """turns of the innermost loops for each element that is read or written: what takes more is a product"""
@@ -41,10 +38,8 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    header = toolchain.source_identity(HEADER, (library.FOLDER,))
     return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse, source="stages rendered as C",
-                   module=__name__, arithmetic=arithmetic,
-                   toolchain=f"{header} {library.identity_of(library.FOLDER / 'pool.c')}", contiguous=True)]
+                   module=__name__, arithmetic=arithmetic, together=together, toolchain=libraries.made_with(), contiguous=True)]
 
 
 def refuse(spec: Spec) -> str | None:
@@ -58,10 +53,24 @@ def build(spec: Spec) -> NativeCall:
     program = _program(spec)
     if isinstance(program, str):
         raise NotLowered(program)
+    code = libraries.code_of(program)
+    if not code.path.exists():
+        (why,) = libraries.compiled([program])
+        if why is not None:
+            raise ToolchainError(why)
     shared, own = render_c.scratch_bytes(program)
     threads = library.load().threads()
-    return NativeCall("generated", tuple(range(len(spec.inputs))), program.dims, (),
-                      shared + own * threads + PAGE * (threads + 1), str(_image(render_c.rendered(program)).path()))
+    return NativeCall(code.symbol, tuple(range(len(spec.inputs))), program.dims, (),
+                      shared + own * threads + PAGE * (threads + 1), str(code.path))
+
+
+def together(specs: Sequence[Spec]) -> list[str | None]:
+    """Compile the kernels of specs in as few runs of the compiler as can be; for each None, or why it cannot be built. Raises
+    CacheFolderError."""
+    programs = [_program(spec) for spec in specs]
+    made = {p: None for p in programs if not isinstance(p, str)}
+    whys = dict(zip(made, libraries.compiled(list(made)), strict=True))
+    return [p if isinstance(p, str) else whys[p] for p in programs]
 
 
 def arithmetic(spec: Spec) -> Dim:
@@ -74,11 +83,6 @@ def arithmetic(spec: Spec) -> Dim:
 
 PAGE = 4096
 """to which the pool rounds each block up"""
-
-
-@cache
-def _image(text: str) -> Image:
-    return Image(NAME, "generated", (toolchain.Text("generated.c", text, FOLDER),))
 
 
 def _program(spec: Spec) -> Program | str:

@@ -87,6 +87,8 @@ class PriceBook:
     _timed_on: dict[str, list[tuple[str, KnownTime]]] | None = field(default=None, repr=False)
     """workload key -> (backend, row) of all times there"""
     _off: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False)
+    unbuildable: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(kernel's identity, signature key) -> why it cannot be built in this process, as its compiler failed; no row says so"""
     _unreachable: dict[str, str | None] = field(default_factory=dict, repr=False)
     """kernel name -> `out_of_reach`, looked up once"""
     _logged: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
@@ -180,6 +182,9 @@ class PriceBook:
         unreachable = self._unreachable[kernel.name]
         if unreachable is not None:                                 # a verdict is none about what it has read since
             return unreachable
+        why = self.unbuildable.get((kernel.identity, signature.key)) if self.unbuildable else None
+        if why is not None:
+            return f"it cannot be built: {why}"
         v, row = self.verdict(kernel, signature), self.time(kernel, signature, binding)
         if v is None:
             return "unverified"

@@ -27,7 +27,7 @@ from tensor_graphs.compiler.request import Request, Wanted, as_given, roundoff
 from tensor_graphs.compiler.room import check_room
 from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.costs.roofline import uncertainty
-from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.kernel import Kernel, made_together
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, left_out, matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
@@ -283,7 +283,7 @@ class _Chooser:
                 if not self._compare(self._unverified(paths), binding):
                     raise self._no_path(e, paths, binding) from None
                 continue
-            if not self._verify(paths, path, binding):
+            if self._build(paths, path) and not self._verify(paths, path, binding):
                 return path
 
     def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
@@ -296,6 +296,17 @@ class _Chooser:
         except StalePathError as e:
             signature = next((s for s in paths.known() if s.key == e.key), None)
             raise explained(e, signature, self.book.backends, self.table, self.book, binding) from None
+
+    def _build(self, paths: Paths, path: GraphPath) -> bool:
+        """Have what the kernels of a path run compiled, together; False where some of it cannot be, so that prices have changed."""
+        wanted = [(a.kernel, self._signature(paths, key)) for key, a in paths.kernels(path).items()
+                  if a.kernel is not None and a.kernel.together is not None]
+        whys = made_together([(kernel, signature.spec) for kernel, signature in wanted])
+        for (kernel, signature), why in zip(wanted, whys, strict=True):
+            if why is not None:
+                log.warning("%s is left out for %s: %s", kernel.name, signature.title(), why)
+                self.book.unbuildable[kernel.identity, signature.key] = why
+        return not any(whys)
 
     def _verify(self, paths: Paths, path: GraphPath, binding: Mapping[str, int]) -> bool:
         """Verify the kernels of a path that have no verdict; True when there were any (prices may have changed)."""

@@ -287,6 +287,22 @@ def _quoted(name: str) -> str:
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def _written(source: Source, work: Path) -> tuple[str, ...]:
+    """A source, as the compiler is given it: a text as a file in the work folder that finds the headers of its own folder."""
+    if not isinstance(source, Text):
+        return (str(source),)
+    begins = "" if source.at is None else f"#line {source.at[1]} {_quoted(str(source.at[0]))}\n"
+    file = work / source.name
+    file.write_text(begins + source.text)
+    return ("-iquote", str(source.folder), str(file))
+
+
+def _linked_with(against: Path | None) -> tuple[str, ...]:
+    # $ORIGIN: the other library is looked for beside this one, so that the cache folder may be moved
+    other = () if against is None else (f"-L{against.parent}", f"-l:{against.name}", "-Wl,-rpath,$ORIGIN", "-Wl,-z,defs")
+    return (*other, *LINK_LIBRARIES)
+
+
 @phase("compile C")
 def build_library(
     sources: Sequence[Source],
@@ -328,23 +344,15 @@ def build_library(
         def compile_one(source: Source, target: Path) -> None:
             if progress:
                 progress(source.name)
-            beside: list[str] = []
-            file = source
-            if isinstance(source, Text):
-                beside = ["-iquote", str(source.folder)]
-                file = work / source.name
-                begins = "" if source.at is None else f"#line {source.at[1]} {_quoted(str(source.at[0]))}\n"
-                file.write_text(begins + source.text)
-            _run([*compiler.command, *flags, *beside, *named, "-c", str(file), "-o", str(target)], f"cannot compile {source.name}")
+            command = [*compiler.command, *flags, *_written(source, work), *named, "-c", "-o", str(target)]
+            _run(command, f"cannot compile {source.name}")
 
         with ThreadPoolExecutor(max(1, jobs)) as pool:
             largest_first = sorted(zip(ordered, objects, strict=True), key=lambda pair: -len(_content(pair[0])))
             for done in [pool.submit(compile_one, path, target) for path, target in largest_first]:
                 done.result()
         linked = work / library.name
-        # $ORIGIN: the other library is looked for beside this one, so that the cache folder may be moved
-        other = [] if against is None else [f"-L{against.parent}", f"-l:{against.name}", "-Wl,-rpath,$ORIGIN", "-Wl,-z,defs"]
-        link = [*compiler.command, *link_flags(library.name), *map(str, objects), *other, *LINK_LIBRARIES, "-o", str(linked)]
+        link = [*compiler.command, *link_flags(library.name), *map(str, objects), *_linked_with(against), "-o", str(linked)]
         _run(link, f"cannot link {name}")
         try:
             os.chmod(linked, 0o700)
@@ -353,3 +361,68 @@ def build_library(
             raise _unusable(library, error) from error
     log.info("compiled %s: %d files in %.1f s (%s)", library.name, len(ordered), time.perf_counter() - begun, compiler.version)
     return library
+
+
+@phase("compile C")
+def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), against: Path | None = None, cache: Path | None = None,
+               cc: str | None = None, jobs: int = 2) -> dict[str, ToolchainError]:
+    """A library for each text (name of the file in the cache folder -> text) that is not there yet; those that there are none of,
+    and why.
+
+    They are compiled together, by `jobs` runs of the compiler beside each other: a run makes one library of many texts, and each
+    file name is a link to it, so that what texts define has names of its own. Where a run fails each half is tried by itself: what
+    does not compile keeps no other text from its library. Files appear whole, by a rename.
+    Raises CacheFolderError."""
+    folder = private_folder(cache or default_cache())
+    missing = {file: text for file, text in texts.items() if not (folder / file).exists()}
+    if not missing:
+        return {}
+    compiler, reason = find_compiler(cc)
+    if compiler is None:
+        return dict.fromkeys(missing, ToolchainError(f"cannot compile {next(iter(missing))}: {reason}"))
+    begun = time.perf_counter()
+    command = (*compiler.command, *compile_flags(), *(f"-I{each}" for each in folders))
+    failed: dict[str, ToolchainError] = {}
+
+    def compile_all(files: Sequence[str], work: Path) -> None:
+        first = missing[files[0]]
+        source = Text(f"{first.name}-{files[0]}.c", "\n".join(missing[file].text for file in files), first.folder)
+        made = work / f"{files[0]}.made"
+        try:
+            _run([*command, *_written(source, work), *link_flags(made.name), *_linked_with(against), "-o", str(made)],
+                 f"cannot compile {first.name}")
+        except CacheFolderError:
+            raise
+        except ToolchainError as error:
+            if len(files) == 1:
+                failed[files[0]] = error
+                return
+            half = len(files) // 2
+            for part in (files[:half], files[half:]):
+                compile_all(part, work)
+            return
+        try:
+            os.chmod(made, 0o700)
+            for file in files:
+                _link(made, work / file)
+                os.replace(work / file, folder / file)
+        except OSError as error:
+            raise _unusable(folder, error) from error
+
+    parts: list[list[str]] = [[] for _ in range(max(1, min(jobs, len(missing))))]
+    for file in sorted(missing, key=lambda file: -len(missing[file].text)):
+        min(parts, key=lambda part: sum(len(missing[each].text) for each in part)).append(file)
+    with _work_folder(folder) as work, ThreadPoolExecutor(len(parts)) as pool:
+        for done in [pool.submit(compile_all, part, work) for part in parts]:
+            done.result()
+    log.info("compiled %d texts of C in %d runs, %.2f s; %d do not compile", len(missing), len(parts), time.perf_counter() - begun,
+             len(failed))
+    return failed
+
+
+def _link(file: Path, other: Path) -> None:
+    """A second name for a file; a copy where the file system has no such names."""
+    try:
+        os.link(file, other)
+    except OSError:
+        shutil.copy2(file, other)

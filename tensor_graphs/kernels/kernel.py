@@ -132,6 +132,8 @@ class Kernel:
     one tuple for each operand; 0 along an axis where all indices are one element): rows with gaps between them, one number for all
     elements. None, or no such function: those that are not contiguous are copied first. Outputs are contiguous. The judge compares
     it on the ways to lie that it takes (profiling/measure/cover.py).
+    together(specs): makes what the calls of all these specs need, which is cheaper than each by itself (one run of a compiler); for
+    each None, or why it cannot be built. `build` makes what is still missing.
     composite: what it computes where `op` is the name of a composite that is not the library's; whatever composite of that name
     has the same definition is meant, and of a part (language/part.py) whatever was proved to be the same.  crash_note: what a
     person should look at first when it ends its process, with a fix; for people, no part of its identity.
@@ -156,6 +158,7 @@ class Kernel:
     arithmetic: Callable[[Spec], Dim] | None = None
     sources: Sequence[str | Path] = ()
     strided: Callable[[Spec, Sequence[Strides]], Call | None] | None = None
+    together: Callable[[Sequence[Spec]], Sequence[str | None]] | None = None
     composite: CompositeOp | None = None
     crash_note: str = ""
 
@@ -208,12 +211,25 @@ class Kernel:
             if not file.is_file():
                 raise KernelError(f"kernel {self.name!r} names {str(each)!r} in its sources, and there is no such file: {file}\n"
                                   f"  fix: a path from the folder of its module ({folder}), or an absolute one")
-        functions = (self.build, self.accepts, self.prepare, self.traffic, self.arithmetic, self.build_copy, self.strided)
+        functions = (self.build, self.accepts, self.prepare, self.traffic, self.arithmetic, self.build_copy, self.strided,
+                     *([] if self.together is None else [self.together]))
         try:
             return code_of(self.module, functions, files, self.source)
         except OSError as e:
             raise KernelError(f"the code of kernel {self.name!r} cannot be read, so it has no identity: {e}\n"
                               "  fix: make the file readable, or take it out of `sources`") from e
+
+
+def made_together(wanted: Sequence[tuple[Kernel, Spec]]) -> list[str | None]:
+    """Make what the calls of these kernels need, as far as that is cheaper together (`Kernel.together`); for each None, or why it
+    cannot be built."""
+    found: list[str | None] = [None] * len(wanted)
+    for kernel in {kernel: None for kernel, _ in wanted if kernel.together is not None}:
+        at = [i for i, (other, _) in enumerate(wanted) if other is kernel]
+        assert kernel.together is not None
+        for i, why in zip(at, kernel.together([wanted[i][1] for i in at]), strict=True):
+            found[i] = why
+    return found
 
 
 def source_of(function: Callable[..., Any]) -> str:

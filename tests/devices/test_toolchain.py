@@ -192,3 +192,68 @@ def test_processes_that_compile_at_the_same_time_end_with_one_library(source: Pa
         built = pool.map(_build, [(str(source), str(tmp_path / "cache"))] * 3, chunksize=1)
     assert len(set(built)) == 1 and answer(Path(built[0])) == 42
     assert [str(path) for path in (tmp_path / "cache").iterdir()] == built[:1]
+
+
+def each(texts: dict[str, str], cache: Path, cc: str | None = None) -> dict[str, ToolchainError]:
+    """`build_each` of texts of C, each a library of its name."""
+    made = {name: toolchain.Text("texts", text, cache.parent) for name, text in texts.items()}
+    return toolchain.build_each(made, cache=cache, cc=cc)
+
+
+def counting_compiler(folder: Path) -> tuple[str, Path]:
+    """The compiler, and a file that grows by a line with every run of it."""
+    real, _ = toolchain.find_compiler()
+    assert real is not None
+    runs = folder / "runs"
+    runs.touch()
+    counted = f"if '--version' not in sys.argv: open({str(runs)!r}, 'a').write('run\\n')"
+    return fake_compiler(folder, f"{counted}\nos.execv({real.command[0]!r}, [{real.command[0]!r}, *sys.argv[1:]])"), runs
+
+
+def number(file: Path, name: str) -> int:
+    return int(getattr(ctypes.CDLL(str(file)), name)())
+
+
+def says(name: str, value: int) -> str:
+    return f'__attribute__((visibility("default"))) int {name}(void) {{ return {value}; }}\n'
+
+
+def test_texts_are_compiled_together_and_each_is_kept_by_itself(tmp_path: Path) -> None:
+    cc, runs = counting_compiler(tmp_path)
+    cache = tmp_path / "cache"
+    texts = {f"{name}.so": says(name, i) for i, name in enumerate("abcdef")}
+    assert not each(texts, cache, cc) and runs.read_text().count("run") == 2
+    assert [number(cache / file, file[0]) for file in texts] == list(range(6))
+    assert sorted(p.name for p in cache.iterdir()) == sorted(texts) and stat.S_IMODE((cache / "a.so").stat().st_mode) == 0o700
+    assert not each({**texts, "g.so": says("g", 6)}, cache, cc) and runs.read_text().count("run") == 3
+    assert number(cache / "g.so", "g") == 6
+    assert not each(texts, cache, cc) and runs.read_text().count("run") == 3
+
+
+def test_a_text_that_does_not_compile_keeps_no_other_from_its_library(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    texts = {f"{name}.so": says(name, i) for i, name in enumerate("abc")} | {"wrong.so": "int wrong(void) { return nothing; }\n"}
+    failed = each(texts, cache)
+    assert list(failed) == ["wrong.so"] and "nothing" in str(failed["wrong.so"])
+    assert sorted(p.name for p in cache.iterdir()) == ["a.so", "b.so", "c.so"] and number(cache / "b.so", "b") == 1
+    assert not each({"wrong.so": says("wrong", 7)}, cache) and number(cache / "wrong.so", "wrong") == 7
+
+
+KILLED = "os.kill(os.getpid(), 9)"
+BREAKS = {"killed": KILLED, "killed half way": f"open(sys.argv[sys.argv.index('-o') + 1], 'w').write('half'); {KILLED}",
+          "fails": "sys.exit(1)", "writes nothing": "pass"}
+
+
+@pytest.mark.parametrize("script", BREAKS.values(), ids=BREAKS)
+def test_a_compiler_that_breaks_down_leaves_nothing_in_the_cache(script: str, tmp_path: Path) -> None:
+    cc = fake_compiler(tmp_path, f"if '--version' in sys.argv: sys.exit(print('broken 1.0'))\n{script}")
+    cache = tmp_path / "cache"
+    texts = {f"{name}.so": says(name, i) for i, name in enumerate("abc")}
+    assert set(each(texts, cache, cc)) == set(texts) and not list(cache.iterdir())
+    assert not each(texts, cache) and number(cache / "c.so", "c") == 2
+
+
+def test_without_a_compiler_every_text_is_refused_with_the_reason(tmp_path: Path) -> None:
+    broken = fake_compiler(tmp_path, "sys.exit(3)")
+    failed = each({"a.so": says("a", 1)}, tmp_path / "cache", broken)
+    assert "no C compiler" in str(failed["a.so"])

@@ -111,15 +111,16 @@ class NativeLibrary:
 
         Raises KeyError for a symbol that no source of ours declares; ToolchainError when the image cannot be loaded."""
         if image:
-            return self._entry(image)
+            return self._entry(image, symbol)
         if symbol not in symbol_sources():
             raise KeyError(f"no kernel {symbol!r} among the sources in {FOLDER.name}/; there are {sorted(symbol_sources())}")
         found = ctypes.cast(getattr(self._lib, symbol), ctypes.c_void_p).value
         assert found is not None
         return found
 
-    def _entry(self, image: str) -> int:
-        """The kernel of a library that was linked against this one, so that it runs on this one's pool."""
+    def _entry(self, image: str, symbol: str) -> int:
+        """The kernel of a library that was linked against this one, so that it runs on this one's pool: the one that ENTRY holds,
+        or, of a library of several kernels, the one of this name."""
         if image not in self._images:
             toolchain.check_private(Path(image))
             try:
@@ -127,7 +128,10 @@ class NativeLibrary:
             except OSError as error:
                 fix = "remove it; it is compiled anew"
                 raise toolchain.ToolchainError(f"{image} cannot be loaded: {error}\n  fix: {fix}") from error
-        found = ctypes.c_void_p.in_dll(self._images[image], ENTRY).value
+        try:
+            found = ctypes.c_void_p.in_dll(self._images[image], ENTRY).value
+        except ValueError:                                          # no such variable
+            found = ctypes.cast(getattr(self._images[image], symbol), ctypes.c_void_p).value
         assert found is not None
         return found
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensor_graphs.costs.filing import VERIFIER, environment_of, timed_workload, verify_workload
-from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.kernel import Kernel, made_together
 from tensor_graphs.kernels.origin import out_of_reach
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.profiling.measure.descriptors import Given
@@ -28,6 +28,9 @@ TRIES = 2
 
 PER_KERNEL = 0.25
 """seconds of timed runs for one kernel, unless somebody says otherwise"""
+
+AHEAD = 16
+"""questions whose kernels are compiled together, before the first of them is asked"""
 
 SEVERAL, LEAST_EACH = 40, 0.05
 """a budget is shared by so many questions at least, as long as each then has so many seconds"""
@@ -97,18 +100,29 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
     for q in questions:
         of.setdefault(q.signature.key, []).append(q)
     groups = [group for qs in of.values() for group in ([qs] if each >= 2 * PROCESS_SECONDS else [[q] for q in qs])]
-    done = 0
+    done, ahead = 0, 0
+    broken: dict[tuple[str, str], str] = {}
     while groups:
         left = started + budget - time.perf_counter()
         if done >= at_least and left < 0:
             return
+        if not ahead:
+            soon = [q for group in groups[:AHEAD] for q in group]
+            whys = made_together([(q.kernel, q.signature.spec) for q in soon])
+            broken |= {_pair(q): why for q, why in zip(soon, whys, strict=True) if why is not None}
+            ahead = AHEAD
+        ahead -= 1
         # no more than there is time for: as each is compared before any is timed, a long row would eat a small budget
         count = int(min(len(groups[0]), max(1.0, left / max(each, PROCESS_SECONDS))))
         group, rest = groups[0][:count], groups[0][count:]
         groups[:1] = [rest] if rest else []
         done += len(group)
         yield from ((q, "REFUTED") for q in group if _pair(q) in refuted)
-        todo = [q for q in group if _pair(q) not in refuted and not (unless is not None and unless(q))]
+        for q in group:
+            if _pair(q) in broken:                                  # not filed: the compiler failed, and may work the next time
+                log.warning("%s is left out for %s: %s", q.kernel.name, q.signature.title(), broken[_pair(q)])
+                yield q, "COMPILE_ERROR"
+        todo = [q for q in group if _pair(q) not in refuted and _pair(q) not in broken and not (unless is not None and unless(q))]
         new = [_pair(q) not in verified for q in todo]
         asked = [Asked(q.kernel, q.signature, q.binding, q.binding, fresh, q.given) for q, fresh in zip(todo, new, strict=True)]
         verdicts = judge.examine_in_turns(asked, budget=each, until=started + budget)

@@ -1,0 +1,56 @@
+"""libraries: the compiled code of generated kernels. Many are compiled by one run of the compiler, and each is found again by what
+it is made of: its text, the headers, the compiler, the processor and the library that it is linked against.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tensor_graphs.codegen import render_c
+from tensor_graphs.codegen.stages import Program
+from tensor_graphs.devices import toolchain
+from tensor_graphs.kernels.c import library
+
+FOLDER = Path(__file__).resolve().parent
+HEADER = FOLDER / "numbers.h"
+
+
+@dataclass(frozen=True)
+class Code:
+    """symbol: of a kernel's function. file: of the library that has it, in the cache folder."""
+
+    symbol: str
+    file: str
+
+    @property
+    def path(self) -> Path:
+        return library.load().path.parent / self.file
+
+
+@cache
+def made_with() -> str:
+    """The identity of what all generated code is compiled with: the headers, the flags, the compiler, the processor, the pool."""
+    return f"{toolchain.source_identity(HEADER, (library.FOLDER,))} {library.identity_of(library.FOLDER / 'pool.c')}"
+
+
+def code_of(program: Program) -> Code:
+    """Where the code of a program is, or will be."""
+    known = "\0".join((render_c.rendered(program), made_with(), library.load().path.name))
+    name = f"gen_{hashlib.sha256(known.encode()).hexdigest()[:24]}"
+    return Code(name, f"{name}.so")
+
+
+def compiled(programs: Sequence[Program]) -> list[str | None]:
+    """Compile what the cache does not have, together; for each program None, or why there is no code of it.
+
+    Raises CacheFolderError."""
+    codes = [code_of(p) for p in programs]
+    folder = library.load().path.parent
+    texts = {code.file: toolchain.Text("generated", render_c.rendered(program, code.symbol), FOLDER)
+             for code, program in zip(codes, programs, strict=True) if not (folder / code.file).exists()}
+    failed = toolchain.build_each(texts, folders=(library.FOLDER,), against=library.load().path, cache=folder)
+    return [str(failed[code.file]) if code.file in failed else None for code in codes]
