@@ -18,15 +18,15 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.composite import LIBRARY, Definition, TooManyNodesError, expand_all
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import bool_, i64
-from tensor_graphs.language.node import ArrayValue, Node, walk
+from tensor_graphs.language.dtypes import DType, bool_, i64
+from tensor_graphs.language.node import ArrayValue, Node, Op, walk
 
-FUNCTIONS = frozenset({"exp", "tanh", "div", "erf", "erfc"})
+FUNCTIONS = frozenset({"exp", "tanh", "div", "erf", "erfc", "cos", "tan", "mod"})
 """composites that the renderer has as functions of numbers: computed at once they are faster and rounded less"""
 
 REDUCTIONS = ("sum", "reduce_max")
 
-DEAR = frozenset({"exp2", "log2", "sin", "exp", "tanh", "erf", "erfc"})
+DEAR = frozenset({"exp2", "log2", "sin", "cos", "tan", "exp", "tanh", "erf", "erfc"})
 """what is worth keeping rather than computing again where several stages need it"""
 
 MOST_STEPS = 600
@@ -73,8 +73,13 @@ def lower(definition: Definition) -> Program:
         dear = dear - made.whole
 
 
+def is_function(op: Op, dtype: DType) -> bool:
+    """Whether a renderer has an op with results of this dtype as a function of numbers."""
+    return op.name in FUNCTIONS and LIBRARY.get(op.name) is op and dtype.is_float
+
+
 def _is_function(node: Node) -> bool:
-    return node.op.name in FUNCTIONS and LIBRARY.get(node.op.name) is node.op and node.dtype.is_float
+    return is_function(node.op, node.types[0].dtype)
 
 
 def _dims(order: Sequence[Node]) -> tuple[d.Expr, ...]:
@@ -153,7 +158,11 @@ class _Lowering:
             outputs[root] = Array(f"y{i}", "output", i, root.dtype, root.type.size())
         for node in reversed(self.order):
             if node in self.kept:
-                self.keep(self.kept[node], outputs.get(node))
+                kept, output = self.kept[node], outputs.get(node)
+                if output is not None and kept.reads and output.dtype != computed_in(output.dtype):
+                    self.rounded(kept, output)                      # who reads it again reads what was not rounded, like all others
+                    output = None
+                self.keep(kept, output)
         nests = [n for n in reversed(self.nests) if n.stages]
         for nest in nests:
             nest.stages.sort(key=lambda s: s.level)                 # stable: at one level, in the order in which they were found
@@ -199,6 +208,13 @@ class _Lowering:
         nest.stages.insert(0, stage)
         if len(self.values) > MOST_VALUES:
             raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")
+
+    def rounded(self, kept: _Kept, output: Array) -> None:
+        """Make the stage that stores a kept value as an output."""
+        nest, axes = self.own_nest(kept.node)
+        index = (*(a.symbol for a in nest.axes), *(a.symbol for a in axes))
+        value = _Reader(self, nest, len(nest.axes)).referred(kept, index, None)
+        nest.stages.insert(0, Stage(output, _offset(index, kept.node.shape), axes, value, len(nest.axes), note="rounded"))
 
     def is_shared(self, kept: _Kept, nest: Nest) -> bool:
         return all(n is nest for n, _, _ in kept.reads)

@@ -77,12 +77,41 @@ TG_INLINE double f64_log2(double x) { return log2(x); }
 
 TG_INLINE float f32_sin(float x) { return sinf(x); }
 TG_INLINE double f64_sin(double x) { return sin(x); }
+TG_INLINE float f32_cos(float x) { return cosf(x); }
+TG_INLINE double f64_cos(double x) { return cos(x); }
+TG_INLINE float f32_tan(float x) { return tanf(x); }
+TG_INLINE double f64_tan(double x) { return tan(x); }
 
-/* erfc x by erfcx_series; the exponent is taken in f64, where its error is one of the result. 2 - erfc(-x) below 0. */
+/* erfc z = e^(-z^2) t P(t), P of erfcx_series, all in f32: a loop over it fills whole registers. z = high + rest / (z + high) with
+ * 12 bits in high, so that high^2 is exact and e^(-z^2) = e^(-high^2) e^(-rest) is rounded little. 2 - erfc(-x) below 0. */
 TG_INLINE float f32_erfc(float x) {
-    double z = x < 0 ? -(double)x : (double)x, t = 1.0 / (1.0 + 0.4 * z);
-    scaled e = exp2_scaled(z * z * -1.4426950408889634);
-    float tail = (float)(t * erfcx_series(t)) * e.fraction * e.s1 * e.s2;
+    float z = x < 0 ? -x : x;
+    z = z > 11.0f ? 11.0f : z; /* beyond, f32 has 0 */
+    const float high = float_of(bits_of(z) & 0xfffff000u), square = high * high, rest = (z - high) * (z + high);
+    const float t = 1.0f / (1.0f + 0.4f * z);
+    float poly = -0.018999646332516235f;
+    poly = poly * t + 0.081836308207925382f;
+    poly = poly * t - 0.088687145005435425f;
+    poly = poly * t - 0.073414248864537415f;
+    poly = poly * t + 0.14505537553336426f;
+    poly = poly * t - 0.031289748689756654f;
+    poly = poly * t + 0.1650630197637942f;
+    poly = poly * t + 0.15966469403820849f;
+    poly = poly * t + 0.20959619870853258f;
+    poly = poly * t + 0.22549204829414654f;
+    poly = poly * t + 0.22568314300231468f;
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, left in the low bits */
+    const float shifted = square * -1.4426950408889634f + shift, whole = shifted - shift;
+    const int32_t n = (int32_t)(bits_of(shifted) - 0x4b400000u), half = n >> 1;
+    const float r = ((-square - whole * 0.693359375f) - whole * -2.12194440e-4f) - rest; /* ln 2 in two pieces, as in f32_exp */
+    float p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * (r * r) + r + 1.0f;
+    const float tail = p * (t * poly) * exp2_integer(half) * exp2_integer(n - half);
     return x != x ? x : x < 0 ? 2.0f - tail : tail;
 }
 TG_INLINE double f64_erfc(double x) { return erfc(x); }
@@ -108,6 +137,26 @@ TG_INLINE float f32_sqrt(float x) { return sqrtf(x); }
 TG_INLINE double f64_sqrt(double x) { return sqrt(x); }
 TG_INLINE float f32_floor(float x) { return floorf(x); }
 TG_INLINE double f64_floor(double x) { return floor(x); }
+
+/* Before a function: each of its products is rounded, also one that is added to something. x - floor(x / y) y by one fused
+ * multiply-add keeps what rounding drops, and a rest just below 0 is one y off. */
+#if defined(__clang__)
+#define EACH_ROUNDED _Pragma("clang fp contract(off)")
+#elif defined(__GNUC__)
+#define EACH_ROUNDED __attribute__((optimize("fp-contract=off")))
+#else
+#define EACH_ROUNDED
+#endif
+
+/* x mod y as the language defines it. That of f32 is computed in f64, where the product is exact for quotients below 2^29. The caller
+ * is EACH_ROUNDED. */
+TG_INLINE double f64_mod(double x, double y) {
+    const double quotient = floor(x / y), whole = quotient == 0 ? 0 : quotient * y;
+    double rest = x - whole;
+    rest = (y < 0 ? 0 < rest : rest < 0) ? rest + y : rest;
+    return (y < 0 ? rest <= y : y <= rest) & (y != 0) & (fabs(y) < INFINITY) ? rest - y : rest;
+}
+TG_INLINE float f32_mod(float x, float y) { return (float)f64_mod(x, y); }
 
 /* floor(a / b), 0 where b is 0; the least number by -1 wraps. */
 #define IDIV(name, type, wide, unsigned_type)                                                     \

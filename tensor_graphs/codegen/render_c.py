@@ -8,7 +8,7 @@ of floats is accumulated in f32 over BLOCK elements and in f64 beyond, as the ha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage, Value, computed_in, dim_of, values_in
 from tensor_graphs.language import dims as d
@@ -163,6 +163,9 @@ class _Renderer:
 
     def nest(self, i: int, nest: Nest) -> None:
         write, p = self.write, self.program
+        if any(v.op == "mod" or (v.op == "mul" and any(a.op == "floor" for a in v.args))
+               for s in nest.stages for v in _used(p, s)):
+            write("EACH_ROUNDED")
         write.open(f"static void {self.name}_nest{i}(void *context, int part, int parts)")
         write(f"const {self.name}_arguments *a = context;")
         used = {x.name for s in nest.stages for x in _arrays(self.program, s)}
@@ -472,8 +475,12 @@ class _Renderer:
 
 def _arrays(program: Program, s: Stage) -> Iterable[Array]:
     yield s.target
-    gathered = (v for name, v in program.values.gathered.items() if name in s.value.symbols)
-    yield from (v.attr[0] for v in values_in(s.value, *gathered) if v.op == "load")
+    yield from (v.attr[0] for v in _used(program, s) if v.op == "load")
+
+
+def _used(program: Program, s: Stage) -> Iterator[Value]:
+    """What a stage is made of, the indices that are read at run time included."""
+    return values_in(s.value, *(v for name, v in program.values.gathered.items() if name in s.value.symbols))
 
 
 def _most(axes: Iterable[Axis]) -> int:

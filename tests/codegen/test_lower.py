@@ -9,10 +9,10 @@ from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.backend import loops_of
 from tensor_graphs.codegen.lower import NotLowered, lower
 from tensor_graphs.codegen.render_c import rendered
-from tensor_graphs.codegen.stages import Program
+from tensor_graphs.codegen.stages import Program, values_in
 from tensor_graphs.language import atomic
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_of
+from tensor_graphs.language.part import part_between, part_of
 
 N = tg.dim("n", 1, 512)
 X, Y, G = tg.input("x", (N, 64)), tg.input("y", (N, 64)), tg.input("g", (64,))
@@ -72,3 +72,10 @@ def test_what_is_no_loop_is_refused_with_the_reason(output: Node, why: str) -> N
 def test_a_product_is_left_to_kernels_with_tiles() -> None:
     said = loops_of(part_of(tg.graph(tg.linear(tg.input("a", (512, 512)), tg.input("w", (512, 512))))).written)
     assert isinstance(said, str) and "a product" in said
+
+
+def test_what_reads_a_narrow_output_again_reads_it_unrounded() -> None:
+    x = tg.input("h", (16, 96), tg.f16)
+    best = tg.reduce_max(x * 3.0, axis=1, keepdims=True)
+    made = arranged(lower(part_between([best, tg.equals(x * 3.0, best)], [x]).written))
+    assert not any(v.op == "load" and v.attr[0].role == "output" for n in made.nests for s in n.stages for v in values_in(s.value))
