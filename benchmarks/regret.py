@@ -38,7 +38,8 @@ import numpy as np
 import tensor_graphs as tg  # before numpy, whose threads would spin otherwise
 from benchmarks.arguments import at_least, new_file
 from tensor_graphs.cli.options import progress
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, list_paths
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
+from tensor_graphs.compiler.listing import list_paths
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.devices.environment import fingerprint

@@ -43,8 +43,6 @@ from tensor_graphs.language.atomic import scatter as scatter
 from tensor_graphs.language.atomic import sin as sin
 from tensor_graphs.language.atomic import slice as slice
 from tensor_graphs.language.atomic import sqrt as sqrt
-from tensor_graphs.language.autodiff import grad as grad
-from tensor_graphs.language.autodiff import vjp as vjp
 from tensor_graphs.language.calls import worded as _worded
 from tensor_graphs.language.composite import CompositeOp as CompositeOp
 from tensor_graphs.language.composite import composite as composite
@@ -184,9 +182,9 @@ for _name, _value in list(globals().items()):           # ops and leaves: a wron
             _home[_called] = _made
 
 if TYPE_CHECKING:
-    from tensor_graphs.compiler.choose import list_paths as list_paths
     from tensor_graphs.compiler.compile import compile_graph
     from tensor_graphs.compiler.explain import explain as explain
+    from tensor_graphs.compiler.listing import list_paths as list_paths
     from tensor_graphs.compiler.profile_graph import profile_graph
     from tensor_graphs.frontends.conversation import Conversation as Conversation
     from tensor_graphs.frontends.generate import generate as generate
@@ -194,6 +192,8 @@ if TYPE_CHECKING:
     from tensor_graphs.frontends.huggingface import load_model as load_model
     from tensor_graphs.kernels.c.c_kernel import c_kernel as c_kernel
     from tensor_graphs.kernels.registry import host_kernel
+    from tensor_graphs.language.autodiff import grad as grad
+    from tensor_graphs.language.autodiff import vjp as vjp
     from tensor_graphs.meaning.interpreter import interpret as interpret
     from tensor_graphs.proof.equality import equal as equal
     from tensor_graphs.rewrites.admission import user_rule
@@ -209,12 +209,14 @@ LAZY: dict[str, tuple[str, str]] = {
     "equal": ("tensor_graphs.proof.equality", "equal"),
     "explain": ("tensor_graphs.compiler.explain", "explain"),
     "generate": ("tensor_graphs.frontends.generate", "generate"),
+    "grad": ("tensor_graphs.language.autodiff", "grad"),
     "interpret": ("tensor_graphs.meaning.interpreter", "interpret"),
     "kernel": ("tensor_graphs.kernels.registry", "host_kernel"),
-    "list_paths": ("tensor_graphs.compiler.choose", "list_paths"),
+    "list_paths": ("tensor_graphs.compiler.listing", "list_paths"),
     "load_model": ("tensor_graphs.frontends.huggingface", "load_model"),
     "rule": ("tensor_graphs.rewrites.admission", "user_rule"),
     "profile": ("tensor_graphs.compiler.profile_graph", "profile_graph"),
+    "vjp": ("tensor_graphs.language.autodiff", "vjp"),
     "stream": ("tensor_graphs.frontends.generate", "stream"),
 }
 """What is loaded when it is first used: name -> (module, its name there)."""

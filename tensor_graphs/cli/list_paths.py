@@ -40,8 +40,8 @@ def list_paths(
 ) -> None:
     """List the paths of a graph by worth: price, whether it is measured, the largest kernel error on file, and the steps; of all
     paths but the first, what they do otherwise."""
-    from tensor_graphs.compiler.choose import list_paths as enumerate_paths
-    from tensor_graphs.compiler.choose import not_offered
+    from tensor_graphs.compiler.listing import list_paths as enumerate_paths
+    from tensor_graphs.compiler.listing import not_offered
     from tensor_graphs.compiler.pareto import picture
     from tensor_graphs.compiler.prepare import prepare
 

@@ -26,7 +26,7 @@ from tensor_graphs.language.dtypes import DTYPES, PYTHON_NAMES, DType
 from tensor_graphs.language.errors import DTypeError, LanguageError
 from tensor_graphs.language.node import Node, Op, apply
 from tensor_graphs.language.text_writer import print_graph
-from tensor_graphs.meaning.error_measure import SAME_MATH
+from tensor_graphs.meaning.same_math import SAME_MATH
 from tensor_graphs.profiling.conformance.cases import MORE, STANDS_FOR, VARIANTS, Draw, instance, op_named, ops
 
 FUNCTION = {"max": "maximum", "and": "bit_and", "xor": "bit_xor", "idiv": "floor_div", "min": "minimum"}

@@ -6,16 +6,12 @@ its error is within the tolerance. Without a verdict it is a candidate: the comp
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
-from tensor_graphs.compiler.intermediates import forms
-from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import (
     VERIFIER,
@@ -30,23 +26,18 @@ from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, 
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.origin import out_of_reach
-from tensor_graphs.kernels.registry import all_kernels, by_op, device_of, lacking, left_out, why_missing
-from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.kernels.registry import all_kernels, device_of, why_missing
+from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.calls import worded
-from tensor_graphs.language.graph import Graph, require_graph
+from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import TensorType
-from tensor_graphs.language.part import PartOp
-from tensor_graphs.meaning.error_measure import same_math_limit
+from tensor_graphs.meaning.same_math import same_math_limit
 from tensor_graphs.paths.path import Alternative, Paths, Price, PriceOf, Steps
-from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import given_sizes, midpoint
 from tensor_graphs.phases import phase
-from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.generation import generation
-from tensor_graphs.records.queries import KnownTime
-from tensor_graphs.rewrites.nowhere import why_nowhere
+from tensor_graphs.records.known import KnownTime, latest_traces, why_failed
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +97,8 @@ class PriceBook:
         for backend in self.backends:
             if why_missing(backend) is None:
                 environment = environment_of(backend, self.threads)
-                self.known[backend] = queries.latest_traces(self.database, environment, "cold", verifier=VERIFIER)
-                self.in_graph[backend] = queries.latest_traces(self.database, environment, "in_graph", verifier=VERIFIER)
+                self.known[backend] = latest_traces(self.database, environment, "cold", verifier=VERIFIER)
+                self.in_graph[backend] = latest_traces(self.database, environment, "in_graph", verifier=VERIFIER)
         self.parts.clear()
         here = [name for name in self.backends if why_missing(name) is None]
         for device in {device_of(name) for name in here}:
@@ -169,9 +160,7 @@ class PriceBook:
             if row is not None and (row.status != "PASSED" or row.refuted):
                 key = kernel.identity, workload
                 if key not in self._logged:
-                    found = queries.failures(self.database, environment=environment_of(kernel.backend, self.threads),
-                                             kernel=kernel.identity, workload=workload, limit=1)
-                    self._logged[key] = found[0].reason if found else ""
+                    self._logged[key] = why_failed(self.database, environment_of(kernel.backend, self.threads), *key)
                 return self._logged[key]
         return ""
 
@@ -236,7 +225,7 @@ class PriceBook:
             return None
         environment = part_environment(steps, self.threads)
         if environment.key() not in self.parts:
-            self.parts[environment.key()] = queries.latest_traces(self.database, environment, "in_graph", verifier=VERIFIER)
+            self.parts[environment.key()] = latest_traces(self.database, environment, "in_graph", verifier=VERIFIER)
         computed = part_implementation(part, way.target(part), steps).source_hash
         row = self.parts[environment.key()].get((computed, timed_workload(part, binding).key))
         return None if row is None or row.median_ms is None or row.status != "PASSED" or row.refuted else row
@@ -289,69 +278,3 @@ class PriceBook:
 def typical_sizes(graph: Graph, at: Mapping[str, int] | None = None) -> dict[str, int]:
     """The sizes at which a graph is priced: given ones, else the middle of each dim's range. Raises PlanError."""
     return {n: midpoint(s) for n, s in graph.dims.items()} | given_sizes(graph, at, "at")
-
-
-@worded
-def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance: float | None = None,
-               database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
-               all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None) -> Iterator[GraphPath]:
-    """Every path of a graph, lazily: the cheapest first, those with a swap that moves less than 1 % of the time last. Kernels
-    without a verdict are listed too (error None) unless told not to.
-
-    tolerance, simplify, threads: as in `compile_graph`. What a path may not use at all, `not_offered` names.
-    Raises GraphError for what is no graph, PlanError for a size in `at` that its dim cannot have.
-    """
-    graph = require_graph(graph, "list_paths")
-    request = Request(graph, tolerance, backends, database, at, threads=threads, simplify=simplify)
-    graph = prepare(graph, simplify, recipes=request.store, backends=request.here).graph
-    book = PriceBook.of(request, GUESS_MARGIN)
-    binding = typical_sizes(graph, at)
-    table = by_op(all_kernels(request.here))
-    for form in forms(graph, request.allowed):
-        paths = iter(book.paths(form.graph, table, binding, lambda k, s: book.price(k, s, binding, all_kernels_count)))
-        first = next(paths, None)
-        if first is not None:                                       # else nothing within the tolerance computes this form
-            return itertools.chain((first,), paths)
-    return iter(())
-
-
-def not_offered(graph: Graph, backends: Sequence[str] | None = None, simplify: bool = True) -> list[str]:
-    """For people: the backends that are missing here, the kernels of ops in a graph whose requirements this device does not meet,
-    and those of graphs that occur nowhere in it. None of them is on any path."""
-    request = Request(graph, backends=backends)
-    here, notes = request.here, request.notes
-    if simplify:
-        notes = (*notes, *(f"kernel {k.name} is no candidate: {why}" for k, why in _without_place(graph, here)))
-    table = by_op(k for k in all_kernels(here) if lacking(k) is not None)
-    found: dict[str, str] = {}
-    if table:
-        for s in signatures_of(prepare(graph, simplify, backends=here).graph):
-            found |= {k.name: f"kernel {k.name} is left out: {why}" for k, why in left_out(s.spec, table)}
-    return [*notes, *found.values()]
-
-
-def _without_place(graph: Graph, backends: Sequence[str]) -> Iterator[tuple[Kernel, str]]:
-    """The kernels of graphs that occur nowhere in this one, and why, as far as that is known."""
-    kernels = [k for k in all_kernels(backends) if isinstance(k.composite, PartOp)]
-    if not kernels:
-        return
-    formed = prepare(graph, recipes=False).graph
-    specs = [signature_of(n).spec for n in formed.nodes if n.op.kind == "composite"]
-    for k in kernels:
-        if isinstance(k.composite, PartOp) and not any(k.computes(spec) for spec in specs):
-            yield k, f"its graph was found nowhere in this one: {why_nowhere((graph, formed), k.composite)}"
-
-
-def signatures_of(graph: Graph) -> list[Signature]:
-    """Every signature that a path of a graph may reach: its own, and those in the definitions of its composites, all the way down.
-    Each once."""
-    paths = Paths(graph, {}, lambda kernel, signature: None)
-    found: dict[str, Signature] = {}
-    todo = [s for s, _ in reversed(paths.top)]
-    while todo:
-        s = todo.pop()
-        if s.key not in found:
-            found[s.key] = s
-            for way in reversed(paths.alternatives(s)):
-                todo += [i for i, _ in reversed(paths.inner(s, way))]
-    return list(found.values())

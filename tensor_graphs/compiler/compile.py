@@ -43,10 +43,9 @@ from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.pin import Pin
 from tensor_graphs.paths.plan import Plan, Variant, given_sizes, midpoint
 from tensor_graphs.phases import phase
-from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import CorruptDatabase
-from tensor_graphs.records.queries import KnownTime
+from tensor_graphs.records.known import KnownTime, trace_conditions
 from tensor_graphs.records.rows import ProfileRequest
 
 if TYPE_CHECKING:
@@ -431,7 +430,7 @@ class _Chooser:
         doubts.look_at(rows.values())
         verdicts = {key: self.book.verdict(a.kernel, self._signature(paths, key)) for key, a in chosen.items()
                     if a.kernel is not None}
-        compared = queries.conditions_of(self.book.database, *(v.trace_id for v in verdicts.values() if v is not None))
+        compared = trace_conditions(self.book.database, *(v.trace_id for v in verdicts.values() if v is not None))
         for key, a in chosen.items():
             signature = self._signature(paths, key)
             seconds, measured = everything.seconds(signature, a) - a.charge, a.price.measured and a.kernel is not None

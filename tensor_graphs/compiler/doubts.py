@@ -21,8 +21,7 @@ from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import matching
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.records import queries
-from tensor_graphs.records.queries import AGREE, KnownTime
+from tensor_graphs.records.known import AGREE, KnownTime, circumstances, in_busy_times
 
 FAR = 3.0
 """a time is far from another where it is this many times as long: guesses by the roofline are off by 2 to 5 and for a backend's
@@ -66,8 +65,8 @@ class Doubts:
     def look_at(self, rows: Iterable[KnownTime]) -> None:
         """Read what is stored beside these rows, in one go."""
         wanted = {row.trace_id for row in rows} - self._seen.keys()
-        self._seen.update(queries.circumstances(self.book.database, *wanted))
-        self._busy.update(queries.in_busy_times(self.book.database, *wanted, seconds=BUSY))
+        self._seen.update(circumstances(self.book.database, *wanted))
+        self._busy.update(in_busy_times(self.book.database, *wanted, seconds=BUSY))
 
     def quiet(self, row: KnownTime) -> bool | None:
         """Whether nothing disturbed the runs of a row; None where it does not say."""

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.costs.roofline import DeviceRates
-from tensor_graphs.language.graph import Graph
+from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.records.database import Database
 
 if TYPE_CHECKING:
-    from tensor_graphs.meaning.algebra import Array
     from tensor_graphs.profiling.measure.judge import Judge
 
 
@@ -25,11 +24,11 @@ def open_judge(database: Database, threads: int | None, rates: DeviceRates | Non
     return Judge(database, threads=threads, rates=rates)
 
 
-def random_inputs(graph: Graph, binding: Mapping[str, int], seed: int) -> dict[str, Array]:
-    """An array per input of the graph at these sizes, drawn as those that kernels are compared on are."""
-    from tensor_graphs.profiling.measure.inputs import make_inputs
+def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
+    """How near to the exact result an output of its dtype can be at these sizes; 0 where it is not known."""
+    from tensor_graphs.profiling.measure import least_error as rounded
 
-    return make_inputs(graph, binding, seed)
+    return rounded.least_error(signature, binding)
 
 
 def may_have_been_disturbed() -> bool:

@@ -452,7 +452,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     next call goes on from there.
 
     What has a row is measured again where the row is in doubt (doubts.py says why) and that could change the choice; the better
-    time then counts instead of one that a busy machine spoiled (`queries.counting`). again: measure all of it anew.
+    time then counts instead of one that a busy machine spoiled (`known.counting`). again: measure all of it anew.
 
     per_kernel: seconds of timed runs for each kernel (default: 0.25, less of a small budget), from 0.6 on over several processes.
     tolerance: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.

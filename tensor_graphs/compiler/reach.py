@@ -6,17 +6,12 @@ where the tolerance is far below one rounding; near it, what the kernels were me
 
 from __future__ import annotations
 
-import numpy as np
-
 from tensor_graphs.compiler.choose import typical_sizes
-from tensor_graphs.compiler.measuring import random_inputs
+from tensor_graphs.compiler.measuring import least_error
 from tensor_graphs.costs.rounding import unit_roundoff
-from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.meaning.error_measure import measure
-from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.path import NoPathError
 
 FAR_BELOW = 1024.0
@@ -24,8 +19,6 @@ FAR_BELOW = 1024.0
 
 MOST_ELEMENTS = 1 << 20
 """of the operands and results of an op that the oracle is asked about; it takes some milliseconds"""
-
-SEED = 20_011
 
 
 def check_reach(graph: Graph, tolerance: float) -> None:
@@ -46,14 +39,6 @@ def check_reach(graph: Graph, tolerance: float) -> None:
 
 
 def _least_error(signature: Signature, binding: dict[str, int]) -> float:
-    """The error of the oracle's own result, rounded to the dtype of the output; 0 where it is not known."""
+    """As `least_error`; 0 where asking takes long."""
     types = [node.type.at(binding) for node in (*signature.graph.inputs.values(), *signature.graph.outputs.values())]
-    if sum(int(t.size()) for t in types) > MOST_ELEMENTS:
-        return 0.0
-    try:
-        exact = interpret(signature.graph, random_inputs(signature.graph, binding, SEED), dims=binding).outputs
-    except (TensorGraphsError, ValueError, IndexError):             # these sizes do not go together
-        return 0.0
-    with np.errstate(all="ignore"):
-        return max(measure(value.astype(node.dtype.numpy), value, node.dtype).max_relative_error
-                   for value, node in zip(exact.values(), signature.graph.outputs.values(), strict=True))
+    return least_error(signature, binding) if sum(int(t.size()) for t in types) <= MOST_ELEMENTS else 0.0

@@ -9,8 +9,8 @@ from tensor_graphs.costs.roofline import DeviceRates, LinkRates
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.registry import why_missing
-from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
+from tensor_graphs.records.known import constants
 from tensor_graphs.records.rows import DeviceConstant
 
 READ, FLOPS, RUN = "read_bandwidth", "flops_f32", "run_overhead"
@@ -19,7 +19,7 @@ READ, FLOPS, RUN = "read_bandwidth", "flops_f32", "run_overhead"
 
 def known_rates(database: Database, backends: Sequence[str], threads: int | None = None) -> DeviceRates | None:
     """The device's rates as the best of these backends measured them here; None when none did."""
-    rows = [queries.constants(database, environment_of(b, threads)) for b in backends if why_missing(b) is None]
+    rows = [constants(database, environment_of(b, threads)) for b in backends if why_missing(b) is None]
     bandwidth = max((r[READ].value for r in rows if READ in r), default=None)
     flops = max((r[FLOPS].value for r in rows if FLOPS in r), default=None)
     if bandwidth is None or flops is None:
@@ -31,9 +31,9 @@ def known_rates(database: Database, backends: Sequence[str], threads: int | None
 def known_links(database: Database, device: Device, backends: Sequence[str],
                 threads: int | None = None) -> dict[tuple[str, str], LinkRates]:
     """What copies between the host and a device cost, each way, as it was measured for the first of its backends that knows."""
-    rows = [queries.constants(database, environment_of(b, threads), device.name) for b in backends]
-    constants = next((list(r.values()) for r in rows if r), [])
-    return {(HOST.name, device.name): link_of(constants, "upload"), (device.name, HOST.name): link_of(constants, "download")}
+    rows = [constants(database, environment_of(b, threads), device.name) for b in backends]
+    found = next((list(r.values()) for r in rows if r), [])
+    return {(HOST.name, device.name): link_of(found, "upload"), (device.name, HOST.name): link_of(found, "download")}
 
 
 def link_of(constants: Sequence[DeviceConstant], way: str) -> LinkRates:

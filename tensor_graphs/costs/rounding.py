@@ -26,7 +26,7 @@ from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.leaves import Leaf
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.meaning.interpreter import chooses
+from tensor_graphs.meaning.choosing import chooses
 
 CAST = ATOMIC["cast"]
 

@@ -30,6 +30,10 @@ class KernelError(TensorGraphsError):
     """A kernel that cannot be declared, found or built."""
 
 
+class ParcelError(TensorGraphsError):
+    """A kernel uses something that no other process can be given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """What a kernel is built for: an op with its attributes, and the types (dims may be symbolic) of operands and outputs."""

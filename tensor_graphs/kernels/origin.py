@@ -8,8 +8,7 @@ import sys
 from typing import NamedTuple
 
 from tensor_graphs.kernels import registry
-from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.parcel import ParcelError
+from tensor_graphs.kernels.kernel import Kernel, ParcelError
 
 MAIN = "__main__"
 ALIAS = "__tensor_graphs_main__"

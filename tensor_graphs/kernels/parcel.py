@@ -18,9 +18,8 @@ from collections.abc import Mapping
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.identity import globals_of
-from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.kernel import Kernel, ParcelError
 from tensor_graphs.kernels.place import Place, is_importable
 from tensor_graphs.language.atomic import ATOMIC, AtomicOp
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
@@ -34,10 +33,6 @@ LARGEST = 128 << 20
 
 _spaces: dict[str, dict[str, Any]] = {}
 """module of a session -> the names that its functions find here"""
-
-
-class ParcelError(TensorGraphsError):
-    """A kernel uses something that no other process can be given."""
 
 
 def pack(kernel: Kernel) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any, overload
 
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.atomic import AtomicOp, fill, same_dim
+from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp, Definition, instantiate
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, LanguageError, ShapeError
 from tensor_graphs.language.graph import Graph
@@ -26,6 +27,7 @@ Cotangents = list[Node | None]                           # one per output of a n
 def grad(output: Node, wrt: Node) -> Node: ...
 @overload
 def grad(output: Node, wrt: Sequence[Node]) -> list[Node]: ...
+@worded
 def grad(output: Node, wrt: Node | Sequence[Node]) -> Node | list[Node]:
     """The gradient of a scalar float with respect to each tensor of `wrt`, of its shape and dtype.
 
@@ -46,6 +48,7 @@ def grad(output: Node, wrt: Node | Sequence[Node]) -> Node | list[Node]:
     return vjp([output], [fill(1, (), output.dtype)], wrt)
 
 
+@worded
 def vjp(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node]:
     """Σ over outputs of cotangentᵀ · ∂output/∂w for each w of `wrt`, of its shape and dtype.
 

@@ -9,7 +9,6 @@ and 0/0 is 0. Integers and booleans must be equal; indices are judged by the val
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -18,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tensor_graphs.language.dtypes import DType, f32
-from tensor_graphs.language.node import TensorType
 
 Array = npt.NDArray[Any]
 
@@ -39,15 +37,6 @@ NEIGHBOURS = 64
 
 LONG_SUM = 32.0
 """roundings of f32 or wider in what a value is made of, taken for its running error there: of some 2000 terms"""
-
-
-SAME_MATH = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}
-"""error beyond which a result is not the same math in this dtype, whatever tolerance a user allows"""
-
-
-def same_math_limit(outputs: Iterable[TensorType]) -> float:
-    """The error up to which values of these types count as the same math; integers must be exact (0)."""
-    return max((SAME_MATH.get(t.dtype.name, 0.0) for t in outputs), default=0.0)
 
 
 @lru_cache(maxsize=8)

@@ -31,6 +31,7 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
 from tensor_graphs.meaning.algebra import Array, AsWritten, At, Jittered, Real, carrier, narrow, wide
+from tensor_graphs.meaning.choosing import chooses
 from tensor_graphs.meaning.errors import MeaningError
 
 Mode = Literal["real", "as_written", "jittered"]
@@ -376,7 +377,6 @@ class _Walk:
 # ---- what is known of a definition, once -----------------------------------------------------------------------------
 
 _schedules: weakref.WeakKeyDictionary[Definition, _Schedule] = weakref.WeakKeyDictionary()
-_choosing: weakref.WeakKeyDictionary[Definition, bool] = weakref.WeakKeyDictionary()
 
 
 def _schedule(definition: Definition) -> _Schedule:
@@ -384,40 +384,3 @@ def _schedule(definition: Definition) -> _Schedule:
     if found is None:
         found = _schedules[definition] = _Schedule.of(definition.outputs)
     return found
-
-
-def chooses(definition: Definition) -> bool:
-    """Whether a definition, with all those inside of it, only chooses and moves floats, so that nothing is rounded."""
-    known = _choosing.get(definition)
-    if known is not None:
-        return known
-    todo, seen, found = [definition], {definition}, True
-    while todo and found:
-        for node in walk(todo.pop().outputs):
-            if not isinstance(node.op, CompositeOp):
-                found = found and _exact(node)
-                continue
-            inner = node.op.define([i.type for i in node.inputs], node.attrs)
-            if inner not in seen:
-                seen.add(inner)
-                todo.append(inner)
-    _choosing[definition] = found
-    return found
-
-
-def _exact(node: Node) -> bool:
-    """Whether an op gives, for operands that are values of their dtypes, a value of its own dtype without rounding."""
-    name, dtype = node.op.name, node.types[0].dtype
-    if dtype.kind != "float" or node.op.kind == "structural" or node.op.facts.exact:
-        return True
-    if name in ("constant", "pad"):
-        value = node.attrs["value"]
-        if isinstance(value, float):
-            return bool(np.isnan(value) or narrow(np.asarray(value), dtype).astype(np.float64) == value)
-        return isinstance(value, ArrayValue)
-    if name == "cast":
-        old = node.inputs[0].dtype
-        return old.kind == "bool" or (old.kind == "float" and old.itemsize < dtype.itemsize)
-    if name == "scatter":
-        return bool(node.attrs["mode"] != "add")
-    return node.op.kind == "leaf"

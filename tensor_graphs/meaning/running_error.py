@@ -40,8 +40,8 @@ from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
 from tensor_graphs.meaning.algebra import Array, At, Real, narrow, wide
+from tensor_graphs.meaning.choosing import is_exact
 from tensor_graphs.meaning.error_measure import ROUNDINGS, unit_roundoff
-from tensor_graphs.meaning.interpreter import _exact
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def _smallest(dtype: DType) -> float:
 
 def _rounded(n: At, value: Array, error: Array | None) -> Array | None:
     """The error after the node's own rounding. What exact operands give, and the dtype holds, is exact."""
-    if n.dtype.kind != "float" or _exact(n.node):
+    if n.dtype.kind != "float" or is_exact(n.node):
         return error
     own = unit_roundoff(n.dtype) * np.maximum(np.abs(value), _smallest(n.dtype))
     if error is not None:

@@ -5,7 +5,8 @@ In: plain frozen rows (rows.py) that other rooms fill; strings and numbers only,
 Out: the same rows, read back by the questions in queries.py (fastest implementation within a tolerance, history,
 coverage, ...).
 May import: errors, devices.environment.  Never: language (a graph comes as text), or anything below in the list of rooms.
-Read first: rows.py (what a row says), then schema.py (the tables), database.py (writing), queries.py (asking).
+Read first: rows.py (what a row says), then schema.py (the tables), database.py (writing), known.py (what is asked before a choice),
+queries.py (what people ask).
 Words: trace = one measurement; verdict = what all traces of one implementation on one workload in one environment say
 together.
 

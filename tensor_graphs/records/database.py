@@ -1,6 +1,6 @@
 """database: every write to the benchmark database, each one transaction, and its care (check, vacuum, stats).
 
-How it is opened, locked and made durable is in connection.py; reading questions are in queries.py.
+How it is opened, locked and made durable is in connection.py; reading questions are in known.py and queries.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import sqlite3
 import threading
 import weakref
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -40,6 +39,7 @@ from tensor_graphs.records.connection import (
     upgrade,
 )
 from tensor_graphs.records.errors import CorruptDatabase, InvalidRecord, MissingRecord
+from tensor_graphs.records.logs import compress_log
 from tensor_graphs.records.rows import (
     DefinitionRecord,
     DeviceConstant,
@@ -59,7 +59,6 @@ BUSY_SECONDS = 60.0
 LOOKED_UP = 500  # keys in one statement; SQLite takes 999 in its older versions
 LEASE_SECONDS = 300.0  # longer than one measurement with compilation; renew() for what takes longer
 MAX_ATTEMPTS = 5  # a request whose workers died this often is left for a person: stats().abandoned counts them
-LOG_BYTES = 256 * 1024  # of a longer log the first and the last half are kept
 
 
 @phase("database")
@@ -921,23 +920,6 @@ def untrusted(implementation_id: Any) -> Any:
 def environment_key(environment: Environment | str) -> str:
     """The key of an environment given as itself or as its key."""
     return environment if isinstance(environment, str) else environment.key()
-
-
-def compress_log(text: str) -> bytes | None:
-    """zlib over UTF-8; None for an empty log. Of more than LOG_BYTES only both ends are kept, with a line that says
-    so."""
-    if not text:
-        return None
-    data = text.encode("utf-8", "replace")
-    if len(data) > LOG_BYTES:
-        half = LOG_BYTES // 2
-        data = data[:half] + b"\n[... %d bytes left out ...]\n" % (len(data) - 2 * half) + data[-half:]
-    return zlib.compress(data, 6)
-
-
-def decompress_log(data: bytes | None) -> str:
-    """The text that `compress_log` was given (cut characters replaced)."""
-    return "" if data is None else zlib.decompress(data).decode("utf-8", "replace")
 
 
 def text_hash(text: str) -> str:

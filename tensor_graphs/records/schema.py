@@ -379,11 +379,11 @@ class DeviceConstantRow(Base):
     __table_args__ = (Index("ix_device_constants_name", "environment_id", "device", "name", "timestamp"),)
 
 
-# Views are for people with an SQL shell: the same rule as `queries.KnownTime.usable`, row by row, so that every condition is a
+# Views are for people with an SQL shell: the same rule as `known.KnownTime.usable`, row by row, so that every condition is a
 # short range of ix_benchmark_traces_here whatever the outer query asks for (window functions would read the whole table).
 _SAME_CODE = """n.environment_id = t.environment_id AND n.workload_id = t.workload_id
     AND n.implementation_id IN (SELECT s.id FROM implementations s WHERE s.source_hash = i.source_hash)"""
-# The trace that `queries.counting` names, with its AGREE. The windows are over one kernel's times on one workload.
+# The trace that `known.counting` names, with its AGREE. The windows are over one kernel's times on one workload.
 _COUNTING = f"""(SELECT id FROM (
       SELECT id, timestamp, median_ms, COUNT(*) OVER () AS many,
         ROW_NUMBER() OVER (ORDER BY median_ms, timestamp, id) AS place FROM (

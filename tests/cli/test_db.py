@@ -28,7 +28,7 @@ from safetensors.numpy import save_file
 from benchmarks.kill_the_profiler import ask as ask_questions
 from tensor_graphs.cli import options
 from tensor_graphs.cli.main import app
-from tensor_graphs.compiler.choose import signatures_of
+from tensor_graphs.compiler.listing import signatures_of
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload, verify_workload
 from tensor_graphs.errors import TensorGraphsError

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, list_paths, typical_sizes
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, typical_sizes
+from tensor_graphs.compiler.listing import list_paths
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.roofline import DeviceRates, guess_seconds

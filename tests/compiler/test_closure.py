@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections import Counter
 
-BUDGET = 21_000
+BUDGET = 18_300
 """lines of this package. What goes beyond is behind a door (compiler/measuring.py, rewriting.py), or the budget is raised, aloud"""
 
-NOT_NEEDED = ("proof", "profiling", "rewrites.admission", "rewrites.egraph", "frontends", "models", "runtime", "cli")
+NOT_NEEDED = ("proof", "profiling", "rewrites.admission", "rewrites.egraph", "frontends", "models", "runtime", "cli",
+              "meaning.interpreter", "language.autodiff", "records.queries", "compiler.listing")
 
 SCRIPT = """
 import json, sys

@@ -14,10 +14,11 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.compiler import compile as compile_module
-from tensor_graphs.compiler.choose import GUESS_MARGIN, list_paths
+from tensor_graphs.compiler.choose import GUESS_MARGIN
 from tensor_graphs.compiler.compile import Choice, compile_graph, price_points
 from tensor_graphs.compiler.explain import age, explain, explain_data
 from tensor_graphs.compiler.intermediates import IntermediatesError
+from tensor_graphs.compiler.listing import list_paths
 from tensor_graphs.compiler.profile_graph import profile_graph
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.roofline import DeviceRates

@@ -7,7 +7,7 @@ import pytest
 import tensor_graphs as tg
 from benchmarks.own_kernels import GRAPHS, registered, two_layers
 from benchmarks.own_kernels_in_models import MODELS
-from tensor_graphs.compiler.choose import list_paths, signatures_of
+from tensor_graphs.compiler.listing import list_paths, signatures_of
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import by_op, load_backend, matching

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler.choose import not_offered, signatures_of
+from tensor_graphs.compiler.listing import not_offered, signatures_of
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching, unregister

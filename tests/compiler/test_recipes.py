@@ -12,7 +12,8 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.compiler import prepare as prepare_room
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, list_paths, signatures_of
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
+from tensor_graphs.compiler.listing import list_paths, signatures_of
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_graph import in_place
 from tensor_graphs.compiler.request import Request

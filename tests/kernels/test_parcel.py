@@ -14,8 +14,8 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.kernels import parcel, registry
-from tensor_graphs.kernels.kernel import HostCall, Kernel, NativeCall, Spec
-from tensor_graphs.kernels.parcel import ParcelError, pack, unpack
+from tensor_graphs.kernels.kernel import HostCall, Kernel, NativeCall, ParcelError, Spec
+from tensor_graphs.kernels.parcel import pack, unpack
 
 ROOT = Path(__file__).parents[2]
 NAME = "numpy.parcelled"

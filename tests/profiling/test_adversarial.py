@@ -11,8 +11,8 @@ import tensor_graphs as tg
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
-from tensor_graphs.meaning.error_measure import SAME_MATH
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.meaning.same_math import SAME_MATH
 from tensor_graphs.profiling.measure.adversarial import adversarial_points, settled_rows
 from tensor_graphs.profiling.measure.extremes import Extreme
 from tensor_graphs.profiling.measure.inputs import Point, point_inputs

@@ -17,7 +17,7 @@ from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.node import Node
-from tensor_graphs.meaning.error_measure import SAME_MATH
+from tensor_graphs.meaning.same_math import SAME_MATH
 from tensor_graphs.profiling.conformance import cases as conformance_cases
 from tensor_graphs.profiling.conformance.backend import KINDS, Cell, Conformance, ConformanceError, judge_backend, keys
 from tensor_graphs.profiling.conformance.cases import CaseError, Draw, instances, ops

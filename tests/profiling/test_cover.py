@@ -63,7 +63,7 @@ def test_the_same_kernel_without_the_bug_passes_and_its_row_says_what_was_covere
     row = judge.record(kernel, signature, verdict, None)
     assert row.workload.key == verify_workload(signature).key and "1–4096" in in_words(row.conditions["covered"])
     rows = queries.latest_traces(judge.database, row.environment)
-    stored = queries.conditions_of(judge.database, rows[kernel.identity, row.workload.key].trace_id)
+    stored = queries.trace_conditions(judge.database, rows[kernel.identity, row.workload.key].trace_id)
     assert [each["covered"] for each in stored.values()] == [dict(verdict.covered)]
 
 

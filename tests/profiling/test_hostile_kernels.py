@@ -65,7 +65,7 @@ def test_a_judge_in_whose_process_a_kernels_module_replaced_something_gives_no_v
 
 def test_a_tolerance_that_is_raised_where_it_lies_and_other_code_of_a_function_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(judging.SAME_MATH, "f32", 1e9)
-    with pytest.raises(JudgeError, match=r"error_measure.SAME_MATH.f32, .* were replaced"):
+    with pytest.raises(JudgeError, match=r"same_math.SAME_MATH.f32, .* were replaced"):
         judging.refuse_replaced()
     monkeypatch.undo()
     monkeypatch.setattr(error_measure.measure, "__code__", _agrees.__code__)

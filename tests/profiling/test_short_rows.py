@@ -11,8 +11,9 @@ import tensor_graphs as tg
 from benchmarks.verdict_stability import CASES, TYPICAL, compared, kernels_for
 from tensor_graphs.kernels.registry import load_backend
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.meaning.error_measure import SAME_MATH, measure
+from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.meaning.same_math import SAME_MATH
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import Database
 from tests.profiling.short_row_kernels import ROWS, SHORT_ROWS

@@ -9,7 +9,7 @@ import pytest
 
 from tensor_graphs.kernels.origin import Origin
 from tensor_graphs.profiling.distrust.worker import LONGEST_LOG, words_of
-from tensor_graphs.records.queries import reason_of
+from tensor_graphs.records.logs import reason_of
 
 MINE = """
 import json

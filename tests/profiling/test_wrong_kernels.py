@@ -14,7 +14,7 @@ from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, i
 from tensor_graphs.kernels.registry import register, unregister
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.leaves import item
-from tensor_graphs.meaning.error_measure import same_math_limit
+from tensor_graphs.meaning.same_math import same_math_limit
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
 from tensor_graphs.records.database import Database, open_database

@@ -23,7 +23,8 @@ from tensor_graphs.records import (
     queries,
     schema,
 )
-from tensor_graphs.records.database import LOG_BYTES, MAX_ATTEMPTS, compress_log, decompress_log
+from tensor_graphs.records.database import MAX_ATTEMPTS
+from tensor_graphs.records.logs import LOG_BYTES, compress_log, decompress_log
 
 
 def test_storing_the_same_thing_twice_stores_it_once(database, make) -> None:

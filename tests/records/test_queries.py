@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensor_graphs.records import MissingRecord, ProfileRequest, SourceRecord, TraceRecord, open_database, queries
+from tensor_graphs.records import MissingRecord, ProfileRequest, SourceRecord, TraceRecord, known, open_database, queries
 from tensor_graphs.records.rows import REFUTING, STATUSES
 
 ELSEWHERE_NAME = "NVIDIA GeForce RTX 4090"
@@ -357,7 +357,7 @@ def plan_of(database, statement) -> list[str]:
 
 def test_the_bulk_loader_reads_its_index_and_not_the_rows(database, make) -> None:
     database.add_trace(make.trace())
-    steps = plan_of(database, queries._judged("cold").where(queries._here(make.here)))
+    steps = plan_of(database, known._judged("cold").where(known.measured_in(make.here)))
     assert any("USING COVERING INDEX ix_benchmark_traces_here" in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps  # the index is in the order asked for
 

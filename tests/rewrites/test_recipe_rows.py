@@ -70,7 +70,7 @@ def test_a_recipe_is_a_row_with_its_verdict_beside_the_words_that_stand_there(da
     (row,) = queries.history(database, _names(database)[0])
     assert (row.implementation_type, row.kind, row.status) == ("GRAPH_RECIPE", "verify", "PASSED")
     assert row.numeric_class == offer.others[0].numeric_class and row.verifier == beside_oracle.VERIFIER
-    own = queries.conditions_of(database, row.trace_id)[row.trace_id]["as_written"]
+    own = queries.trace_conditions(database, row.trace_id)[row.trace_id]["as_written"]
     assert row.max_relative_error is not None and row.tolerance is not None
     assert 0 < own and 0 < row.max_relative_error <= row.tolerance
     assert {s.path: s.content for s in queries.sources(database, row.signature)} == {

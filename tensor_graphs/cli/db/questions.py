@@ -205,7 +205,7 @@ def history(
     rows = queries.history(store, kernel, limit=limit)
     if not rows and not queries.kernels_like(store, kernel):
         raise _unknown_kernel(store, kernel)
-    beside = queries.conditions_of(store, *(r.trace_id for r in rows))
+    beside = queries.trace_conditions(store, *(r.trace_id for r in rows))
     standing = queries.standings(store, *(r.trace_id for r in rows), verifier=VERIFIER)
     if json:
         options.print_json(
@@ -311,8 +311,8 @@ def _in_file(what: str, tolerance: float, imported: bool) -> tuple[list[str], di
     """The keys under which a file's graph is filed: its own, those of its ops and of what is compiled in its place (parts, ops that
     were recognised, float64 intermediates), down into the definitions. And by key the option of tg profile that measures an op: of
     numpy's, which has a kernel for each, and not of those that would be compiled first, unless some were imported."""
-    from tensor_graphs.compiler.choose import signatures_of
     from tensor_graphs.compiler.intermediates import forms
+    from tensor_graphs.compiler.listing import signatures_of
     from tensor_graphs.compiler.prepare import prepare
     from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, matching
     from tensor_graphs.kernels.signature import signature_of

@@ -114,6 +114,7 @@ def _again(judge: Judge, store: Database, t: Evidence) -> tuple[str, str]:
     from tensor_graphs.profiling.measure.descriptors import InputError, given_of
     from tensor_graphs.profiling.measure.single import signature_of_graph
     from tensor_graphs.records import queries
+    from tensor_graphs.records.logs import reason_of
     from tensor_graphs.records.rows import REFUTING
 
     text, _ = queries.graph_text(store, t.graph_key)
@@ -138,7 +139,7 @@ def _again(judge: Judge, store: Database, t: Evidence) -> tuple[str, str]:
             judge.record(kernel, signature, verdict, None)
     except (KernelError, JudgeError, InputError, ValueError) as error:
         return "NOT RETRIED", _in_one_line(error)
-    reason = queries.reason_of(verdict.log)
+    reason = reason_of(verdict.log)
     if verdict.status == "PASSED" and (t.status in REFUTING or t.status == "INCORRECT_NUMERICAL"):
         reason = f"but {t.status} stays: such code must change before it is used"
     return verdict.status, reason

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tensor_graphs.frontends.flashinfer.documents import same
-from tensor_graphs.records.database import compress_log, decompress_log
+from tensor_graphs.records.logs import compress_log, decompress_log
 from tensor_graphs.records.rows import STATUSES
 
 NAME_LENGTH = 200  # what a name column holds

@@ -20,7 +20,7 @@ from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.profiling.conformance.cases import instances, op_named, ops
 from tensor_graphs.profiling.measure.judge import Judge
-from tensor_graphs.records.queries import reason_of
+from tensor_graphs.records.logs import reason_of
 
 log = logging.getLogger(__name__)
 

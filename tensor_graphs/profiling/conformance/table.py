@@ -11,7 +11,7 @@ from typing import Any
 from tensor_graphs.costs.filing import VERIFIER
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.dtypes import DTYPES
-from tensor_graphs.meaning.error_measure import SAME_MATH
+from tensor_graphs.meaning.same_math import SAME_MATH
 from tensor_graphs.profiling.conformance.backend import Cell, Conformance
 from tensor_graphs.profiling.conformance.cases import STANDS_FOR
 

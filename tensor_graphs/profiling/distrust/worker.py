@@ -138,7 +138,7 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
 
 
 def words_of(error: BaseException, origins: Sequence[Origin] = ()) -> str:
-    """What was raised, and where in a candidate's file, in the first line (`queries.reason_of`); then the traceback.
+    """What was raised, and where in a candidate's file, in the first line (`logs.reason_of`); then the traceback.
 
     The class of the exception is a candidate's, and may raise whatever it is asked. origins: of the kernels that were run.
     """

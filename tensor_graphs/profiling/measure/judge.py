@@ -32,16 +32,15 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.meaning.error_measure import (
-    SAME_MATH,
     ErrorReport,
     Worst,
     measure,
     neighbours_error,
-    same_math_limit,
     unit_roundoff,
 )
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.running_error import running_error
+from tensor_graphs.meaning.same_math import SAME_MATH, same_math_limit
 from tensor_graphs.profiling.distrust import process_tree
 from tensor_graphs.profiling.distrust.memory_guards import digest
 from tensor_graphs.profiling.distrust.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told

@@ -18,7 +18,7 @@ from tensor_graphs.profiling.measure.descriptors import Given
 from tensor_graphs.profiling.measure.judge import PROCESS_SECONDS, Asked, Judge
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
-from tensor_graphs.records.queries import KnownTime
+from tensor_graphs.records.known import KnownTime
 from tensor_graphs.records.rows import REFUTING
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,8 @@ from tensor_graphs.frontends.flashinfer import (
 )
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.records import DefinitionRecord, GraphRecord, open_database, queries
-from tensor_graphs.records.database import LOG_BYTES, Database
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.logs import LOG_BYTES
 
 COMMITTED = Path(__file__).parent / "data_set"
 WORKLOADS, TRACES = "workloads/gemm/gemm_n6_k8.jsonl", "traces/gemm/gemm_n6_k8.jsonl"

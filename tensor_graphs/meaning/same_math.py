@@ -1,0 +1,15 @@
+"""same_math: the error beyond which a result is not the same math, per dtype of the output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tensor_graphs.language.node import TensorType
+
+SAME_MATH = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}
+"""error beyond which a result is not the same math in this dtype, whatever tolerance a user allows"""
+
+
+def same_math_limit(outputs: Iterable[TensorType]) -> float:
+    """The error up to which values of these types count as the same math; integers must be exact (0)."""
+    return max((SAME_MATH.get(t.dtype.name, 0.0) for t in outputs), default=0.0)
