@@ -92,6 +92,7 @@ def profile(
                 "again": report.again,
                 "already_known": report.already_known,
                 "deployed": report.deployed,
+                "paths": report.paths,
                 "failed": report.failed,
                 "left": report.left,
                 "seconds": report.seconds,

@@ -6,6 +6,7 @@ its error is within the tolerance. Without a verdict it is a candidate: the comp
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from tensor_graphs.costs.filing import (
     environment_of,
     part_environment,
     part_implementation,
+    path_environment,
+    path_workload,
     timed_workload,
     verify_workload,
 )
@@ -33,11 +36,12 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.meaning.same_math import same_math_limit
 from tensor_graphs.paths.path import Alternative, Paths, Price, PriceOf, Steps
+from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import given_sizes, midpoint
 from tensor_graphs.phases import phase
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.generation import generation
-from tensor_graphs.records.known import KnownTime, latest_traces, why_failed
+from tensor_graphs.records.known import KnownTime, latest_traces, times_at, trace_conditions, why_failed
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +54,15 @@ Where a kernel of the same op was timed, a guess is priced higher still, by as m
 this work slower than its roofline does so for the next kernel too, until that is measured. Rows of the kernel's own backend say so
 before those of others. On one backend a hope thus never beats a row, unless the kernel moves less than half of what the timed one
 does; a backend without a row there, whose roofline is more than twice as fast, may."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A path that was run as a whole. seconds: of a run; row: that says so."""
+
+    path: GraphPath
+    seconds: float
+    row: KnownTime
 
 
 @dataclass
@@ -77,6 +90,8 @@ class PriceBook:
     """of copies between the host and another device, by (source, target)"""
     _timed_on: dict[str, list[tuple[str, KnownTime]]] | None = field(default=None, repr=False)
     """workload key -> (backend, row) of all times there"""
+    _tried: dict[str, list[Tried]] = field(default_factory=dict, repr=False)
+    """workload key -> `tried`, looked up once"""
     _off: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False)
     unbuildable: dict[tuple[str, str], str] = field(default_factory=dict)
     """(kernel's identity, signature key) -> why it cannot be built in this process, as its compiler failed; no row says so"""
@@ -100,6 +115,7 @@ class PriceBook:
                 self.known[backend] = latest_traces(self.database, environment, "cold", verifier=VERIFIER)
                 self.in_graph[backend] = latest_traces(self.database, environment, "in_graph", verifier=VERIFIER)
         self.parts.clear()
+        self._tried.clear()
         here = [name for name in self.backends if why_missing(name) is None]
         for device in {device_of(name) for name in here}:
             ours = [name for name in here if device_of(name) is device]
@@ -213,6 +229,21 @@ class PriceBook:
         """The paths of a graph at these sizes: kernels as `price_of` says, copies as they are guessed here."""
         return Paths(graph, table, price_of, copied=partial(self.copied, binding), whole=partial(self.whole, binding),
                      link=partial(self.link, binding))
+
+    def tried(self, graph: Graph, binding: Mapping[str, int]) -> list[Tried]:
+        """The paths of a graph that were run as a whole at these sizes, on these backends at most, the fastest first."""
+        workload = path_workload(graph, binding).key
+        if workload not in self._tried:
+            here = [name for name in self.backends if why_missing(name) is None]
+            allowed = {path_environment(some, self.threads).key() for n in range(len(here))
+                       for some in itertools.combinations(here, n + 1)}
+            rows = [row for place, row in times_at(self.database, workload, "in_graph", verifier=VERIFIER)
+                    if place in allowed and row.median_ms is not None and row.status == "PASSED" and not row.refuted]
+            said = trace_conditions(self.database, *(row.trace_id for row in rows))
+            found = [Tried(GraphPath.from_json(said[row.trace_id]["path"]), (row.median_ms or 0.0) * 1e-3, row) for row in rows
+                     if "path" in said[row.trace_id]]               # a kernel of the only op is filed at the same workload
+            self._tried[workload] = sorted(found, key=lambda each: each.seconds)
+        return self._tried[workload]
 
     def whole(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> Price | None:
         """What a part took as a whole, in its place, when these kernels computed it this way."""

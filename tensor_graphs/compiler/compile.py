@@ -6,6 +6,7 @@ yet) → repeat until the cheapest path holds verified kernels only → instruct
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -41,7 +42,7 @@ from tensor_graphs.paths.lowered import largest_of_range, lowered
 from tensor_graphs.paths.path import Alternative, NoPathError, Paths, StalePathError
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.pin import Pin
-from tensor_graphs.paths.plan import Plan, Variant, given_sizes, midpoint
+from tensor_graphs.paths.plan import Plan, Variant, WholeRun, given_sizes, midpoint
 from tensor_graphs.phases import phase
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import CorruptDatabase
@@ -57,6 +58,9 @@ Progress = Callable[[str], None]
 
 MOVES = 64 << 20
 """bytes: a graph that moves more takes milliseconds, and it is worth half a second to know at which speed memory is read"""
+
+NEAR = 0.97
+"""of a price, by which another one has to be lower to say more than that rows vary"""
 
 
 def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Sequence[str] | None = None,
@@ -282,8 +286,23 @@ class _Chooser:
                 if not self._compare(self._unverified(paths), binding):
                     raise self._no_path(e, paths, binding) from None
                 continue
+            path = self._as_tried(paths, path, binding)
             if self._build(paths, path) and not self._verify(paths, path, binding):
                 return path
+
+    def _as_tried(self, paths: Paths, cheapest: GraphPath, binding: Mapping[str, int]) -> GraphPath:
+        """The fastest of the paths that were run as a whole. The cheapest by price, where it was not run and none that was comes
+        near it: something is known now that was not known then."""
+        found = []
+        for each in self.book.tried(self.graph, binding):
+            with contextlib.suppress(NoPathError):                  # what it chose may be gone, or may not be used any more
+                priced = paths.priced(each.path)
+                found.append((each.seconds + paths.charge(priced), priced))
+        if not found:
+            return cheapest
+        if all(p.id != cheapest.id for _, p in found) and cheapest.seconds < NEAR * min(p.seconds for _, p in found):
+            return cheapest
+        return min(found, key=lambda each: each[0])[1]
 
     def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
         """A path chosen by the caller: verified, then accepted or refused; priced at these sizes."""
@@ -461,7 +480,11 @@ class _Chooser:
                             self._ask(self.hopes, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
                                       f"may be faster than {a.name} for {signature.title()}")
         return Variant(low, high, path, made.program, made.layout, made.kernels, tuple(evidence), dict(binding),
-                       self.book.device.run_seconds)
+                       self.book.device.run_seconds, self._whole(path, binding))
+
+    def _whole(self, path: GraphPath, binding: Mapping[str, int]) -> WholeRun | None:
+        tried = self.book.tried(self.graph, binding)
+        return next((WholeRun(each.seconds, each.row.trace_id, len(tried)) for each in tried if each.path.id == path.id), None)
 
     def _ask(self, asked: dict[tuple[str, str], ProfileRequest], kernel: Kernel, signature: Signature, binding: Mapping[str, int],
              priority: float, reason: str) -> None:

@@ -12,7 +12,7 @@ from tensor_graphs.language.calls import worded
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import require_graph
 from tensor_graphs.paths.path import EXPAND, is_way_on
-from tensor_graphs.paths.plan import Evidence, Plan, Variant, duration, given_sizes, human
+from tensor_graphs.paths.plan import Evidence, Plan, Variant, expected, given_sizes, human
 
 MOST_STEPS = 9
 """lines of how a recipe is derived, on the screen"""
@@ -46,6 +46,7 @@ def _variant(plan: Plan, v: Variant) -> dict[str, Any]:
     return {
         "range": None if plan.table_dim is None else {plan.table_dim: [v.low, v.high]}, "priced_at": dict(v.at),
         "path": v.path.id, "price_us": v.path.seconds * 1e6, "predicted_us": v.predicted * 1e6,
+        "whole": None if v.whole is None else {"us": v.whole.seconds * 1e6, "trace": v.whole.trace, "paths": v.whole.among},
         "measured_share": v.measured_share,
         "copies": {way: {"number": n, "us": seconds * 1e6} for way, (n, seconds) in v.path.copies.items()},
         "instructions": len(v.program.instructions), "bind_instructions": len(v.program.bind_instructions),
@@ -131,7 +132,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
         where = "" if plan.table_dim is None else f"{plan.table_dim} = {v.low}..{v.high}: "
         priced = ", ".join(f"{n}={s}" for n, s in v.at.items())
         other = _elsewhere(v, wanted) if v in asked or not asked else ""
-        out.append(f"{where}path {v.path.id} · {len(v.program.instructions)} calls · {duration(v.predicted)} predicted"
+        out.append(f"{where}path {v.path.id} · {len(v.program.instructions)} calls · {expected(v)}"
                    f"{' at ' + priced if priced else ''}{other} · {v.measured_share:.0%} of it from measured rows")
         if asked and v not in asked:
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.compile import asked_points, price_points
 from tensor_graphs.compiler.doubts import Doubts
+from tensor_graphs.compiler.finalists import try_finalists
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_kernels import profile_kernels
@@ -65,6 +67,9 @@ WARMER = 1.25
 
 CLOSE = 1.5
 """times what a part takes as it is chosen: another wording within it is run beside it, and both are measured as a whole"""
+
+FINAL = 0.25
+"""of the budget, kept for whole paths"""
 
 Asked = Counter[tuple[str, ...]]
 """how often one profile has asked: `question_key` of a kernel alone, `_step_key` of one in its place"""
@@ -448,8 +453,9 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
 
     Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
     one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before
-    those of kernels on their own; again until nothing is cheaper. Interrupting it (Ctrl-C) keeps every row measured so far; the
-    next call goes on from there.
+    those of kernels on their own; again until nothing is cheaper. In the end, in the last quarter of the budget, the paths that may
+    be the fastest are run as a whole in turns, and these times decide (finalists.py). Interrupting it (Ctrl-C) keeps every row
+    measured so far; the next call goes on from there.
 
     What has a row is measured again where the row is in doubt (doubts.py says why) and that could change the choice; the better
     time then counts instead of one that a busy machine spoiled (`known.counting`). again: measure all of it anew.
@@ -481,6 +487,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     used: set[Descriptor] = set()
     counted: Asked = Counter()
     done, more = 0, min(MOST_MORE, 2.0 * budget)
+    apart = (1.0 - FINAL) * budget
 
     def say(what: str) -> None:
         if on_step is not None:
@@ -526,7 +533,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                 before = done
                 with spent:
                     repeated = {question_key(q) for q in left if q.again}
-                    for q, status in _answers(judge, todo, must, budget - spent.seconds, more if budget > 0 else 0.0, per_kernel,
+                    for q, status in _answers(judge, todo, must, apart - spent.seconds, more if budget > 0 else 0.0, per_kernel,
                                               1 if budget > 0 and not done else 0):
                         done += 1
                         counted[question_key(q)] += 1
@@ -542,12 +549,17 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     break
                 if not todo:                                        # times in place may make another path the cheapest: ask again
                     with spent:
-                        end = time.perf_counter() + budget - spent.seconds
+                        end = time.perf_counter() + apart - spent.seconds
                         steps = sum(in_place(judge, form.graph, binding, request, end, say, counted, again)
                                     for binding in price_points(form.graph, at, largest))
                     report.deployed += steps
                     if not steps:
                         break
+            if budget > 0:
+                with spent:
+                    end = time.perf_counter() + max(budget - spent.seconds, FINAL * budget)
+                    report.paths = sum(try_finalists(judge, form.graph, binding, request, end, say, again)
+                                       for binding in itertools.chain(*asked_points(form.graph, at, largest)))
         settle_queue(store, here, threads)
         with contextlib.suppress(NoPathError):
             report.rests = rests_on(form.graph, *points, request)

@@ -6,7 +6,7 @@ sizes), with which software and how many threads (`environment_of`), judged by w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from tensor_graphs.devices.known import HOST, of_kind
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import BACKENDS, backend_module, kind_of
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, WorkloadRecord, digest
@@ -61,7 +62,36 @@ def part_implementation(part: Signature, target: Signature, steps: Sequence[tupl
 
 def part_environment(steps: Sequence[tuple[str, Kernel]], threads: int | None = None) -> Environment:
     """Of all backends that compute a part."""
-    return combine(environment_of(backend, threads) for backend in {kernel.backend for _, kernel in steps})
+    return path_environment({kernel.backend for _, kernel in steps}, threads)
+
+
+class Way(Protocol):
+    """A path of a whole graph (paths/path.py); its id covers the graph, the choices and the identities of the kernels."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def graph_key(self) -> str: ...
+
+
+def path_implementation(path: Way) -> ImplementationRecord:
+    """Of a whole graph along one path: what a time of the whole is filed under."""
+    return ImplementationRecord("GRAPH_RECIPE", f"path {path.id}", "recipe", path.id, path.graph_key, path.graph_key)
+
+
+def path_workload(graph: Graph, binding: Mapping[str, int]) -> WorkloadRecord:
+    """The workload under which times of a whole graph are filed: its dims."""
+    return WorkloadRecord(graph.structural_key, {n: int(binding[n]) for n in graph.dims if n in binding} or {FIXED: 1})
+
+
+def path_environment(backends: Iterable[str], threads: int | None = None) -> Environment:
+    """Of all backends that compute a path."""
+    return combine(environment_of(backend, threads) for backend in backends)
+
+
+def whole_graph_record(graph: Graph) -> GraphRecord:
+    return GraphRecord(graph.structural_key, print_graph(graph), graph_to_json(graph), "whole graph")
 
 
 def graph_record(signature: Signature) -> GraphRecord:

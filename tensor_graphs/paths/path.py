@@ -653,6 +653,10 @@ class Paths:
                 stack.extend(i for i, _ in self.inner(s, found))
         return out
 
+    def charge(self, path: Path) -> float:
+        """Seconds that the path has to gain for the memory that its recipes take. Raises NoPathError."""
+        return sum(way.charge * path.calls.get(key, 1) for key, way in self.kernels(path).items())
+
     def priced(self, path: Path) -> Path:
         """A path (a saved one) with today's prices and titles, and without what it does not reach. Raises NoPathError."""
         chosen = self.kernels(path)

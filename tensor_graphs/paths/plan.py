@@ -94,6 +94,15 @@ class Evidence:
     margin: float = 1.0                                 # of `seconds`: so many times what is expected, as it is only a guess
 
 
+@dataclass(frozen=True)
+class WholeRun:
+    """What a path took as a whole, beside others. seconds: of a run; trace: the row that says so; among: how many paths ran."""
+
+    seconds: float
+    trace: int
+    among: int
+
+
 @dataclass(frozen=True, repr=False)
 class Variant:
     """One lowered path, for low ≤ dim ≤ high (the whole range when the plan has no table)."""
@@ -108,14 +117,18 @@ class Variant:
     at: Mapping[str, int]
     around: float = 0.0
     """seconds that a run costs around its calls"""
+    whole: WholeRun | None = None
+    """where the path was run as a whole"""
 
     def __repr__(self) -> str:
         return f"<variant {self.low}..{self.high}: path {self.path.id}, {len(self.program.instructions)} calls>"
 
     @property
     def predicted(self) -> float:
-        """Seconds that a run at these sizes is expected to take: the path's price, guesses without the margin by which a row beats
-        them, and what a run costs around its calls."""
+        """Seconds that a run at these sizes is expected to take: what the whole took, where it was run; else the path's price,
+        guesses without the margin by which a row beats them, and what a run costs around its calls."""
+        if self.whole is not None:
+            return self.whole.seconds
         calls = [e for e in self.evidence if not is_way_on(e.chosen)]
         added = sum(e.calls * e.seconds * (1.0 - 1.0 / e.margin) for e in calls)
         least = self.path.seconds / max((e.margin for e in calls), default=1.0)     # a part may be priced by a row of the whole
@@ -182,7 +195,7 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("variants", "images", "given")}
-        return restored, (stored, [(v.low, v.high, v.path, v.evidence, dict(v.at), v.around) for v in self.variants])
+        return restored, (stored, [(v.low, v.high, v.path, v.evidence, dict(v.at), v.around, v.whole) for v in self.variants])
 
     if not TYPE_CHECKING:                                            # a checker of types knows what is there
         def __getattr__(self, name: str) -> Any:
@@ -295,7 +308,7 @@ def on_one_screen(plan: Plan) -> str:
         where = "" if plan.table_dim is None else f"{plan.table_dim} = {v.low}..{v.high}: "
         priced = f" at {', '.join(f'{n}={s}' for n, s in v.at.items())}" if v.at else ""
         calls = _count(len(v.program.instructions), "call")
-        lines.append(f"{where}path {v.path.id}, {calls}, {duration(v.predicted)} predicted{priced}, "
+        lines.append(f"{where}path {v.path.id}, {calls}, {expected(v)}{priced}, "
                      f"{v.measured_share:.0%} of it from measured rows")
     lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
     dearest = max(plan.variants, key=lambda v: v.path.seconds)
@@ -322,19 +335,27 @@ def _count(number: int, what: str) -> str:
 
 
 def restored(stored: Mapping[str, Any],
-             variants: Sequence[tuple[int, int, Path, tuple[Evidence, ...], Mapping[str, int], float]]) -> Plan:
+             variants: Sequence[tuple[int, int, Path, tuple[Evidence, ...], Mapping[str, int], float,
+                                  WholeRun | None]]) -> Plan:
     """The plan that was pickled, with this process's kernels. Raises PlanError when one is missing here or has other code, and when
     an op of the graph is defined otherwise."""
     graph: Graph = stored["graph"]
     made = []
-    for low, high, path, evidence, at, around in variants:
+    for low, high, path, evidence, at, around, whole in variants:
         if path.graph_key != graph.structural_key:
             raise PlanError(f"the plan is of the graph {path.graph_key[:12]}, which is {graph.structural_key[:12]} here: an op of "
                             "it is defined otherwise\n  fix: compile the graph again here")
         largest = largest_of_range(stored["largest"], stored["table_dim"], low, high)
         new = lowered(graph, path, chosen_here(path), stored["backends"], largest)
-        made.append(Variant(low, high, path, new.program, new.layout, new.kernels, evidence, at, around))
+        made.append(Variant(low, high, path, new.program, new.layout, new.kernels, evidence, at, around, whole))
     return Plan(variants=tuple(made), **stored)
+
+
+def expected(v: Variant) -> str:
+    """What a run of a variant is expected to take, for people."""
+    if v.whole is None:
+        return f"{duration(v.predicted)} predicted"
+    return f"{duration(v.whole.seconds)} measured as a whole (trace {v.whole.trace}, of {v.whole.among} paths)"
 
 
 def duration(seconds: float) -> str:

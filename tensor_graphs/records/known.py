@@ -114,6 +114,17 @@ def latest_traces(
     return {(each.source_hash, each.workload_key): each for _, each in found}
 
 
+def times_at(
+    database: Database, workload_key: str, kind: TraceKind, *, verifier: str | None = None
+) -> tuple[tuple[str, KnownTime], ...]:
+    """(environment key, what is known) of every implementation that was measured on a workload, wherever that was."""
+    at = BenchmarkTrace.workload_id == sa.select(Workload.id).where(Workload.key == workload_key).scalar_subquery()
+    with database.reading() as connection:
+        found = list(_known(connection, (at,), kind, verifier))
+        places = {row[0]: row[1] for row in connection.execute(sa.select(EnvironmentRow.id, EnvironmentRow.key))}
+    return tuple((places[place], known) for place, known in found)
+
+
 def why_failed(database: Database, environment: Environment | str, source_hash: str, workload_key: str) -> str:
     """The line of the log that says why an implementation did not pass on a workload here, when it last did not; "" where none."""
     trace = BenchmarkTrace

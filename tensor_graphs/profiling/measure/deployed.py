@@ -14,7 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.costs.filing import (
+    VERIFIER,
+    environment_of,
+    graph_record,
+    implementation_of,
+    path_environment,
+    path_implementation,
+    path_workload,
+    timed_workload,
+    whole_graph_record,
+)
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.origin import origin_of
@@ -62,13 +72,26 @@ def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels:
     """Run paths of one graph in turns, in a worker. kernels: by name, all that the paths choose. Raises NotDeployed."""
     expected = sum(p.seconds for p in paths)
     runs = int(min(MOST_RUNS, max(LEAST_RUNS, SECONDS / max(expected, 1e-6))))
+    return _run(judge, graph, paths, kernels, binding, backends, {"runs": runs, "rounds": 0})
+
+
+def measure_whole(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
+                  backends: Sequence[str], rounds: int, seconds: float) -> list[Deployed]:
+    """Run paths of one graph in turns as `measure_deployed` does, without a look at their steps: `rounds` turns of each, with cold
+    weights; after `seconds` no round begins, but for the second. Raises NotDeployed."""
+    return _run(judge, graph, paths, kernels, binding, backends, {"rounds": rounds, "seconds": seconds})
+
+
+def _run(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
+         backends: Sequence[str], how: Mapping[str, float]) -> list[Deployed]:
+    """What the worker says of these paths. Raises NotDeployed."""
     placed = [places_of_parts(graph, p) for p in paths]             # recipes are no part of a graph's JSON, so it goes expanded
     job = {"kind": "deployed", "graph": graph_to_json(graph), "binding": dict(binding),
            "paths": [{"path": p.to_json(), "graph": graph_to_json(whole), "parts": parts}
                      for p, (whole, parts) in zip(paths, placed, strict=True)],
-           "backends": tuple(backends), "runs": runs, "compared": any(map(foreign, kernels.values())), "threads": judge.threads,
+           "backends": tuple(backends), "compared": any(map(foreign, kernels.values())), "threads": judge.threads,
            "origins": sorted({origin_of(k) for k in kernels.values()}, key=str),
-           "identities": {k.name: k.identity for k in kernels.values()}}
+           "identities": {k.name: k.identity for k in kernels.values()}, **how}
     reply = judge.worker.run(job, what=f"{len(paths)} whole paths")
     if reply.status == "OTHER":                                     # a worker that had imported a module before it was edited
         judge.worker.kill()
@@ -117,6 +140,20 @@ class PartRow:
     target: Signature
     implementation: ImplementationRecord
     environment: Environment
+
+
+def record_whole(judge: Judge, graph: Graph, found: Sequence[Deployed], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
+                 ) -> None:
+    """Store what whole runs took, each as a trace of its path."""
+    judge.database.ensure_graph(whole_graph_record(graph))
+    among = [each.path.id for each in found]
+    for each in found:
+        backends = {kernels[name].backend for name in each.path.choices.values() if name in kernels}
+        judge.database.add_trace(TraceRecord(
+            path_implementation(each.path), path_workload(graph, binding), path_environment(backends, judge.threads), "in_graph",
+            "PASSED", samples_ms=tuple(s * 1e3 for s in each.whole), timer="perf_counter", verifier=VERIFIER,
+            conditions={"threads": judge.threads or 0, "path": each.path.to_json(), "among": among,
+                        "quiet": each.quiet if waits_for_quiet() else None, "in_place": summarise(each.whole).to_json(1e3)}))
 
 
 def record_parts(judge: Judge, found: Sequence[Deployed], rows: Mapping[tuple[str, str, str], PartRow], binding: Mapping[str, int],

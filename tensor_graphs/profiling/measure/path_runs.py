@@ -15,6 +15,7 @@ from tensor_graphs.language.json_form import graph_from_json
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.paths.path import Path
 from tensor_graphs.paths.plan import Plan
+from tensor_graphs.profiling.measure.bench import LLC_BYTES
 from tensor_graphs.profiling.measure.clock import now, others_running, switches
 from tensor_graphs.profiling.measure.inputs import make_inputs
 from tensor_graphs.profiling.measure.reference_stream import QUIET, level_of, reference_stream, waits_for_quiet
@@ -34,12 +35,22 @@ PLAIN_BYTES = 1 << 30
 TURN = 5
 """runs of a path in a row; the first does not count"""
 
+EACH_TURN = 3
+"""runs of a path in a row where only whole runs are timed"""
+
+FLUSHED = 2 * LLC_BYTES
+"""bytes read before a whole run, so that no weights are left in the caches"""
+
+TWICE = 4 * LLC_BYTES
+"""bytes of weights, up to which a path is bound to two sets of them; more do not stay in the caches from run to run"""
+
 FEW_QUIET = 4
 """undisturbed runs of a path: where there are fewer, it is run up to twice as often, and then all its runs count"""
 
 
 def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Build every path's plan, run them in turns, return the times of their steps."""
+    """Build every path's plan, run them in turns, return the times of their steps; those of whole runs alone where the job asks
+    for rounds."""
     graph = graph_from_json(job["graph"])
     for name, identity in job["identities"].items():
         if kernel_named(name).identity != identity:
@@ -50,10 +61,12 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
     expanded = [graph_from_json(p["graph"]) for p in job["paths"]]
     plans = [path_plan(graph, each, Path.from_json(p["path"]), job["backends"])
              for each, p in zip(expanded, job["paths"], strict=True)]
+    expected = plain_outputs(graph, weights, inputs, dims) if job["compared"] else {}
+    if job["rounds"]:
+        return run_whole(graph, plans, weights, inputs, dims, expected, job["rounds"], job["seconds"])
     parts = [parts_of(plan, each, p["parts"]) for plan, each, p in zip(plans, expanded, job["paths"], strict=True)]
     compiled = [bind(plan, weights) for plan in plans]
     sessions = [c.session() for c in compiled]
-    expected = plain_outputs(graph, weights, inputs, dims) if job["compared"] else {}
     taken: list[list[np.ndarray]] = [[] for _ in plans]
     whole: list[list[float]] = [[] for _ in plans]
     around: list[list[tuple[float, bool]]] = [[] for _ in plans]
@@ -86,6 +99,45 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
         found.append({"whole": [spent[k] for k in kept], "steps": steps_of(plan, of_runs, placed),
                       "parts": times_of_parts(of_runs, placed),
                       "sums": [float(samples[k].sum()) for k in kept], "quiet": len(calm) >= FEW_QUIET})
+    return {"status": "RAN", "paths": found}
+
+
+def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
+              dims: Mapping[str, int], expected: Mapping[str, np.ndarray], rounds: int, seconds: float) -> dict[str, Any]:
+    """Run the plans in turns and time whole runs, nothing inside them: code and activations warm, weights cold. rounds: turns of
+    each plan; after `seconds` no round begins, but for the second."""
+    nbytes = sum(a.nbytes for a in weights.values())
+    sets = [weights]
+    if 0 < nbytes <= TWICE:                                         # one warms code up, the other's run counts
+        sets.append({name: filled(node.type.at({}), len(weights) + i) for i, (name, node) in enumerate(graph.parameters.items())})
+    compiled = [[bind(plan, each) for each in sets] for plan in plans]
+    sessions = [[c.session() for c in both] for both in compiled]
+    for i, (both, theirs) in enumerate(zip(compiled, sessions, strict=True)):
+        if wrong := other_than(expected, both[0]._run(inputs, dims, theirs[0], None)):
+            return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
+    flushed = np.ones(FLUSHED // 8 if nbytes <= TWICE else 0)
+    whole: list[list[float]] = [[] for _ in plans]
+    alone: list[list[bool]] = [[] for _ in plans]
+    end = now() + seconds
+    for number in range(rounds):
+        if number > 1 and now() > end:
+            break
+        order = range(len(plans))
+        for i in order if number % 2 else reversed(order):
+            settle()
+            for _ in range(EACH_TURN):
+                flushed.sum()
+                compiled[i][0]._run(inputs, dims, sessions[i][0], None)
+                others, switched = others_running(), switches()
+                start = now()
+                compiled[i][-1]._run(inputs, dims, sessions[i][-1], None)
+                whole[i].append(now() - start)
+                alone[i].append(not (others or switches() - switched or others_running()))
+    found = []
+    for taken, calm in zip(whole, alone, strict=True):
+        kept = [t for t, undisturbed in zip(taken, calm, strict=True) if undisturbed]
+        kept = kept if len(kept) >= FEW_QUIET else taken
+        found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": sum(calm) >= FEW_QUIET})
     return {"status": "RAN", "paths": found}
 
 

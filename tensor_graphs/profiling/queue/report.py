@@ -76,6 +76,8 @@ class ProfileReport:
     interrupted: bool = False
     deployed: int = 0
     """steps that were measured in their places in whole paths"""
+    paths: int = 0
+    """that were run as a whole, in turns with others"""
     unused: tuple[str, ...] = ()
     """inputs whose values were given, and that no measured op reads directly"""
     device_seconds: float = 0.0
@@ -103,8 +105,9 @@ class ProfileReport:
     def counts(self) -> str:
         """How many questions came out how, and the seconds that took."""
         repeated = f" ({self.again} of these again)" if self.again else ""
+        whole = f"{self.paths} paths measured as a whole, " if self.paths else ""
         return (f"{self.measured} measured{repeated}, {self.already_known} known already, {self.failed} failed, "
-                f"{self.deployed} steps measured in place, {self.left} left in {self.seconds:.1f} s")
+                f"{self.deployed} steps measured in place, {whole}{self.left} left in {self.seconds:.1f} s")
 
     def summary(self, call: str = "call", at: Callable[[Mapping[str, int]], str] = "at={}".format) -> list[str]:
         """What was done and found, and what asking again would do; a line each.

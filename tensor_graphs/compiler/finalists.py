@@ -1,0 +1,136 @@
+"""finalists: the few paths that may be the fastest are run as a whole, in turns, and what they took is what the choice rests on.
+
+Prices of kernels add up to an order of the paths, not to what a graph takes: what one kernel leaves in the caches, how threads of
+two runtimes follow each other and what a call costs in its place belong to no kernel. So the order proposes, and the whole decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from statistics import median
+
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
+from tensor_graphs.compiler.request import Request
+from tensor_graphs.costs.filing import VERIFIER
+from tensor_graphs.kernels.registry import all_kernels, by_op
+from tensor_graphs.language.conditions import all_hold, conditions_of
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.paths.path import NoPathError, Path, Paths
+from tensor_graphs.profiling.measure.deployed import Deployed, NotDeployed, measure_whole, record_whole, refute
+from tensor_graphs.profiling.measure.judge import Judge
+
+log = logging.getLogger(__name__)
+
+MOST = 10
+"""paths of a graph that are run as a whole in one profile"""
+
+LOOKED_AT = 10 * MOST
+"""paths in the order of their prices, of which some are run"""
+
+CLOSE = 1.6
+"""times the cheapest path's price, beyond which a path is not run: rows are seldom further off than that"""
+
+NOTICED = 0.03
+"""of the cheapest path's price: a kernel that is called for less is not exchanged for its next best"""
+
+LEFT = 4
+"""paths that are run more often, for the time that is filed"""
+
+FEW_ROUNDS, ROUNDS = 2, 5
+"""turns of each path at first, and of each of those that are left"""
+
+EACH = 0.3
+"""seconds that running a path as a whole costs beside its runs, about: binding it, letting threads sleep, emptying the caches"""
+
+RUNS = 30
+"""runs of a path, about"""
+
+
+def finalists(paths: Paths, seconds: float = math.inf) -> list[Path]:
+    """The paths worth a run: the cheapest, the graph's own words, each dear step in its next best way, and the best of the rest; as
+    many as can be run in `seconds`. Raises NoPathError."""
+    first = paths.cheapest()
+    most = int(min(MOST, seconds / (EACH + RUNS * first.seconds)))
+    found = {first.id: first}
+    limit = CLOSE * first.seconds
+
+    def add(path: Path | None) -> None:
+        if path is not None and path.seconds <= limit and len(found) < most:
+            found.setdefault(path.id, path)
+
+    known = {s.key: s for s in paths.known()}
+    chosen = {known[key]: way for key, way in paths.kernels(first).items()}
+    plain = {s: next(a for a in paths.alternatives(s) if a.kernel is None and a.recipe is None)
+             for s, way in chosen.items() if way.recipe is not None}
+    if plain:
+        add(paths.reworded(first, plain))
+    share = {s: paths.seconds(s, way) * first.calls.get(s.key, 0) for s, way in chosen.items()}
+    swaps = []
+    for s in (s for s in chosen if share[s] >= NOTICED * first.seconds):
+        others = [(paths.seconds(s, a), a) for a in paths.alternatives(s) if a.name != chosen[s].name]
+        seconds, other = min(others, key=lambda each: each[0], default=(math.inf, chosen[s]))
+        if seconds < math.inf:
+            swaps.append(paths.reworded(first, {s: other}))
+    for path in sorted(filter(None, swaps), key=lambda p: p.seconds)[:most // 2]:
+        add(path)
+    for path in itertools.islice(paths, LOOKED_AT):
+        if len(found) >= most or path.small:                        # small swaps come last
+            break
+        add(path)
+    return list(found.values())
+
+
+def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, end: float, say: Callable[[str], None],
+                  again: bool = False) -> int:
+    """Run the finalists of a graph at these sizes as a whole, and file what they took; the faster ones are run more often.
+
+    end: of the budget, on the clock of time.perf_counter. again: also where all of them were run before. Returns how many ran.
+    """
+    if not all_hold(conditions_of(graph.roots), binding):           # x[5] of two rows: no run at these sizes
+        return 0
+    book = PriceBook.of(request, GUESS_MARGIN)
+    paths = book.paths(graph, by_op(all_kernels(request.here)), binding, lambda k, s: book.price(k, s, binding))
+    try:
+        several = finalists(paths, end - time.perf_counter())
+    except NoPathError:
+        return 0
+    tried = {each.path.id for each in book.tried(graph, binding)}
+    if len(several) < 2 or (not again and tried >= {p.id for p in several}):
+        return 0
+    known = {p.id: p for p in several}
+    for each in book.tried(graph, binding)[:1]:                     # the best so far takes part, so that times of one run compare
+        if each.path.id not in known and _here(paths, each.path):
+            several.append(paths.priced(each.path))
+    kernels = {a.name: a.kernel for p in several for a in paths.kernels(p).values() if a.kernel is not None}
+    at = {n: int(s) for n, s in binding.items()}
+    signatures = {s.key: s for s in paths.known()}
+    measure = partial(measure_whole, judge, graph, kernels=kernels, binding=at, backends=request.here)
+    left = max(0.0, end - time.perf_counter())
+    say(f"{len(several)} paths as a whole")
+    try:
+        found: list[Deployed] = measure(several, rounds=FEW_ROUNDS, seconds=0.4 * left)
+        best = sorted(found, key=lambda each: median(each.whole))[:LEFT]
+        say(f"{len(best)} paths as a whole, again")
+        left = max(0.0, end - time.perf_counter())
+        best = measure([each.path for each in best], rounds=ROUNDS, seconds=left)
+    except NotDeployed as e:
+        log.warning("paths could not be run as a whole: %s", e)
+        if e.path is not None:
+            refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER)
+        return 0
+    ran = {each.path.id: each for each in (*found, *best)}
+    record_whole(judge, graph, list(ran.values()), kernels, at)
+    return len(ran)
+
+
+def _here(paths: Paths, path: Path) -> bool:
+    try:
+        paths.kernels(path)
+    except NoPathError:
+        return False
+    return True
