@@ -46,8 +46,8 @@ GROUPS = {"source": "Sources", "unary": "Elementwise, one operand", "binary": "E
 
 SUBJECTS = {"arithmetic": "Arithmetic, comparisons, reductions", "elementary": "Elementary functions and activations",
             "normalisation": "Softmax, means, norms", "products": "Products and attention", "gated": "Gated layers",
-            "positions": "Rotary positions", "indexing": "Indexing, order, running sums", "writes": "Writing into a tensor",
-            "random": "Random numbers"}
+            "positions": "Rotary positions", "indexing": "Indexing, order, running sums", "windows": "Windows and pooling",
+            "convolution": "Convolution", "upsampling": "Upsampling", "writes": "Writing into a tensor", "random": "Random numbers"}
 """module of composites -> title in the index"""
 
 LONGEST = 40

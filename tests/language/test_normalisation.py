@@ -13,6 +13,8 @@ import torch
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composites.normalisation import (
+    batch_norm,
+    group_norm,
     layer_norm,
     log_softmax,
     logsumexp,
@@ -25,6 +27,7 @@ from tensor_graphs.language.dtypes import bf16, f16, f32, f64, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import evaluate
+from tests.language.agreement import check, check_gradients
 
 INF = np.inf
 RNG = np.random.default_rng(4)
@@ -199,3 +202,38 @@ def test_what_does_not_fit_is_refused_with_names_and_sizes():
         mean(leaves.input("i", (3,), i32))
     with pytest.raises(AttributeValueError, match="names an axis twice"):
         var(x, axis=(0, -2))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+@pytest.mark.parametrize("given", ["", "weight", "weight bias"])
+def test_group_norm_agrees_with_torch_and_so_do_its_gradients(given: str, groups: int):
+    values = {"x": RNG.normal(size=(2, 6, 3, 5)) * 5 + 2, **{name: RNG.normal(size=6) for name in given.split()}}
+    t = {name: torch.tensor(v, requires_grad=True) for name, v in values.items()}
+    inputs = {name: leaves.input(name, v.shape, f64) for name, v in values.items()}
+    node = group_norm(inputs.pop("x"), **inputs, groups=groups)
+    expected = torch.nn.functional.group_norm(t["x"], groups, t.get("weight"), t.get("bias"))
+    check(node, expected.detach().numpy(), **values)
+    check_gradients(node, expected, t, **values)
+
+
+@pytest.mark.parametrize("given", ["", "weight", "weight bias"])
+def test_batch_norm_by_given_statistics_agrees_with_torch_and_so_do_its_gradients(given: str):
+    values = {"x": RNG.normal(size=(2, 6, 3)) * 5 + 2, "mean": RNG.normal(size=6), "var": RNG.random(6) + 0.1,
+              **{name: RNG.normal(size=6) for name in given.split()}}
+    t = {name: torch.tensor(v, requires_grad=name not in ("mean", "var")) for name, v in values.items()}
+    node = batch_norm(*(leaves.input(name, v.shape, f64) for name, v in values.items()))
+    expected = torch.nn.functional.batch_norm(t["x"], t["mean"], t["var"], t.get("weight"), t.get("bias"))
+    check(node, expected.detach().numpy(), **values)
+    check_gradients(node, expected, {k: v for k, v in t.items() if v.requires_grad}, **values)
+
+
+def test_norms_over_channels_refuse_what_does_not_fit():
+    x = leaves.input("x", (2, 6, 3))
+    with pytest.raises(AttributeValueError, match=r"group_norm of f32\[2, 6, 3\]: groups is 4"):
+        group_norm(x, groups=4)
+    with pytest.raises(ShapeError, match=r"group_norm of f32\[2, 6, 3\]: the weight is f32\[3\]"):
+        group_norm(x, leaves.input("w", (3,)), groups=2)
+    with pytest.raises(ShapeError, match=r"batch_norm of f32\[2, 6, 3\]: the var is f32\[2\]"):
+        batch_norm(x, leaves.input("m", (6,)), leaves.input("v", (2,)))
+    with pytest.raises(ShapeError, match="it has no axis of channels"):
+        group_norm(leaves.input("v", (6,)), groups=1)

@@ -12,6 +12,8 @@ import numpy as np
 
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.numpy.atomics import Arrays, Function, is_float, wide
+from tensor_graphs.language.composites.upsampling import on_lines
+from tensor_graphs.language.composites.windows import Geometry, of_attributes, padded, strided
 
 TABLE: dict[str, tuple[Function, bool]] = {}
 ACCEPTS: dict[str, Callable[[Spec], str | None]] = {}
@@ -314,3 +316,74 @@ def cumsum(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x = ins[0]
     with np.errstate(all="ignore"):
         outs[0][...] = np.cumsum(x, axis=attrs["axis"], dtype=np.float64 if is_float(x) else x.dtype).astype(outs[0].dtype)
+
+
+@row("windows")
+def windows(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    how = of_attributes(attrs)
+    outs[0][...] = strided(padded(ins[0], how.padding, attrs["value"]), how)
+
+
+@row("conv")
+def conv(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """What the windows see, image by image so that it stays in the cache, and one product of each."""
+    x, weight, bias = ins[0], ins[1], operand(ins, attrs, ("x", "weight", "bias"), "bias")
+    out, groups = outs[0], attrs["groups"]
+    how = Geometry(weight.shape[2:], attrs["stride"], attrs["padding"], attrs["dilation"])
+    dtype = wide(x).dtype
+    rows = weight.astype(dtype).reshape(groups, weight.shape[0] // groups, -1)
+    shift = None if bias is None else bias.astype(dtype).reshape(-1, *(1,) * len(how.size))
+    with np.errstate(all="ignore"):
+        for i in range(len(x)):
+            seen = strided(padded(wide(x[i]), how.padding, 0), how)
+            y = np.matmul(rows, seen.reshape(groups, rows.shape[2], -1)).reshape(out.shape[1:])
+            out[i] = y if shift is None else y + shift
+
+
+ACCEPTS["conv"] = only_floats
+
+
+def offsets(x: np.ndarray, how: Geometry) -> list[np.ndarray]:
+    """For each offset in a window the elements that all windows see there, as views of a padded x."""
+    seen, lead = strided(x, how), x.ndim - len(how.size)
+    return [seen[(slice(None),) * lead + at] for at in np.ndindex(*how.size)]
+
+
+@row("max_pool")
+def max_pool(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    how = of_attributes(attrs)
+    lowest = -np.inf if is_float(ins[0]) else np.iinfo(ins[0].dtype).min
+    first, *more = offsets(padded(ins[0], how.padding, lowest), how)
+    outs[0][...] = first
+    with np.errstate(all="ignore"):
+        for other in more:
+            np.maximum(outs[0], other, out=outs[0])
+
+
+@row("avg_pool")
+def avg_pool(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, how = wide(ins[0]), of_attributes(attrs)
+    with np.errstate(all="ignore"):
+        first, *more = offsets(padded(x, how.padding, 0), how)
+        total = first.astype(np.float64)
+        for other in more:
+            total += other
+        count: Any = float(np.prod(how.size))
+        if not attrs["count_padding"]:
+            ones = np.ones(x.shape[x.ndim - len(how.size):])
+            count = np.sum(offsets(padded(ones, how.padding, 0), how), axis=0)
+        outs[0][...] = total / count
+
+
+@row("upsample")
+def upsample(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, scale = ins[0], attrs["scale"]
+    lead = x.ndim - len(scale)
+    if attrs["mode"] == "linear":
+        x = wide(x)
+        for axis, by in enumerate(scale, lead):
+            x = on_lines(x, axis, by)
+        outs[0][...] = x
+        return
+    for offset in np.ndindex(*scale):
+        outs[0][(slice(None),) * lead + tuple(slice(at, None, by) for at, by in zip(offset, scale, strict=True))] = x

@@ -184,3 +184,94 @@ def attention(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapp
     weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
     weights = torch.where(visible.any(-1, keepdim=True), weights, torch.zeros((), dtype=weights.dtype))
     tensor(outs[0]).copy_(torch.matmul(weights, v.repeat_interleave(group, 0)).transpose(0, 1))
+
+
+def _even(attrs: Mapping[str, Any], axes: int | None = None) -> str | None:
+    """torch pads both ends alike."""
+    if axes is not None and len(attrs["padding"]) > axes:
+        return f"up to {axes} axes only"
+    return None if all(low == high for low, high in attrs["padding"]) else "as much padding behind as before only"
+
+
+def _sliding(spec: Spec) -> str | None:
+    return wide_floats(spec) or _even(spec.attrs, 3)
+
+
+@row("conv", _sliding)
+def conv(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
+    import torch
+
+    x, weight = tensor(ins[0]), tensor(ins[1])
+    bias = operand(ins, attrs, ("x", "weight", "bias"), "bias")
+    function = (torch.conv1d, torch.conv2d, torch.conv3d)[x.dim() - 3]
+    tensor(outs[0]).copy_(function(x, weight.to(x.dtype), None if bias is None else tensor(bias).to(x.dtype), attrs["stride"],
+                                   [low for low, _ in attrs["padding"]], attrs["dilation"], attrs["groups"]))
+
+
+def _pooling(spec: Spec) -> str | None:
+    """torch pads by half a window at most, and reads a window of one axis with one axis before it."""
+    half = any(2 * low > k for (low, _), k in zip(spec.attrs["padding"], spec.attrs["size"], strict=True))
+    lead = len(spec.inputs[0].shape) - len(spec.attrs["size"])
+    if half or lead not in (1, 2):
+        return "padding by up to half a window only" if half else "x[n, c, …] or x[c, …] only"
+    return _sliding(spec)
+
+
+@row("max_pool", _pooling)
+def max_pool(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
+    import torch
+
+    if not outs[0].size:                                            # which torch refuses
+        return
+    size = attrs["size"]
+    function = (torch.max_pool1d, torch.max_pool2d, torch.max_pool3d)[len(size) - 1]
+    tensor(outs[0]).copy_(function(tensor(ins[0]), size, attrs["stride"], [low for low, _ in attrs["padding"]], attrs["dilation"]))
+
+
+@row("avg_pool", _pooling)
+def avg_pool(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
+    import torch
+
+    if not outs[0].size:                                            # which torch refuses
+        return
+    f, size = torch.nn.functional, attrs["size"]
+    function = (f.avg_pool1d, f.avg_pool2d, f.avg_pool3d)[len(size) - 1]
+    tensor(outs[0]).copy_(function(tensor(ins[0]), size, attrs["stride"], [low for low, _ in attrs["padding"]],
+                                   count_include_pad=attrs["count_padding"]))
+
+
+@row("group_norm", wide_floats)
+def group_norm(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
+    """By layer_norm: torch's own group_norm makes a variance of a difference of squares, and is off by a tenth for small rows."""
+    import torch
+
+    names, x, out = ("x", "weight", "bias"), tensor(ins[0]), tensor(outs[0])
+    if not x.numel():
+        return
+    rows = x.reshape(len(x), attrs["groups"], -1)
+    out.copy_(torch.nn.functional.layer_norm(rows, rows.shape[2:], None, None, attrs["eps"]).reshape(x.shape))
+    by_channel = (-1, *(1,) * (x.dim() - 2))
+    if (weight := operand(ins, attrs, names, "weight")) is not None:
+        out.mul_(tensor(weight).to(x.dtype).reshape(by_channel))
+    if (bias := operand(ins, attrs, names, "bias")) is not None:
+        out.add_(tensor(bias).to(x.dtype).reshape(by_channel))
+
+
+def _interpolated(spec: Spec) -> str | None:
+    """Its "linear" makes NaN of an infinity next to its share of 0."""
+    if spec.attrs["mode"] != "nearest":
+        return "the nearest element only"
+    lead = len(spec.inputs[0].shape) - len(spec.attrs["scale"])
+    return wide_floats(spec) or (None if len(spec.attrs["scale"]) <= 3 and lead <= 2 else "x[n, c, …] of one to three axes only")
+
+
+@row("upsample", _interpolated)
+def upsample(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
+    import torch
+
+    if not outs[0].size:                                            # which torch refuses
+        return
+    x, scale = tensor(ins[0]), attrs["scale"]
+    more = 2 - (x.dim() - len(scale))
+    out = torch.nn.functional.interpolate(x[(None,) * more], scale_factor=[float(s) for s in scale], mode="nearest")
+    tensor(outs[0]).copy_(out[(0,) * more])

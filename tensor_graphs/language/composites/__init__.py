@@ -4,7 +4,7 @@ In: tensors (operands) and attributes.  Out: one node of a library composite, or
 May import: the language's core (node, atomic, composite, leaves, dims, dtypes, tensor).  Never: anything that computes
 a value, except in `direct`, which is float64 numpy.
 Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py;
-then gated.py, positions.py, indexing.py, writes.py, random.py.
+then gated.py, positions.py, indexing.py, windows.py, convolution.py, upsampling.py, writes.py, random.py.
 Words: definition = the graph a composite stands for; direct = its float64 evaluation; LIBRARY (composite.py) = all of
 them by name.
 
@@ -49,6 +49,10 @@ from tensor_graphs.language.composites.arithmetic import sub as sub
 from tensor_graphs.language.composites.arithmetic import sum as sum
 from tensor_graphs.language.composites.arithmetic import trunc as trunc
 from tensor_graphs.language.composites.arithmetic import where as where
+from tensor_graphs.language.composites.convolution import conv as conv
+from tensor_graphs.language.composites.convolution import conv1d as conv1d
+from tensor_graphs.language.composites.convolution import conv2d as conv2d
+from tensor_graphs.language.composites.convolution import conv3d as conv3d
 from tensor_graphs.language.composites.elementary import ALGEBRAIC as ALGEBRAIC
 from tensor_graphs.language.composites.elementary import cos as cos
 from tensor_graphs.language.composites.elementary import erf as erf
@@ -75,6 +79,8 @@ from tensor_graphs.language.composites.indexing import one_hot as one_hot
 from tensor_graphs.language.composites.indexing import prod as prod
 from tensor_graphs.language.composites.indexing import stack as stack
 from tensor_graphs.language.composites.indexing import topk as topk
+from tensor_graphs.language.composites.normalisation import batch_norm as batch_norm
+from tensor_graphs.language.composites.normalisation import group_norm as group_norm
 from tensor_graphs.language.composites.normalisation import layer_norm as layer_norm
 from tensor_graphs.language.composites.normalisation import log_softmax as log_softmax
 from tensor_graphs.language.composites.normalisation import logsumexp as logsumexp
@@ -92,6 +98,14 @@ from tensor_graphs.language.composites.random import normal as normal
 from tensor_graphs.language.composites.random import random_bits as random_bits
 from tensor_graphs.language.composites.random import threefry2x32 as threefry2x32
 from tensor_graphs.language.composites.random import uniform as uniform
+from tensor_graphs.language.composites.upsampling import upsample as upsample
+from tensor_graphs.language.composites.windows import avg_pool as avg_pool
+from tensor_graphs.language.composites.windows import avg_pool1d as avg_pool1d
+from tensor_graphs.language.composites.windows import avg_pool2d as avg_pool2d
+from tensor_graphs.language.composites.windows import max_pool as max_pool
+from tensor_graphs.language.composites.windows import max_pool1d as max_pool1d
+from tensor_graphs.language.composites.windows import max_pool2d as max_pool2d
+from tensor_graphs.language.composites.windows import windows as windows
 from tensor_graphs.language.composites.writes import write_at as write_at
 from tensor_graphs.language.composites.writes import write_at_index as write_at_index
 from tensor_graphs.language.composites.writes import write_rows as write_rows

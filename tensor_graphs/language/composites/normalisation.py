@@ -1,4 +1,4 @@
-"""normalisation: softmax and its relatives, means and variances, RMS norm and layer norm.
+"""normalisation: softmax and its relatives, means and variances, RMS norm and layer norm, norms over channels.
 
 Operands narrower than 32 bits are computed in f32 and rounded once. Where dims are symbolic, a mean divides by an
 expression of them.
@@ -13,13 +13,14 @@ from typing import Any, cast
 import numpy as np
 
 from tensor_graphs.language import atomic
+from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import need, same_dim, show
 from tensor_graphs.language.axis import Axes, one_axis, several_axes
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import exp, log, wide
 from tensor_graphs.language.dims import Dim, format_dim
-from tensor_graphs.language.errors import ShapeError
+from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
@@ -316,7 +317,7 @@ def _layer_norm_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradient
     return out
 
 
-@library(direct=_layer_norm_direct, gradient=_layer_norm_gradient)
+@library(direct=_layer_norm_direct, gradient=_layer_norm_gradient, facts=OpFacts(mentioned=True))
 def layer_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5) -> Node:
     """(x − mean x) · rsqrt(var x + eps) · weight[d] + bias[d], over the last axis of x[…, d].
 
@@ -332,4 +333,90 @@ def layer_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *,
         out = out * atomic.cast(weight, w.dtype)
     if bias is not None:
         out = out + atomic.cast(bias, w.dtype)
+    return atomic.cast(out, x.dtype)
+
+
+# ---- norms over channels: x[n, c, …] ---------------------------------------------------------------------------------
+
+
+def _channels(name: str, x: Node, **vectors: Node | None) -> Dim:
+    """The size of axis 1, after checking that every vector given has one element for each channel."""
+    need(name, x, "float")
+    if x.rank < 2:
+        raise ShapeError(f"{name} of {show(x)}: it has no axis of channels", fix="x[n, c, …]")
+    for role, v in vectors.items():
+        if v is None:
+            continue
+        need(f"{name} ({role})", v, "float")
+        if v.rank != 1 or not same_dim(v.shape[0], x.shape[1]):
+            raise ShapeError(f"{name} of {show(x)}: the {role} is {show(v)}",
+                             fix=f"one axis of {format_dim(x.shape[1])} elements, as many as axis 1 of x has")
+    return x.shape[1]
+
+
+def _per_channel(v: Node, like: Node) -> Node:
+    """v[c] as a factor or a summand of like[n, c, …], in its dtype."""
+    return broadcast_to(atomic.reshape(atomic.cast(v, like.dtype), (v.shape[0], *(1,) * (like.rank - 2))), like.shape)
+
+
+def _of_channels(roles: Roles, name: str) -> np.ndarray:
+    return roles[name].reshape(-1, *(1,) * (roles["x"].ndim - 2))
+
+
+def _group_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
+    x = roles["x"]
+    rows = x.reshape(x.shape[0], attrs["groups"], -1) if x.size else x
+    out = _layer_norm_direct({"x": rows}, attrs, out_types).reshape(x.shape)
+    with np.errstate(all="ignore"):
+        out = out * _of_channels(roles, "weight") if "weight" in roles else out
+        return np.asarray(out + _of_channels(roles, "bias") if "bias" in roles else out)
+
+
+@library(direct=_group_norm_direct, facts=OpFacts(closed=True, sought=False))
+def group_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *, groups: int, eps: float = 1e-5) -> Node:
+    """layer_norm of each of `groups` groups of channels of x[n, c, …] with all that lies behind, · weight[c] + bias[c].
+
+    groups = 1 is a norm of each n; groups = c, of each channel (instance norm). weight and bias may have another float dtype.
+    x of a float dtype -> its shape and dtype. Raises AttributeValueError, ShapeError, DTypeError. Source: Wu and He 2018.
+    """
+    channels = _channels("group_norm", x, weight=weight, bias=bias)
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or d.exact_div(channels, groups) is None:
+        raise AttributeValueError(f"group_norm of {show(x)}: groups is {groups!r}",
+                                  fix=f"an int that divides {format_dim(channels)}, the channels of axis 1")
+    w = wide(x)
+    size: Dim = 1
+    for s in x.shape[2:]:
+        size = size * s
+    each = d.exact_div(channels, groups)
+    assert each is not None
+    out = atomic.reshape(layer_norm(atomic.reshape(w, (x.shape[0], groups, each * size)), eps=eps), x.shape)
+    if weight is not None:
+        out = atomic.mul(out, _per_channel(weight, out))
+    if bias is not None:
+        out = atomic.add(out, _per_channel(bias, out))
+    return atomic.cast(out, x.dtype)
+
+
+def _batch_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        out = (roles["x"] - _of_channels(roles, "mean")) / np.sqrt(_of_channels(roles, "var") + attrs["eps"])
+        out = out * _of_channels(roles, "weight") if "weight" in roles else out
+        return np.asarray(out + _of_channels(roles, "bias") if "bias" in roles else out)
+
+
+@library(direct=_batch_norm_direct, facts=OpFacts(closed=True, sought=False))
+def batch_norm(x: Node, mean: Node, var: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5) -> Node:
+    """(x[n, c, …] − mean[c]) · rsqrt(var[c] + eps) · weight[c] + bias[c], with the mean and the variance that training left.
+
+    For a batch's own: mean and var of x over all axes but 1. The vectors may have another float dtype. x of a float dtype -> its
+    shape and dtype. Raises ShapeError, DTypeError. Source: Ioffe and Szegedy 2015.
+    """
+    _channels("batch_norm", x, mean=mean, var=var, weight=weight, bias=bias)
+    w = wide(x)
+    scale = arithmetic.rsqrt(atomic.cast(var, w.dtype) + eps)        # of vectors: parameters mostly, so once
+    if weight is not None:
+        scale = scale * atomic.cast(weight, w.dtype)
+    out = atomic.mul(arithmetic.sub(w, _per_channel(mean, w)), _per_channel(scale, w))
+    if bias is not None:
+        out = atomic.add(out, _per_channel(bias, w))
     return atomic.cast(out, x.dtype)

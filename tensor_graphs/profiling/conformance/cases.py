@@ -327,6 +327,58 @@ def attention(draw: Draw) -> Node:
                    window=draw.pick(0, 1, 3), start=draw.pick(0, 2, 20), softcap=draw.pick(0.0, 0.0, 1.5))
 
 
+def _sliding(draw: Draw) -> tuple[tuple[int, int], dict[str, Any]]:
+    """The size of windows over two axes, of 4 elements at least, and how they lie there."""
+    size, stride, before, behind, dilation = draw.pick(
+        ((3, 3), (1, 1), (1, 1), (1, 1), (1, 1)), ((2, 2), (2, 2), (0, 0), (0, 0), (1, 1)),
+        ((1, 1), (1, 1), (0, 0), (0, 0), (1, 1)), ((2, 3), (2, 1), (0, 1), (1, 0), (1, 2)))
+    return size, {"stride": stride, "padding": tuple(zip(before, behind, strict=True)), "dilation": dilation}
+
+
+def windows(draw: Draw) -> Node:
+    size, how = _sliding(draw)
+    value = draw.pick(0, 0, True if draw.dtype.kind == "bool" else 2)
+    return compose("windows", draw.tensor((draw.size(), 5, draw.size(least=4))), size=size, **how, value=value)
+
+
+def max_pool(draw: Draw) -> Node:
+    size, how = _sliding(draw)
+    return compose("max_pool", draw.tensor((draw.size(), 5, draw.size(least=4))), size=size, **how)
+
+
+def avg_pool(draw: Draw) -> Node:
+    size, how = _sliding(draw)
+    del how["dilation"]
+    return compose("avg_pool", draw.tensor((draw.size(), 5, draw.size(least=4))), size=size, **how,
+                   count_padding=draw.pick(True, False))
+
+
+def conv(draw: Draw) -> Node:
+    size, how = _sliding(draw)
+    groups, inner, out = draw.pick((1, 3, 4), (2, 2, 3), (3, 1, 1), (2, 1, 2))    # dense, grouped, depthwise: one output, two
+    scale, bias = weights(draw, (draw.dtype, None), (draw.dtype, draw.dtype), (bf16, None), (f32, draw.dtype),
+                          shapes=((groups * out, inner, *size), (groups * out,)))
+    return compose("conv", draw.tensor((draw.size(), groups * inner, 5, draw.pick(4, 17))), scale, bias, **how, groups=groups)
+
+
+def group_norm(draw: Draw) -> Node:
+    x = draw.tensor((draw.size(), 6, draw.pick(17, 3)), plain=True)
+    scale, bias = weights(draw, (None, None), (draw.dtype, None), (draw.dtype, draw.dtype), (bf16, f32), shapes=((6,), (6,)))
+    return compose("group_norm", x, scale, bias, groups=draw.pick(2, 1, 3), eps=draw.pick(1e-5, 0.3))
+
+
+def batch_norm(draw: Draw) -> Node:
+    x, dtype = draw.tensor((draw.size(), 6, draw.size())), draw.pick(draw.dtype, f32)
+    scale, bias = weights(draw, (None, None), (draw.dtype, None), (draw.dtype, draw.dtype), (bf16, f32), shapes=((6,), (6,)))
+    return compose("batch_norm", x, draw.tensor((6,), dtype), draw.tensor((6,), dtype, positive=True), scale, bias,
+                   eps=draw.pick(1e-5, 0.3))
+
+
+def upsample(draw: Draw) -> Node:
+    mode = draw.pick("nearest", "linear") if draw.dtype.kind == "float" else "nearest"
+    return compose("upsample", draw.tensor((draw.size(), draw.size(), 3)), scale=draw.pick((2, 2), (3, 1), (2,)), mode=mode)
+
+
 def gated(draw: Draw) -> Node:
     shape = draw.shape()
     return compose("gated", draw.tensor(shape), draw.tensor(shape), activation=draw.pick("gelu_tanh", "gelu", "silu"))
@@ -370,6 +422,8 @@ CASES: dict[str, Case] = {
     "rms_norm": rms_norm, "layer_norm": layer_norm, "dot": dot, "linear": linear, "gather_linear": gather_linear,
     "linear_argmax": linear_argmax,
     "embedding": embedding, "one_hot": one_hot, "concat": concat, "argmax": along_axis("argmax", least=1), "topk": topk,
+    "windows": windows, "max_pool": max_pool, "avg_pool": avg_pool, "conv": conv, "upsample": upsample,
+    "group_norm": group_norm, "batch_norm": batch_norm,
     "cumsum": along_axis("cumsum"), "prod": prod, "rope_table": rope_table, "rope": rope, "attention": attention,
     "write_rows": write_rows, "write_at_index": write_at_index, "threefry2x32": threefry,
     "random_bits": lambda draw: compose("random_bits", draw.tensor((2,)), shape=draw.shape()),

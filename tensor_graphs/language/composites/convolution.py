@@ -1,0 +1,204 @@
+"""convolution: conv1d, conv2d and conv3d, of any stride, padding, dilation and number of groups.
+
+The definition is the product of the weight with what its windows see (windows.py), so that the kernels of `dot` compute it; where
+each group has one channel (depthwise) there is nothing to multiply matrices for, and it is a sum over the offsets instead. A 1×1
+window of stride 1 is a product with x itself. "Convolution" is the cross-correlation, as in torch: no weight is turned round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from tensor_graphs.language import atomic
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.atomic import need, same_dim, show
+from tensor_graphs.language.composite import library
+from tensor_graphs.language.composites.elementary import wide
+from tensor_graphs.language.composites.indexing import flip
+from tensor_graphs.language.composites.products import dot
+from tensor_graphs.language.composites.windows import Geometry, Padding, PerAxis, geometry, padded, spread, strided, windows
+from tensor_graphs.language.dims import Dim, format_dim
+from tensor_graphs.language.errors import AttributeValueError, ShapeError
+from tensor_graphs.language.facts import OpFacts
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.tensor import broadcast_to
+
+Attributes = Mapping[str, Any]
+Gradients = dict[str, Node | None]
+
+
+def _check(op: str, x: Node, weight: Node, bias: Node | None, groups: Any) -> None:
+    need(op, x, "float")
+    need(f"{op} (weight)", weight, "float")
+    if x.rank < 3 or weight.rank != x.rank:
+        raise ShapeError(f"{op} of {show(x)} and the weight {show(weight)}: they need as many axes",
+                         fix="x[n, c, …] and weight[out, c / groups, …], with one to three axes for …")
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
+        raise AttributeValueError(f"{op}: groups is {groups!r}", fix="an int ≥ 1")
+    per = d.exact_div(x.shape[1], groups)
+    if per is None or not same_dim(per, weight.shape[1]):
+        raise ShapeError(f"{op} of {show(x)} and the weight {show(weight)} in {groups} group{'s' * (groups > 1)}: axis 1 of the "
+                         f"weight has the size {format_dim(weight.shape[1])}, {format_dim(x.shape[1])} / {groups} is needed",
+                         fix="weight[out, c / groups, …] for x[n, c, …]")
+    if d.exact_div(weight.shape[0], groups) is None:
+        raise ShapeError(f"{op} of {show(x)} and the weight {show(weight)}: {format_dim(weight.shape[0])} outputs are not a "
+                         f"multiple of {groups} groups", fix="as many outputs for each group")
+    if not all(isinstance(k, int) for k in weight.shape[2:]):
+        raise ShapeError(f"{op} of the weight {show(weight)}: the size of its windows is a dim", fix="ints in its last axes")
+    if bias is not None:
+        need(f"{op} (bias)", bias, "float")
+        if bias.rank != 1 or not same_dim(bias.shape[0], weight.shape[0]):
+            raise ShapeError(f"{op}: the bias is {show(bias)}, the weight {show(weight)}",
+                             fix=f"a bias of {format_dim(weight.shape[0])} elements")
+
+
+def _geometry(weight_shape: Any, attrs: Attributes) -> Geometry:
+    return Geometry(tuple(int(k) for k in weight_shape[2:]), attrs["stride"], attrs["padding"], attrs["dilation"])
+
+
+def _product(shape: Any) -> Dim:
+    return d.product(tuple(shape))
+
+
+def _columns(x: Node, how: Geometry, groups: int) -> Node:
+    """[n, groups, c / groups · k…, p…]: what the windows see, a row for each weight of an output."""
+    n, c = x.shape[:2]
+    seen = x
+    if any(k != 1 for k in how.size) or any(s != 1 for s in how.stride) or any(map(any, how.padding)):
+        seen = windows(x, how.size, stride=how.stride, padding=how.padding, dilation=how.dilation)
+    per = d.exact_div(c, groups)
+    assert per is not None
+    return atomic.reshape(seen, (n, groups, per * _product(how.size), _product(how.places(x.shape[2:]))))
+
+
+def _conv_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
+    x, weight, groups = roles["x"], roles["weight"], attrs["groups"]
+    how = _geometry(weight.shape, attrs)
+    n, out = x.shape[0], weight.shape[0]
+    places = cast(tuple[int, ...], how.places(x.shape[2:]))
+    rows = weight.reshape(groups, out // groups, -1)
+    found = np.empty((n, groups, out // groups, int(np.prod(places))), np.float64)
+    with np.errstate(all="ignore"):
+        for i in range(n):                                          # one image at a time: windows are many times as large
+            seen = strided(padded(x[i], how.padding, 0), how).reshape(groups, rows.shape[2], found.shape[3])
+            found[i] = np.matmul(rows, seen)
+        found = found.reshape(n, out, *places)
+        return found + roles["bias"].reshape(-1, *(1,) * len(places)) if "bias" in roles else found
+
+
+def _conv_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    """To x: the convolution of g, spread by the stride, with the weight turned round; to the weight: g · what its windows saw."""
+    (g,) = grads
+    if g is None:
+        return {}
+    roles, attrs = _conv.roles(node), node.attrs
+    x, weight, groups = roles["x"], roles["weight"], attrs["groups"]
+    how = _geometry(weight.shape, attrs)
+    out, per, lead = weight.shape[0], weight.shape[1], 2
+    each = d.exact_div(out, groups)
+    assert each is not None
+    apart = g
+    zeros: list[tuple[Dim, Dim]] = [(0, 0), (0, 0)]
+    inside: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in x.shape[:2]]
+    for axis, (k, by, (low, _), step) in enumerate(zip(*how, strict=True), lead):
+        apart = spread(apart, axis, by)
+        covers = step * (k - 1)
+        zeros.append((covers, covers))
+        inside.append((low, low + x.shape[axis], 1))
+    turned = flip(weight, tuple(range(lead, weight.rank)))
+    turned = atomic.reshape(turned, (groups, each, per, *weight.shape[2:]))
+    turned = atomic.permute(turned, (0, 2, 1, *range(3, turned.rank)))
+    turned = atomic.reshape(turned, (x.shape[1], each, *weight.shape[2:]))
+    ones = (1,) * len(how.size)
+    full = _conv(apart, atomic.cast(turned, x.dtype), stride=ones, padding=tuple(zeros[lead:]), dilation=how.dilation,
+                 groups=groups)
+    to_x = atomic.slice(full, inside)
+    n, places = x.shape[0], _product(g.shape[2:])
+    seen = atomic.permute(_columns(x, how, groups), (1, 2, 0, 3))                   # [groups, c / groups · k…, n, p…]
+    seen = atomic.reshape(seen, (*seen.shape[:2], n * places))
+    by_group = atomic.permute(atomic.reshape(g, (n, groups, each, places)), (1, 0, 3, 2))
+    to_weight = dot(seen, atomic.reshape(by_group, (groups, n * places, each)))
+    to_weight = atomic.reshape(atomic.permute(to_weight, (0, 2, 1)), weight.shape)
+    found: Gradients = {"x": to_x, "weight": atomic.cast(to_weight, weight.dtype)}
+    if "bias" in roles:
+        total = atomic.sum(wide(g), (0, *range(lead, g.rank)))
+        found["bias"] = atomic.cast(total, roles["bias"].dtype)
+    return found
+
+
+@library(name="conv", direct=_conv_direct, gradient=_conv_gradient, facts=OpFacts(product=True, closed=True, sought=False))
+def _conv(x: Node, weight: Node, bias: Node | None = None, *, stride: tuple[int, ...], padding: tuple[tuple[int, int], ...],
+          dilation: tuple[int, ...], groups: int) -> Node:
+    """See `conv`: here each attribute has one number for each axis, and padding pairs (before, behind)."""
+    _check("conv", x, weight, bias, groups)
+    how = geometry("conv", cast(tuple[int, ...], weight.shape[2:]), stride, padding, dilation).check("conv", x)
+    n, out, places = x.shape[0], weight.shape[0], how.places(x.shape[2:])
+    each = d.exact_div(out, groups)
+    assert each is not None
+    seen, rows = _columns(x, how, groups), atomic.cast(weight, x.dtype)
+    if weight.shape[1] == 1:                                        # [n, groups, out / groups, k…, p…], summed over k
+        full = (n, groups, each, *seen.shape[2:])
+        apart = broadcast_to(atomic.reshape(wide(seen), (n, groups, 1, *seen.shape[2:])), full)
+        by = broadcast_to(atomic.reshape(wide(rows), (groups, each, seen.shape[2], 1)), full)
+        found = atomic.cast(atomic.sum(atomic.mul(apart, by), (3,)), x.dtype)
+    elif groups == 1:
+        found = dot(atomic.reshape(rows, (out, seen.shape[2])), atomic.reshape(seen, (n, *seen.shape[2:])))
+    else:
+        found = dot(atomic.reshape(rows, (groups, each, seen.shape[2])), seen)
+    found = atomic.reshape(found, (n, out, *places))
+    if bias is None:
+        return found
+    return atomic.add(found, broadcast_to(atomic.reshape(atomic.cast(bias, x.dtype), (out, *(1,) * len(places))), found.shape))
+
+
+def conv(x: Node, weight: Node, bias: Node | None = None, *, stride: PerAxis = 1, padding: Padding = 0, dilation: PerAxis = 1,
+         groups: int = 1) -> Node:
+    """out[n, o, p…] = bias[o] + Σ x[n, c, stride · p + dilation · k − padding] · weight[o, c, k…] over c and k; around x are zeros.
+
+    x[n, c, …], weight[out, c / groups, k…] for any number of axes …, as torch.nn.functional.conv2d (which turns no weight round).
+    Along each, p has (size + padding − dilation · (k − 1) − 1) // stride + 1 places. stride, padding (at both ends), dilation: an
+    int, or one for each axis; for padding also pairs (before, behind). groups: the channels in so many groups, each with its own
+    outputs; with c groups it is depthwise. In x's dtype; weight and bias may have another float dtype, as in `linear`; narrow
+    floats are multiplied and summed in f32. Raises ShapeError, AttributeValueError, DTypeError.
+    """
+    return _made("conv", None, x, weight, bias, stride, padding, dilation, groups)
+
+
+def _made(op: str, axes: int | None, x: Node, weight: Node, bias: Node | None, stride: PerAxis, padding: Padding,
+          dilation: PerAxis, groups: int) -> Node:
+    if axes is not None and x.rank != axes + 2:
+        sizes = ", ".join(("w", "hw", "dhw")[axes - 1])
+        raise ShapeError(f"{op} of {show(x)}: it has {x.rank} axes", fix=f"x[n, c, {sizes}] and weight[out, c / groups, …]")
+    _check(op, x, weight, bias, groups)
+    how = geometry(op, cast(tuple[int, ...], weight.shape[2:]), stride, padding, dilation).check(op, x).attributes
+    return cast(Node, _conv(x, weight, bias, **{k: v for k, v in how.items() if k != "size"}, groups=groups))
+
+
+def conv1d(x: Node, weight: Node, bias: Node | None = None, *, stride: PerAxis = 1, padding: Padding = 0, dilation: PerAxis = 1,
+           groups: int = 1) -> Node:
+    """x[n, c, w], weight[out, c / groups, kw], bias[out] -> [n, out, w′]: `conv` over one axis.
+
+    Floats. Raises ShapeError, AttributeValueError, DTypeError.
+    """
+    return _made("conv1d", 1, x, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(x: Node, weight: Node, bias: Node | None = None, *, stride: PerAxis = 1, padding: Padding = 0, dilation: PerAxis = 1,
+           groups: int = 1) -> Node:
+    """x[n, c, h, w], weight[out, c / groups, kh, kw], bias[out] -> [n, out, h′, w′]: `conv` over two axes.
+
+    Floats. Raises ShapeError, AttributeValueError, DTypeError.
+    """
+    return _made("conv2d", 2, x, weight, bias, stride, padding, dilation, groups)
+
+
+def conv3d(x: Node, weight: Node, bias: Node | None = None, *, stride: PerAxis = 1, padding: Padding = 0, dilation: PerAxis = 1,
+           groups: int = 1) -> Node:
+    """x[n, c, d, h, w], weight[out, c / groups, kd, kh, kw], bias[out] -> [n, out, d′, h′, w′]: `conv` over three axes.
+
+    Floats. Raises ShapeError, AttributeValueError, DTypeError.
+    """
+    return _made("conv3d", 3, x, weight, bias, stride, padding, dilation, groups)

@@ -1,0 +1,313 @@
+"""windows: what a window sees as it moves over the last axes of a tensor, and pooling: the largest or the mean of it.
+
+`windows` copies each element once for every window that it lies in: convolution (convolution.py) is a product with it, pooling
+a reduction of it. Its definition is a pad and one gather for each axis, whose index, stride · place + dilation · offset, is an
+address. Axes are laid out as [lead…, offset in the window…, place of the window…], so that neighbours in memory stay neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from tensor_graphs.language import atomic
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.atomic import fill, need, show
+from tensor_graphs.language.composite import library
+from tensor_graphs.language.composites import arithmetic
+from tensor_graphs.language.composites.elementary import wide
+from tensor_graphs.language.dims import Dim, format_dim
+from tensor_graphs.language.dtypes import f32, i32
+from tensor_graphs.language.errors import AttributeValueError, ShapeError
+from tensor_graphs.language.facts import OpFacts
+from tensor_graphs.language.node import Node
+
+Attributes = Mapping[str, Any]
+Roles = Mapping[str, np.ndarray]
+Gradients = dict[str, Node | None]
+PerAxis = int | Sequence[int]
+"""One number for all axes, or one for each"""
+Padding = int | Sequence[int | tuple[int, int]]
+"""One number for all axes, or for each one number, or what is put before and behind"""
+
+
+class Geometry(NamedTuple):
+    """How windows lie over some axes: a number for each of them; padding before and behind."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+
+    def places(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+        """How many places a window has along each axis of these sizes."""
+        return tuple((s + low + high - step * (k - 1) - 1) // by + 1 for s, k, by, (low, high), step
+                     in zip(shape, self.size, self.stride, self.padding, self.dilation, strict=True))
+
+    def check(self, op: str, x: Node) -> Geometry:
+        """Itself. Raises ShapeError where the windows are longer than the padded axis, whatever the sizes."""
+        first = x.rank - len(self.size)
+        for axis, (k, (low, high), step) in enumerate(zip(self.size, self.padding, self.dilation, strict=True), first):
+            length, covers = x.shape[axis] + low + high, step * (k - 1) + 1
+            if d.dim_ge(length, covers) is False:
+                raise ShapeError(f"{op} of {show(x)}: a window covers {covers} elements of axis {axis}, which has "
+                                 f"{format_dim(length)} with its padding", fix="a smaller window or dilation, or more padding")
+        return self
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+def _ints(op: str, name: str, value: Any, count: int, least: int) -> tuple[int, ...]:
+    found = (value,) * count if not isinstance(value, (tuple, list)) else tuple(value)
+    if len(found) != count or not all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) and v >= least for v in found):
+        raise AttributeValueError(f"{op}: {name} is {value!r}", fix=f"an int ≥ {least}, or {count} of them: one for each axis")
+    return tuple(int(v) for v in found)
+
+
+def geometry(op: str, size: Sequence[int], stride: PerAxis, padding: Padding, dilation: PerAxis) -> Geometry:
+    """The numbers for each axis. Raises AttributeValueError for what is no such number."""
+    count = len(size)
+    pairs = (padding,) * count if not isinstance(padding, (tuple, list)) else tuple(padding)
+    if len(pairs) != count:
+        raise AttributeValueError(f"{op}: padding is {padding!r}",
+                                  fix=f"an int, or for each of {count} axes an int or a pair (before, behind)")
+    both = tuple(_ints(op, "padding", p, 2, 0) for p in pairs)
+    return Geometry(_ints(op, "the size of a window", tuple(size), count, 1), _ints(op, "stride", stride, count, 1),
+                    cast(Any, both), _ints(op, "dilation", dilation, count, 1))
+
+
+def padded(x: np.ndarray, padding: Sequence[tuple[int, int]], value: Any) -> np.ndarray:
+    """x with `value` around its last axes; itself where nothing is put there."""
+    if not any(map(any, padding)):
+        return x
+    before = x.ndim - len(padding)
+    out = np.full((*x.shape[:before], *(s + low + high for s, (low, high) in zip(x.shape[before:], padding, strict=True))),
+                  value, x.dtype)
+    inside: Any = (..., *(slice(low, low + s) for s, (low, _) in zip(x.shape[before:], padding, strict=True)))
+    out[inside] = x
+    return out
+
+
+def strided(x: np.ndarray, g: Geometry) -> np.ndarray:
+    """[lead…, k…, p…] of a padded x, as a view that is only read."""
+    before = x.ndim - len(g.size)
+    places = Geometry(g.size, g.stride, ((0, 0),) * len(g.size), g.dilation).places(x.shape[before:])
+    steps = x.strides[before:]
+    return np.lib.stride_tricks.as_strided(
+        x, (*x.shape[:before], *g.size, *cast(tuple[int, ...], places)),
+        (*x.strides[:before], *(s * t for s, t in zip(steps, g.dilation, strict=True)),
+         *(s * t for s, t in zip(steps, g.stride, strict=True))), writeable=False)
+
+
+def of_attributes(attrs: Attributes) -> Geometry:
+    return Geometry(attrs["size"], attrs["stride"], attrs["padding"], attrs.get("dilation", (1,) * len(attrs["size"])))
+
+
+# ---- windows ---------------------------------------------------------------------------------------------------------
+
+
+def _windows_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
+    g = of_attributes(attrs)
+    return np.ascontiguousarray(strided(padded(roles["x"], g.padding, attrs["value"]), g))
+
+
+def spread(x: Node, axis: int, by: int) -> Node:
+    """x with by − 1 zeros behind each element along an axis."""
+    if by == 1:
+        return x
+    apart = atomic.reshape(x, (*x.shape[:axis + 1], 1, *x.shape[axis + 1:]))
+    zeros: list[tuple[Dim, Dim]] = [(0, 0)] * apart.rank
+    zeros[axis + 1] = (0, by - 1)
+    return atomic.reshape(atomic.pad(apart, zeros, 0), (*x.shape[:axis], x.shape[axis] * by, *x.shape[axis + 1:]))
+
+
+def _windows_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+    """Each element gets the sum over the windows that it lies in: one padded copy for each offset, axis by axis."""
+    (g,) = grads
+    if g is None:
+        return {}
+    x, how, g = node.inputs[0], of_attributes(node.attrs), wide(g) if node.dtype.is_float else g
+    count = len(how.size)
+    offset = x.rank - count                                         # [lead…, k_i…, done…, p_i…]: one k less each time, and p_i done
+    place = offset + count
+    for axis, (k, by, (low, _), step) in enumerate(zip(*how, strict=True), offset):
+        apart = spread(g, place, by)
+        parts = []
+        for at in range(k):
+            bounds: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in apart.shape]
+            bounds[offset] = (at, at + 1, 1)
+            one = atomic.slice(apart, bounds)
+            zeros: list[tuple[Dim, Dim]] = [(0, 0)] * (one.rank - 1)
+            zeros[place - 1] = (at * step, (k - 1 - at) * step)
+            parts.append(atomic.pad(atomic.reshape(one, (*one.shape[:offset], *one.shape[offset + 1:])), zeros, 0))
+        g = parts[0]
+        for part in parts[1:]:
+            g = atomic.add(g, part)
+        inside: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in g.shape]
+        inside[place - 1] = (low, low + x.shape[axis], 1)
+        g = atomic.slice(g, inside)
+    return {"x": atomic.cast(g, x.dtype)}
+
+
+@library(name="windows", direct=_windows_direct, gradient=_windows_gradient, facts=OpFacts(closed=True, sought=False))
+def _windows(x: Node, *, size: tuple[int, ...], stride: tuple[int, ...], padding: tuple[tuple[int, int], ...],
+             dilation: tuple[int, ...], value: float = 0) -> Node:
+    """See `windows`."""
+    how = Geometry(size, stride, padding, dilation).check("windows", x)
+    lead = x.rank - len(size)
+    if any(map(any, padding)):
+        x = atomic.pad(x, [(0, 0)] * lead + list(padding), value)
+    places = Geometry(size, stride, ((0, 0),) * len(size), dilation).places(x.shape[lead:])
+    for axis in reversed(range(len(size))):
+        pairs = (size[axis], places[axis])
+        index = atomic.add(atomic.mul(atomic.iota(pairs, 1, i32), fill(how.stride[axis], pairs, i32)),
+                           atomic.mul(atomic.iota(pairs, 0, i32), fill(how.dilation[axis], pairs, i32)))
+        x = atomic.gather(x, index, axis=lead + axis)
+    count = len(size)
+    return atomic.permute(x, (*range(lead), *range(lead, x.rank, 2), *range(lead + 1, x.rank, 2))) if count > 1 else x
+
+
+def windows(x: Node, size: PerAxis, *, stride: PerAxis = 1, padding: Padding = 0, dilation: PerAxis = 1,
+            value: float = 0) -> Node:
+    """out[…, k…, p…] = x[…, stride · p + dilation · k − padding] over the last len(size) axes of x: what windows see.
+
+    k counts within a window of this size, p its places: as many as fit into the axis with `padding` elements of `value` at both
+    ends. stride, padding, dilation: an int, or one for each axis; for padding also pairs (before, behind). "im2col" is a
+    reshape of it. x of any dtype -> its dtype. Raises AttributeValueError, ShapeError (a window longer than the axis).
+    """
+    each = tuple(size) if isinstance(size, (tuple, list)) else (size,)
+    if not 1 <= len(each) <= x.rank:
+        raise AttributeValueError(f"windows of {show(x)}: the size is {size!r}", fix=f"1 to {x.rank} ints, for the last axes")
+    return cast(Node, _windows(x, **geometry("windows", cast(Any, each), stride, padding, dilation).attributes, value=value))
+
+
+# ---- pooling ---------------------------------------------------------------------------------------------------------
+
+
+def _pooled(op: str, x: Node, size: Any, axes: int, stride: PerAxis | None, padding: Padding, dilation: PerAxis) -> dict[str, Any]:
+    """The attributes of a pooling over the last `axes` axes. Raises AttributeValueError, ShapeError."""
+    if x.rank < axes:
+        raise ShapeError(f"{op} of {show(x)}: {axes} axes are pooled", fix=f"x[…, {', '.join('hwd'[:axes])}]")
+    found = _ints(op, "the size of a window", size, axes, 1)
+    how = geometry(op, found, found if stride is None else stride, padding, dilation).check(op, x)
+    if any(max(pair) >= step * (k - 1) + 1 for pair, k, step in zip(how.padding, how.size, how.dilation, strict=True)):
+        raise AttributeValueError(f"{op}: padding {how.padding} with windows of {how.size}: some would see nothing but padding",
+                                  fix="less padding than a window covers")
+    return how.attributes
+
+
+def _lowest(x: Node) -> int | float:
+    return -float("inf") if x.dtype.is_float else int(np.iinfo(x.dtype.numpy).min)
+
+
+def _over_window(x: np.ndarray, how: Geometry) -> tuple[int, ...]:
+    lead = x.ndim - len(how.size)
+    return tuple(range(lead, lead + len(how.size)))
+
+
+def _max_pool_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
+    x, how = roles["x"], of_attributes(attrs)
+    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    return np.asarray(np.max(strided(padded(x, how.padding, lowest), how), axis=_over_window(x, how)))
+
+
+@library(name="max_pool", direct=_max_pool_direct, facts=OpFacts(closed=True, sought=False))
+def _max_pool(x: Node, *, size: tuple[int, ...], stride: tuple[int, ...], padding: tuple[tuple[int, int], ...],
+              dilation: tuple[int, ...]) -> Node:
+    """See `max_pool`."""
+    need("max_pool", x, "float", "int", "uint")
+    lead = x.rank - len(size)
+    seen = _windows(x, size=size, stride=stride, padding=padding, dilation=dilation,
+                    value=_lowest(x) if any(map(any, padding)) else 0)
+    return atomic.reduce_max(seen, tuple(range(lead, lead + len(size))))
+
+
+def _avg_pool_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
+    x, how = roles["x"], of_attributes(attrs)
+    over = _over_window(x, how)
+    with np.errstate(all="ignore"):
+        total = np.sum(strided(padded(x, how.padding, 0), how), axis=over)
+        if attrs["count_padding"]:
+            return np.asarray(total / np.prod(how.size))
+        return np.asarray(total / np.sum(strided(padded(np.ones_like(x), how.padding, 0), how), axis=over))
+
+
+@library(name="avg_pool", direct=_avg_pool_direct, facts=OpFacts(closed=True, sought=False))
+def _avg_pool(x: Node, *, size: tuple[int, ...], stride: tuple[int, ...], padding: tuple[tuple[int, int], ...],
+              count_padding: bool) -> Node:
+    """See `avg_pool`."""
+    need("avg_pool", x, "float")
+    lead, elements = x.rank - len(size), int(np.prod(size))
+    over = tuple(range(lead, lead + len(size)))
+    how = {"size": size, "stride": stride, "padding": padding, "dilation": (1,) * len(size)}
+    w = wide(x)
+    total = atomic.sum(_windows(w, **how), over)
+    if count_padding or not any(map(any, padding)):
+        return atomic.cast(arithmetic.mul(total, 1 / elements), x.dtype)
+    ones = fill(1, x.shape[lead:], f32)
+    inside = atomic.cast(atomic.sum(_windows(ones, **how), tuple(range(len(size)))), w.dtype)
+    return atomic.cast(arithmetic.div(total, inside), x.dtype)
+
+
+def _each(size: PerAxis) -> int:
+    return len(size) if isinstance(size, (tuple, list)) else 1
+
+
+def max_pool(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, dilation: PerAxis = 1) -> Node:
+    """The largest element of each window over the last len(size) axes; NaN wins; what is padded never does.
+
+    stride (by default the size), padding, dilation: an int, or one for each axis; for padding also pairs (before, behind).
+    x of floats or integers -> its dtype. Raises AttributeValueError, ShapeError, DTypeError.
+    """
+    return cast(Node, _max_pool(x, **_pooled("max_pool", x, size, _each(size), stride, padding, dilation)))
+
+
+def max_pool1d(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, dilation: PerAxis = 1) -> Node:
+    """x[…, w] -> […, w′]: `max_pool` over one axis.
+
+    x of floats or integers. Raises AttributeValueError, ShapeError, DTypeError.
+    """
+    return cast(Node, _max_pool(x, **_pooled("max_pool1d", x, size, 1, stride, padding, dilation)))
+
+
+def max_pool2d(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, dilation: PerAxis = 1) -> Node:
+    """x[…, h, w] -> […, h′, w′]: `max_pool` over two axes; an int counts for both.
+
+    x of floats or integers. Raises AttributeValueError, ShapeError, DTypeError.
+    """
+    return cast(Node, _max_pool(x, **_pooled("max_pool2d", x, size, 2, stride, padding, dilation)))
+
+
+def _averaged(op: str, x: Node, size: PerAxis, axes: int, stride: PerAxis | None, padding: Padding, count_padding: bool) -> Node:
+    how = _pooled(op, x, size, axes, stride, padding, 1)
+    return cast(Node, _avg_pool(x, **{k: v for k, v in how.items() if k != "dilation"}, count_padding=count_padding))
+
+
+def avg_pool(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, count_padding: bool = True) -> Node:
+    """The mean of each window over the last len(size) axes, zeros where it is padded.
+
+    count_padding=False: the mean of the elements that are no padding. stride (by default the size), padding: an int, or one for
+    each axis; for padding also pairs (before, behind). x of a float dtype -> its dtype, summed in f32 at least. Raises
+    AttributeValueError, ShapeError, DTypeError.
+    """
+    return _averaged("avg_pool", x, size, _each(size), stride, padding, count_padding)
+
+
+def avg_pool1d(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, count_padding: bool = True) -> Node:
+    """x[…, w] -> […, w′]: `avg_pool` over one axis.
+
+    x of floats. Raises AttributeValueError, ShapeError, DTypeError.
+    """
+    return _averaged("avg_pool1d", x, size, 1, stride, padding, count_padding)
+
+
+def avg_pool2d(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, count_padding: bool = True) -> Node:
+    """x[…, h, w] -> […, h′, w′]: `avg_pool` over two axes; an int counts for both.
+
+    x of floats. Raises AttributeValueError, ShapeError, DTypeError.
+    """
+    return _averaged("avg_pool2d", x, size, 2, stride, padding, count_padding)
