@@ -54,6 +54,11 @@ def profile(
     op: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Just the kernels of this op. Repeatable.")
     ] = None,
+    paths: Annotated[
+        int,
+        typer.Option(min=0, max=options.MOST_ROWS, metavar="N",
+                     help="The first N listed paths as wholes, and the one that is written out the furthest."),
+    ] = 0,
     imports: options.Imports = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
@@ -66,6 +71,8 @@ def profile(
     graph = graph_of(source, dtype, max_positions)
     store = options.database(db)
     single = bool(kernel or op)
+    if paths and (single or inputs):
+        raise options.UsageError("--paths measures whole paths on random values\n  fix: --paths, or --kernel, --op and --inputs")
     if single and inputs:
         raise options.UsageError("--inputs goes with a whole graph\n  fix: --inputs, or --kernel and --op")
     with options.progress("profiling", json) as show:
@@ -82,6 +89,7 @@ def profile(
             again=again,
             kernels=kernel or (),
             ops=op or (),
+            paths=paths,
             on_step=lambda done, total, what: show(done, total, what[:60]),
             on_verdict=None if json else print_at_once,
         )
@@ -104,6 +112,8 @@ def profile(
                 "rests": [dataclasses.asdict(each) for each in report.rests],
                 "may_save": report.may_save,
                 "verdicts": [{**dataclasses.asdict(each), "ratio": each.ratio} for each in report.verdicts],
+                "walked": [dataclasses.asdict(each) for each in report.walked],
+                "walked_share": report.walked_share,
                 "sizes": [dict(each) for each in report.sizes],
                 "database": store.location,
             }
@@ -115,7 +125,7 @@ def profile(
             options.note(
                 f"{report.device_seconds:.1f} s went into measuring the device's bandwidth and flops, which is done once a month"
             )
-        longer = report.seconds > budget + report.device_seconds and not (report.interrupted or single)
+        longer = report.seconds > budget + report.device_seconds and not (report.interrupted or single or paths)
         if longer and report.search_seconds > 0.5:
             options.note(f"{report.search_seconds:.1f} s went into finding out what to measure, beside the budget")
     if report.interrupted:

@@ -20,8 +20,9 @@ from tensor_graphs.compiler.finalists import try_finalists
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_kernels import profile_kernels
+from tensor_graphs.compiler.profile_paths import Wrong, parts_on, profile_paths, run_in_place
 from tensor_graphs.compiler.request import Request
-from tensor_graphs.costs.filing import VERIFIER, part_environment, part_implementation
+from tensor_graphs.costs.filing import VERIFIER
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.errors import close_to, listed
@@ -32,11 +33,10 @@ from tensor_graphs.language.calls import worded
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import PlanError
-from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price, Steps, needs_choice
+from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price, needs_choice
 from tensor_graphs.profiling.measure.calibration import measure_device
-from tensor_graphs.profiling.measure.deployed import NotDeployed, PartRow, measure_deployed, record_deployed, record_parts, refute
+from tensor_graphs.profiling.measure.deployed import NotDeployed
 from tensor_graphs.profiling.measure.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, may_pass_later, question_key, unanswered
@@ -329,51 +329,28 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
             several.setdefault(guessed.id, (plain, guessed))
             signatures |= {s.key: s for s in plain.known()}
         found_kernels = [(key, a.kernel) for of, each in several.values() for key, a in of.kernels(each).items() if a.kernel]
-        kernels = {k.name: k for _, k in found_kernels}
-        at = {n: int(s) for n, s in binding.items()}
         asked.update({_step_key(k, signatures[key], binding) for key, k in found_kernels})
         say(f"{len(several)} path{'s' if len(several) > 1 else ''} as a whole")
         try:
-            found = measure_deployed(judge, graph, [each for _, each in several.values()], kernels, at, request.here)
+            measured += run_in_place(judge, graph, list(several.values()), signatures, binding, request.here)
         except NotDeployed as e:
             log.warning("the path %s could not be measured as a whole: %s", path.id, e)
-            if e.path is not None and refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER):
-                guessed = None                                      # other paths are the cheapest now
-                continue
-            break
-        measured += record_deployed(judge, found, kernels, signatures, at, VERIFIER)
-        record_parts(judge, found, {(each.id, s.key, way.name): _part_row(s, way, steps, judge.threads)
-                                    for of, each in several.values() for s, way, steps in _parts(of, each)}, at)
+            if not isinstance(e, Wrong):
+                break
+            guessed = None                                          # other paths are the cheapest now
     return measured
-
-
-def _parts(paths: Paths, path: Path) -> list[tuple[Signature, Alternative, Steps]]:
-    """The parts of a path that have recipes and no kernel, how each is computed, and by which kernels."""
-    chosen = paths.kernels(path)
-    found = []
-    for s in paths.parts:
-        if isinstance(s.spec.op, PartOp) and s.spec.op.recipes and s.key in chosen and chosen[s.key].kernel is None:
-            steps = paths.steps(s, chosen[s.key], lambda i: chosen.get(i.key))
-            if steps:
-                found.append((s, chosen[s.key], steps))
-    return found
-
-
-def _part_row(part: Signature, way: Alternative, steps: Steps, threads: int | None) -> PartRow:
-    target = way.target(part)
-    return PartRow(part, target, part_implementation(part, target, steps), part_environment(steps, threads))
 
 
 def _open_parts(book: PriceBook, paths: Paths, path: Path, binding: Mapping[str, int]) -> bool:
     """Whether a part of the path was never measured as a whole the way it is computed there, and another way of it is close."""
     close = set(_rivals(paths, path))
-    return any(s in close and book.whole_row(binding, s, way, steps) is None for s, way, steps in _parts(paths, path))
+    return any(s in close and book.whole_row(binding, s, way, steps) is None for s, way, steps in parts_on(paths, path))
 
 
 def _rivals(paths: Paths, path: Path) -> dict[Signature, Alternative]:
     """For each part of the path that has recipes: the cheapest other wording, where it is CLOSE to the one that is chosen."""
     found = {}
-    for s, way, _ in _parts(paths, path):
+    for s, way, _ in parts_on(paths, path):
         others = [(paths.seconds(s, a), a) for a in paths.alternatives(s) if a.kernel is None and a.name != way.name]
         seconds, other = min(others, key=lambda each: each[0])
         if seconds <= CLOSE * paths.seconds(s, way):
@@ -435,7 +412,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                   at: Mapping[str, int] | None = None, largest: Mapping[str, int] | None = None, threads: int | None = None,
                   timeout: float | None = None, on_step: OnStep | None = None,
                   inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None, again: bool = False,
-                  kernels: Sequence[str] = (), ops: Sequence[str] = (), on_verdict: OnVerdict | None = None) -> ProfileReport:
+                  kernels: Sequence[str] = (), ops: Sequence[str] = (), paths: int = 0,
+                  on_verdict: OnVerdict | None = None) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
     The budget is for measuring kernels and paths. What comes before and between (what the graph is made of, which question is worth
@@ -450,6 +428,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
 
     kernels, ops: measure just the kernels of these names, and those of these ops, at the signatures at which they occur; each
     verdict is reported to on_verdict as soon as it is known (profile_kernels.py). `inputs` does not go with them.
+    paths: measure this many of the listed paths as wholes, and the one that is written out the furthest (profile_paths.py).
 
     Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
     one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before
@@ -475,6 +454,10 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                              "  fix: inputs, or kernels and ops")
         return profile_kernels(request, _several(kernels), _several(ops), budget=budget, per_kernel=per_kernel, timeout=timeout,
                                again=again, on_step=on_step, on_verdict=on_verdict)
+    if paths:
+        if inputs:
+            raise InputError("whole paths are measured on random values\n  fix: inputs, or paths")
+        return profile_paths(request, paths, budget=budget, timeout=timeout, again=again, on_step=on_step)
     if not budget >= 0:
         raise PlanError(f"the budget is {budget!r} seconds\n  fix: 0 or more")
     started = time.perf_counter()

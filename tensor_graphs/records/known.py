@@ -64,6 +64,11 @@ class KnownTime(NamedTuple):  # a dataclass takes five times as long to make, an
     agreeing: int
     failures: int
 
+    @property
+    def only_timed(self) -> bool:
+        """Nothing was compared here: it ran in its place in a graph, which says how long it takes and not whether it is right."""
+        return self.status == "PASSED" and self.worst_relative_error is None and not (self.passed or self.refuted)
+
     def usable(self, tolerance: float) -> bool:
         """May this be chosen at `tolerance`? The same rule as `best_implementation`; NaN on either side says no."""
         error = self.worst_relative_error

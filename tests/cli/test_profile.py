@@ -161,3 +161,13 @@ def test_a_kernel_that_is_not_there_is_named_with_the_near_ones(mine: Path) -> N
 def test_paths_of_a_model_are_listed(gemma: Path, tmp_path: Path) -> None:
     found = document(tg("list-paths", gemma, "--limit", 2, "--db", tmp_path / "own.db", "--json"))
     assert len(found) == 2 and all(any("attention" in step["op"] for step in path["steps"]) for path in found)
+
+
+def test_paths_are_walked_over_and_a_second_call_knows_them(folder: Path) -> None:
+    asked = ("profile", folder / "g.tg", "--paths", 1, "--budget", 60, "--backends", "numpy", "--db", folder / "own.db")
+    first, again = document(tg(*asked, "--json")), tg(*asked).stdout
+    assert first["measured"] == len(first["walked"]) == 2 and first["walked_share"] == 1.0
+    assert [p["written_out"] for p in first["walked"]] == [False, True] and all(p["seconds"] > 0 for p in first["walked"])
+    assert again.startswith("0 paths measured, 2 known already") and "covered: 2 of 2 paths (100%)" in again
+    assert all(p["path"] in again for p in first["walked"])
+    assert_complains(tg(*asked, "--kernel", "numpy.linear"), "--paths measures whole paths", "fix: --paths, or --kernel", code=2)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler import profile_graph as module
+from tensor_graphs.compiler import profile_paths
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.doubts import Doubts
@@ -290,7 +290,7 @@ def test_a_spoiled_time_in_its_place_is_measured_there_again_and_heals(only: Dat
         return [Deployed(path, (1e-3,), (1e-3,), {(key, name): (truth[name] * 1e-6,) * 4 for key, name in path.choices.items()},
                          {}, True) for path in paths]
 
-    monkeypatch.setattr(module, "measure_deployed", measured)
+    monkeypatch.setattr(profile_paths, "measure_deployed", measured)
     asked: Counter[tuple[str, ...]] = Counter()
     with Judge(only) as judge:
         steps = in_place(judge, GRAPH, {}, Request(GRAPH, 1e-3, ("numpy",), only), float("inf"), lambda what: None, asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tensor_graphs.paths.screen import SCREEN_LINES, fitted, wrapped
 
@@ -60,6 +60,36 @@ class Answered:
         return "  ".join(filter(None, said))
 
 
+@dataclass(frozen=True)
+class Walked:
+    """A path that was to be measured as a whole. predicted: seconds of its price when it was listed; seconds: of a run, None where
+    it was not run; beside: that over what the first listed path took in the same runs. status: RAN, LEFT, REFUSED (a kernel of it
+    is wrong or beyond the tolerance) or FAILED, with `why`. known: it was measured before. written_out: the one in which most
+    runs by its definition. share: of its steps' time that was measured in place, `steps` seconds in all."""
+
+    path: str
+    at: Mapping[str, int]
+    predicted: float
+    status: str
+    seconds: float | None = None
+    beside: float | None = None
+    why: str = ""
+    known: bool = False
+    written_out: bool = False
+    share: float = 0.0
+    steps: float = 0.0
+
+    def with_share(self, share: float, steps: float) -> Walked:
+        return replace(self, share=share, steps=steps)
+
+    def __str__(self) -> str:
+        took = self.status if self.seconds is None else f"{self.seconds * 1e6:.1f} µs"
+        beside = "" if self.beside is None else f"{self.beside:.3g} × the first"
+        said = [f"{self.path} {took:>14s}", f"priced {self.predicted * 1e6:10.1f} µs", f"{self.share:4.0%} of it in place", beside,
+                "written out" if self.written_out else "", "known already" if self.known else "", self.why]
+        return "  ".join(filter(None, said))
+
+
 @dataclass
 class ProfileReport:
     """What one profiling run did; `print` shows it. statuses: number of questions per status; left: questions that the budget left
@@ -97,6 +127,9 @@ class ProfileReport:
     unsized: tuple[str, ...] = ()
     """dims of which the caller gave no size, so that theirs in `sizes` are those at which the graph is priced"""
 
+    walked: list[Walked] = field(default_factory=list)
+    """whole paths, where these were asked for, in the order in which they are listed"""
+
     def __str__(self) -> str:
         verdicts, lines = [str(v) for v in self.verdicts], self.summary()
         whole = wrapped([*verdicts, *lines])                        # of few verdicts, each to its end, where the reason is
@@ -106,7 +139,8 @@ class ProfileReport:
         """How many questions came out how, and the seconds that took."""
         repeated = f" ({self.again} of these again)" if self.again else ""
         whole = f"{self.paths} paths measured as a whole, " if self.paths else ""
-        return (f"{self.measured} measured{repeated}, {self.already_known} known already, {self.failed} failed, "
+        what = " paths" if self.walked else ""
+        return (f"{self.measured}{what} measured{repeated}, {self.already_known} known already, {self.failed} failed, "
                 f"{self.deployed} steps measured in place, {whole}{self.left} left in {self.seconds:.1f} s")
 
     def summary(self, call: str = "call", at: Callable[[Mapping[str, int]], str] = "at={}".format) -> list[str]:
@@ -115,8 +149,27 @@ class ProfileReport:
         call: what it is that can be repeated. at: how sizes are asked for.
         """
         unused = (f"{name}: no measured op reads it directly, so its values were of no use" for name in self.unused)
-        found = (*self._failures(), self._sizes(at), rests_on(self.rests), what_is_left(self, call), *unused)
+        found = (*self._paths(), *self._failures(), self._sizes(at), rests_on(self.rests), what_is_left(self, call), *unused)
         return [self.counts(), *filter(None, found)]
+
+    @property
+    def walked_share(self) -> float:
+        """Of the time of the steps of all listed paths, the share that was measured in place, 0 to 1."""
+        total = sum(w.steps for w in self.walked)
+        return sum(w.steps * w.share for w in self.walked) / total if total else 1.0
+
+    def _paths(self) -> list[str]:
+        """Each listed path, by sizes, and how much of all is covered."""
+        out = []
+        for at in {sizes_in_words(w.at): None for w in self.walked}:
+            here = [w for w in self.walked if sizes_in_words(w.at) == at]
+            out += [f"at {at}:"] if at else []
+            out += [f"{i:4d}  {w}" for i, w in enumerate(here, 1)]
+        if self.walked:
+            ran = sum(w.seconds is not None for w in self.walked)
+            out.append(f"covered: {ran} of {len(self.walked)} paths ({ran / len(self.walked):.0%}), "
+                       f"{share_of(self.walked_share)} of the time of their steps")
+        return out
 
     def _failures(self) -> list[str]:
         """Which kernels fail where, and why: `failed` counts one for each size."""
@@ -164,6 +217,8 @@ def what_is_left(report: ProfileReport, call: str = "call") -> str:
     """What asking again would measure, and what that may be good for; "" where nothing is left."""
     if not report.left or report.interrupted:
         return ""
+    if report.walked:
+        return f"{report.left} paths left: the same {call} goes on with them"
     if report.verdicts:
         return f"{report.left} left: the same {call} goes on with them"
     more = f"the same {call} goes on with the {report.left} kernel times that are left"
