@@ -15,6 +15,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.lower import Program, intervals_of, lower
 from tensor_graphs.paths.memory import place
 from tensor_graphs.paths.path import Alternative, Path, Paths, Price, expanded_roots
@@ -74,8 +75,8 @@ def plan_of(g: Graph, backends: Sequence[str] = ("numpy",), *, path: Path | None
         program = program_of(g, backends, path=path, atomics=atomics)
     sizes = {name: min(d.bounds(s)[1], 64) for name, s in g.dims.items()} | dict(largest or {})
     made = path or Path(g.structural_key, {}, 0.0, False, None)
-    variant = Variant(0, 0, made, program, place(intervals_of(program), sizes), {}, (), sizes)
-    return Plan(g, 0.0, (variant,), None, sizes, tuple(backends), **more)
+    variant = Variant(Cell(), made, program, place(intervals_of(program), sizes), {}, (), sizes)
+    return Plan(g, 0.0, (variant,), sizes, tuple(backends), **more)
 
 
 def compiled_of(g: Graph, parameters: Mapping[str, Any] | None = None, backends: Sequence[str] = ("numpy",),

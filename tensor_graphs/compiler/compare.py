@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensor_graphs.language.errors import GraphError
+from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, MemoryUse, Plan, Variant, duration, human
 
@@ -55,10 +56,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Range:
-    """Sizes of the table's dim that one path of each plan serves. same: steps that are alike."""
+    """Sizes that one path of each plan serves. same: steps that are alike."""
 
-    low: int
-    high: int
+    cell: Cell
     a: Variant
     b: Variant
     same: int
@@ -102,8 +102,7 @@ class Comparison:
         return {kind: (a[kind], b[kind]) for kind in a if isinstance(a[kind], int)}
 
     def _range(self, r: Range, rows: int) -> Iterator[str]:
-        dim = self.plans[0].table_dim
-        where = "" if dim is None else f"{dim} = {r.low}..{r.high}: "
+        where = r.cell.where
         if not r.differences:
             yield f"{where}the same path {r.a.path.id}, {duration(r.a.path.seconds)}" if r.a.path.id == r.b.path.id else \
                 f"{where}the same steps, {r.same} of them"
@@ -140,7 +139,7 @@ class Comparison:
             "names": list(self.names), "tolerance": [p.tolerance for p in self.plans],
             "backends": [list(p.backends) for p in self.plans], "intermediates": [p.intermediates for p in self.plans],
             "memory": [m.to_json() for m in self.memory],
-            "ranges": [{"low": r.low, "high": r.high, "a": path(r.a), "b": path(r.b), "priced_alike": r.priced_alike,
+            "ranges": [{"cell": r.cell.to_json(), "a": path(r.a), "b": path(r.b), "priced_alike": r.priced_alike,
                         "same": r.same,
                         "differences": [{"what": d.what, "us": d.seconds * 1e6, "a": side(d.a), "b": side(d.b)}
                                         for d in r.differences]} for r in self.ranges],
@@ -154,15 +153,13 @@ def compare(a: Plan, b: Plan, names: tuple[str, str] = ("the first", "the second
     if a.pin.written != b.pin.written and a.graph != b.graph:
         raise GraphError(f"these are plans of different graphs, {a.pin.written[:12]} and {b.pin.written[:12]}",
                          fix="two plans of one graph")
-    ranges = [_range(max(v.low, w.low), min(v.high, w.high), v, a, w, b) for v in a.variants for w in b.variants
-              if max(v.low, w.low) <= min(v.high, w.high)]
-    size = (sizes or {}).get(a.table_dim or "")
-    ranges.sort(key=lambda r: (size is not None and not r.low <= size <= r.high, r.low))
+    ranges = [_range(cell, v, a, w, b) for v in a.variants for w in b.variants if (cell := v.cell.meet(w.cell)) is not None]
+    ranges.sort(key=lambda r: (not r.cell.holds(sizes or {}), [low for _, low, _ in r.cell.ranges]))
     at = a.binding(sizes or {})
     return Comparison(names, (a, b), tuple(ranges), at, (a.memory(**at), b.memory(**b.binding(sizes or {}))))
 
 
-def _range(low: int, high: int, v: Variant, a: Plan, w: Variant, b: Plan) -> Range:
+def _range(cell: Cell, v: Variant, a: Plan, w: Variant, b: Plan) -> Range:
     mine, theirs = ({e.signature: e for e in x.evidence} for x in (v, w))
     found, same = [], 0
     for key in dict.fromkeys([*mine, *theirs]):
@@ -176,7 +173,7 @@ def _range(low: int, high: int, v: Variant, a: Plan, w: Variant, b: Plan) -> Ran
     if abs(rest[1] - rest[0]) > 1e-9:
         found.append(Difference(BESIDE, *(Side(NO_STEP, 1, r, False, None) for r in rest)))
     found.sort(key=lambda d: (not _said_otherwise(d), -abs(d.seconds)))
-    return Range(low, high, v, w, same, tuple(found))
+    return Range(cell, v, w, same, tuple(found))
 
 
 def _said_otherwise(d: Difference) -> bool:

@@ -26,6 +26,7 @@ from tensor_graphs.compiler.reach import check_reach
 from tensor_graphs.compiler.replay import explained, form_of
 from tensor_graphs.compiler.request import Request, Wanted, as_given, roundoff
 from tensor_graphs.compiler.room import check_room
+from tensor_graphs.compiler.samples import Samples, samples_of
 from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel, made_together
@@ -35,14 +36,14 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.composites.products import dot, linear
-from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph, require_graph
+from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.lower import PlanError
-from tensor_graphs.paths.lowered import largest_of_range, lowered
+from tensor_graphs.paths.lowered import lowered
 from tensor_graphs.paths.path import Alternative, NoPathError, Paths, StalePathError
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.pin import Pin
-from tensor_graphs.paths.plan import Plan, Variant, WholeRun, given_sizes, midpoint
+from tensor_graphs.paths.plan import Plan, Variant, WholeRun, given_sizes
 from tensor_graphs.phases import phase
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import CorruptDatabase
@@ -144,32 +145,25 @@ def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, pro
     started = time.perf_counter()
     graph, at, path, here = decided.graph, request.at, request.path, request.here
     sizes = _largest(graph, request.largest)
-    table_dim = _table_dim(graph)
     if path is None and _moves(graph, sizes) > MOVES:
         with phase("calibrate"):
             calibrate(request.store, here, request.threads)
     book = PriceBook.of(request, GUESS_MARGIN)
     table = by_op(all_kernels(here))
-    points = path.points(graph, given_sizes(graph, at, "at")) if isinstance(path, Pin) else _points(graph, table_dim, sizes, at)
-    chooser = _Chooser(graph, book, table, request.threads, progress or (lambda text: None), [binding for _, _, binding in points])
-    with chooser:
-        chosen: list[tuple[int, int, dict[str, int], GraphPath]] = []
-        for low, high, binding in points:
-            found = chooser.cheapest(binding) if path is None else chooser.given(
-                path.path_for(low, high) if isinstance(path, Pin) else path, binding)
-            if chosen and chosen[-1][3].choices == found.choices:
-                low0, _, b0, p0 = chosen[-1]
-                asked_here = table_dim is not None and table_dim in (at or {}) and binding[table_dim] == (at or {})[table_dim]
-                chosen[-1] = (low0, high, binding, found) if asked_here else (low0, high, b0, p0)
-            else:
-                chosen.append((low, high, binding, found))
-    variants = []
-    for low, high, binding, found in chosen:
-        variants.append(chooser.variant(low, high, binding, largest_of_range(sizes, table_dim, low, high), found, here))
+    samples = samples_of(graph, sizes, at)
+    pinned = path.points(graph, given_sizes(graph, at, "at")) if isinstance(path, Pin) else None
+    points = list(samples.points.values()) if pinned is None else [binding for _, binding, _ in pinned]
+    with _Chooser(graph, book, table, request.threads, progress or (lambda text: None), points) as chooser:
+        if pinned is not None:
+            chosen = [(cell, binding, chooser.given(found, binding)) for cell, binding, found in pinned]
+        else:
+            assert not isinstance(path, Pin)
+            chosen = _chosen(samples, chooser, path)
+    variants = [chooser.variant(cell, binding, cell.largest(sizes), found, here) for cell, binding, found in chosen]
     with phase("database"):
         missing = chooser.queue_misses()
     notes = (*request.notes, *_threads_in_the_way(variants))
-    plan = Plan(graph, request.allowed, tuple(variants), table_dim, sizes, here, notes, request.reuse_outputs, request.memory_limit,
+    plan = Plan(graph, request.allowed, tuple(variants), sizes, here, notes, request.reuse_outputs, request.memory_limit,
                 missing, decided.why, decided.written, prepared.note, prepared.images, request.graph, book.generation)
     check_room(plan)
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
@@ -196,58 +190,47 @@ def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
 
 def price_points(graph: Graph, at: Mapping[str, int] | None = None,
                  largest: Mapping[str, int] | None = None) -> list[dict[str, int]]:
-    """The sizes at which `compile_graph` asks for prices, one per range of the table dim."""
-    return [binding for _, _, binding in _points(graph, _table_dim(graph), _largest(graph, largest), at)]
+    """The sizes at which `compile_graph` asks for prices (table.py)."""
+    return list(samples_of(graph, _largest(graph, largest), at).points.values())
 
 
 def asked_points(graph: Graph, at: Mapping[str, int] | None = None,
                  largest: Mapping[str, int] | None = None) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """`price_points`, those that are asked for first: the one at the given size of the table dim, all where none is given."""
-    points, dim = price_points(graph, at, largest), _table_dim(graph)
-    if dim is None or dim not in (at or {}):
-        return points, []
-    asked = [p for p in points if p[dim] == int((at or {})[dim])]
-    return asked or points, [p for p in points if p not in asked] if asked else []
+    """`price_points`, those that are asked for first: the ones at the given sizes of the table's dims, all where none are given."""
+    samples = samples_of(graph, _largest(graph, largest), at)
+    asked = [p for i, p in samples.points.items() if i in samples.asked]
+    rest = [p for i, p in samples.points.items() if i not in samples.asked]
+    return (asked, rest) if asked else (rest, [])
 
 
 def _largest(graph: Graph, given: Mapping[str, int] | None) -> dict[str, int]:
     return {n: d.bounds(s)[1] for n, s in graph.dims.items()} | given_sizes(graph, given, "largest")
 
 
-def _table_dim(graph: Graph) -> str | None:
-    """The dim over which kernels are tabled: the only one in the inputs' shapes, if there is exactly one."""
-    found: set[str] = set()
-    for node in graph.inputs.values():
-        for s in node.shape:
-            found.update(str(x) for x in d.symbols(s))
-    return found.pop() if len(found) == 1 else None
+def _chosen(samples: Samples, chooser: _Chooser, path: GraphPath | None) -> list[tuple[Cell, dict[str, int], GraphPath]]:
+    """The cells of the box, at which sizes the path of each was priced (where a caller names some of the cell, there; of a cell
+    without a sample, at the next one that has this path), and the path."""
+    found = {i: chooser.cheapest(sizes) if path is None else chooser.given(path, sizes) for i, sizes in samples.points.items()}
+    ways = list({tuple(sorted(each.choices.items())): each for each in found.values()}.values())
+    number = {tuple(sorted(way.choices.items())): i for i, way in enumerate(ways)}
+    winners = {i: number[tuple(sorted(each.choices.items()))] for i, each in found.items()}
 
+    index = {tuple(sizes[n] for n in samples.box.dims): i for i, sizes in samples.points.items()}
 
-def _points(graph: Graph, table_dim: str | None, largest: Mapping[str, int],
-            at: Mapping[str, int] | None) -> list[tuple[int, int, dict[str, int]]]:
-    """(low, high, sizes to price at) for each range of the table dim; one range when there is none."""
-    at = given_sizes(graph, at, "at")
-    typical = {n: min(largest[n], max(d.bounds(s)[0], at.get(n, midpoint(s)))) for n, s in graph.dims.items()}
-    if table_dim is None:
-        return [(0, 0, typical)]
-    conditions = conditions_of(graph.roots)
-    lo, hi = d.bounds(graph.dims[table_dim])
-    cuts = [lo, *(c for c in (2, 5, 17, 65) if lo < c <= hi)]
-    out = []
-    for i, low in enumerate(cuts):
-        high = cuts[i + 1] - 1 if i + 1 < len(cuts) else hi
-        wanted = at.get(table_dim)
-        middle = wanted if wanted is not None and low <= wanted <= high else min(high, 4 * low if low > 4 else high)
-        binding = {**typical, table_dim: middle}
-        for name, symbol in graph.dims.items():                     # dims that may not exceed the table's (m ≤ n) follow it
-            if name != table_dim and d.bounds(symbol) == (lo, hi) and binding[name] > middle:
-                binding[name] = middle if name not in at else binding[name]
-        if not all_hold(conditions, binding):                       # n + p ≤ 256: what was not asked for gives way first
-            lowest = {n: d.bounds(s)[0] for n, s in graph.dims.items()} | {table_dim: middle}
-            asked = {**lowest, **{n: typical[n] for n in at if n != table_dim}}
-            binding = next((b for b in (asked, lowest) if all_hold(conditions, b)), binding)
-        out.append((low, high, binding))
-    return out
+    def cost(way: int, sizes: tuple[int, ...]) -> float:
+        i = index[sizes]
+        return chooser.seconds(found[i] if winners[i] == way else ways[way], samples.points[i])
+
+    chosen, cells = [], [(samples.box, 0)]
+    if len(ways) > 1:
+        from tensor_graphs.compiler.table import Between, cells_of  # a door: most graphs have one way at all sizes
+
+        cells = cells_of(samples.box, samples.axes, winners, Between(samples.axes, cost, samples.points))
+    for cell, way in cells:
+        own = [i for i, sizes in samples.points.items() if winners[i] == way]
+        at = min(own, key=lambda i: (cell.distance(samples.points[i]), i not in samples.asked))
+        chosen.append((cell, samples.points[at], found[at]))
+    return chosen
 
 
 class _Chooser:
@@ -262,6 +245,8 @@ class _Chooser:
         self.signatures: dict[str, Signature] = {}
         self.unmeasured: dict[str, Signature] = {}
         self.compared: set[tuple[str, str]] = set()
+        self.priced: dict[tuple[tuple[str, int], ...], Paths] = {}
+        """sizes -> the paths of which the cheapest was chosen there"""
 
     def __enter__(self) -> _Chooser:
         return self
@@ -288,6 +273,7 @@ class _Chooser:
                 continue
             path = self._as_tried(paths, path, binding)
             if self._build(paths, path) and not self._verify(paths, path, binding):
+                self.priced[tuple(sorted(binding.items()))] = paths
                 return path
 
     def _as_tried(self, paths: Paths, cheapest: GraphPath, binding: Mapping[str, int]) -> GraphPath:
@@ -303,6 +289,16 @@ class _Chooser:
         if all(p.id != cheapest.id for _, p in found) and cheapest.seconds < NEAR * min(p.seconds for _, p in found):
             return cheapest
         return min(found, key=lambda each: each[0])[1]
+
+    def seconds(self, path: GraphPath, binding: Mapping[str, int]) -> float:
+        """What a path that is chosen at some sizes takes at these (as a whole where it was run); inf where it cannot be used."""
+        paths = self.priced[tuple(sorted(binding.items()))]
+        try:
+            priced = paths.priced(path)
+        except NoPathError:
+            return math.inf
+        ran = self._whole(path, binding)
+        return priced.seconds if ran is None else ran.seconds + paths.charge(priced)
 
     def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
         """A path chosen by the caller: verified, then accepted or refused; priced at these sizes."""
@@ -420,7 +416,7 @@ class _Chooser:
         return NoPathError(f"no path is within the tolerance {self.book.tolerance:.2g}\n  {listed}\n"
                            f"  fix: a tolerance of {_rounded_up(needed)} or more")
 
-    def variant(self, low: int, high: int, binding: Mapping[str, int], largest: Mapping[str, int], path: GraphPath,
+    def variant(self, cell: Cell, binding: Mapping[str, int], largest: Mapping[str, int], path: GraphPath,
                 backends: Sequence[str]) -> Variant:
         """Lower a path and lay out its memory."""
         paths = self.paths(binding, optimistic=False)
@@ -479,7 +475,7 @@ class _Chooser:
                         if saved > 0:
                             self._ask(self.hopes, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
                                       f"may be faster than {a.name} for {signature.title()}")
-        return Variant(low, high, path, made.program, made.layout, made.kernels, tuple(evidence), dict(binding),
+        return Variant(cell, path, made.program, made.layout, made.kernels, tuple(evidence), dict(binding),
                        self.book.device.run_seconds, self._whole(path, binding))
 
     def _whole(self, path: GraphPath, binding: Mapping[str, int]) -> WholeRun | None:

@@ -118,7 +118,7 @@ def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> str:
     """The instructions of the variant that serves these sizes (of what they do not name, as priced). -> text in DOT."""
     v = plan.variant({**plan.variants[0].at, **sizes})
     priced = ", ".join(f"{name}={size}" for name, size in v.at.items())
-    serves = "" if plan.table_dim is None else f" for {plan.table_dim} = {v.low}..{v.high}"
+    serves = f" for {v.cell}" if v.cell.ranges else ""
     more = "" if len(plan.variants) == 1 else f" ({len(plan.variants)} ranges in all; --at chooses)"
     boxes, program = Boxes("backend"), v.program
     known = {e.signature: e for e in v.evidence}

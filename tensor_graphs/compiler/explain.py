@@ -30,7 +30,7 @@ def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str,
         "unmeasured": list(plan.unmeasured),
         "memory": plan.memory(**dict(dims or {})).to_json(),
         "memory_elsewhere": {use.device: use.to_json() for use in plan.memory(**dict(dims or {})).elsewhere},
-        "variants": [_variant(plan, v) for v in plan.variants],
+        "variants": [_variant(v) for v in plan.variants],
     }
 
 
@@ -42,9 +42,9 @@ def _require_plan(value: Any) -> None:
         raise GraphError("explain takes a plan, and this is a graph", fix="tg.explain(tg.compile(graph))")
 
 
-def _variant(plan: Plan, v: Variant) -> dict[str, Any]:
+def _variant(v: Variant) -> dict[str, Any]:
     return {
-        "range": None if plan.table_dim is None else {plan.table_dim: [v.low, v.high]}, "priced_at": dict(v.at),
+        "range": v.cell.to_json() or None, "priced_at": dict(v.at),
         "path": v.path.id, "price_us": v.path.seconds * 1e6, "predicted_us": v.predicted * 1e6,
         "whole": None if v.whole is None else {"us": v.whole.seconds * 1e6, "trace": v.whole.trace, "paths": v.whole.among},
         "measured_share": v.measured_share,
@@ -126,13 +126,12 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
     out += [f"intermediates: {plan.intermediates}"] if plan.intermediates else []
     out += [plan.prepared] if plan.prepared else []
     out += [f"note: {n}" for n in plan.notes]
-    size = wanted.get(plan.table_dim or "")
-    asked = [v for v in plan.variants if size is not None and v.low <= size <= v.high]
+    asked = [v for v in plan.variants if set(v.cell.dims) & set(wanted) and v.cell.holds(wanted)]
+    out += plan.cells.map()
     for v in (*asked, *(v for v in plan.variants if v not in asked)):
-        where = "" if plan.table_dim is None else f"{plan.table_dim} = {v.low}..{v.high}: "
         priced = ", ".join(f"{n}={s}" for n, s in v.at.items())
         other = _elsewhere(v, wanted) if v in asked or not asked else ""
-        out.append(f"{where}path {v.path.id} · {len(v.program.instructions)} calls · {expected(v)}"
+        out.append(f"{plan.cells.where(v.cell)}path {v.path.id} · {len(v.program.instructions)} calls · {expected(v)}"
                    f"{' at ' + priced if priced else ''}{other} · {v.measured_share:.0%} of it from measured rows")
         if asked and v not in asked:
             continue

@@ -1,6 +1,6 @@
 """replay: a path that was given in place of a choice: of which form of the graph it is, and why it cannot be run here.
 
-What is given is a `Path` (it serves all sizes), a `Pin` (a path per range of sizes), or the file of a pin.
+What is given is a `Path` (it serves all sizes), a `Pin` (a path per cell of sizes), or the file of a pin.
 """
 
 from __future__ import annotations

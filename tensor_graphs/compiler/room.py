@@ -25,29 +25,23 @@ def check_room(plan: Plan) -> None:
 
 
 def _largest_per_variant(plan: Plan, largest: Mapping[str, int]) -> list[dict[str, int]]:
-    """The largest sizes at which each variant is used, the last one first; one variant serves its range of the table dim."""
-    if plan.table_dim is None:
-        return [dict(largest)]
-    top = largest[plan.table_dim]
-    return [{**largest, plan.table_dim: min(v.high, top)} for v in reversed(plan.variants) if v.low <= top]
+    """The largest sizes at which each variant is used, the last one first; one variant serves its cell."""
+    found = [v.cell.largest(largest) for v in reversed(plan.variants)]
+    return [each for each in found if all(size <= largest[n] for n, size in each.items())]
 
 
 def fits(plan: Plan, largest: Mapping[str, int]) -> bool:
     """Whether the plan would fit if it were laid out for these largest sizes."""
     bindings = _largest_per_variant(plan, largest)
-    variants = tuple(replace(v, layout=place(v.layout.intervals, {**largest, **_inside(plan, v.low, v.high, largest)}))
+    variants = tuple(replace(v, layout=place(v.layout.intervals, v.cell.largest(largest)))
                      for v in plan.variants)
     smaller = replace(plan, variants=variants, largest=dict(largest))
     return all(smaller.over_capacity(b) is None for b in bindings)
 
 
-def _inside(plan: Plan, low: int, high: int, largest: Mapping[str, int]) -> dict[str, int]:
-    return {} if plan.table_dim is None else {plan.table_dim: max(low, min(high, largest[plan.table_dim]))}
-
-
 def _fix(plan: Plan) -> str:
     """The largest sizes that fit: of one dim alone where that is enough, the table's first, else of all together."""
-    names = sorted(plan.graph.dims, key=lambda n: (n != plan.table_dim, n))
+    names = sorted(plan.graph.dims, key=lambda n: (n not in plan.table_dims, n))
     lowest = {n: d.bounds(s)[0] for n, s in plan.graph.dims.items()}
     cache = ", a shorter cache" if plan.graph.states else ""
     for name in names:

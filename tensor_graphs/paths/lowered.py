@@ -47,14 +47,6 @@ def lowered(graph: Graph, path: Path, kernel_of: Callable[[str], Kernel], backen
     return Lowered(program, place(intervals_of(program), largest), kernels)
 
 
-def largest_of_range(largest: Mapping[str, int], table_dim: str | None, low: int, high: int) -> dict[str, int]:
-    """The largest sizes that a variant for low ≤ table_dim ≤ high sees."""
-    found = dict(largest)
-    if table_dim is not None:
-        found[table_dim] = max(low, min(high, largest[table_dim]))
-    return found
-
-
 def chosen_here(path: Path) -> Callable[[str], Kernel]:
     """signature key -> the kernel of this process that the path means. Raises PlanError: none here, of other code, or one that
     requires what the device lacks."""

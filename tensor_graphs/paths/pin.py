@@ -6,10 +6,9 @@ and other names of dims takes the pin too.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -18,10 +17,11 @@ from tensor_graphs.devices.known import HOST, devices, said
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.paths.cells import Cell, Cells
 from tensor_graphs.paths.path import NoPathError, Path
 from tensor_graphs.regular_file import read_text
 
-FORMAT = "tensor_graphs pin 1"
+FORMAT = "tensor_graphs pin 2"
 
 MOST_BYTES = 1 << 26
 """of a pin: a path of a large model is some 100 kB"""
@@ -33,17 +33,16 @@ class PinError(TensorGraphsError):
 
 @dataclass(frozen=True)
 class Pinned:
-    """The path for low ≤ dim ≤ high (of the table's dim; 0 and 0 where there is no table), chosen at the sizes `at`."""
+    """The path for the sizes of a cell, chosen at the sizes `at`."""
 
-    low: int
-    high: int
+    cell: Cell
     at: Mapping[str, int]
     path: Path
 
 
 @dataclass(frozen=True, repr=False)
 class Pin:
-    """The paths of a plan, one for each range of sizes.
+    """The paths of a plan, one for each cell of sizes.
 
     written: structural key of the graph as it was given. dims: their names, in the canonical order of the graph that the paths are
     of. source: what the graph was made of, for people ("" where nobody said). prepared: what was recognised and said otherwise
@@ -52,7 +51,6 @@ class Pin:
 
     written: str
     dims: tuple[str, ...]
-    table_dim: str | None
     tolerance: float
     backends: tuple[str, ...]
     variants: tuple[Pinned, ...]
@@ -73,42 +71,39 @@ class Pin:
         """The same pin, which says what its graph was made of."""
         return replace(self, source=source)
 
-    def path_for(self, low: int, high: int) -> Path:
-        """The path that serves all of a range of the table's dim."""
-        return next(v.path for v in self.variants if v.low <= low and high <= v.high)
-
-    def points(self, graph: Graph, at: Mapping[str, int]) -> list[tuple[int, int, dict[str, int]]]:
-        """(low, high, sizes to price at) of each range: those of the pin, and of `at` what is in the range.
+    def points(self, graph: Graph, at: Mapping[str, int]) -> list[tuple[Cell, dict[str, int], Path]]:
+        """(cell, sizes to price at, path) of each: the sizes of the pin, and of `at` those that lie in the cell.
 
         graph: the one that the paths are of. Raises PinError where the pin does not cover the graph's sizes.
         """
         here = dict(zip(self.dims, graph.canonical.dim_names, strict=False))
-        if len(self.dims) != len(graph.canonical.dim_names) or (self.table_dim is not None and self.table_dim not in here):
+        cells = Cells([v.cell for v in self.variants])
+        if len(self.dims) != len(graph.canonical.dim_names) or any(n not in here for n in cells.dims):
             raise PinError(f"the pin is for the dims {', '.join(self.dims) or '(none)'}, the graph has "
                            f"{', '.join(graph.dims) or '(none)'}\n  fix: pin the graph again (tg plan --pin)")
-        table = here.get(self.table_dim or "")
-        if table is not None:
-            low, high = d.bounds(graph.dims[table])
-            if self.variants[0].low > low or self.variants[-1].high < high:
-                raise PinError(f"the pin is for {table} from {self.variants[0].low} to {self.variants[-1].high}, the graph has "
+        for name, least, most in cells.box.ranges:
+            low, high = d.bounds(graph.dims[here[name]])
+            if least > low or most < high:
+                raise PinError(f"the pin is for {here[name]} from {least} to {most}, the graph has "
                                f"{low} to {high}\n  fix: pin the graph again (tg plan --pin)")
         out = []
         for v in self.variants:
+            cell = Cell(tuple((here[n], low, high) for n, low, high in v.cell.ranges))
             sizes = {here[n]: size for n, size in v.at.items() if n in here}
-            sizes |= {n: s for n, s in at.items() if n != table or v.low <= s <= v.high}
+            sizes |= {n: s for n, s in at.items() if cell.holds({n: s})}
             missing = [n for n in graph.dims if n not in sizes or d.why_no_size(n, sizes[n], graph.dims[n])]
             if missing:
                 raise PinError(f"the pin does not say at which {missing[0]} its paths were chosen\n"
                                "  fix: pin the graph again (tg plan --pin)")
-            out.append((v.low, v.high, sizes))
+            out.append((cell, sizes, v.path))
         return out
 
     def to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT, "source": self.source, "written": self.written, "prepared": self.prepared, "dims": list(self.dims),
-            "table_dim": self.table_dim, "tolerance": self.tolerance, "backends": list(self.backends),
+            "tolerance": self.tolerance, "backends": list(self.backends),
             "devices": list(self.devices),
-            "variants": [{"low": v.low, "high": v.high, "at": dict(v.at), "path": v.path.to_json()} for v in self.variants],
+            "variants": [{"cell": v.cell.to_json(), "at": dict(v.at), "path": v.path.to_json()} for v in self.variants],
             "titles": dict(sorted(self.titles.items())),
         }
 
@@ -155,20 +150,11 @@ class Pin:
 
 def _read(data: Mapping[str, Any]) -> Pin:
     """Raises KeyError, TypeError, ValueError and AttributeError for what is missing or is not what it should be."""
-    variants = tuple(Pinned(int(v["low"]), int(v["high"]), {str(n): int(s) for n, s in v["at"].items()}, Path.from_json(v["path"]))
-                     for v in data["variants"])
+    variants = tuple(Pinned(Cell.of({str(n): (int(low), int(high)) for n, (low, high) in v["cell"].items()}),
+                            {str(n): int(s) for n, s in v["at"].items()}, Path.from_json(v["path"])) for v in data["variants"])
     if not variants or len({v.path.graph_key for v in variants}) != 1:
         raise ValueError("it has paths of one graph")
-    _require_ranges(variants, table=data["table_dim"] is not None)
-    return Pin(str(data["written"]), tuple(map(str, data["dims"])), None if data["table_dim"] is None else str(data["table_dim"]),
-               float(data["tolerance"]), tuple(map(str, data["backends"])), variants, str(data["source"]), str(data["prepared"]),
+    Cells([v.cell for v in variants])                               # raises where they fill no box
+    return Pin(str(data["written"]), tuple(map(str, data["dims"])), float(data["tolerance"]),
+               tuple(map(str, data["backends"])), variants, str(data["source"]), str(data["prepared"]),
                tuple(map(str, data["devices"])), {str(k): str(v) for k, v in data["titles"].items()})
-
-
-def _require_ranges(variants: Sequence[Pinned], table: bool) -> None:
-    """Raise ValueError unless the ranges follow each other without a gap."""
-    if not table and len(variants) != 1:
-        raise ValueError(f"{len(variants)} paths, and no dim that says which")
-    ends = [(v.low, v.high) for v in variants]
-    if any(low > high for low, high in ends) or any(a[1] + 1 != b[0] for a, b in itertools.pairwise(ends)):
-        raise ValueError("its ranges do not follow each other: " + ", ".join(f"{low}..{high}" for low, high in ends))

@@ -1,14 +1,15 @@
-"""plan: the chosen path of a graph, lowered for ranges of a dim, with its memory plan. Frozen; `print(plan)` shows the most
+"""plan: the chosen path of a graph, lowered for cells of sizes, with its memory plan. Frozen; `print(plan)` shows the most
 expensive steps on one screen, `explain` all that is known about them.
 
 A graph with a symbolic dim compiles to one plan for every size in range; where other kernels win at other sizes, the plan holds
-several variants, each for a range of that dim. All share parameters, states and one arena.
+several variants, each for a cell of sizes (cells.py). All share parameters, states and one arena.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.devices.known import HOST, device_named
@@ -17,8 +18,9 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
+from tensor_graphs.paths.cells import Cell, Cells
 from tensor_graphs.paths.lower import PlanError, Program
-from tensor_graphs.paths.lowered import chosen_here, largest_of_range, lowered
+from tensor_graphs.paths.lowered import chosen_here, lowered
 from tensor_graphs.paths.memory import ArenaLayout, aligned
 from tensor_graphs.paths.path import Path, is_way_on
 from tensor_graphs.paths.pin import Pin, Pinned
@@ -105,10 +107,9 @@ class WholeRun:
 
 @dataclass(frozen=True, repr=False)
 class Variant:
-    """One lowered path, for low ≤ dim ≤ high (the whole range when the plan has no table)."""
+    """One lowered path, for the sizes of a cell (all sizes where the plan has no table)."""
 
-    low: int
-    high: int
+    cell: Cell
     path: Path
     program: Program
     layout: ArenaLayout
@@ -121,7 +122,7 @@ class Variant:
     """where the path was run as a whole"""
 
     def __repr__(self) -> str:
-        return f"<variant {self.low}..{self.high}: path {self.path.id}, {len(self.program.instructions)} calls>"
+        return f"<variant {self.cell.where}path {self.path.id}, {len(self.program.instructions)} calls>"
 
     @property
     def predicted(self) -> float:
@@ -157,7 +158,6 @@ class Plan:
     graph: Graph
     tolerance: float
     variants: tuple[Variant, ...]
-    table_dim: str | None
     largest: Mapping[str, int]
     backends: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -195,7 +195,7 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("variants", "images", "given")}
-        return restored, (stored, [(v.low, v.high, v.path, v.evidence, dict(v.at), v.around, v.whole) for v in self.variants])
+        return restored, (stored, [(v.cell, v.path, v.evidence, dict(v.at), v.around, v.whole) for v in self.variants])
 
     if not TYPE_CHECKING:                                            # a checker of types knows what is there
         def __getattr__(self, name: str) -> Any:
@@ -210,17 +210,22 @@ class Plan:
         """What was chosen, at all sizes, as data: `plan.pin.save(file)`, and then `compile(graph, path=file)` chooses the same."""
         made = self.given or self.written or self.graph
         titles = {key: title for v in self.variants for key, title in v.path.titles.items()}
-        return Pin(made.structural_key, self.graph.canonical.dim_names, self.table_dim, self.tolerance, self.backends,
-                   tuple(Pinned(v.low, v.high, dict(v.at), v.path) for v in self.variants), prepared=self.prepared,
+        return Pin(made.structural_key, self.graph.canonical.dim_names, self.tolerance, self.backends,
+                   tuple(Pinned(v.cell, dict(v.at), v.path) for v in self.variants), prepared=self.prepared,
                    devices=(HOST.name, *self.elsewhere), titles=titles)
 
     def variant(self, binding: Mapping[str, int]) -> Variant:
-        if self.table_dim is not None:
-            value = binding[self.table_dim]
-            for v in self.variants:
-                if v.low <= value <= v.high:
-                    return v
-        return self.variants[0]
+        return self.variants[self.cells.index(binding)]
+
+    @cached_property
+    def cells(self) -> Cells:
+        """Which variant serves which sizes."""
+        return Cells([v.cell for v in self.variants])
+
+    @property
+    def table_dims(self) -> tuple[str, ...]:
+        """The dims over which kernels are tabled."""
+        return self.variants[0].cell.dims
 
     def memory(self, *given: object, **dims: int) -> MemoryUse:
         """Bytes on the host at these dims, with those on the plan's other devices in `elsewhere`; a dim that is not given is taken
@@ -304,18 +309,18 @@ def on_one_screen(plan: Plan) -> str:
     lines += [f"  intermediates: {plan.intermediates}"] if plan.intermediates else []
     lines += [f"  {plan.prepared}"] if plan.prepared else []
     lines += [f"  note: {n}" for n in plan.notes[:3]]
+    lines += plan.cells.map()[:SCREEN_LINES // 4]
     for v in plan.variants[:8]:
-        where = "" if plan.table_dim is None else f"{plan.table_dim} = {v.low}..{v.high}: "
         priced = f" at {', '.join(f'{n}={s}' for n, s in v.at.items())}" if v.at else ""
         calls = _count(len(v.program.instructions), "call")
-        lines.append(f"{where}path {v.path.id}, {calls}, {expected(v)}{priced}, "
+        lines.append(f"{plan.cells.where(v.cell)}path {v.path.id}, {calls}, {expected(v)}{priced}, "
                      f"{v.measured_share:.0%} of it from measured rows")
     lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
     dearest = max(plan.variants, key=lambda v: v.path.seconds)
     steps = sorted((e for e in dearest.evidence if not is_way_on(e.chosen)), key=lambda e: -e.seconds * e.calls)
     room = max(5, min(14, SCREEN_LINES - len(lines) - 5))
     if steps:
-        at = "" if plan.table_dim is None else f" for {plan.table_dim} = {dearest.low}..{dearest.high}"
+        at = f" for {dearest.cell}" if dearest.cell.ranges else ""
         lines.append(f"the most expensive steps{at}:")
     for e in steps[:room]:
         source = "measured" if e.measured else "guess   "
@@ -335,19 +340,17 @@ def _count(number: int, what: str) -> str:
 
 
 def restored(stored: Mapping[str, Any],
-             variants: Sequence[tuple[int, int, Path, tuple[Evidence, ...], Mapping[str, int], float,
-                                  WholeRun | None]]) -> Plan:
+             variants: Sequence[tuple[Cell, Path, tuple[Evidence, ...], Mapping[str, int], float, WholeRun | None]]) -> Plan:
     """The plan that was pickled, with this process's kernels. Raises PlanError when one is missing here or has other code, and when
     an op of the graph is defined otherwise."""
     graph: Graph = stored["graph"]
     made = []
-    for low, high, path, evidence, at, around, whole in variants:
+    for cell, path, evidence, at, around, whole in variants:
         if path.graph_key != graph.structural_key:
             raise PlanError(f"the plan is of the graph {path.graph_key[:12]}, which is {graph.structural_key[:12]} here: an op of "
                             "it is defined otherwise\n  fix: compile the graph again here")
-        largest = largest_of_range(stored["largest"], stored["table_dim"], low, high)
-        new = lowered(graph, path, chosen_here(path), stored["backends"], largest)
-        made.append(Variant(low, high, path, new.program, new.layout, new.kernels, evidence, at, around, whole))
+        new = lowered(graph, path, chosen_here(path), stored["backends"], cell.largest(stored["largest"]))
+        made.append(Variant(cell, path, new.program, new.layout, new.kernels, evidence, at, around, whole))
     return Plan(variants=tuple(made), **stored)
 
 

@@ -94,6 +94,7 @@ class CompiledGraph:
     def __init__(self, plan: Plan, parameters: Mapping[str, Any]) -> None:
         self.plan = plan
         self.graph: Graph = plan.graph
+        self._cells = plan.cells
         self.dims = tuple(self.graph.dims)
         self._lock = threading.Lock()
         self.parameters: dict[str, np.ndarray] = {}
@@ -303,7 +304,7 @@ class CompiledGraph:
                            "run, trace, tap or profile that goes on from the last")
         if session is not None and session.types != self._state_types:
             session.check(self.graph)
-        index = self._variant(binding)
+        index = self._cells.index(binding)
         return Placed(index, self.executors[index], sizes, arrays, self._outputs(sizes, binding, out))
 
     def _run(self, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
@@ -358,15 +359,6 @@ class CompiledGraph:
             for parameter, held in self.parameters.items():
                 if np.may_share_memory(array, held):
                     raise RunError(f"out[{name!r}] shares memory with the parameter {parameter!r}\n  fix: an array of its own")
-
-    def _variant(self, binding: Mapping[str, int]) -> int:
-        plan = self.plan
-        if plan.table_dim is not None:
-            value = binding[plan.table_dim]
-            for i, v in enumerate(plan.variants):
-                if v.low <= value <= v.high:
-                    return i
-        return 0
 
     def _inputs(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         types = self._input_types
@@ -450,7 +442,7 @@ class CompiledGraph:
         """(instruction, kernel, median seconds) of each step over `repeats` runs, in order."""
         samples: list[np.ndarray] = []
         binding = solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
-        executor = self.executors[self._variant(binding)]
+        executor = self.executors[self._cells.index(binding)]
         for _ in range(repeats):
             seconds = np.zeros(len(executor.program.instructions))
             self._run(inputs, dims or {}, session, None, seconds=seconds)
@@ -478,7 +470,7 @@ class CompiledGraph:
         """
         wanted = names if isinstance(names, list) else [names]
         binding = solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
-        index = self._variant(binding)
+        index = self._cells.index(binding)
         program, path = self.executors[index].program, self.plan.variants[index].path
         made = {ins.label: ins for ins in program.instructions}
         known = ", ".join(list(made)[:8]) + (", …" if len(made) > 8 else "")

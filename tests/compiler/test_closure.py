@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 
-BUDGET = 18_300
+BUDGET = 19_200
 """lines of this package. What goes beyond is behind a door (compiler/measuring.py, rewriting.py), or the budget is raised, aloud"""
 
 NOT_NEEDED = ("proof", "profiling", "rewrites.admission", "rewrites.egraph", "frontends", "models", "runtime", "cli",

@@ -398,7 +398,7 @@ def counted_answers(database: Database, most: int, seen: list[Question]) -> Any:
 
 def rows_of_plan(database: Database, graph: tg.Graph, n: int) -> list[bool]:
     plan = compile_graph(graph, database=database, backends=("numpy",), at={"n": n})
-    (variant,) = [v for v in plan.variants if v.low <= n <= v.high]
+    variant = plan.variant({"n": n})
     return [e.measured for e in variant.evidence if not is_way_on(e.chosen) and e.calls]
 
 

@@ -16,6 +16,7 @@ from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.errors import GraphError
+from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.path import RECIPE, NoPathError
 from tensor_graphs.paths.pin import Pin, PinError
 from tensor_graphs.records.database import Database, open_database
@@ -40,7 +41,7 @@ def tabled(database: Database) -> None:
 def test_a_pin_runs_again_with_all_its_ranges(database: Database, tmp_path: File) -> None:
     tabled(database)
     plan = compile_graph(TABLED, database=database, backends=("numpy", "torch"), tolerance=2e-3)
-    assert len(plan.variants) == 2 and plan.pin.variants[1].high == 64
+    assert len(plan.variants) == 2 and plan.pin.variants[1].cell.ranges[0][2] == 64
     file = tmp_path / "a.pin"
     plan.pin.save(file)
     for given in (plan.pin, file, str(file)):                       # backends and tolerance are the pin's
@@ -102,7 +103,7 @@ def test_a_stale_pin_says_why_and_the_fix(database: Database, monkeypatch: pytes
     def with_path(name: str) -> Pin:
         (v, *_), key = pin.variants, signature_of(SOFTMAX).key
         path = replace(v.path, choices={key: name}, identities={name: "0" * 64})
-        return replace(pin, variants=(replace(v, high=64, path=path),))
+        return replace(pin, variants=(replace(v, cell=Cell.of({"n": (1, 64)}), path=path),))
 
     refused(with_path("numpy.softmax"), r"means another numpy\.softmax for softmax f32\[n, 16\]: 0{12}, here it is .*\n  fix: ")
     refused(with_path("numpy.gone"), r"is not available here: no kernel is named 'numpy.gone' here\n  fix: import the module that "
@@ -113,7 +114,7 @@ def test_a_stale_pin_says_why_and_the_fix(database: Database, monkeypatch: pytes
     monkeypatch.setattr(registry, "why_missing", lambda name: "no compiler" if name == "torch" else None)
     for room in ("choose", "replay", "request"):
         monkeypatch.setattr(f"tensor_graphs.compiler.{room}.why_missing", registry.why_missing)
-    late = replace(pin, variants=(replace(pin.variants[1], low=1),))
+    late = replace(pin, variants=(replace(pin.variants[1], cell=Cell.of({"n": (1, 64)})),))
     refused(late, r"is not available here: backend torch is not available: no compiler\n  fix: make the backend available, "
             + again)
 

@@ -14,7 +14,6 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.kernels import registry
-from tensor_graphs.paths.lowered import largest_of_range
 from tensor_graphs.paths.plan import Plan, PlanError
 from tests.paths.test_plan import step
 from tests.plans import BACKENDS, compiled_of, paths_of, plan_of
@@ -33,8 +32,8 @@ def attended() -> tg.Graph:
 
 def same(a: Plan, b: Plan) -> bool:
     return (a.graph == b.graph and a.graph.structural_key == b.graph.structural_key and a.tolerance == b.tolerance
-            and a.largest == b.largest and a.backends == b.backends and a.table_dim == b.table_dim
-            and [(v.low, v.high, v.path, v.at) for v in a.variants] == [(v.low, v.high, v.path, v.at) for v in b.variants])
+            and a.largest == b.largest and a.backends == b.backends
+            and [(v.cell, v.path, v.at) for v in a.variants] == [(v.cell, v.path, v.at) for v in b.variants])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -131,9 +130,3 @@ def test_plans_graphs_and_models_are_copied():
     model.rebind("w", np.zeros((2, 2), np.float32))
     x = {"x": np.array([[3.0, 4.0]], np.float32)}
     assert [m.run(x)["out"].tolist() for m in (model, twin, there)] == [[[0.0, 0.0]], [[3.0, 4.0]], [[3.0, 4.0]]]
-
-
-def test_the_largest_size_of_a_range_lies_in_it():
-    assert largest_of_range({"n": 100, "m": 5}, "n", 17, 64) == {"n": 64, "m": 5}
-    assert largest_of_range({"n": 10, "m": 5}, "n", 17, 64) == {"n": 17, "m": 5}
-    assert largest_of_range({"n": 100}, None, 0, 0) == {"n": 100}

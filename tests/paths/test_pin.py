@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.pin import FORMAT, Pin, PinError
 from tests.plans import plan_of
@@ -41,17 +42,18 @@ def changed(**fields: Any) -> dict[str, Any]:
 
 def variants(*ranges: tuple[int, int]) -> list[dict[str, Any]]:
     (only,) = pin().to_json()["variants"]
-    return [{**only, "low": low, "high": high} for low, high in ranges]
+    return [{**only, "cell": {"n": ends}} for ends in ranges]
 
 
 @pytest.mark.parametrize(("data", "said"), [
-    ([], r"^this is no pin: its format is None, not 'tensor_graphs pin 1'\n  fix: tg plan"),
+    ([], r"^this is no pin: its format is None, not 'tensor_graphs pin 2'\n  fix: tg plan"),
     ({"format": "other 2"}, r"^this is no pin: its format is 'other 2'"),
     ({"format": FORMAT}, r"^this pin is incomplete: KeyError: 'variants'\n  fix: "),
     (changed(variants=[]), r"^this pin is incomplete: ValueError: it has paths of one graph"),
-    (changed(variants=variants((1, 4), (6, 64)), table_dim="n"), r"its ranges do not follow each other: 1\.\.4, 6\.\.64"),
-    (changed(variants=variants((1, 4), (5, 64)), table_dim=None), "2 paths, and no dim that says which"),
-    (changed(variants=variants((4, 1)), table_dim="n"), r"its ranges do not follow each other: 4\.\.1"),
+    (changed(variants=variants((1, 4), (6, 64))), r"its cells do not fill a box: n = 1\.\.4; n = 6\.\.64"),
+    (changed(variants=variants((1, 4), (4, 64))), r"its cells overlap: n = 1\.\.4; n = 4\.\.64"),
+    (changed(variants=[{**v, "cell": {}} for v in variants((1, 4), (5, 64))]), "2 paths, and no dim that says which"),
+    (changed(variants=variants((4, 1))), r"its cells do not fill a box: n = 4\.\.1"),
     (changed(tolerance="much"), "^this pin is incomplete: ValueError: "),
     (changed(devices=["cuda:0"]), r"^the pin is for the device 'cuda:0', and this machine has 'cpu'\n  fix: "),
 ], ids=lambda case: "")
@@ -77,11 +79,11 @@ def test_a_pin_that_was_changed_by_hand_is_refused_with_its_file(tmp_path: File)
 def test_it_is_priced_where_it_was_chosen_or_where_it_is_asked_for() -> None:
     m = tg.dim("m", 1, 64)                                          # the same graph, its dim by another name
     other = tg.graph(tg.softmax(tg.input("x", (m, 16))))
-    two = Pin.from_json(changed(variants=[{**v, "at": {"n": v["low"]}} for v in variants((1, 4), (5, 64))], table_dim="n"))
-    assert two.points(other, {}) == [(1, 4, {"m": 1}), (5, 64, {"m": 5})]
-    assert two.points(GRAPH, {"n": 9}) == [(1, 4, {"n": 1}), (5, 64, {"n": 9})]
-    assert two.path_for(5, 64) is two.variants[1].path
+    two = Pin.from_json(changed(variants=[{**v, "at": {"n": v["cell"]["n"][0]}} for v in variants((1, 4), (5, 64))]))
+    one, five = (v.path for v in two.variants)
+    assert two.points(other, {}) == [(Cell.of({"m": (1, 4)}), {"m": 1}, one), (Cell.of({"m": (5, 64)}), {"m": 5}, five)]
+    assert [sizes for _, sizes, _ in two.points(GRAPH, {"n": 9})] == [{"n": 1}, {"n": 9}]
     with pytest.raises(PinError, match=r"^the pin is for n from 1 to 4, the graph has 1 to 64\n  fix: "):
         replace(two, variants=two.variants[:1]).points(GRAPH, {})
     with pytest.raises(PinError, match=r"^the pin is for the dims \(none\), the graph has n\n  fix: "):
-        replace(two, dims=(), table_dim=None).points(GRAPH, {})
+        replace(two, dims=()).points(GRAPH, {})

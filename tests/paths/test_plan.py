@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.plan import Evidence, PlanError, human, midpoint
 from tensor_graphs.paths.screen import SCREEN_LINES, SCREEN_WIDTH
 from tests.plans import plan_of
@@ -62,10 +63,10 @@ def test_too_much_memory_is_explained_by_the_largest_live_set() -> None:
         plan_of(tg.graph(tg.constant(1.0))).check_capacity({}, capacity=10)
 
 
-def test_a_variant_serves_its_range_of_the_table_dim() -> None:
+def test_a_variant_serves_the_sizes_of_its_cell() -> None:
     plan = plan_of(step())
-    small, large = replace(plan.variants[0], low=1, high=4), replace(plan.variants[0], low=5, high=1000)
-    tabled = replace(plan, variants=(small, large), table_dim="n")
+    small, large = (replace(plan.variants[0], cell=Cell.of({"n": ends})) for ends in ((1, 4), (5, 1000)))
+    tabled = replace(plan, variants=(small, large))
     assert tabled.variant({"n": 4}) is small and tabled.variant({"n": 5}) is large and plan.variant({"n": 5}) is plan.variants[0]
 
 
@@ -87,8 +88,8 @@ def test_a_plan_is_printed_on_one_screen():
     long = "x" * 300
     steps = tuple(Evidence(long, str(i), f"numpy.kernel_{i}", 18, 1e-3 * i, i % 2 == 0, None, "", ()) for i in range(50))
     many = replace(v, evidence=steps)
-    crowded = replace(plan, table_dim="n", notes=(long,) * 9, prepared=long, intermediates=long,
-                      variants=tuple(replace(many, low=i, high=i) for i in range(30)))
+    crowded = replace(plan, notes=(long,) * 9, prepared=long, intermediates=long,
+                      variants=tuple(replace(many, cell=Cell.of({"n": (i, i)})) for i in range(30)))
     text = str(crowded)
     assert len(text.splitlines()) <= SCREEN_LINES and max(map(len, text.splitlines())) <= SCREEN_WIDTH
     assert "… 22 more variants" in text and "ms in" not in text and "in 36 more" in text

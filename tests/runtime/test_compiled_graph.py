@@ -24,6 +24,7 @@ from tensor_graphs.kernels.kernel import HostCall
 from tensor_graphs.language import atomic
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.plan import Plan, PlanError
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.errors import RunError
@@ -597,8 +598,8 @@ def test_only_the_frames_of_the_last_variant_keep_a_large_arena() -> None:
     x = tg.input("x", (N, 8192))
     g = tg.graph(tg.sum(tg.sin(atomic.sqrt(x)) + x, 1))
     plan = plan_of(g)
-    small, large = (replace(plan.variants[0], low=low, high=high) for low, high in ((0, 8), (9, 64)))
-    compiled = bind(replace(plan, variants=(small, large), table_dim="n"))
+    small, large = (replace(plan.variants[0], cell=Cell.of({"n": ends})) for ends in ((0, 8), (9, 64)))
+    compiled = bind(replace(plan, variants=(small, large)))
     compiled.run({"x": np.ones((64, 8192), np.float32)})
     assert compiled._frames[1][0].arena.nbytes > 1 << 20
     compiled.run({"x": np.ones((2, 8192), np.float32)})
@@ -610,7 +611,7 @@ def variants_of(g: tg.Graph) -> Plan:
     """Two variants of the same path, for n up to 8 and beyond."""
     plan = plan_of(g, ("c",))
     (only,) = plan.variants
-    return replace(plan, variants=(replace(only, high=8), replace(only, low=9, high=64)), table_dim="n")
+    return replace(plan, variants=tuple(replace(only, cell=Cell.of({"n": ends})) for ends in ((0, 8), (9, 64))))
 
 
 def test_what_is_made_of_parameters_is_made_once_for_all_variants() -> None:

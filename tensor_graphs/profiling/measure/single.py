@@ -21,6 +21,7 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply, rebuild
+from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.lower import intervals_of, lower
 from tensor_graphs.paths.memory import place
 from tensor_graphs.paths.path import Path, needs_choice
@@ -189,5 +190,5 @@ def plan_along(graph: Graph, roots: Sequence[Node], choose: Callable[[Node], Ker
     program = lower(graph, roots, choose_and_note, copiers)
     layout = place(intervals_of(program), smallest)
     path = Path(graph.structural_key, chosen, 0.0, False, None)
-    variant = Variant(0, 0, path, program, layout, used, (), smallest)
-    return Plan(graph, 0.0, (variant,), None, smallest, backends)
+    variant = Variant(Cell(), path, program, layout, used, (), smallest)
+    return Plan(graph, 0.0, (variant,), smallest, backends)
