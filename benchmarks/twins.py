@@ -31,7 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from benchmarks.arguments import at_least, new_file
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.text import print_graph
-from tensor_graphs.proof.equality import Verdict, equal
+from tensor_graphs.proof.equality import EqualityVerdict, equal
 from tests.proof.boundary_mutants import twins
 from tests.proof.equal_twins import EqualTwin, equal_twins, pair_twin, rule_twin
 from tests.proof.example_pairs import names, pair
@@ -51,7 +51,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise OutOfTime
 
 
-def limited(left: Any, right: Any, seconds: int) -> tuple[str, Verdict | None]:
+def limited(left: Any, right: Any, seconds: int) -> tuple[str, EqualityVerdict | None]:
     """The verdict's status and the verdict; none where it takes longer, or raises, which it never may."""
     signal.signal(signal.SIGPROF, _stop)
     signal.setitimer(signal.ITIMER_PROF, seconds)           # of this process: the machine may be busy with others

@@ -55,6 +55,16 @@ def test_every_module_says_first_what_it_is(name: str) -> None:
     assert said.startswith(f"{name.rpartition('.')[2]}:")
 
 
+def test_no_two_classes_have_one_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(name)
+    several = {name: there for name, there in homes.items() if len(there) > 1}
+    assert not several, "one name, one thing: " + "; ".join(f"{name} in {', '.join(there)}" for name, there in several.items())
+
+
 def test_the_pages_that_name_the_rooms_name_all() -> None:
     readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
     for room in ROOMS:

@@ -27,7 +27,7 @@ from tensor_graphs.language.errors import DTypeError, LanguageError
 from tensor_graphs.language.node import Node, Op, apply
 from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.meaning.same_math import SAME_MATH
-from tensor_graphs.profiling.conformance.cases import MORE, STANDS_FOR, VARIANTS, Draw, instance, op_named, ops
+from tensor_graphs.profiling.conformance.cases import MORE, STANDS_FOR, VARIANTS, CaseDraw, instance, op_named, ops
 
 FUNCTION = {"max": "maximum", "and": "bit_and", "xor": "bit_xor", "idiv": "floor_div", "min": "minimum"}
 """op -> the function of `tg` that makes it, where the names differ"""
@@ -66,7 +66,7 @@ RANKS = {"bitcast": 0, "linear": 1, "linear_argmax": 1, "layer_norm": 1}
 """op -> how many axes its example has where any number would do, if not two"""
 
 
-class Small(Draw):
+class Small(CaseDraw):
     """Instances for an example: static sizes, the same number of each choice, `rank` axes where any will do."""
 
     def __init__(self, dtype: DType, number: int = 0, rank: int = 2) -> None:
@@ -141,7 +141,7 @@ def _dtypes(name: str) -> list[DType]:
     found = []
     for dtype in DTYPES.values():
         try:
-            instance(name, Draw(0, dtype))
+            instance(name, CaseDraw(0, dtype))
         except DTypeError:
             continue
         found.append(dtype)
@@ -173,7 +173,7 @@ def _shown_attributes(node: Node) -> str:
 def _shapes(name: str, taken: list[DType]) -> str:
     dtype, lines = _favourite(taken), []
     for variant in range(MORE.get(name, VARIANTS)):
-        node = instance(name, Draw(variant, dtype))
+        node = instance(name, CaseDraw(variant, dtype))
         operands = ", ".join(map(str, (i.type for i in node.inputs))) or "()"
         attrs = _shown_attributes(node)
         lines.append(f"{operands}{'; ' + attrs if attrs else ''} -> {', '.join(map(str, node.types))}")
@@ -197,7 +197,7 @@ def _attributes(op: Op) -> str:
 
 
 def _error(name: str, op: Op, tables: Mapping[str, Mapping[str, Any]]) -> str:
-    outputs = {t.dtype.name for d in _dtypes(name) for t in instance(name, Draw(0, d)).types}
+    outputs = {t.dtype.name for d in _dtypes(name) for t in instance(name, CaseDraw(0, d)).types}
     floats = [n for n in NUMBERED if n in outputs]
     lines = []
     if floats:

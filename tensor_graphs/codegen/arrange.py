@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage, Value, dim_of, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, dim_of, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -15,7 +15,7 @@ CHUNK = 1 << 14
 """elements of one part of a sum over everything"""
 
 
-def arranged(program: Program) -> Program:
+def arranged(program: StageProgram) -> StageProgram:
     for nest in program.nests:
         _merge_axes(program, nest)
     nests: list[Nest] = []
@@ -28,7 +28,7 @@ def arranged(program: Program) -> Program:
 # ---- axes that are one ---------------------------------------------------------------------------------------------------------
 
 
-def _merge_axes(program: Program, nest: Nest) -> None:
+def _merge_axes(program: StageProgram, nest: Nest) -> None:
     changed = True
     while changed:
         changed = False
@@ -61,7 +61,7 @@ def _merge_axes(program: Program, nest: Nest) -> None:
                 changed = True
 
 
-def _merge_shared(program: Program, nest: Nest, stages: list[Stage], axes: tuple[Axis, ...], where: str) -> bool:
+def _merge_shared(program: StageProgram, nest: Nest, stages: list[Stage], axes: tuple[Axis, ...], where: str) -> bool:
     for i in range(len(axes) - 1):
         merged = _merged(program, stages, axes[i], axes[i + 1])
         if merged is not None:
@@ -72,7 +72,7 @@ def _merge_shared(program: Program, nest: Nest, stages: list[Stage], axes: tuple
     return False
 
 
-def _merged(program: Program, stages: list[Stage], a: Axis, b: Axis) -> Axis | None:
+def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axis | None:
     """The one axis that walks what a and b walk, and the stages changed to it; None where an index tells them apart."""
     if d.symbols(a.size) and any(str(s) == b.name for s in d.symbols(a.size)):
         return None
@@ -115,7 +115,7 @@ def _as_one(x: Dim, a: Axis, b: Axis, both: Axis) -> Dim | None:
     return x - of_a * a.symbol - of_b * b.symbol + of_b * both.symbol
 
 
-def _dims(program: Program, stage: Stage) -> Iterable[Dim]:
+def _dims(program: StageProgram, stage: Stage) -> Iterable[Dim]:
     yield stage.index
     for axis in (*stage.axes, *stage.reduce):
         yield axis.size
@@ -129,7 +129,7 @@ def _dims_of_value(value: Value) -> Iterable[Dim]:
     return (x for v in values_in(value) if (x := dim_of(v)) is not None)
 
 
-def _changed(program: Program, value: Value, change: Callable[[Dim], Dim], names: set[str], new: str) -> Value:
+def _changed(program: StageProgram, value: Value, change: Callable[[Dim], Dim], names: set[str], new: str) -> Value:
     cache: dict[Value, Value] = {}
 
     def one(v: Value) -> Value:
@@ -150,7 +150,7 @@ def _changed(program: Program, value: Value, change: Callable[[Dim], Dim], names
 # ---- sums over everything ------------------------------------------------------------------------------------------------------
 
 
-def _in_parts(program: Program, nest: Nest) -> list[Nest]:
+def _in_parts(program: StageProgram, nest: Nest) -> list[Nest]:
     """A nest of one long reduction to one number as two: parts of it, beside each other, and what they come to."""
     if nest.axes or len(nest.stages) != 1:
         return [nest]

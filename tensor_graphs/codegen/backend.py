@@ -10,7 +10,7 @@ from functools import lru_cache
 from tensor_graphs.codegen import libraries, render_c
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.lower import NotLowered, is_function, lower
-from tensor_graphs.codegen.stages import Program
+from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.devices.toolchain import ToolchainError
 from tensor_graphs.kernels.c import library
@@ -85,7 +85,7 @@ PAGE = 4096
 """to which the pool rounds each block up"""
 
 
-def _program(spec: Spec) -> Program | str:
+def _program(spec: Spec) -> StageProgram | str:
     return loops_of(_definition(spec))
 
 
@@ -99,7 +99,7 @@ def _definition(spec: Spec) -> Definition:
 
 
 @lru_cache(maxsize=4096)
-def loops_of(definition: Definition) -> Program | str:
+def loops_of(definition: Definition) -> StageProgram | str:
     """The loops of a definition, or why there are none."""
     try:
         program = arranged(lower(definition))

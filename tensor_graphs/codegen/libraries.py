@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from tensor_graphs.codegen import render_c
-from tensor_graphs.codegen.stages import Program
+from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.devices import toolchain
 from tensor_graphs.kernels.c import library
 
@@ -20,7 +20,7 @@ HEADER = FOLDER / "numbers.h"
 
 
 @dataclass(frozen=True)
-class Code:
+class CompiledCode:
     """symbol: of a kernel's function. file: of the library that has it, in the cache folder."""
 
     symbol: str
@@ -37,14 +37,14 @@ def made_with() -> str:
     return f"{toolchain.source_identity(HEADER, (library.FOLDER,))} {library.identity_of(library.FOLDER / 'pool.c')}"
 
 
-def code_of(program: Program) -> Code:
+def code_of(program: StageProgram) -> CompiledCode:
     """Where the code of a program is, or will be."""
     known = "\0".join((render_c.rendered(program), made_with(), library.load().path.name))
     name = f"gen_{hashlib.sha256(known.encode()).hexdigest()[:24]}"
-    return Code(name, f"{name}.so")
+    return CompiledCode(name, f"{name}.so")
 
 
-def compiled(programs: Sequence[Program]) -> list[str | None]:
+def compiled(programs: Sequence[StageProgram]) -> list[str | None]:
     """Compile what the cache does not have, together; for each program None, or why there is no code of it.
 
     Raises CacheFolderError."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tensor_graphs.codegen.stages import Array, Axis, Monoid, Nest, Program, Stage, Value, Values, computed_in
+from tensor_graphs.codegen.stages import Array, Axis, Monoid, Nest, Stage, StageProgram, Value, Values, computed_in
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
@@ -43,7 +43,7 @@ class NotLowered(TensorGraphsError):
     """A definition that stages cannot say, and why."""
 
 
-def lower(definition: Definition) -> Program:
+def lower(definition: Definition) -> StageProgram:
     """The program of a definition; its operands are the definition's arguments, each C-contiguous. Raises NotLowered."""
     try:
         roots = expand_all(definition.outputs, _is_function)
@@ -66,7 +66,7 @@ def lower(definition: Definition) -> Program:
             raise NotLowered(f"its dim {dim} begins like an axis")
     dear = _shared(order, roots)
     while True:
-        made = _Lowering(definition, roots, order, dear)
+        made = _PartLowering(definition, roots, order, dear)
         program = made.program()
         if not made.whole:                                          # what is dear and would be made whole is computed again instead
             return program
@@ -128,7 +128,7 @@ class _Kept:
     level: int = 0
 
 
-class _Lowering:
+class _PartLowering:
     def __init__(self, definition: Definition, roots: Sequence[Node], order: Sequence[Node], dear: frozenset[Node]) -> None:
         self.roots, self.order = list(roots), order
         self.values = Values()
@@ -150,7 +150,7 @@ class _Lowering:
 
     # ---- the program ----
 
-    def program(self) -> Program:
+    def program(self) -> StageProgram:
         outputs: dict[Node, Array] = {}
         for i, root in enumerate(self.roots):
             if root in outputs:
@@ -169,7 +169,7 @@ class _Lowering:
             for stage in nest.stages:
                 stage.value = self.resolved(stage.value)
         self.values.gathered = {name: self.resolved(v) for name, v in self.values.gathered.items()}
-        return Program(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, _dims(self.order))
+        return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, _dims(self.order))
 
     def keep(self, kept: _Kept, output: Array | None) -> None:
         """Make the stage of a node, where its readers need it."""
@@ -298,7 +298,7 @@ class _Lowering:
 class _Reader:
     """Writes the values of nodes at indices into expressions, for one stage."""
 
-    def __init__(self, lowering: _Lowering, nest: Nest, level: int) -> None:
+    def __init__(self, lowering: _PartLowering, nest: Nest, level: int) -> None:
         self.lowering, self.nest, self.level = lowering, nest, level
         self.values = lowering.values
         self.known: dict[tuple[Node, tuple[Dim, ...], Value | None], Value] = {}

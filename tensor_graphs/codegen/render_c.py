@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage, Value, computed_in, dim_of, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, computed_in, dim_of, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i64
@@ -31,12 +31,12 @@ MOST_WORK = 1 << 40
 """element steps that one turn is taken for at most: enough for a part of its own, and a number of C"""
 
 
-def rendered(program: Program, name: str = "generated") -> str:
+def rendered(program: StageProgram, name: str = "generated") -> str:
     """The C text of a program; its entry is TG_KERNEL(name): ptr: outputs, operands; ints: the dims."""
     return _Renderer(program, name).text()
 
 
-def scratch_bytes(program: Program) -> tuple[Dim, Dim]:
+def scratch_bytes(program: StageProgram) -> tuple[Dim, Dim]:
     """Bytes that the program asks the pool for: of one block for all, and of one for each thread."""
     shared: Dim = 0
     own: Dim = 0
@@ -83,7 +83,7 @@ class _Writer:
 
 
 class _Renderer:
-    def __init__(self, program: Program, name: str) -> None:
+    def __init__(self, program: StageProgram, name: str) -> None:
         self.program, self.name, self.write = program, name, _Writer()
         self.dims = [str(s) for s in program.dims]
         self.scopes: list[set[int]] = []                            # numbers of the values that are written, by block
@@ -473,12 +473,12 @@ class _Renderer:
             self.end(own)
 
 
-def _arrays(program: Program, s: Stage) -> Iterable[Array]:
+def _arrays(program: StageProgram, s: Stage) -> Iterable[Array]:
     yield s.target
     yield from (v.attr[0] for v in _used(program, s) if v.op == "load")
 
 
-def _used(program: Program, s: Stage) -> Iterator[Value]:
+def _used(program: StageProgram, s: Stage) -> Iterator[Value]:
     """What a stage is made of, the indices that are read at run time included."""
     return values_in(s.value, *(v for name, v in program.values.gathered.items() if name in s.value.symbols))
 

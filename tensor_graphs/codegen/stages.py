@@ -187,7 +187,7 @@ class Nest:
 
 
 @dataclass(eq=False)
-class Program:
+class StageProgram:
     """What computes one part. dims: the symbols of its sizes, in the order in which their values are given to the kernel."""
 
     operands: tuple[Array, ...]

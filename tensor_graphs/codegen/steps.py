@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensor_graphs.codegen.lower import DEAR
-from tensor_graphs.codegen.stages import Program, Value, values_in
+from tensor_graphs.codegen.stages import StageProgram, Value, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -11,7 +11,7 @@ DEAR_STEPS = 12
 """steps that an exponential is worth"""
 
 
-def steps_of(program: Program) -> Dim:
+def steps_of(program: StageProgram) -> Dim:
     """Steps of all turns of all loops; of axes whose size depends on others, at most."""
     inner = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *s.axes, *s.reduce)}
     total: Dim = 0

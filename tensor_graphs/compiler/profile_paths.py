@@ -116,7 +116,7 @@ def profile_paths(request: Request, count: int, *, budget: float = 60.0, timeout
     points = [p for p in asked_points(graph, request.at, request.largest)[0] if all_hold(conditions_of(graph.roots), p)]
     book, table = PriceBook.of(request, GUESS_MARGIN), by_op(all_kernels(here))
     report = ProfileReport()
-    walks = [_Walk(graph, book, table, binding, count, request, again) for binding in points]
+    walks = [_PathWalk(graph, book, table, binding, count, request, again) for binding in points]
     total = sum(len(w.open) for w in walks)
     report.already_known = sum(len(w.walked) for w in walks)
     done = 0
@@ -147,7 +147,7 @@ def profile_paths(request: Request, count: int, *, budget: float = 60.0, timeout
     return report
 
 
-class _Walk:
+class _PathWalk:
     """The paths of one graph at one binding. open: those that are still to be measured, in their order."""
 
     def __init__(self, graph: Graph, book: PriceBook, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], count: int,

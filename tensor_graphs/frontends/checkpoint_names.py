@@ -1,8 +1,8 @@
 """checkpoint_names: where in the files of a checkpoint the parameters of a graph are: under which name, in which part of a tensor.
 
-Parameters have the names of `Names`, one for each projection. Files may store several as one tensor (`Fused`), experts in a stack
-or each for itself, projections as [in, out], and all names with another prefix; what is given is a view of the file wherever its
-elements are in order. Experts, or norms of heads, that are stored one by one are stacked, which copies them.
+Parameters have the names of `TensorNames`, one for each projection. Files may store several as one tensor (`Fused`), experts in a
+stack or each for itself, projections as [in, out], and all names with another prefix; what is given is a view of the file wherever
+its elements are in order. Experts, or norms of heads, that are stored one by one are stacked, which copies them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 from tensor_graphs.devices.safetensors import Weights
 from tensor_graphs.errors import listed
 from tensor_graphs.frontends.errors import ConfigError
-from tensor_graphs.models.transformer import Facts, Names
+from tensor_graphs.models.transformer import Facts, TensorNames
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """Where one parameter is. shape: of the whole tensor; rows: from where to where along its outputs, and at which step (None:
     all of it); groups: its outputs are so many groups of equal parts, of which this is one (0: not grouped); stack: all experts
     are in the tensor, along a first axis of its own; transposed: stored as [in, out]. each: the tensors that are stacked to the
@@ -62,7 +62,7 @@ class Place:
         return own.reshape(end - first, *found.shape[1:])
 
 
-def prefix_of(names: Names, family: str, tensors: Iterable[str], file: str | Path) -> str:
+def prefix_of(names: TensorNames, family: str, tensors: Iterable[str], file: str | Path) -> str:
     """What stands before `names` without their root among these tensors ("model.", "" for a bare model,
                                                                           "language_model.model." beside
     a vision tower). Raises ConfigError, which names the file, when that cannot be told."""
@@ -75,14 +75,14 @@ def prefix_of(names: Names, family: str, tensors: Iterable[str], file: str | Pat
     return found[0]
 
 
-def places(names: Names, facts: Facts, prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[Place]]:
+def places(names: TensorNames, facts: Facts, prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[TensorPlace]]:
     """For each parameter of a graph (name -> shape) the places where files may have it, the likeliest first."""
     parts = dict(_parts(names, facts, shapes))
     layers = names.layer.partition("{i}")[0]
-    found: dict[str, list[Place]] = {}
+    found: dict[str, list[TensorPlace]] = {}
     for parameter, shape in shapes.items():
         transposed = names.transposed and len(shape) == 2 and parameter.startswith(layers)
-        own = Place(parameter, shape[::-1] if transposed else shape, transposed=transposed)
+        own = TensorPlace(parameter, shape[::-1] if transposed else shape, transposed=transposed)
         known = sorted((own, *parts.get(parameter, ())), key=lambda place: not place.each)
         found[parameter] = [replace(place, tensor=name, each=each) for place in known
                             for name, *each_of in zip(*(_spellings(tensor, names, prefix) for tensor in place.tensors), strict=True)
@@ -90,13 +90,13 @@ def places(names: Names, facts: Facts, prefix: str, shapes: Mapping[str, tuple[i
     return found
 
 
-def unexplained(names: Names, prefix: str, files: Weights, used: set[str]) -> list[str]:
+def unexplained(names: TensorNames, prefix: str, files: Weights, used: set[str]) -> list[str]:
     """Tensors below the prefix that no parameter uses and that the family does not know as of no use."""
     without_meaning = (*names.unused, names.head + ".")
     return [n for n in files.names() if n not in used and n.startswith(prefix) and not any(u in n for u in without_meaning)]
 
 
-def _spellings(tensor: str, names: Names, prefix: str) -> Iterator[str]:
+def _spellings(tensor: str, names: TensorNames, prefix: str) -> Iterator[str]:
     """The names that a tensor may have in the files."""
     spelt = [tensor]
     for new, old in names.older:
@@ -108,7 +108,7 @@ def _spellings(tensor: str, names: Names, prefix: str) -> Iterator[str]:
             yield from dict.fromkeys((prefix.removesuffix(names.root) + one, one))
 
 
-def _parts(names: Names, facts: Facts, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, list[Place]]]:
+def _parts(names: TensorNames, facts: Facts, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, list[TensorPlace]]]:
     """Parameter -> where it is if it is stored together with others, or in pieces."""
     for i, layer in enumerate(facts.layers):
         at = names.layer.format(i=i)
@@ -120,7 +120,7 @@ def _parts(names: Names, facts: Facts, shapes: Mapping[str, tuple[int, ...]]) ->
                 each = tuple(at + name.format(e=e) + kind for e in range(count))
                 stacked = at + name.replace(".{e}", "") + kind
                 if stacked in shapes:
-                    alone[stacked] = Place(each[0], shapes[stacked][1:], each=each)
+                    alone[stacked] = TensorPlace(each[0], shapes[stacked][1:], each=each)
         for fused in names.fused:
             for kind in (".weight", ".bias"):
                 own = [at + part.replace(".{e}", "") + kind for part in fused.parts]
@@ -135,7 +135,7 @@ def _parts(names: Names, facts: Facts, shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def _in_a_row(tensor: str, parts: list[str], shapes: Mapping[str, tuple[int, ...]], *, groups: int = 0, transposed: bool = False,
-              stack: bool = False, in_turn: bool = False) -> Iterator[tuple[str, Place]]:
+              stack: bool = False, in_turn: bool = False) -> Iterator[tuple[str, TensorPlace]]:
     """The places of parameters that are stored one after another, or in turn, along their outputs; stack: behind an axis of
     experts."""
     lead = shapes[parts[0]][:1] if stack else ()
@@ -145,5 +145,5 @@ def _in_a_row(tensor: str, parts: list[str], shapes: Mapping[str, tuple[int, ...
     start = 0
     for i, (name, size) in enumerate(zip(parts, sizes, strict=True)):
         rows = (i, sum(sizes), len(parts)) if in_turn else (start, start + size, 1)
-        yield name, Place(tensor, (*lead, *whole), rows, groups, stack, transposed)
+        yield name, TensorPlace(tensor, (*lead, *whole), rows, groups, stack, transposed)
         start += size

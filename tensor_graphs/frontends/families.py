@@ -15,7 +15,7 @@ from typing import Any
 
 from tensor_graphs.models import bert, gemma3
 from tensor_graphs.models.rope import Rope
-from tensor_graphs.models.transformer import Experts, Facts, Fused, Layer, Names
+from tensor_graphs.models.transformer import Experts, Facts, Fused, Layer, TensorNames
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Family:
     """
 
     name: str
-    names: Names
+    names: TensorNames
     settings: Mapping[str, Any]
     facts: Callable[[Any], Mapping[str, Any]] = lambda s: {}
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Family:
         kinds = getattr(s, "layer_types", None)
         return kinds[i] == SLIDING if kinds else self.sliding(s, i)
 
-    def named(self, s: Any) -> Names:
+    def named(self, s: Any) -> TensorNames:
         """The names of the tensors of one model, by its settings."""
         return replace(self.names, **self.renamed(s))
 
@@ -106,7 +106,7 @@ def _biases(**parts: bool) -> frozenset[str]:
 _CAUSAL = {"use_bidirectional_attention": (False,), "is_decoder": (True, False), "add_cross_attention": (False,)}
 
 LLAMA = Family(
-    "llama", Names(), {
+    "llama", TensorNames(), {
         "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": Maybe.WHOLE, "head_dim": Maybe.WHOLE, "hidden_act": "silu",
         "max_position_embeddings": 2048, "eps": 1e-6, "tie_word_embeddings": False, "rope_theta": 10_000.0, "attention_bias": False,
@@ -129,7 +129,7 @@ QWEN2 = LLAMA.but(
 
 QWEN3 = QWEN2.but(
     "qwen3", settings={"head_dim": 128, "attention_bias": False},
-    names=Names(q_norm="self_attn.q_norm", k_norm="self_attn.k_norm"),
+    names=TensorNames(q_norm="self_attn.q_norm", k_norm="self_attn.k_norm"),
     facts=lambda s: {"biases": _biases(q_k_v_o=s.attention_bias)}, like="Qwen 3")
 
 GEMMA = LLAMA.but(
@@ -140,8 +140,8 @@ GEMMA = LLAMA.but(
     facts=lambda s: {**gemma3.ALIKE, "biases": _biases(q_k_v_o=s.attention_bias)}, like="Gemma 2B and 7B")
 
 GEMMA2 = GEMMA.but(
-    "gemma2", names=Names(attention_out="post_attention_layernorm", ffn_in="pre_feedforward_layernorm",
-                          ffn_out="post_feedforward_layernorm"),
+    "gemma2", names=TensorNames(attention_out="post_attention_layernorm", ffn_in="pre_feedforward_layernorm",
+                                ffn_out="post_feedforward_layernorm"),
     settings={"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
               "num_key_value_heads": 4, "query_pre_attn_scalar": 256.0, "sliding_window": 4096, "layer_types": Maybe.LIST,
               "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
@@ -170,16 +170,16 @@ GEMMA3 = GEMMA2.but(
 
 PHI3 = LLAMA.but(
     "phi3", without=("attention_bias", "mlp_bias"), facts=lambda s: {},
-    names=Names(fused=(Fused("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
-                       Fused("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj")))),
+    names=TensorNames(fused=(Fused("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+                             Fused("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj")))),
     settings={"vocab_size": 32_064, "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096,
               "original_max_position_embeddings": 4096, "eps": 1e-5, "sliding_window": Maybe.WHOLE, "partial_rotary_factor": 1.0},
     sliding=lambda s, i: s.sliding_window is not None, like="Phi-3, Phi-3.5, Phi-4")
 
 OLMO2 = LLAMA.but(
     "olmo2", without=("mlp_bias",), settings={"vocab_size": 50_304, "eps": 1e-5},
-    names=Names(attention_in="", attention_out="post_attention_layernorm", ffn_in="", ffn_out="post_feedforward_layernorm",
-                q_norm="self_attn.q_norm", k_norm="self_attn.k_norm"),
+    names=TensorNames(attention_in="", attention_out="post_attention_layernorm", ffn_in="", ffn_out="post_feedforward_layernorm",
+                      q_norm="self_attn.q_norm", k_norm="self_attn.k_norm"),
     facts=lambda s: {"head_norms": False, "biases": _biases(q_k_v_o=s.attention_bias)}, like="OLMo 2")
 
 
@@ -204,7 +204,7 @@ GRANITE = LLAMA.but(
                      "residual_scale": s.residual_multiplier, "scale": s.attention_multiplier}, like="Granite 3")
 
 COHERE2 = LLAMA.but(
-    "cohere2", without=("mlp_bias",), names=Names(ffn_in="input_layernorm"), neighbours=True,
+    "cohere2", without=("mlp_bias",), names=TensorNames(ffn_in="input_layernorm"), neighbours=True,
     settings={"vocab_size": 256_000, "hidden_size": 8192, "intermediate_size": 22_528, "num_hidden_layers": 40,
               "num_attention_heads": 64, "max_position_embeddings": 8192, "eps": 1e-5, "tie_word_embeddings": True,
               "logit_scale": 0.0625, "sliding_window": 4096, "sliding_window_pattern": 4, "layer_types": Maybe.LIST},
@@ -214,15 +214,15 @@ COHERE2 = LLAMA.but(
     like="Command R7B, Command A")
 
 
-def _stacked(names: Names) -> tuple[Fused, ...]:
+def _stacked(names: TensorNames) -> tuple[Fused, ...]:
     """Experts as transformers 5 holds them in memory, and writes them where it is told not to go back to the published form."""
     return (Fused("mlp.experts.gate_up_proj", (names.expert_gate, names.expert_up)),
             Fused("mlp.experts.down_proj", (names.expert_down,)))
 
 
-_MIXTRAL = Names(router="block_sparse_moe.gate", expert_gate="block_sparse_moe.experts.{e}.w1",
-                 expert_up="block_sparse_moe.experts.{e}.w3", expert_down="block_sparse_moe.experts.{e}.w2",
-                 older=(("block_sparse_moe.gate", "mlp.gate"),))
+_MIXTRAL = TensorNames(router="block_sparse_moe.gate", expert_gate="block_sparse_moe.experts.{e}.w1",
+                       expert_up="block_sparse_moe.experts.{e}.w3", expert_down="block_sparse_moe.experts.{e}.w2",
+                       older=(("block_sparse_moe.gate", "mlp.gate"),))
 MIXTRAL = MISTRAL.but(
     "mixtral", names=replace(_MIXTRAL, fused=_stacked(_MIXTRAL)),
     settings={"eps": 1e-5, "rope_theta": 1e6, "sliding_window": Maybe.WHOLE, "num_experts_per_tok": 2, "num_local_experts": 8},
@@ -251,7 +251,7 @@ QWEN2_MOE = QWEN3_MOE.but(
         s.num_local_experts, s.num_experts_per_tok, s.moe_intermediate_size, s.norm_topk_prob, s.shared_expert_intermediate_size)},
     like="Qwen 1.5 MoE, Qwen 2 57B-A14B")
 
-_GPT_OSS = Names(sinks="self_attn.sinks", router="mlp.router")
+_GPT_OSS = TensorNames(sinks="self_attn.sinks", router="mlp.router")
 GPT_OSS = LLAMA.but(
     "gpt_oss", without=("mlp_bias",), names=replace(_GPT_OSS, fused=tuple(
         replace(fused, in_turn=True, transposed=True) for fused in _stacked(_GPT_OSS))),
@@ -268,7 +268,7 @@ GPT_OSS = LLAMA.but(
     like="gpt-oss, as plain tensors")
 
 GPT2 = Family(
-    "gpt2", Names(
+    "gpt2", TensorNames(
         embed="transformer.wte", positions="transformer.wpe", norm="transformer.ln_f", layer="transformer.h.{i}.",
         attention_in="ln_1", ffn_in="ln_2", q="attn.q", k="attn.k", v="attn.v", o="attn.c_proj", gate="", up="mlp.c_fc",
         down="mlp.c_proj", root="transformer.",
@@ -286,7 +286,7 @@ GPT2 = Family(
     refused=_CAUSAL, like="GPT-2, DistilGPT-2")
 
 GPT_NEOX = Family(
-    "gpt_neox", Names(
+    "gpt_neox", TensorNames(
         embed="gpt_neox.embed_in", norm="gpt_neox.final_layer_norm", head="embed_out", layer="gpt_neox.layers.{i}.",
         root="gpt_neox.", q="attention.query", k="attention.key", v="attention.value", o="attention.dense", gate="",
         up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h",
@@ -313,7 +313,7 @@ STABLELM = LLAMA.but(
                           if s.qk_layernorm else {})}, like="StableLM 3B, StableLM 2, Zephyr 3B")
 
 STARCODER2 = LLAMA.but(
-    "starcoder2", without=("head_dim", "attention_bias", "mlp_bias"), names=Names(gate="", up="mlp.c_fc", down="mlp.c_proj"),
+    "starcoder2", without=("head_dim", "attention_bias", "mlp_bias"), names=TensorNames(gate="", up="mlp.c_fc", down="mlp.c_proj"),
     settings={"vocab_size": 49_152, "hidden_size": 3072, "intermediate_size": 12_288, "num_hidden_layers": 30,
               "num_attention_heads": 24, "num_key_value_heads": 2, "hidden_act": "gelu_pytorch_tanh",
               "max_position_embeddings": 4096, "eps": 1e-5, "tie_word_embeddings": True, "sliding_window": Maybe.WHOLE,
@@ -355,7 +355,7 @@ MPNET = ROBERTA.but(
                      "buckets": 32}, like="all-mpnet-base-v2")
 
 MODERNBERT = Family(
-    "modernbert", Names(
+    "modernbert", TensorNames(
         embed="embeddings.tok_embeddings", embed_norm="embeddings.norm", norm="final_norm", layer="layers.{i}.", root="",
         attention_in="attn_norm", first_in=False, ffn_in="mlp_norm", q="attn.q", k="attn.k", v="attn.v", o="attn.Wo",
         gate="mlp.gate",
@@ -371,7 +371,7 @@ MODERNBERT = Family(
     sliding=lambda s, i: bool(i % s.global_attn_every_n_layers), encoder=True, like="ModernBERT, GTE-ModernBERT")
 
 NOMIC_BERT = Family(
-    "nomic_bert", Names(
+    "nomic_bert", TensorNames(
         embed="embeddings.word_embeddings", types="embeddings.token_type_embeddings", embed_norm="emb_ln", norm="",
         layer="encoder.layers.{i}.", root="", attention_in="", attention_sum="norm1", ffn_in="", ffn_sum="norm2", q="attn.q",
         k="attn.k", v="attn.v", o="attn.out_proj", gate="mlp.fc12", up="mlp.fc11", down="mlp.fc2", unused=bert.BERT.unused,

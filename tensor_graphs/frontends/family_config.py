@@ -16,7 +16,7 @@ from tensor_graphs.frontends.families import ACTIVATION_NAMES, FULL, SLIDING, Fa
 from tensor_graphs.frontends.settings import Section, stored_dtype
 from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.models.rope import Rope
-from tensor_graphs.models.transformer import Facts, Names
+from tensor_graphs.models.transformer import Facts, TensorNames
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class FamilyConfig:
     family: Family
     settings: Mapping[str, Any]
     facts: Facts
-    names: Names
+    names: TensorNames
     max_position_embeddings: int
     dtype: str
 

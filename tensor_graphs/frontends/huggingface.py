@@ -25,7 +25,7 @@ import numpy as np
 
 from tensor_graphs.devices.safetensors import Weights, WeightsError, open_weights
 from tensor_graphs.errors import close_to, listed
-from tensor_graphs.frontends.checkpoint_names import Place, places, prefix_of, unexplained
+from tensor_graphs.frontends.checkpoint_names import TensorPlace, places, prefix_of, unexplained
 from tensor_graphs.frontends.errors import ConfigError, FrontendError
 from tensor_graphs.frontends.family_config import FamilyConfig
 from tensor_graphs.frontends.huggingface_folder import (
@@ -44,7 +44,7 @@ from tensor_graphs.frontends.tokenizer import TOKENIZER_FILE, Tokenizer, load_to
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.models.transformer import Facts, Names, decoder_graph, encoder_graph
+from tensor_graphs.models.transformer import Facts, TensorNames, decoder_graph, encoder_graph
 from tensor_graphs.phases import phase
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class LoadedModel:
     weights: Mapping[str, Array]
     config: FamilyConfig
     facts: Facts
-    names: Names
+    names: TensorNames
     dtype: DType
     max_positions: int
     folder: Path | None = None
@@ -186,19 +186,19 @@ def _weight_dtype(dtype: str | DType) -> DType:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Unweighted:
     """A model without weights."""
 
     kind: str
     encoder: bool
     graph: Graph
     facts: Facts
-    names: Names
+    names: TensorNames
     max_positions: int
     sentence: SentenceConfig | None = None
 
 
-def _assemble(config: FamilyConfig, folder: Path, dtype: DType, max_positions: int | None) -> _Made:
+def _assemble(config: FamilyConfig, folder: Path, dtype: DType, max_positions: int | None) -> _Unweighted:
     """The graph of a configuration. Raises ConfigError when it has no so many positions."""
     most, names, encoder = config.max_position_embeddings, config.names, config.family.encoder
     default = most if encoder else min(most, DEFAULT_POSITIONS)
@@ -211,7 +211,7 @@ def _assemble(config: FamilyConfig, folder: Path, dtype: DType, max_positions: i
         facts = replace(facts, pooling=sentence.pooling, normalise=sentence.normalize)  # type: ignore[arg-type]
     make = encoder_graph if encoder else decoder_graph
     g = make(facts, names, max_positions=limit, weight_dtype=dtype)
-    return _Made(config.family.name, encoder, g, facts, names, limit, sentence)
+    return _Unweighted(config.family.name, encoder, g, facts, names, limit, sentence)
 
 
 # --- weights -------------------------------------------------------------------------------------------------------
@@ -220,9 +220,9 @@ def _assemble(config: FamilyConfig, folder: Path, dtype: DType, max_positions: i
 class _StoredWeights(Mapping[str, Array]):
     """Parameter name -> array, from files. All are checked when it is made; one is read and converted at look-up."""
 
-    def __init__(self, files: Weights, made: _Made, dtype: DType) -> None:
+    def __init__(self, files: Weights, made: _Unweighted, dtype: DType) -> None:
         self.files, self.dtype = files, dtype
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, TensorPlace] = {}
         missing, wrong, total = [], [], 0
         shapes: dict[str, Any] = {name: node.shape for name, node in made.graph.parameters.items()}
         prefix = prefix_of(made.names, made.kind, files.names(), files.source)
@@ -278,7 +278,7 @@ class _DrawnWeights(Mapping[str, Array]):
     """Parameter name -> random array. Each is drawn when it is first asked for: what is wrong with a prompt is found before that,
     and only one tensor is alive in two dtypes."""
 
-    def __init__(self, config: FamilyConfig, made: _Made, seed: int, dtype: DType) -> None:
+    def __init__(self, config: FamilyConfig, made: _Unweighted, seed: int, dtype: DType) -> None:
         self.shapes: dict[str, Any] = {name: node.shape for name, node in made.graph.parameters.items()}
         self.gemma, self.seed, self.dtype, self.offset = made.kind == "gemma3", seed, dtype, made.facts.norm_offset
         self.spread = float(config.settings.get("initializer_range", INITIALIZER_RANGE))

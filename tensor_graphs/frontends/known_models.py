@@ -9,7 +9,7 @@ from pathlib import Path
 from tensor_graphs.frontends.families import FAMILIES
 from tensor_graphs.frontends.family_config import read_family
 from tensor_graphs.frontends.settings import Section
-from tensor_graphs.models.transformer import Facts, Names
+from tensor_graphs.models.transformer import Facts, TensorNames
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class KnownModel:
     encoder: bool
     like: str
     facts: Facts
-    names: Names
+    names: TensorNames
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ def known_models() -> tuple[KnownModel, ...]:
     return tuple(sorted(found, key=lambda model: (model.encoder, model.kind)))
 
 
-def _said(facts: Facts, names: Names, encoder: bool) -> Iterator[str]:
+def _said(facts: Facts, names: TensorNames, encoder: bool) -> Iterator[str]:
     norm = f"{facts.norm} norm"
     places = [where for where, name in (("before", names.attention_in), ("after", names.attention_out), ("on the sum",
                                                                                                          names.attention_sum))

@@ -23,7 +23,7 @@ def limit(cpu_seconds: int, memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 
-class Refused(Exception):
+class TemplateRefusal(Exception):
     """The template called raise_exception."""
 
 
@@ -42,7 +42,7 @@ def rendered(template: str, variables: dict[str, Any], most_text: int) -> dict[s
             return jinja2.nodes.Scope(body, lineno=line)
 
     def refuse(message: str) -> str:
-        raise Refused(message)
+        raise TemplateRefusal(message)
 
     def tojson(
         value: Any,
@@ -66,7 +66,7 @@ def rendered(template: str, variables: dict[str, Any], most_text: int) -> dict[s
             length += len(piece)
             if length > most_text:
                 return {"wrong": "long"}
-    except Refused as error:
+    except TemplateRefusal as error:
         return {"wrong": "refused", "why": str(error)}
     except jinja2.TemplateSyntaxError as error:
         return {"wrong": "syntax", "why": str(error.message), "line": error.lineno}

@@ -1025,7 +1025,7 @@ def compile_dims(exprs: Sequence[Dim], names: Sequence[str]) -> Callable[..., li
     """
     if len(set(names)) != len(names):
         raise DimError(f"a dim stands twice in {list(names)}")
-    writer = _Writer({name: f"v{i}" for i, name in enumerate(names)})
+    writer = _CallWriter({name: f"v{i}" for i, name in enumerate(names)})
     exprs = [_need(x) for x in exprs]
     for x in exprs:
         missing = sorted(set(x.symbols) - set(names)) if isinstance(x, Expr) else []
@@ -1038,7 +1038,7 @@ def compile_dims(exprs: Sequence[Dim], names: Sequence[str]) -> Callable[..., li
     return space["dims"]  # type: ignore[no-any-return]
 
 
-class _Writer:
+class _CallWriter:
     """Writes one assignment per distinct call, product and sum."""
 
     def __init__(self, names: Mapping[str, str]) -> None:

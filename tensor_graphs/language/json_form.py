@@ -89,7 +89,7 @@ def graph_from_json(text: str) -> Graph:
         raise JsonFormError(f"version {data['tensor_graphs']!r} of the JSON form; this package reads version {VERSION}")
     try:
         symbols: dict[str, Dim] = {name: d.dim(name, lo, hi) for name, (lo, hi) in data["dims"].items()}
-        reader = _Reader(data["definitions"], symbols)
+        reader = _JsonReader(data["definitions"], symbols)
         nodes = reader.nodes(data["nodes"])
         outputs = {k: _pick(nodes, i, f"output {k!r}") for k, i in data["outputs"].items()}
         updates = {k: _pick(nodes, i, f"update {k!r}") for k, i in data["updates"].items()}
@@ -107,7 +107,7 @@ def _pick(nodes: Sequence[Node], index: Any, what: str) -> Node:
     return nodes[index]
 
 
-class _Reader:
+class _JsonReader:
     """Reads rows of nodes, and each definition once."""
 
     def __init__(self, definitions: Mapping[str, Any], symbols: Mapping[str, Dim]) -> None:

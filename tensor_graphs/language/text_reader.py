@@ -50,14 +50,14 @@ def parse_graph(text: str, filename: str = "<text>", ops: Mapping[str, Composite
 
     Raises TextError with line, column and a caret.
     """
-    reader = _Reader(text, filename, ops or {})
+    reader = _GraphReader(text, filename, ops or {})
     try:
         return reader.graph()
     except RecursionError:
         raise reader.tokens.error("this is nested too deeply for the stack of the process") from None
 
 
-class _Reader:
+class _GraphReader:
     def __init__(self, text: str, filename: str, ops: Mapping[str, CompositeOp]) -> None:
         self.given_ops = ops
         self.tokens = Tokens(text, filename)

@@ -27,7 +27,7 @@ def print_graph(g: Graph) -> str:
     out = [f"tg {VERSION}"]
     out += [f"dim {name} {lo}..{hi}" for name, (lo, hi) in ((n, d.bounds(s)) for n, s in g.dims.items())]
     definitions: dict[str, list[str]] = {}
-    writer = _Writer(definitions, set(g.dims))
+    writer = _ScopeWriter(definitions, set(g.dims))
     for node in g.nodes:
         writer.node(node)
     for node in g.states.values():
@@ -75,7 +75,7 @@ def format_value(value: Any) -> str:
     raise TypeError(f"no text for an attribute {value!r}")
 
 
-class _Writer:
+class _ScopeWriter:
     """The lines of one scope (the graph, or a definition) and the name of each value in it."""
 
     def __init__(self, definitions: dict[str, list[str]], taken: set[str]) -> None:
@@ -134,7 +134,7 @@ class _Writer:
         if name in self.definitions:
             return name
         definition = node.op.define([i.type for i in node.inputs], node.attrs)
-        inner = _Writer(self.definitions, self.taken)
+        inner = _ScopeWriter(self.definitions, self.taken)
         arguments = []
         for i, argument in enumerate(definition.arguments):
             inner.names[argument] = next(a for a in (f"{'_' * k}a{i}" for k in range(len(inner.taken) + 1)) if a not in inner.taken)

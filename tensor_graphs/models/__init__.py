@@ -13,7 +13,17 @@ from __future__ import annotations
 from tensor_graphs.models.bert import BertSpec, bert_graph
 from tensor_graphs.models.gemma3 import Gemma3Spec, gemma3_graph
 from tensor_graphs.models.rope import Rope
-from tensor_graphs.models.transformer import Facts, Layer, Names, decoder_graph, encoder_graph
+from tensor_graphs.models.transformer import Facts, Layer, TensorNames, decoder_graph, encoder_graph
 
-__all__ = ["BertSpec", "Facts", "Gemma3Spec", "Layer", "Names", "Rope", "bert_graph", "decoder_graph", "encoder_graph",
-           "gemma3_graph"]
+__all__ = [
+           "BertSpec",
+           "Facts",
+           "Gemma3Spec",
+           "Layer",
+           "Rope",
+           "TensorNames",
+           "bert_graph",
+           "decoder_graph",
+           "encoder_graph",
+           "gemma3_graph",
+]

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.models.transformer import Facts, Layer, Names, encoder_graph
+from tensor_graphs.models.transformer import Facts, Layer, TensorNames, encoder_graph
 
-BERT = Names(
+BERT = TensorNames(
     embed="embeddings.word_embeddings", positions="embeddings.position_embeddings", types="embeddings.token_type_embeddings",
     embed_norm="embeddings.LayerNorm", norm="", layer="encoder.layer.{i}.", attention_in="",
     attention_sum="attention.output.LayerNorm", ffn_in="", ffn_sum="output.LayerNorm", q="attention.self.query",

@@ -15,12 +15,12 @@ from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.models.rope import Rope
-from tensor_graphs.models.transformer import Facts, Layer, Names, Output, decoder_graph
+from tensor_graphs.models.transformer import Facts, Layer, Output, TensorNames, decoder_graph
 
 LayerKind = Literal["sliding", "full"]
 
-GEMMA3 = Names(q_norm="self_attn.q_norm", k_norm="self_attn.k_norm", attention_out="post_attention_layernorm",
-               ffn_in="pre_feedforward_layernorm", ffn_out="post_feedforward_layernorm")
+GEMMA3 = TensorNames(q_norm="self_attn.q_norm", k_norm="self_attn.k_norm", attention_out="post_attention_layernorm",
+                     ffn_in="pre_feedforward_layernorm", ffn_out="post_feedforward_layernorm")
 ALIKE: Mapping[str, Any] = {"norm_offset": 1.0, "embedding_scale": None}
 """The facts that all Gemmas share."""
 

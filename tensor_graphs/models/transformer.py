@@ -1,7 +1,7 @@
 """transformer: one decoder and one encoder, described by facts: what differs between families is data here, not code.
 
-A graph is made of two descriptions: `Facts` (sizes, constants and choices of one model) and `Names` (what a family's checkpoints
-call its tensors; a norm or a projection without a name does not exist). Rows of both are in frontends/families.py.
+A graph is made of two descriptions: `Facts` (sizes, constants and choices of one model) and `TensorNames` (what a family's
+checkpoints call its tensors; a norm or a projection without a name does not exist). Rows of both are in frontends/families.py.
 Sources: Vaswani et al. 2017 (attention), Shazeer 2020 (gated feed-forward), Wang and Komatsuzaki 2021 (parallel blocks), Gemma 2
 report 2024 (soft caps, norms before and after), Shazeer et al. 2017 and Jiang et al. 2024 (experts), Raffel et al. 2020 (relative
 positions in buckets), Reimers and Gurevych 2019 (pooling).
@@ -154,7 +154,7 @@ class Fused:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class TensorNames:
     """What the checkpoints of a family call its tensors, without `.weight` and `.bias`; "" = the family has none.
 
     layer: the prefix of layer {i}, before all names of the second group. *_in: norms before a block, *_out: of what a block
@@ -205,7 +205,7 @@ class Names:
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)
 
 
-def decoder_graph(facts: Facts, names: Names, *, max_positions: int, weight_dtype: DType = f32,
+def decoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weight_dtype: DType = f32,
                   output: Output = "logits") -> Graph:
     """A decoder over a cache of `max_positions` positions: `ids` i32[n] -> `logits` f32[m, vocabulary].
 
@@ -245,7 +245,7 @@ def decoder_graph(facts: Facts, names: Names, *, max_positions: int, weight_dtyp
     return graph({"token": token, "logit": scaled(logit)}, step.updates)
 
 
-def encoder_graph(facts: Facts, names: Names, *, max_positions: int, weight_dtype: DType = f32) -> Graph:
+def encoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weight_dtype: DType = f32) -> Graph:
     """`ids` i32[n], one sentence with its special tokens -> `hidden` f32[n, hidden], `embedding` f32[hidden].
 
     n: 1 … max_positions. Every token sees every token, or those in its window; all are of sentence type 0. Parameters are
@@ -278,7 +278,7 @@ def pool(facts: Facts, hidden: Node) -> Node:
 class _Step:
     """One forward step under construction: n new tokens after p cached ones (an encoder: after none, and none are kept)."""
 
-    def __init__(self, facts: Facts, names: Names, weight_dtype: DType, n: Dim, p: Dim, max_positions: int,
+    def __init__(self, facts: Facts, names: TensorNames, weight_dtype: DType, n: Dim, p: Dim, max_positions: int,
                  cached: bool = True) -> None:
         if facts.positions and max_positions > facts.positions - facts.first_position:
             raise AttributeValueError(f"max_positions is {max_positions}",

@@ -52,7 +52,7 @@ _RUNS_WORK = 150_000_000
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EqualityVerdict:
     """What is known of two graphs; status is the key "verdict" of as_json.
 
     probability: that different graphs would have passed (fingerprint only; at most 2^-24). sizes: those compared at.
@@ -115,7 +115,7 @@ class Verdict:
 
 
 @worded
-def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
+def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> EqualityVerdict:
     """Whether a and b compute the same outputs (and new states) for all inputs; see the module's docstring.
 
     bits: narrowing casts count (mode *bits*: what is proved is reassociating at the worst), else floats are real numbers
@@ -126,21 +126,21 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
     try:
         left, right, common = _together(a, b, bits)
     except TensorGraphsError as e:
-        return Verdict("unknown", reason=_first_line(e), bits=bits)
+        return EqualityVerdict("unknown", reason=_first_line(e), bits=bits)
     if all(x is right[name] for name, x in left.items()):
-        return Verdict("structural", assuming=common, bits=bits)
+        return EqualityVerdict("structural", assuming=common, bits=bits)
     roots = [*left.values(), *right.values()]
     try:
         expanded = expand_all(roots)
         if expanded[:len(left)] == expanded[len(left):]:
-            return Verdict("structural", assuming=common, bits=bits)
+            return EqualityVerdict("structural", assuming=common, bits=bits)
     except TensorGraphsError as e:
-        return Verdict("unknown", reason=_first_line(e), bits=bits)
+        return EqualityVerdict("unknown", reason=_first_line(e), bits=bits)
     if bits:                                                # in the runs, too
         roots = literals_as_held(roots)
         left, right = (dict(zip(left, part, strict=True)) for part in (roots[:len(left)], roots[len(left):]))
     symbols = _symbols(roots)
-    found: _Found | None = None
+    found: _AtPoints | None = None
     try:
         found = _compared_at_points(list(left.values()), list(right.values()), symbols, bits, seed)
         reason, weak, sizes, done = found.reason, found.weak, found.sizes, list(found.done)
@@ -169,14 +169,14 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> Verdict:
         if trial.found is not None:
             if not reason and not weak:
                 log.warning("a fingerprint says equal, float64 differs: %s", trial.found.show())
-                return Verdict("unknown", reason="the fingerprints agree, but float64 runs differ by more than their rounding",
-                               difference=difference, sizes=tuple(done), bits=bits)
-            return Verdict("refuted", counterexample=trial.found, difference=difference, bits=bits)
+                return EqualityVerdict("unknown", difference=difference, sizes=tuple(done), bits=bits,
+                                       reason="the fingerprints agree, but float64 runs differ by more than their rounding")
+            return EqualityVerdict("refuted", counterexample=trial.found, difference=difference, bits=bits)
     if found is None or reason:
-        return Verdict("unknown", reason=reason, difference=difference, sizes=tuple(done), bits=bits)
+        return EqualityVerdict("unknown", reason=reason, difference=difference, sizes=tuple(done), bits=bits)
     assuming = (*common, *_assuming(found.points))
-    return Verdict("tested" if weak else "fingerprint", found.probability, tuple(done), sizes.met, assuming, reason=weak,
-                   difference=difference, bits=bits)
+    return EqualityVerdict("tested" if weak else "fingerprint", found.probability, tuple(done), sizes.met, assuming, reason=weak,
+                           difference=difference, bits=bits)
 
 
 def _sizes(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Sizes:
@@ -188,7 +188,7 @@ def _sizes(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Siz
 
 
 @dataclass(frozen=True)
-class _Found:
+class _AtPoints:
     """What the comparison at points says. reason: why nothing is known, or nothing; weak: why agreement is no proof, or nothing."""
 
     points: Points
@@ -200,7 +200,7 @@ class _Found:
 
 
 def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[str, tuple[int, int]], bits: bool,
-                        seed: int) -> _Found:
+                        seed: int) -> _AtPoints:
     """Both graphs over fresh leaves in place of what they have in common and the fragment does not prove; where that differs, as
     they are. Raises OutsideFragmentError."""
     flat = in_atoms([*left, *right])
@@ -256,7 +256,7 @@ def _cut(flat: list[Node], count: int, wanted: Callable[[Node], bool]) -> list[N
 
 
 def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbols: Mapping[str, tuple[int, int]], bits: bool,
-                seed: int) -> _Found:
+                seed: int) -> _AtPoints:
     needed = sides.find(points.order, sizes.bindings, symbols)
     sizes = sizes.with_more(needed.added, needed.met)
     moved = places.find(points.order, findings.positions, sizes.bindings[0], symbols)
@@ -307,7 +307,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
             findings = replace(findings, weak=of_sizes)
         weak = weak or _weak(findings, bool(wrapping.added), drawn is not None and all_drawn, done, symbols)
         weak = weak or moved.missing or _left_out(moved.added, done)
-    return _Found(points, sizes, tuple(done), probability, reason, weak)
+    return _AtPoints(points, sizes, tuple(done), probability, reason, weak)
 
 
 _MOST_SIZES = 12

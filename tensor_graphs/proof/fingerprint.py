@@ -29,7 +29,7 @@ from tensor_graphs.proof import lanes as lane_room
 from tensor_graphs.proof.atoms import in_atoms, rounding_aloud
 from tensor_graphs.proof.degree import degrees
 from tensor_graphs.proof.errors import OutsideFragmentError
-from tensor_graphs.proof.finite_field import POLE, BySign, Field, Value
+from tensor_graphs.proof.finite_field import POLE, BySign, Field, FieldValue
 from tensor_graphs.proof.given import Domain, Given, draw
 from tensor_graphs.proof.selections import Selections
 from tensor_graphs.proof.sizes import choose
@@ -96,19 +96,19 @@ class Points:
         return made
 
     def evaluate(self, nodes: Sequence[At], field: Field, domains: Mapping[Node, Domain],
-                 indices: dict[Node, Array] | None = None, every: Mapping[Node, Array] | None = None) -> list[list[Value]]:
+                 indices: dict[Node, Array] | None = None, every: Mapping[Node, Array] | None = None) -> list[list[FieldValue]]:
         """The outputs' values, by graph; the integers of gather and scatter go to `indices`. domains: of given integers; every: or
         the values of leaves at all combinations (exhaustive.py), at which all ops are exact."""
-        values: dict[Node, Value] = {}
+        values: dict[Node, FieldValue] = {}
         for position, n in enumerate(nodes):
             node = n.node
             if every is not None and node in every:
-                values[node] = Value(exact=exhaustive.assigned(n, every))
+                values[node] = FieldValue(exact=exhaustive.assigned(n, every))
             elif every is not None and isinstance(node.op, AtomicOp):
                 values[node] = field.finish(n, node.op.meaning(field, n, *(values[i] for i in node.inputs)))
             elif node in domains:
-                values[node] = Value(exact=draw(n.dtype, tuple(n.shape), field.points, domains[node],
-                                                seed_of(field.seed, self.name(node))))
+                values[node] = FieldValue(exact=draw(n.dtype, tuple(n.shape), field.points, domains[node],
+                                                     seed_of(field.seed, self.name(node))))
             elif node in self.given.atoms:
                 values[node] = field.atom(n, *(values[i] for i in node.inputs))
             elif isinstance(node.op, AtomicOp):
@@ -142,12 +142,12 @@ class Points:
         """Of what is drawn: the leaf's own, or the place of what was cut."""
         return leaf_name(node) if node.op in leaves.NAMED_LEAVES else f"cut {self._places[node]}"
 
-    def _draw(self, n: At, field: Field) -> Value:
+    def _draw(self, n: At, field: Field) -> FieldValue:
         lanes = {}
         for lane in field.needed(n):
             rng = np.random.default_rng(seed_of(field.seed, leaf_name(n.node), lane))
             lanes[lane] = rng.integers(0, field.chain[lane], (*n.shape, field.points), dtype=np.uint64)
-        return Value(lanes)
+        return FieldValue(lanes)
 
     def held(self, binding: Mapping[str, int]) -> frozenset[Node]:
         """The casts to floats that round nothing at these sizes, where that counts."""
@@ -207,7 +207,7 @@ class Agreement:
     exact: bool = False
 
 
-def one_sided(x: Value, y: Value) -> bool:
+def one_sided(x: FieldValue, y: FieldValue) -> bool:
     """Whether some element of one value divides by 0 at a point at which the other is defined."""
     for v, other in ((x, y), (y, x)):
         if v.bad is not None:

@@ -38,7 +38,7 @@ from tensor_graphs.meaning.algebra import Array, At, Real, narrow
 from tensor_graphs.proof import bounded, literals, residues
 from tensor_graphs.proof.bounded import Bounded
 from tensor_graphs.proof.errors import OutsideFragmentError
-from tensor_graphs.proof.selections import Compared
+from tensor_graphs.proof.selections import ComparedOperands
 
 NEAR = 1e-9
 """Known numbers that are so near to each other, or to a whole number, are not told apart by float64, whatever their bounds are."""
@@ -54,7 +54,7 @@ _LEAST = np.int64(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class FieldValue:
     """Floats: lanes (residues by lane), real (float64 and its bound, where no float leaf is below), minus (is −∞); else exact.
 
     bad: where the point defines nothing, None is nowhere: 1 (or True) where exact arithmetic has no value there, POLE where
@@ -67,13 +67,13 @@ class Value:
     minus: Array | None = None
     bad: Array | None = None
 
-    def each(self, f: Callable[[Array], Array]) -> Value:
+    def each(self, f: Callable[[Array], Array]) -> FieldValue:
         """The value with every array passed through f, which only moves or repeats elements."""
         def one(x: Array | None) -> Array | None:
             return None if x is None else f(x)
 
-        return Value({i: f(x) for i, x in self.lanes.items()}, one(self.exact),
-                     None if self.real is None else self.real.each(f), one(self.minus), one(self.bad))
+        return FieldValue({i: f(x) for i, x in self.lanes.items()}, one(self.exact),
+                          None if self.real is None else self.real.each(f), one(self.minus), one(self.bad))
 
     @property
     def integers(self) -> Array:
@@ -118,7 +118,7 @@ class Field:
         self.by_sign, self.hanging, self.held = by_sign, hanging, held
         self.key = np.random.default_rng([seed, 1]).integers(0, 2**63, points, dtype=np.uint64)
         self._named: dict[tuple[str, int], Array] = {}
-        self.selections: dict[Node, Compared] = {}
+        self.selections: dict[Node, ComparedOperands] = {}
         self.sides: list[tuple[Array, Array, int]] = []     # what less compares, at the first point, with the prime
         self.roots: dict[Node, tuple[Array, Array]] = {}
         self.outcomes: dict[Node, tuple[bool, bool]] = {}
@@ -146,7 +146,7 @@ class Field:
         """(residues [points or 1], bad) of a finite float."""
         return self.number(literals.read(value), lane)
 
-    def number(self, number: literals.Literal, lane: int) -> tuple[Array, Array | None]:
+    def number(self, number: literals.ClosedForm, lane: int) -> tuple[Array, Array | None]:
         """(residues [points or 1], bad) of a known number. A root is defined where the primes of its square are squares, as only
         then the roots of several numbers have the signs of real ones together."""
         m = self.chain[lane]
@@ -162,7 +162,7 @@ class Field:
                 out = out * residues.power(self.named(word, lane), exponent % (m - 1), m) % np.uint64(m)
         return out, bad
 
-    def of_reals(self, n: At, real: Array) -> Value:
+    def of_reals(self, n: At, real: Array) -> FieldValue:
         """Known floats, [..., points or 1], each as the literal that it is."""
         finite = np.isfinite(real)
         minus = real == -np.inf
@@ -184,26 +184,26 @@ class Field:
                 lanes[lane] = table[back, np.arange(self.points)]
             if wrong.any():
                 bad = _either(bad, wrong[back])
-        return Value(lanes, real=shown, minus=minus if minus.any() else None,
-                     bad=bad if bad is not None and bad.any() else None)
+        return FieldValue(lanes, real=shown, minus=minus if minus.any() else None,
+                          bad=bad if bad is not None and bad.any() else None)
 
     def as_written(self, real: Array) -> Array:
         """Where floats stand for themselves."""
         exact = bounded.held(real) | ~np.isfinite(real)
         if not exact.all():
-            others = {v: literals.read(v) == literals.Literal(Fraction(v)) for v in np.unique(real[~exact]).tolist()}
+            others = {v: literals.read(v) == literals.ClosedForm(Fraction(v)) for v in np.unique(real[~exact]).tolist()}
             exact[~exact] = [others[v] for v in real[~exact].tolist()]
         return exact
 
-    def _binary(self, n: At, x: Value, y: Value, f: Callable[[Array, Array, int], Array],
-                real: Callable[[Bounded, Bounded], Bounded]) -> Value:
+    def _binary(self, n: At, x: FieldValue, y: FieldValue, f: Callable[[Array, Array, int], Array],
+                real: Callable[[Bounded, Bounded], Bounded]) -> FieldValue:
         lanes = {i: f(x.lanes[i], y.lanes[i], self.chain[i]) for i in self.needed(n)}
         known = None
         if x.real is not None and y.real is not None:
             known = real(x.real, y.real)
             if n.node.op.name == "add":
                 known = self.settled(known, lanes)
-        return Value(lanes, real=known, bad=_either(x.bad, y.bad))
+        return FieldValue(lanes, real=known, bad=_either(x.bad, y.bad))
 
     def settled(self, known: Bounded, lanes: Mapping[int, Array]) -> Bounded:
         """Sums of known numbers, exact where little is left of what was added and residues are those of the whole number nearby."""
@@ -216,12 +216,12 @@ class Field:
         right = off & _everywhere(residues.whole(np.where(off, near, 0.0).astype(np.int64), self.chain[lane]) == found, near)
         return Bounded(np.where(right, near, known.value), np.where(right, 0.0, known.off))
 
-    def looked_at(self, n: At, *xs: Value) -> list[Array]:
+    def looked_at(self, n: At, *xs: FieldValue) -> list[Array]:
         """The residues in the lane in which the node compares its operands."""
         lane = self.lanes.compared_in[n.node]
         return [x.lanes[lane] for x in xs]
 
-    def ranks(self, n: At, *xs: Value, ties: bool = False) -> list[Array]:
+    def ranks(self, n: At, *xs: FieldValue, ties: bool = False) -> list[Array]:
         """Where operands stand in the keyed order (or in the real one, where all are known); −∞ is before all.
 
         ties: different residues may stand at the same place, and those of the place of 0 at 0: a coarser order of 7 levels.
@@ -237,7 +237,7 @@ class Field:
             out.append(found if x.minus is None else np.where(x.minus, _LEAST, found))
         return out
 
-    def signs(self, n: At, x: Value, y: Value) -> tuple[Array, Array]:
+    def signs(self, n: At, x: FieldValue, y: FieldValue) -> tuple[Array, Array]:
         """Ranks of two operands by the sign of their difference alone, so that x < y is x + z < y + z.
 
         keyed: a random odd function of it. squares: whether it is a square, which is odd as −1 is none, and multiplies as signs
@@ -254,7 +254,7 @@ class Field:
         square = residues.power(gap, (self.chain[lane] - 1) // 2, self.chain[lane])
         return np.where(gap == 0, 0, np.where(square == 1, 1, -1)), np.zeros(1, dtype=np.int64)
 
-    def exact_order(self, n: At, *xs: Value) -> list[Array]:
+    def exact_order(self, n: At, *xs: FieldValue) -> list[Array]:
         """Known numbers, equal where their residues are, and else farther apart than they may be off; raises where neither."""
         reals = [x.real for x in xs if x.real is not None]
         if len(reals) == 1:
@@ -268,13 +268,13 @@ class Field:
         self.decided(n, apart & x.shown & y.shown | same | infinite, *xs)
         return [np.where(same, 0.0, a), np.where(same, 0.0, b)]
 
-    def decided(self, n: At, where: Array, *xs: Value) -> None:
+    def decided(self, n: At, where: Array, *xs: FieldValue) -> None:
         """Raises OutsideFragmentError where known numbers are not told apart, unless they are undefined."""
         bad = _either(*(x.bad for x in xs))
         if np.any(~where if bad is None else ~where & (bad == 0)):
             raise OutsideFragmentError("float64 does not tell two known numbers apart", n.node.location)
 
-    def chance(self, n: At, *xs: Value, axes: tuple[int, ...] = ()) -> None:
+    def chance(self, n: At, *xs: FieldValue, axes: tuple[int, ...] = ()) -> None:
         """Remember that the result of a node depends on the order of these operands (for selections.py)."""
         if any(x.real is None for x in xs):
             found = np.broadcast_arrays(*self.looked_at(n, *xs))
@@ -282,22 +282,22 @@ class Field:
             if self.by_sign and len(found) == 2:            # a choice of the difference alone
                 gap = np.asarray((found[0] + np.uint64(prime) - found[1]) % np.uint64(prime))
                 found = (gap, np.zeros_like(gap))
-            self.selections[n.node] = Compared(np.stack(found), axes, prime)
+            self.selections[n.node] = ComparedOperands(np.stack(found), axes, prime)
             if n.node.op.name == "less":
                 self.sides.append((found[0][..., 0].reshape(-1), found[1][..., 0].reshape(-1), prime))
 
-    def random_function(self, n: At, x: Value, word: str, odd: bool) -> Value:
+    def random_function(self, n: At, x: FieldValue, word: str, odd: bool) -> FieldValue:
         m = self.chain[self.lanes.compared_in[n.node]]
         (seen,) = self.looked_at(n, x)
         lanes = {i: residues.oracle(seen, self.keyed(f"{word} {i}"), m, self.chain[i], odd) for i in self.needed(n)}
-        return Value(lanes, bad=_either(x.bad, x.minus))
+        return FieldValue(lanes, bad=_either(x.bad, x.minus))
 
-    def atom(self, n: At, *operands: Value) -> Value:
+    def atom(self, n: At, *operands: FieldValue) -> FieldValue:
         """Integers or booleans as a keyed random function of integers (given.py). Commutative ops stay so; x < x and x ≠ x are
         False."""
         given = np.broadcast_arrays(*(x.integers for x in operands))
-        self.selections[n.node] = Compared(np.stack([g.astype(np.int64, copy=False) if g.dtype != np.uint64 else g.view(np.int64)
-                                                     for g in given]))
+        self.selections[n.node] = ComparedOperands(np.stack([
+            g.astype(np.int64, copy=False) if g.dtype != np.uint64 else g.view(np.int64) for g in given]))
         words = list(self.selections[n.node].values)
         if isinstance(n.node.op, AtomicOp) and n.node.op.commutative:
             words = [np.minimum(*words), np.maximum(*words)]
@@ -306,49 +306,49 @@ class Field:
             made = residues.mix(word.view(np.uint64), np.asarray(made))
         bad = _either(*(x.bad for x in operands))
         if n.dtype.kind != "bool":
-            return Value(exact=made.astype(n.dtype.numpy), bad=bad)
+            return FieldValue(exact=made.astype(n.dtype.numpy), bad=bad)
         differ = np.asarray(words[0] != words[1]) if len(words) == 2 else np.ones((), dtype=np.bool_)
-        return Value(exact=differ & ((made >> np.uint64(7)) & np.uint64(1)).astype(np.bool_), bad=bad)
+        return FieldValue(exact=differ & ((made >> np.uint64(7)) & np.uint64(1)).astype(np.bool_), bad=bad)
 
-    def seen(self, x: Value) -> Value:
+    def seen(self, x: FieldValue) -> FieldValue:
         """The bits of a sum, or the number that bits are: a keyed random function of the integers (given.py)."""
         made = residues.mix(x.integers.astype(np.uint64), self.keyed(f"seen {x.integers.dtype}"))
         return dataclasses.replace(x, exact=made.astype(x.integers.dtype))
 
     # ---- sources and elementwise -------------------------------------------------------------------------------------
 
-    def constant(self, n: At, value: bool | int | float | Array) -> Value:
+    def constant(self, n: At, value: bool | int | float | Array) -> FieldValue:
         given = self.exactly.constant(n, value)[..., None]
         if n.dtype.kind != "float":
-            return Value(exact=given)
+            return FieldValue(exact=given)
         return self.of_reals(n, self.as_held(given, n.dtype))
 
     def as_held(self, known: Array, dtype: DType) -> Array:
         """Known floats as a float below 32 bits holds them, in bits mode."""
         return narrow(known, dtype).astype(np.float64) if self.bits and dtype.itemsize < 4 else known
 
-    def finish(self, n: At, value: Value) -> Value:
+    def finish(self, n: At, value: FieldValue) -> FieldValue:
         return value
 
-    def iota(self, n: At) -> Value:
+    def iota(self, n: At) -> FieldValue:
         line = self.exactly.iota(n)[..., None]
         if n.dtype.kind != "float":
-            return Value(exact=line)
+            return FieldValue(exact=line)
         line = self.as_held(line, n.dtype)
         if not np.isfinite(line).all():
             raise OutsideFragmentError(f"iota of {n.dtype.name} beyond its range", n.node.location)
-        return Value({i: residues.whole(line.astype(np.int64), self.chain[i]) for i in self.needed(n)}, real=Bounded(line))
+        return FieldValue({i: residues.whole(line.astype(np.int64), self.chain[i]) for i in self.needed(n)}, real=Bounded(line))
 
-    def reciprocal(self, n: At, x: Value) -> Value:
+    def reciprocal(self, n: At, x: FieldValue) -> FieldValue:
         lanes = {i: residues.inverse(x.lanes[i], self.chain[i]) for i in self.needed(n)}
         pole = None
         for lane in lanes.values():                         # a residue is 0 by chance once in 10^9 times
             zero = lane == 0 if x.bad is None else (lane == 0) & (x.bad == 0)
             if zero.any():
                 pole = _either(pole, zero * np.uint8(POLE))
-        return Value(lanes, real=None if x.real is None else bounded.reciprocal(x.real), bad=_either(x.bad, x.minus, pole))
+        return FieldValue(lanes, real=None if x.real is None else bounded.reciprocal(x.real), bad=_either(x.bad, x.minus, pole))
 
-    def sqrt(self, n: At, x: Value) -> Value:
+    def sqrt(self, n: At, x: FieldValue) -> FieldValue:
         lanes, bad = {}, _either(x.bad, x.minus)
         if x.real is not None:
             return self.known_root(n, x, bad)
@@ -356,9 +356,9 @@ class Field:
             lanes[i], ok = residues.root(x.lanes[i], self.chain[i])
             bad = _either(bad, ~ok)
             self.roots[n.node] = (x.lanes[i], ok)
-        return Value(lanes, bad=bad)
+        return FieldValue(lanes, bad=bad)
 
-    def known_root(self, n: At, x: Value, bad: Array | None) -> Value:
+    def known_root(self, n: At, x: FieldValue, bad: Array | None) -> FieldValue:
         """The positive roots of known fractions. Raises OutsideFragmentError for the root of any other known number, as a residue
         has no sign."""
         assert x.real is not None
@@ -370,7 +370,7 @@ class Field:
         made = {value: literals.root_of(square) for value, square in squares.items()}
         lanes: dict[int, Array] = {}
 
-        def put(numbers: Mapping[float, literals.Literal], lane: int) -> tuple[Array, Array]:
+        def put(numbers: Mapping[float, literals.ClosedForm], lane: int) -> tuple[Array, Array]:
             each = {v: self.number(number, lane) for v, number in numbers.items()}
             width = max((r.size for r, _ in each.values()), default=1)
             out = np.zeros((*real.shape[:-1], max(width, real.shape[-1])), dtype=np.uint64)
@@ -385,18 +385,18 @@ class Field:
                 raise OutsideFragmentError("the root of a known number that is no fraction", n.node.location)
             lanes[i], wrong = put(made, i)
             bad = _either(bad, wrong if wrong.any() else None)
-        return Value(lanes, real=bounded.sqrt(x.real), bad=bad)
+        return FieldValue(lanes, real=bounded.sqrt(x.real), bad=bad)
 
-    def exp2(self, n: At, x: Value) -> Value:
+    def exp2(self, n: At, x: FieldValue) -> FieldValue:
         if n.node in self.lanes.random:
             return dataclasses.replace(self.random_function(n, x, "exp2", odd=False),
                                        real=None if x.real is None else bounded.exp2(x.real))
         lanes = {i: residues.exp2(x.lanes[i - 1], self.chain[i]) for i in self.needed(n)}
         if x.minus is not None:
             lanes = {i: np.where(x.minus, np.uint64(0), lane) for i, lane in lanes.items()}
-        return Value(lanes, real=None if x.real is None else bounded.exp2(x.real), bad=x.bad)
+        return FieldValue(lanes, real=None if x.real is None else bounded.exp2(x.real), bad=x.bad)
 
-    def log2(self, n: At, x: Value) -> Value:
+    def log2(self, n: At, x: FieldValue) -> FieldValue:
         real = None if x.real is None else bounded.log2(x.real)
         if n.node in self.lanes.random:
             return dataclasses.replace(self.random_function(n, x, "log2", odd=False), real=real)
@@ -406,16 +406,16 @@ class Field:
             zero = x.lanes[i + 1] == 0
             minus = _either(minus, zero)
             bad = _either(bad, ~(ok | zero))
-        return Value(lanes, real=real, minus=minus if minus is not None and minus.any() else None, bad=bad)
+        return FieldValue(lanes, real=real, minus=minus if minus is not None and minus.any() else None, bad=bad)
 
-    def sin(self, n: At, x: Value) -> Value:
+    def sin(self, n: At, x: FieldValue) -> FieldValue:
         return dataclasses.replace(self.random_function(n, x, "sin", odd=True),
                                    real=None if x.real is None else bounded.sin(x.real))
 
-    def erf(self, n: At, x: Value) -> Value:
+    def erf(self, n: At, x: FieldValue) -> FieldValue:
         return self.random_function(n, x, "erf", odd=True)
 
-    def dot(self, n: At, x: Value, y: Value) -> Value:
+    def dot(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         def matrices(a: Array, b: Array) -> tuple[Array, Array]:
             """Points first, vectors as a row and a column, as many batch axes in both."""
             a, b = np.moveaxis(a, -1, 0), np.moveaxis(b, -1, 0)
@@ -443,9 +443,9 @@ class Field:
         if x.real is not None and y.real is not None:
             real = self.settled(bounded.dot(x.real, y.real, int(n.input_types[0].shape[-1]), partial(product, multiply=np.matmul)),
                                 lanes)
-        return Value(lanes, real=real, bad=bad)
+        return FieldValue(lanes, real=real, bad=bad)
 
-    def whole_numbers(self, n: At, x: Value) -> Array:
+    def whole_numbers(self, n: At, x: FieldValue) -> Array:
         """Known numbers with those next to a whole number put on it. Raises where float64 does not tell on which side they are."""
         assert x.real is not None
         real = x.real.value
@@ -463,18 +463,18 @@ class Field:
             raise OutsideFragmentError(f"{n.node.op.name} of a known number too near to a whole one", n.node.location)
         return np.where(close, near, real)
 
-    def floor(self, n: At, x: Value) -> Value:
+    def floor(self, n: At, x: FieldValue) -> FieldValue:
         if x.real is not None:
             return self.of_reals(n, np.floor(self.whole_numbers(n, x)))
         return self.random_function(n, x, "floor", odd=False)
 
-    def cast(self, n: At, x: Value) -> Value:
+    def cast(self, n: At, x: FieldValue) -> FieldValue:
         old, new = n.input_types[0].dtype, n.dtype
         if old.kind == "float":
             if new.kind == "float":
                 return self._round(n, x, old, new)
             if x.real is not None:
-                return Value(exact=self.exactly.cast(n, self.whole_numbers(n, x)), bad=x.bad)
+                return FieldValue(exact=self.exactly.cast(n, self.whole_numbers(n, x)), bad=x.bad)
             if new.kind == "bool":
                 raise OutsideFragmentError("a bool made of a float that depends on inputs", n.node.location)
             raise OutsideFragmentError("an integer made of a float that depends on inputs", n.node.location)
@@ -486,14 +486,14 @@ class Field:
                     return dataclasses.replace(made, bad=_either(made.bad, x.bad))
                 m, key = self.chain[residues.MAIN], f"round to {new.name}"      # that it rounds may be rare among the values drawn
                 seen = residues.whole(x.integers, m)
-                return Value({i: residues.oracle(seen, self.keyed(f"{key} {i}"), m, self.chain[i], True) for i in self.needed(n)},
-                             bad=x.bad)
+                lanes = {i: residues.oracle(seen, self.keyed(f"{key} {i}"), m, self.chain[i], True) for i in self.needed(n)}
+                return FieldValue(lanes, bad=x.bad)
             drawn = old.kind != "bool" and n.node.inputs[0] in self.hanging     # some of its values were drawn: no number is known
-            return Value({i: residues.whole(x.integers, self.chain[i]) for i in self.needed(n)}, bad=x.bad,
-                         real=None if drawn else bounded.literal(real, np.abs(real) <= 2.0**53))
-        return Value(exact=self.exactly.cast(n, x.integers), bad=x.bad)
+            return FieldValue({i: residues.whole(x.integers, self.chain[i]) for i in self.needed(n)}, bad=x.bad,
+                              real=None if drawn else bounded.literal(real, np.abs(real) <= 2.0**53))
+        return FieldValue(exact=self.exactly.cast(n, x.integers), bad=x.bad)
 
-    def _round(self, n: At, x: Value, old: DType, new: DType) -> Value:
+    def _round(self, n: At, x: FieldValue, old: DType, new: DType) -> FieldValue:
         narrower = new.epsilon > old.epsilon or new.max < old.max
         if not self.bits or not narrower:
             return dataclasses.replace(x, lanes={i: x.lanes[i] for i in self.needed(n)})
@@ -512,7 +512,7 @@ class Field:
             raise OutsideFragmentError(f"{n.node.op.name} of a known number that may round to either side", n.node.location)
         return narrow(x.value, dtype)
 
-    def bitcast(self, n: At, x: Value) -> Value:
+    def bitcast(self, n: At, x: FieldValue) -> FieldValue:
         old, new = n.input_types[0].dtype, n.dtype
         given = x.exact
         if x.real is not None:
@@ -526,17 +526,17 @@ class Field:
         bad = x.bad
         if bad is not None and bad.any():
             bad = np.broadcast_to(bad.any(axis=tuple(range(bad.ndim - 1))), made.shape)
-        return self.of_reals(n, made) if new.kind == "float" else Value(exact=made, bad=bad)
+        return self.of_reals(n, made) if new.kind == "float" else FieldValue(exact=made, bad=bad)
 
-    def add(self, n: At, x: Value, y: Value) -> Value:
+    def add(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         if x.exact is not None:
-            return Value(exact=self.exactly.add(n, x.exact, y.integers), bad=_either(x.bad, y.bad))
+            return FieldValue(exact=self.exactly.add(n, x.exact, y.integers), bad=_either(x.bad, y.bad))
         made = self._binary(n, x, y, lambda a, b, m: (a + b) % np.uint64(m), bounded.add)
         return dataclasses.replace(made, minus=_either(x.minus, y.minus))
 
-    def mul(self, n: At, x: Value, y: Value) -> Value:
+    def mul(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         if x.exact is not None:
-            return Value(exact=self.exactly.mul(n, x.exact, y.integers), bad=_either(x.bad, y.bad))
+            return FieldValue(exact=self.exactly.mul(n, x.exact, y.integers), bad=_either(x.bad, y.bad))
         made = self._binary(n, x, y, lambda a, b, m: a * b % np.uint64(m), bounded.mul)
         minus: Array | None = None
         bad = made.bad
@@ -546,7 +546,7 @@ class Field:
                 minus, bad = _either(minus, a.minus & positive), _either(bad, a.minus & ~positive)
         return dataclasses.replace(made, minus=minus, bad=bad)
 
-    def _choose(self, n: At, condition: Array, x: Value, y: Value) -> Value:
+    def _choose(self, n: At, condition: Array, x: FieldValue, y: FieldValue) -> FieldValue:
         """x where the condition holds, else y."""
         def mask(a: Array | None, b: Array | None) -> Array | None:
             if a is None and b is None:
@@ -555,64 +555,64 @@ class Field:
             return np.where(condition, none if a is None else a, none if b is None else b)
 
         if x.exact is not None:
-            return Value(exact=np.where(condition, x.exact, y.integers), bad=mask(x.bad, y.bad))
+            return FieldValue(exact=np.where(condition, x.exact, y.integers), bad=mask(x.bad, y.bad))
         real = None
         if x.real is not None and y.real is not None:
             real = x.real.together(y.real, lambda a, b: np.where(condition, a, b))
-        return Value({i: np.where(condition, x.lanes[i], y.lanes[i]) for i in self.needed(n)}, real=real,
-                     minus=mask(x.minus, y.minus), bad=mask(x.bad, y.bad))
+        return FieldValue({i: np.where(condition, x.lanes[i], y.lanes[i]) for i in self.needed(n)}, real=real,
+                          minus=mask(x.minus, y.minus), bad=mask(x.bad, y.bad))
 
-    def max(self, n: At, x: Value, y: Value) -> Value:
+    def max(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         if x.exact is not None:
-            return Value(exact=np.maximum(x.exact, y.integers), bad=_either(x.bad, y.bad))
+            return FieldValue(exact=np.maximum(x.exact, y.integers), bad=_either(x.bad, y.bad))
         self.chance(n, x, y)
         a, b = self.signs(n, x, y) if self.by_sign else self.ranks(n, x, y)
         return dataclasses.replace(self._choose(n, np.asarray(a >= b), x, y), bad=_either(x.bad, y.bad))
 
-    def idiv(self, n: At, x: Value, y: Value) -> Value:
+    def idiv(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         a, b = np.broadcast_arrays(x.integers, y.integers)
-        return Value(exact=self.exactly.idiv(n, a, b), bad=_either(x.bad, y.bad))
+        return FieldValue(exact=self.exactly.idiv(n, a, b), bad=_either(x.bad, y.bad))
 
-    def bit_and(self, n: At, x: Value, y: Value) -> Value:
-        return Value(exact=self.exactly.bit_and(n, x.integers, y.integers), bad=_either(x.bad, y.bad))
+    def bit_and(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
+        return FieldValue(exact=self.exactly.bit_and(n, x.integers, y.integers), bad=_either(x.bad, y.bad))
 
-    def bit_xor(self, n: At, x: Value, y: Value) -> Value:
-        return Value(exact=self.exactly.bit_xor(n, x.integers, y.integers), bad=_either(x.bad, y.bad))
+    def bit_xor(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
+        return FieldValue(exact=self.exactly.bit_xor(n, x.integers, y.integers), bad=_either(x.bad, y.bad))
 
     def _outcome(self, n: At, result: Array) -> None:
         if result.shape[-1] > 1 and result.size:
             true, false = self.outcomes.get(n.node, (False, False))
             self.outcomes[n.node] = (true or bool(result.any()), false or not bool(result.all()))
 
-    def less(self, n: At, x: Value, y: Value) -> Value:
+    def less(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         if x.exact is not None:
             made = self.exactly.less(n, x.exact, y.integers)
             self._outcome(n, made)
-            return Value(exact=made, bad=_either(x.bad, y.bad))
+            return FieldValue(exact=made, bad=_either(x.bad, y.bad))
         self.chance(n, x, y)
         a, b = self.signs(n, x, y) if self.by_sign else self.ranks(n, x, y, ties=self.ties)
         made = np.asarray(a < b)
         if x.real is not None and y.real is not None:
             self._outcome(n, made)
-        return Value(exact=made, bad=_either(x.bad, y.bad))
+        return FieldValue(exact=made, bad=_either(x.bad, y.bad))
 
-    def not_equal(self, n: At, x: Value, y: Value) -> Value:
+    def not_equal(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         bad = _either(x.bad, y.bad)
         if x.exact is not None:
             made = self.exactly.not_equal(n, x.exact, y.integers)
             if n.input_types[0].dtype.kind != "bool":
                 self._outcome(n, made)
-            return Value(exact=made, bad=bad)
+            return FieldValue(exact=made, bad=bad)
         if x.real is not None and y.real is not None:
             one_, other_ = self.exact_order(n, x, y)
             made = np.asarray(one_ != other_)
             self._outcome(n, made)
-            return Value(exact=made, bad=bad)
+            return FieldValue(exact=made, bad=bad)
         self.chance(n, x, y)
         one, two = (np.zeros(1, dtype=np.bool_) if v.minus is None else v.minus for v in (x, y))
         if self.ties:
             p, q = self.ranks(n, x, y, ties=True)
-            return Value(exact=np.where(one | two, one ^ two, p != q), bad=bad)
+            return FieldValue(exact=np.where(one | two, one ^ two, p != q), bad=bad)
         if self.by_sign:
             raise OutsideFragmentError("≠ by signs of differences", n.node.location)
         a, b = self.looked_at(n, x, y)
@@ -620,31 +620,31 @@ class Field:
         difference = np.where(a >= b, a - b, a + m - b)
         both = residues.mix(np.minimum(a, b), residues.mix(np.maximum(a, b), key))
         differ = (difference != 0) & ((both >> np.uint64(7)) & np.uint64(1)).astype(np.bool_)
-        return Value(exact=np.where(one | two, one ^ two, differ), bad=bad)
+        return FieldValue(exact=np.where(one | two, one ^ two, differ), bad=bad)
 
-    def where(self, n: At, condition: Value, x: Value, y: Value) -> Value:
+    def where(self, n: At, condition: FieldValue, x: FieldValue, y: FieldValue) -> FieldValue:
         made = self._choose(n, condition.integers, x, y)
         return dataclasses.replace(made, bad=_either(made.bad, condition.bad))
 
     # ---- reductions --------------------------------------------------------------------------------------------------
 
-    def sum(self, n: At, x: Value) -> Value:
+    def sum(self, n: At, x: FieldValue) -> FieldValue:
         axes = n.attrs["axes"]
         bad = None if x.bad is None else np.bitwise_or.reduce(x.bad, axis=axes)
         if x.exact is not None:
-            return Value(exact=np.asarray(np.sum(x.exact, axis=axes, dtype=x.exact.dtype)), bad=bad)
+            return FieldValue(exact=np.asarray(np.sum(x.exact, axis=axes, dtype=x.exact.dtype)), bad=bad)
         lanes = {i: np.asarray(np.sum(x.lanes[i], axis=axes) % np.uint64(self.chain[i])) for i in self.needed(n)}
         minus = None if x.minus is None else np.any(x.minus, axis=axes)
         real = None
         if x.real is not None:
             real = self.settled(bounded.sum(x.real, axes), lanes)
-        return Value(lanes, real=real, minus=minus, bad=bad)
+        return FieldValue(lanes, real=real, minus=minus, bad=bad)
 
-    def reduce_max(self, n: At, x: Value) -> Value:
+    def reduce_max(self, n: At, x: FieldValue) -> FieldValue:
         axes = n.attrs["axes"]
         bad = None if x.bad is None else np.bitwise_or.reduce(x.bad, axis=axes)
         if x.exact is not None:
-            return Value(exact=np.asarray(np.max(x.exact, axis=axes, initial=int(n.dtype.min))), bad=bad)
+            return FieldValue(exact=np.asarray(np.max(x.exact, axis=axes, initial=int(n.dtype.min))), bad=bad)
         if math.prod(n.input_types[0].shape[a] for a in axes) == 0:
             return dataclasses.replace(self.of_reals(n, np.full((*n.shape, 1), -np.inf)), bad=None)
         if self.by_sign and x.real is None:
@@ -665,10 +665,10 @@ class Field:
             wide = np.broadcast_to(a, (*order.shape[:-1], max(a.shape[-1], order.shape[-1])))
             return np.take_along_axis(rows(wide), np.broadcast_to(best, (*best.shape[:-1], wide.shape[-1])), axis=-2)[..., 0, :]
 
-        return Value({i: pick(x.lanes[i]) for i in self.needed(n)}, bad=bad, real=None if x.real is None else x.real.each(pick),
-                     minus=None if x.minus is None else pick(x.minus))
+        return FieldValue({i: pick(x.lanes[i]) for i in self.needed(n)}, bad=bad,
+                          real=None if x.real is None else x.real.each(pick), minus=None if x.minus is None else pick(x.minus))
 
-    def largest_decided(self, n: At, x: Value, rows: Callable[[Array], Array], best: Array) -> None:
+    def largest_decided(self, n: At, x: FieldValue, rows: Callable[[Array], Array], best: Array) -> None:
         """Raises OutsideFragmentError where another known number than the one at `best` may be the largest of its row."""
         assert x.real is not None
         value, off = rows(x.real.value), rows(np.broadcast_to(x.real.off, x.real.value.shape))
@@ -683,27 +683,27 @@ class Field:
         decided = _everywhere(found == top(found), value) | infinite | (least & np.isfinite(top(off)))
         self.decided(n, decided, dataclasses.replace(x, bad=None if x.bad is None else rows(x.bad)))
 
-    def _tournament(self, n: At, x: Value, axes: tuple[int, ...]) -> Value:
+    def _tournament(self, n: At, x: FieldValue, axes: tuple[int, ...]) -> FieldValue:
         raise OutsideFragmentError("a maximum over an axis by signs of differences", n.node.location)
 
     # ---- movement ----------------------------------------------------------------------------------------------------
 
-    def _move(self, n: At, x: Value, f: Callable[[Array], Array]) -> Value:
+    def _move(self, n: At, x: FieldValue, f: Callable[[Array], Array]) -> FieldValue:
         lanes = {i: x.lanes[i] for i in self.needed(n)} if x.exact is None else {}
 
         return dataclasses.replace(x, lanes=lanes).each(f)
 
-    def reshape(self, n: At, x: Value) -> Value:
+    def reshape(self, n: At, x: FieldValue) -> FieldValue:
         return self._move(n, x, lambda a: a.reshape(*n.shape, a.shape[-1]))
 
-    def permute(self, n: At, x: Value) -> Value:
+    def permute(self, n: At, x: FieldValue) -> FieldValue:
         axes = n.attrs["axes"]
         return self._move(n, x, lambda a: a.transpose([*axes, len(axes)]))
 
-    def expand(self, n: At, x: Value) -> Value:
+    def expand(self, n: At, x: FieldValue) -> FieldValue:
         return self._move(n, x, lambda a: np.broadcast_to(a, (*n.shape, a.shape[-1])))
 
-    def pad(self, n: At, x: Value) -> Value:
+    def pad(self, n: At, x: FieldValue) -> FieldValue:
         padding = n.attrs["padding"]
         if any(amount < 0 for pair in padding for amount in pair):
             raise OutsideFragmentError("pad by a negative amount at these sizes", n.node.location)
@@ -720,7 +720,7 @@ class Field:
         if n.dtype.kind == "float":
             value = float(self.as_held(np.asarray(float(value)), n.dtype))
         if x.exact is not None:
-            filled = Value(exact=put(x.exact, np.asarray([value], dtype=x.exact.dtype)))
+            filled = FieldValue(exact=put(x.exact, np.asarray([value], dtype=x.exact.dtype)))
         else:
             number = self.of_reals(n, np.asarray([value], dtype=np.float64))
             lanes = {i: put(x.lanes[i], number.lanes[i]) for i in self.needed(n)}
@@ -734,12 +734,12 @@ class Field:
                 none = np.zeros(1, dtype=np.bool_)
                 was = np.zeros((*n.input_types[0].shape, 1), dtype=np.bool_) if x.minus is None else x.minus
                 minus = put(was, none if number.minus is None else number.minus)
-            filled = Value(lanes, real=real, minus=minus)
+            filled = FieldValue(lanes, real=real, minus=minus)
             if number.bad is not None:
                 raise OutsideFragmentError(f"pad with {value}", n.node.location)
         return dataclasses.replace(filled, bad=None if x.bad is None else put(x.bad, np.zeros(1, dtype=np.bool_)))
 
-    def slice(self, n: At, x: Value) -> Value:
+    def slice(self, n: At, x: FieldValue) -> FieldValue:
         for (start, stop, step), size in zip(n.attrs["bounds"], n.input_types[0].shape, strict=True):
             low, high = (start, stop) if step > 0 else (stop + 1, start + 1)
             if not 0 <= low <= high <= size:
@@ -749,7 +749,7 @@ class Field:
 
     # ---- indexing ----------------------------------------------------------------------------------------------------
 
-    def gather(self, n: At, x: Value, index: Value) -> Value:
+    def gather(self, n: At, x: FieldValue, index: FieldValue) -> FieldValue:
         axis, shape = n.attrs["axis"], n.input_types[0].shape
         places = index.integers
         inside = (places >= 0) & (places < shape[axis])
@@ -782,7 +782,7 @@ class Field:
                                 (before, count, after, index.bad.shape[-1])).reshape(*n.shape, -1)
         return dataclasses.replace(made, bad=_either(made.bad, wrong), real=None)
 
-    def scatter(self, n: At, base: Value, index: Value, updates: Value) -> Value:
+    def scatter(self, n: At, base: FieldValue, index: FieldValue, updates: FieldValue) -> FieldValue:
         axis, mode, shape = n.attrs["axis"], n.attrs["mode"], n.shape
         if mode == "max" and base.exact is None:
             raise OutsideFragmentError("scatter(max) of floats", n.node.location)
@@ -796,7 +796,7 @@ class Field:
         inside = (flat >= 0) & (flat < size)
         needed = self.needed(n) if base.exact is None else frozenset()
 
-        def spread(v: Value, middle: int) -> Value:
+        def spread(v: FieldValue, middle: int) -> FieldValue:
             def one(a: Array) -> Array:
                 return np.broadcast_to(a, (*a.shape[:-1], points)).reshape(before, middle, after, points)
             return dataclasses.replace(v, lanes={i: v.lanes[i] for i in needed}).each(one)
@@ -846,6 +846,6 @@ class Field:
             wrong = _either(wrong, np.broadcast_to(index.bad.any(axis=tuple(range(index.bad.ndim - 1))), (*shape, points)))
         minus, value = back("minus"), back("real")
         known = None if value is None else Bounded(value, back("off"))
-        return Value({i: out[i].reshape(*shape, points) for i in needed}, back("exact"), known,
-                     minus if minus is not None and minus.any() else None,
-                     wrong if wrong is not None and wrong.any() else None)
+        return FieldValue({i: out[i].reshape(*shape, points) for i in needed}, back("exact"), known,
+                          minus if minus is not None and minus.any() else None,
+                          wrong if wrong is not None and wrong.any() else None)

@@ -144,7 +144,7 @@ def as_markdown() -> str:
 
 
 @dataclass(frozen=True)
-class Form:
+class LinearForm:
     """plus · (indices) − minus · (indices) + Σ sizes + a literal of at most `gap`."""
 
     plus: int = 0
@@ -152,15 +152,15 @@ class Form:
     sizes: tuple[tuple[str, int], ...] = ()
     gap: int = 0
 
-    def negated(self) -> Form:
-        return Form(self.minus, self.plus, tuple((s, -k) for s, k in self.sizes), self.gap)
+    def negated(self) -> LinearForm:
+        return LinearForm(self.minus, self.plus, tuple((s, -k) for s, k in self.sizes), self.gap)
 
-    def plus_form(self, other: Form) -> Form:
+    def plus_form(self, other: LinearForm) -> LinearForm:
         total = dict(self.sizes)
         for s, k in other.sizes:
             total[s] = total.get(s, 0) + k
-        return Form(self.plus + other.plus, self.minus + other.minus, tuple(sorted((s, k) for s, k in total.items() if k)),
-                    self.gap + other.gap)
+        return LinearForm(self.plus + other.plus, self.minus + other.minus, tuple(sorted((s, k) for s, k in total.items() if k)),
+                          self.gap + other.gap)
 
     @property
     def is_position(self) -> bool:
@@ -180,7 +180,7 @@ class Fact:
 
     hangs: bool
     sized: bool = False
-    form: Form | None = None
+    form: LinearForm | None = None
     degree: int = 0
     reach: int = 0
     flat: frozenset[int] = frozenset()
@@ -200,7 +200,7 @@ class Findings:
     weak: dict[Node, Row] = field(default_factory=dict)
     meets: dict[Node, int] = field(default_factory=dict)
     calls: dict[Node, None] = field(default_factory=dict)
-    positions: dict[Node, Form] = field(default_factory=dict)
+    positions: dict[Node, LinearForm] = field(default_factory=dict)
     degree: int = 0
     reach: int = 0
 
@@ -258,7 +258,7 @@ def operand_of(node: Node, facts: Mapping[Node, Fact], given: Given) -> Operand:
         inputs = list(node.inputs[1:])
     kinds: set[Operand] = {_kind(i, facts, given) for i in inputs}
     if kinds <= {"constant", "position", "size"} and any(facts[i].counts for i in inputs) and all(
-            facts[i].counts or facts[i].form == Form() for i in inputs) and (
+            facts[i].counts or facts[i].form == LinearForm() for i in inputs) and (
             name == "reduce_max" or (node.op.facts.compares and sum(facts[i].counts for i in inputs) == 1)):
         return "bool"                                       # whether there is such a place
     if node.op.facts.compares and kinds <= {"constant", "position", "size"} and kinds != {"constant"}:
@@ -295,7 +295,7 @@ def _has_call(x: Any) -> bool:
     return isinstance(x, Expr) and any(isinstance(a, Call) for monomial, _ in x.terms for a in monomial)
 
 
-def _linear(x: Expr) -> Form | None:
+def _linear(x: Expr) -> LinearForm | None:
     """A size with whole coefficients ±1 as a form."""
     sizes, gap = [], 0
     for monomial, k in x.terms:
@@ -305,7 +305,7 @@ def _linear(x: Expr) -> Form | None:
             sizes.append((monomial[0].name, k))
         else:
             return None
-    return Form(sizes=tuple(sorted(sizes)), gap=gap)
+    return LinearForm(sizes=tuple(sorted(sizes)), gap=gap)
 
 
 def _values(order: Sequence[Node], binding: Mapping[str, int]) -> dict[Node, Array]:
@@ -402,7 +402,7 @@ def _fact(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> Fact:
                    computed=bool(below) and not same)
 
 
-def _position(node: Node, facts: Mapping[Node, Fact]) -> Form | None:
+def _position(node: Node, facts: Mapping[Node, Fact]) -> LinearForm | None:
     """The index of a gather or scatter that sizes determine, or the difference of the positions that a node compares."""
     if node.op.group == "index":
         index = facts[node.inputs[1]]
@@ -490,19 +490,19 @@ def _without_axes(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array], 
         return Fact(True)
     if name == "iota":
         along = shape[node.attrs["axis"]]
-        return Fact(False, True, Form(plus=1), 1) if symbols(along) else Fact(False, form=Form(gap=int(along)))
+        return Fact(False, True, LinearForm(plus=1), 1) if symbols(along) else Fact(False, form=LinearForm(gap=int(along)))
     if node.op is leaves.CONSTANT:
         value = node.attrs["value"]
         if isinstance(value, Expr):
             return Fact(False, True, _linear(value), max(len(monomial) for monomial, _ in value.terms))
         if isinstance(value, (ArrayValue, bool, float, int)):
             literal = _literal(values.get(node))
-            return Fact(False, form=None if literal is None else Form(gap=literal))
+            return Fact(False, form=None if literal is None else LinearForm(gap=literal))
         return Fact(False)
     hangs = any(x.hangs for x in xs)
     sized = not hangs and any(x.sized for x in xs)
     degree, reach = max((x.degree for x in xs), default=0), max((x.reach for x in xs), default=0)
-    form: Form | None = None
+    form: LinearForm | None = None
     if name in ("mul", "dot"):
         degree, reach = sum(x.degree for x in xs), sum(x.reach for x in xs)
     if name in ("sum", "reduce_max", "dot"):
@@ -517,14 +517,14 @@ def _without_axes(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array], 
         sized = any(symbols(x) for x in (*_flat(tuple(node.attrs.values())), *node.inputs[0].shape)) and not _uniform(node)
     if not hangs and not sized:
         literal = _literal(values.get(node)) if node.dtype.kind != "bool" else None
-        form = None if literal is None else Form(gap=literal)
+        form = None if literal is None else LinearForm(gap=literal)
         return Fact(False, False, form, degree, reach)
     if sized:
         first = xs[0].form if xs else None
         if name in ("expand", "reshape", "permute", "cast") and node.dtype.kind != "bool":
             form = first
         elif name == "slice" and first is not None:
-            form = Form(first.plus, first.minus, first.sizes, first.gap + max(
+            form = LinearForm(first.plus, first.minus, first.sizes, first.gap + max(
                 (_offset(start) for start, _, _ in node.attrs["bounds"]), default=0)) if all(
                     step == 1 for _, _, step in node.attrs["bounds"]) and not any(
                     symbols(start) for start, _, _ in node.attrs["bounds"]) else None

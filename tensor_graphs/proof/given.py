@@ -88,7 +88,7 @@ KNOWN, TEST = Kind("known"), Kind("test")
 
 
 @dataclass
-class Leaf:
+class GivenLeaf:
     """What is asked of one given integer: compared with these numbers (less the nodes added to it), or used as an index of such an
     axis, in one of the graphs or in all of them (common); beside: leaves that it is compared with; arithmetic: bits of
     choice for what is computed of it, 0 for nothing; wraps: whether it does so modulo 2^8 or 2^16;
@@ -135,7 +135,7 @@ class Given:
             self.atoms: set[Node] = set()
             self.views: dict[Node, tuple[bool, ...]] = {}
             self.kinds: dict[Node, Kind] = {}
-            self.leaves: dict[Node, Leaf] = {}
+            self.leaves: dict[Node, GivenLeaf] = {}
             self.hanging: set[Node] = set()
             wanted: set[Node] = set()
             for node in order:
@@ -152,7 +152,7 @@ class Given:
             self._into_floats(node, wanted)
         elif node in self.cut or node.op in leaves.NAMED_LEAVES:
             self.hanging.add(node)
-            self.leaves[node] = Leaf()
+            self.leaves[node] = GivenLeaf()
             self.kinds[node] = TEST if node.dtype.kind == "bool" else Kind("plain", frozenset({node}))
         elif not hangs:
             self.kinds[node] = KNOWN

@@ -27,7 +27,7 @@ _PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494459
 
 
 @dataclass(frozen=True)
-class Literal:
+class ClosedForm:
     """factor · (ln 2)^ln2 · (√π)^root_pi · √root: factor and root are rational, root > 0."""
 
     factor: Fraction
@@ -63,49 +63,49 @@ def _short(x: float, bits: int) -> Fraction | None:
     return Fraction(near) * (Fraction(2) ** (exponent - bits))
 
 
-def _root(x: float) -> Literal | None:
+def _root(x: float) -> ClosedForm | None:
     """√d or 1/√d for a whole d that is no square."""
     if not 1e-6 < x < 1e6:
         return None
     for square, upside_down in ((x * x, False), (1.0 / (x * x), True)):
         d = round(square)
         if 2 <= d <= _LARGEST_ROOT and abs(square - d) <= 4 * _ULPS * square and math.isqrt(d) ** 2 != d:
-            return Literal(Fraction(1), root=Fraction(1, d) if upside_down else Fraction(d))
+            return ClosedForm(Fraction(1), root=Fraction(1, d) if upside_down else Fraction(d))
     return None
 
 
 @lru_cache(maxsize=4096)
-def read(value: float) -> Literal:
+def read(value: float) -> ClosedForm:
     """What a finite float stands for."""
     found = near(value)
-    return found if found.rounded() == value else Literal(Fraction(value))
+    return found if found.rounded() == value else ClosedForm(Fraction(value))
 
 
 @lru_cache(maxsize=4096)
-def near(value: float) -> Literal:
+def near(value: float) -> ClosedForm:
     """The number of such a form that is next to a finite float, within a few units in the last place; else the float itself. What a
     sum of known numbers may be, before it is verified by other means."""
     exact = Fraction(value)
     if value == 0 or _bits(exact) <= _SHORT_BITS:
-        return Literal(exact)
+        return ClosedForm(exact)
     digits = repr(abs(value)).split("e")[0].replace(".", "").strip("0")
     if len(digits) <= _WRITTEN_DIGITS:
-        return Literal(Fraction(repr(value)))
+        return ClosedForm(Fraction(repr(value)))
     sign, x = (-1, -value) if value < 0 else (1, value)
     for known, ln2, root_pi, root in _NAMED:
         ratio = _short(x / known, 12)
         if ratio is not None:
-            return Literal(sign * ratio, ln2, root_pi, root)
+            return ClosedForm(sign * ratio, ln2, root_pi, root)
     for known, ln2 in ((1.0, 0), (math.log(2.0), 1), (1.0 / math.log(2.0), -1)):
         found = _root(x / known)
         if found is not None:
-            return Literal(sign * found.factor, ln2, 0, found.root)
+            return ClosedForm(sign * found.factor, ln2, 0, found.root)
     if len(digits) <= _SHORT_DIGITS:
-        return Literal(Fraction(repr(value)))
+        return ClosedForm(Fraction(repr(value)))
     small = Fraction(x).limit_denominator(_LARGEST_DENOMINATOR)
     if small and small.numerator <= _LARGEST_DENOMINATOR and abs(float(small) - x) <= _ULPS * x:
-        return Literal(sign * small)
-    return Literal(exact)
+        return ClosedForm(sign * small)
+    return ClosedForm(exact)
 
 
 def _bits(exact: Fraction) -> int:
@@ -136,7 +136,7 @@ def _factors(n: int) -> list[int]:
 
 
 @lru_cache(maxsize=4096)
-def root_of(x: Literal) -> Literal:
+def root_of(x: ClosedForm) -> ClosedForm:
     """√x ≥ 0: what is square in it comes out of the root. Raises OutsideFragmentError for what has no such form."""
     if x.root != 1 or x.ln2 % 2 or x.root_pi % 2:
         raise OutsideFragmentError("the root of a known number that is no fraction")
@@ -148,4 +148,4 @@ def root_of(x: Literal) -> Literal:
         for p in dict.fromkeys(left):
             outside *= Fraction(p) ** (power * (left.count(p) // 2))
             inside *= Fraction(p) ** (power * (left.count(p) % 2))
-    return Literal(outside, x.ln2 // 2, x.root_pi // 2, inside)
+    return ClosedForm(outside, x.ln2 // 2, x.root_pi // 2, inside)

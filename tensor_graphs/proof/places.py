@@ -19,7 +19,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim, Expr
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.proof.fragment import Form
+from tensor_graphs.proof.fragment import LinearForm
 
 MOST_DISTANCES = 32
 """by which one node may have been moved"""
@@ -67,7 +67,7 @@ class _Cuts:
             self.missing = "too many places are compared with each other"
 
 
-def find(order: Sequence[Node], positions: Mapping[Node, Form], first: Mapping[str, int],
+def find(order: Sequence[Node], positions: Mapping[Node, LinearForm], first: Mapping[str, int],
          symbols: Mapping[str, tuple[int, int]]) -> Places:
     """The sizes that the cuts of graphs in atomic ops call for.
 
@@ -92,8 +92,8 @@ def find(order: Sequence[Node], positions: Mapping[Node, Form], first: Mapping[s
     return _sizes_for([x for x in cuts.differences if isinstance(x, Expr)], first, symbols)
 
 
-def _moved(node: Node, left: Mapping[Node, Distances], right: Mapping[Node, Distances],
-           positions: Mapping[Node, Form], cuts: _Cuts, symbols: Mapping[str, tuple[int, int]]) -> tuple[Distances, Distances]:
+def _moved(node: Node, left: Mapping[Node, Distances], right: Mapping[Node, Distances], positions: Mapping[Node, LinearForm],
+           cuts: _Cuts, symbols: Mapping[str, tuple[int, int]]) -> tuple[Distances, Distances]:
     if not node.inputs or node.op in leaves.NAMED_LEAVES:
         return STILL, STILL
     name = node.op.name
@@ -145,7 +145,7 @@ def _moved(node: Node, left: Mapping[Node, Distances], right: Mapping[Node, Dist
     return frozenset(moved_left), frozenset(moved_right)
 
 
-def _added(form: Form, symbols: Mapping[str, tuple[int, int]]) -> list[Dim]:
+def _added(form: LinearForm, symbols: Mapping[str, tuple[int, int]]) -> list[Dim]:
     """What a form adds to its indices: its literal counts with both signs, as it does not say which, and so does all of it."""
     sizes: Dim = 0
     for name, factor in form.sizes:

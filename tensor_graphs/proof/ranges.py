@@ -63,7 +63,7 @@ def find(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Ma
     """
     if not symbols:
         return Ranges(())
-    search = _Search(order, tested, symbols, bits)
+    search = _RangeSearch(order, tested, symbols, bits)
     open_sides = [s for s in search.possible(d.bounds) if not (s[0].op is leaves.CONSTANT and s[0] in shared)]
     if not open_sides:
         return Ranges(())
@@ -89,7 +89,7 @@ def find(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Ma
     return Ranges(tuple(added), nodes=frozenset(node for (node, _), _ in borders))
 
 
-class _Search:
+class _RangeSearch:
     def __init__(self, order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Mapping[str, tuple[int, int]],
                  bits: bool) -> None:
         self.order, self.symbols, self.bits = order, symbols, bits

@@ -53,7 +53,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedOperands:
     """Operands of an ordering op as the field saw them, stacked; axes: of a reduction; prime: 0 where they are integers."""
 
     values: Array
@@ -83,7 +83,7 @@ def _unsigned(value: bytes, prime: int) -> bytes | None:
 class Selections:
     """The algebra. A value is None where nothing is chosen. Start with one for all graphs to be compared."""
 
-    def __init__(self, compared: Mapping[Node, Compared], indices: Mapping[Node, Array],
+    def __init__(self, compared: Mapping[Node, ComparedOperands], indices: Mapping[Node, Array],
                  roots: Mapping[Node, tuple[Array, Array]], ties: bool = False) -> None:
         """compared: operands of ordering ops as the field saw them; indices: the integers of gather and scatter;
         roots: operands of roots, and where they are squares; ties: whether the order had ties."""

@@ -96,7 +96,7 @@ def find(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Ma
         numbers = call.args[1:] if call.fn == "floordiv" else call.args
         for name in _names(call):
             met.setdefault(name, set()).update(k for x in numbers for k in _constants(x) if k >= 2)
-    search = _Search(every, exprs, order, tested, symbols, met)
+    search = _SideSearch(every, exprs, order, tested, symbols, met)
     for call in every:
         table = search.table(_names(call))
         for part in _own_parts(call, table, search.witnesses):
@@ -237,7 +237,7 @@ def _lacking(call: Call, table: _Table) -> str:
     return ""
 
 
-class _Search:
+class _SideSearch:
     """What is compared so far, and what was added for the calls."""
 
     def __init__(self, every: Sequence[Call], exprs: Sequence[d.Expr], order: Sequence[Node], tested: Sequence[Mapping[str, int]],

@@ -262,7 +262,7 @@ class Database:
         """Bind a name to a canonical graph. Raises MissingRecord when that graph was never stored."""
         with self._transaction(write=True) as connection:
             graph_id = self._graph_id(connection, definition.graph_key, f"definition {definition.name!r}")
-            model = schema.Definition
+            model = schema.DefinitionRow
             match = (model.name == definition.name) & (model.canonical_graph_id == graph_id)
             return self._get_or_insert(
                 connection,
@@ -648,7 +648,7 @@ class Database:
     def _graph(self, connection: Connection, graph: GraphRecord) -> int:
         known = self._ids.get(("graph", graph.structural_key))
         if known is None:
-            model = schema.CanonicalGraph
+            model = schema.GraphRow
             known = self._get_or_insert(
                 connection,
                 model,
@@ -665,7 +665,7 @@ class Database:
     def _graph_id(self, connection: Connection, key: str, whose: str) -> int:
         known = self._ids.get(("graph", key))
         if known is None:
-            model = schema.CanonicalGraph
+            model = schema.GraphRow
             known = connection.execute(sa.select(model.id).where(model.structural_key == key)).scalar()
             if known is None:
                 raise MissingRecord(
@@ -821,7 +821,7 @@ class Database:
 
     def _queue_item(self, connection: Connection, row: int) -> QueueItem:
         queue, implementation, environment = schema.ProfileQueue, schema.Implementation, schema.EnvironmentRow
-        workload, graph = schema.Workload, schema.CanonicalGraph
+        workload, graph = schema.Workload, schema.GraphRow
         of, target = sa.orm.aliased(graph), sa.orm.aliased(graph)
         select = (
             sa.select(

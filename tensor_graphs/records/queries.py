@@ -38,8 +38,8 @@ from tensor_graphs.records.logs import decompress_log, reason_of
 from tensor_graphs.records.rows import SourceRecord, TraceKind, WorkloadRecord
 from tensor_graphs.records.schema import (
     BenchmarkTrace,
-    CanonicalGraph,
     EnvironmentRow,
+    GraphRow,
     Implementation,
     ImplementationSource,
     ProfileQueue,
@@ -49,7 +49,7 @@ from tensor_graphs.records.schema import (
 
 
 @dataclass(frozen=True)
-class Evidence:
+class FullTrace:
     """One trace with everything it refers to; times in ms. max_relative_error is this trace's own; worst_relative_error is over
     all judged traces of the same implementation on the same workload in the same environment (None in a history)."""
 
@@ -92,7 +92,7 @@ class Failure:
     """A trace that did not pass. reason: the line of its log that says why (`reason_of`).  newest: nothing was measured later of
     the same implementation on the same workload in the same environment, so that this is the last word on it."""
 
-    trace: Evidence
+    trace: FullTrace
     reason: str
     newest: bool
 
@@ -156,7 +156,7 @@ def best_implementation(
     *,
     kind: TraceKind = "cold",
     verifier: str | None = None,
-) -> tuple[Evidence, ...]:
+) -> tuple[FullTrace, ...]:
     """Kernel or recipe? Every eligible implementation of a canonical graph on one workload, here, the fastest first.
 
     Empty when nothing measured in this environment is within `tolerance`; the caller then guesses, says so, and
@@ -170,11 +170,11 @@ def best_implementation(
 
 def fastest(
     database: Database, environment: Environment | str, tolerance: float, *, kind: TraceKind = "cold"
-) -> tuple[Evidence, ...]:
+) -> tuple[FullTrace, ...]:
     """The fastest eligible implementation per canonical graph and workload, here: one row each."""
     with database.reading() as connection:
         rows = _eligible(connection, (measured_in(environment),), tolerance, kind, None)
-    first: dict[str, Evidence] = {}
+    first: dict[str, FullTrace] = {}
     for row in rows:
         first.setdefault(row.workload_key, row)
     return tuple(first.values())
@@ -182,19 +182,19 @@ def fastest(
 
 def best_per_machine(
     database: Database, tolerance: float, *, graph_key: str | None = None, kind: TraceKind = "cold"
-) -> tuple[Evidence, ...]:
+) -> tuple[FullTrace, ...]:
     """The fastest eligible implementation per canonical graph, workload and machine, whichever backend it is of, by graph name and
     workload: what was measured on one machine may be compared, though each backend is an environment of its own.
 
     graph_key: of this graph only.
     """
     machines = {key: environment.machine for key, environment in environments(database)}
-    found: Iterable[Evidence]
+    found: Iterable[FullTrace]
     if graph_key is None:
         found = (row for key in machines for row in fastest(database, key, tolerance, kind=kind))
     else:
         found = leaderboard(database, graph_key, tolerance=tolerance, kind=kind)
-    best: dict[tuple[str, str], Evidence] = {}
+    best: dict[tuple[str, str], FullTrace] = {}
     for row in found:
         at = row.workload_key, machines[row.environment_key]
         other = best.setdefault(at, row)
@@ -213,7 +213,7 @@ def leaderboard(
     backend: str | None = None,
     kind: TraceKind = "cold",
     verifier: str | None = None,
-) -> tuple[Evidence, ...]:
+) -> tuple[FullTrace, ...]:
     """The eligible implementations of a graph, here or (environment None) anywhere: by workload, then fastest first. Each
     row says where it was measured.
 
@@ -241,7 +241,7 @@ def history(
     environment: Environment | str | None = None,
     since: datetime | None = None,
     limit: int = 1000,
-) -> tuple[Evidence, ...]:
+) -> tuple[FullTrace, ...]:
     """Every trace of a kernel (failures too), the newest first: all its workloads, here or in all environments.
 
     kernel: its name, and then over all the identities that its code has had, or one source hash.  since: no older ones.
@@ -333,7 +333,7 @@ def failures(
     )
 
 
-def evidence(database: Database, *trace_ids: int) -> tuple[Evidence, ...]:
+def evidence(database: Database, *trace_ids: int) -> tuple[FullTrace, ...]:
     """The evidence rows of these traces, in the order given, for whoever explains a choice. Raises MissingRecord."""
     trace = BenchmarkTrace
     groups = sa.select(trace.workload_id, trace.environment_id).where(trace.id.in_(trace_ids))
@@ -398,9 +398,9 @@ def coverage(database: Database, environment: Environment | str) -> tuple[Covera
     measured, passed = pairs(BenchmarkTrace), pairs(BenchmarkTrace, BenchmarkTrace.status == "PASSED")
     waiting = pairs(ProfileQueue, unmeasured)
     counts = [sa.func.coalesce(each.c.pairs, 0) for each in (measured, passed, waiting)]
-    select = sa.select(CanonicalGraph.structural_key, CanonicalGraph.human_name, *counts)
+    select = sa.select(GraphRow.structural_key, GraphRow.human_name, *counts)
     for each in (measured, passed, waiting):
-        select = select.outerjoin(each, each.c.graph == CanonicalGraph.id)
+        select = select.outerjoin(each, each.c.graph == GraphRow.id)
     with database.reading() as connection:
         rows = [Coverage(*row) for row in connection.execute(select.where(counts[0] + counts[2] > 0))]
     return tuple(sorted(rows, key=lambda row: (row.fraction, row.graph_key)))
@@ -421,7 +421,7 @@ def environments(database: Database) -> tuple[tuple[str, Environment], ...]:
 def graphs_like(database: Database, what: str | None = None) -> tuple[tuple[str, str], ...]:
     """(structural key, name) of the canonical graphs of this name, or else those whose key begins with it (None: of all), by
     name and key."""
-    row = CanonicalGraph
+    row = GraphRow
     select = sa.select(row.structural_key, row.human_name).order_by(row.human_name, row.structural_key)
     with database.reading() as connection:
         found = connection.execute(select if what is None else select.where(row.human_name == what)).all()
@@ -448,7 +448,7 @@ def waiting_for_trust(database: Database) -> tuple[tuple[str, str], ...]:
 
 def graph_text(database: Database, structural_key: str) -> tuple[str, str]:
     """(the .tg text, the JSON) of a canonical graph. Raises MissingRecord."""
-    select = sa.select(CanonicalGraph.text, CanonicalGraph.json).where(CanonicalGraph.structural_key == structural_key)
+    select = sa.select(GraphRow.text, GraphRow.json).where(GraphRow.structural_key == structural_key)
     with database.reading() as connection:
         found = connection.execute(select).one_or_none()
     if found is None:
@@ -488,9 +488,9 @@ def recipe_search(database: Database, key: str) -> list[Any] | None:
 
 def recipes(database: Database, signatures: Iterable[str]) -> dict[str, RecipeRow]:
     """The recipes of these signatures; what is no recipe is left out."""
-    row, source, target = Implementation, ImplementationSource, aliased(CanonicalGraph)
-    columns = (row.name, CanonicalGraph.structural_key, target.structural_key, target.json, row.numeric_class)
-    select = sa.select(row.id, row.signature, *columns).join(CanonicalGraph, CanonicalGraph.id == row.canonical_graph_id)
+    row, source, target = Implementation, ImplementationSource, aliased(GraphRow)
+    columns = (row.name, GraphRow.structural_key, target.structural_key, target.json, row.numeric_class)
+    select = sa.select(row.id, row.signature, *columns).join(GraphRow, GraphRow.id == row.canonical_graph_id)
     select = select.join(target, target.id == row.recipe_graph_id)
     texts = sa.select(source.implementation_id, source.path, source.content, source.content_sha256, source.trusted)
     wanted = sorted(set(signatures))
@@ -534,7 +534,7 @@ def _no_trace(database: Database, trace_id: int) -> MissingRecord:
 
 
 def _graph_id(structural_key: str) -> Any:
-    return sa.select(CanonicalGraph.id).where(CanonicalGraph.structural_key == structural_key).scalar_subquery()
+    return sa.select(GraphRow.id).where(GraphRow.structural_key == structural_key).scalar_subquery()
 
 
 def _named_or_hashed(kernel: str) -> Any:
@@ -547,7 +547,7 @@ def _workload_key(workload: WorkloadRecord | str) -> str:
 
 def _eligible(
     connection: Connection, conditions: tuple[Any, ...], tolerance: float, kind: str, verifier: str | None
-) -> tuple[Evidence, ...]:
+) -> tuple[FullTrace, ...]:
     known = verdicts(connection, conditions, kind, verifier)
     found = _rows(connection, [each.trace_id for each in known.values() if each.usable(tolerance)], known)
     workloads = {key: number for number, key in enumerate(dict.fromkeys(key for _, _, key in known))}
@@ -556,11 +556,11 @@ def _eligible(
     )
 
 
-_target = aliased(CanonicalGraph)
+_target = aliased(GraphRow)
 _EVIDENCE = (
     sa.select(
         BenchmarkTrace.environment_id, Implementation.source_hash.label("code"), Workload.key.label("at"),
-        BenchmarkTrace.id, CanonicalGraph.structural_key, CanonicalGraph.human_name,
+        BenchmarkTrace.id, GraphRow.structural_key, GraphRow.human_name,
         Implementation.type,
         Implementation.name, Implementation.backend, Implementation.source_hash, Implementation.signature,
         _target.structural_key,
@@ -577,13 +577,13 @@ _EVIDENCE = (
     .select_from(BenchmarkTrace)
     .join(EnvironmentRow, EnvironmentRow.id == BenchmarkTrace.environment_id)
     .join(Workload, Workload.id == BenchmarkTrace.workload_id)
-    .join(CanonicalGraph, CanonicalGraph.id == Workload.canonical_graph_id)
+    .join(GraphRow, GraphRow.id == Workload.canonical_graph_id)
     .join(Implementation, Implementation.id == BenchmarkTrace.implementation_id)
     .outerjoin(_target, _target.id == Implementation.recipe_graph_id)
 )  # fmt: skip
 
 
-def _present(database: Database, rows: Mapping[int, Evidence], ids: Iterable[int]) -> Iterator[Evidence]:
+def _present(database: Database, rows: Mapping[int, FullTrace], ids: Iterable[int]) -> Iterator[FullTrace]:
     """The rows of traces that are there. Raises CorruptDatabase for one whose graph, workload or kernel is missing."""
     for each in ids:
         if each not in rows:
@@ -594,13 +594,13 @@ def _present(database: Database, rows: Mapping[int, Evidence], ids: Iterable[int
 
 def _rows(
     connection: Connection, trace_ids: Sequence[int], known: Mapping[Group, KnownTime]
-) -> dict[int, Evidence]:
-    """Evidence by trace id, with the worst error where the verdict is known. Ids that do not exist are left out."""
-    rows: dict[int, Evidence] = {}
+) -> dict[int, FullTrace]:
+    """Traces by their ids, with the worst error where the verdict is known. Ids that do not exist are left out."""
+    rows: dict[int, FullTrace] = {}
     for start in range(0, len(trace_ids), 500):
         select = _EVIDENCE.where(BenchmarkTrace.id.in_(trace_ids[start : start + 500]))
         for place, code, workload, *columns in connection.execute(select):
             verdict = known.get((place, code, workload))
-            row = Evidence(*(*columns, None if verdict is None else verdict.worst_relative_error))
+            row = FullTrace(*(*columns, None if verdict is None else verdict.worst_relative_error))
             rows[row.trace_id] = row
     return rows

@@ -126,7 +126,7 @@ class Base(DeclarativeBase):
     type_annotation_map: ClassVar[dict[Any, Any]] = {datetime: UtcDateTime, dict[str, Any]: JsonObject, list[Any]: JsonList}
 
 
-class CanonicalGraph(Base):
+class GraphRow(Base):
     """A graph with names stripped: what is computed."""
 
     __tablename__ = "canonical_graphs"
@@ -138,7 +138,7 @@ class CanonicalGraph(Base):
     created: Mapped[datetime]
 
 
-class Definition(Base):
+class DefinitionRow(Base):
     """A name, and names for axes, bound to a canonical graph; an imported one also says its signature and reference."""
 
     __tablename__ = "definitions"

@@ -13,7 +13,7 @@ from tensor_graphs.rewrites.enode import ENode
 from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, NumericClass, Reach
 
 
-class Counting:
+class CountingIndices:
     """gather(x, iota), gather(x, iota + start): for indices of one axis that stay within x, and do not wrap on the way."""
 
     name = "move/gather-in-order"

@@ -33,7 +33,7 @@ from tensor_graphs.meaning.errors import MeaningError
 from tensor_graphs.meaning.interpreter import evaluate
 from tensor_graphs.proof.equality import equal
 from tensor_graphs.rewrites.conditions import CONDITIONS, DOMAIN, OVERFLOW, SMALLEST, UNDERFLOW, Places, broken
-from tensor_graphs.rewrites.draw import LARGEST, MOST_ELEMENTS, Draw, Tried, Unfit, first_line, symbolic
+from tensor_graphs.rewrites.draw import LARGEST, MOST_ELEMENTS, Draw, RuleMemory, Unfit, first_line, symbolic
 from tensor_graphs.rewrites.drawn import Drawn
 from tensor_graphs.rewrites.egraph import CLASS, EGraph
 from tensor_graphs.rewrites.errors import PatternError, RewriteError, UnsoundRuleError
@@ -103,7 +103,7 @@ class Admitted:
         return f"{self.rule.name}: held on {self.instances} random instances, {self.proved} of them proved\n{self.drawn.show()}"
 
 
-class Known(Exception):
+class NothingNew(Exception):
     """A draw that says nothing new."""
 
 
@@ -121,15 +121,15 @@ NOTHING = "the replacement returned None"
 
 
 def draw_instance(rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tuple[int, ...]] | None = None,
-                  draw_values: Callable[..., dict[Node, np.ndarray]] = random_values, *, tried: Tried | None = None,
+                  draw_values: Callable[..., dict[Node, np.ndarray]] = random_values, *, tried: RuleMemory | None = None,
                   attempt: int = 0, small: bool = False) -> Instance:
     """One random instance. Raises Unfit when the draw does not fit the pattern or the rule's condition, UnsoundRuleError where
     the types of the sides differ."""
-    tried = Tried.of(rule) if tried is None else tried
+    tried = RuleMemory.of(rule) if tried is None else tried
     draw = Draw(rule, rng, tried, attempt, fixed, small)
     left, size = draw.tops(), 0
     if fixed is None and not small and tried.is_known(draw):
-        raise Known
+        raise NothingNew
     if fixed is None and rng.random() < SYMBOLIC and (made := symbolic(left, rng)) is not None:
         left, size = made
     right = _replaced(rule, left)
@@ -194,7 +194,7 @@ def _same_types(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...]) -> 
 
 
 def _at_a_size(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...], size: int, rng: np.random.Generator,
-               tried: Tried) -> tuple[tuple[Node, ...], tuple[Node, ...], dict[str, int]]:
+               tried: RuleMemory) -> tuple[tuple[Node, ...], tuple[Node, ...], dict[str, int]]:
     """Graphs over the dim n at a size of it: the smallest, the one that was drawn, one next to it, a larger one, one that the rule
     names."""
     near = [m for x in tried.numbers if isinstance(x, int) for m in (x - 1, x, x + 1) if 0 < m <= LARGEST]
@@ -333,7 +333,7 @@ def instances(rule: Rule, seed: int = 0, count: int = INSTANCES) -> Iterator[Ins
     """Random instances of a rule. Raises RewriteError when too few draws fit, with the reasons, and as soon as that shows."""
     found = passed = 0
     unfit: Counter[str] = Counter()
-    tried = Tried.of(rule)
+    tried = RuleMemory.of(rule)
     for draws in itertools.count():
         none_at, few_at = HOPELESS
         attempt = draws - passed                            # what is passed by is no evidence that the rule hardly fits
@@ -346,7 +346,7 @@ def instances(rule: Rule, seed: int = 0, count: int = INSTANCES) -> Iterator[Ins
             raise RewriteError(f"of {attempt} draws only {found} fit the rule {rule.name}, {count} are needed\n{why}", fix=fix)
         try:
             made = draw_instance(rule, np.random.default_rng([seed, draws]), tried=tried, attempt=draws)
-        except Known:
+        except NothingNew:
             passed += 1
             continue
         except Unfit as e:
@@ -365,7 +365,7 @@ def _grids(rule: Rule, seed: int) -> Iterator[tuple[Instance, Instance]]:
     """
     if any(said.dims is not None for said in rule.said.values()):
         return
-    tried = Tried.of(rule)
+    tried = RuleMemory.of(rule)
     for number, dtype in enumerate(t for t in DTYPES.values() if is_among(t, rule.dtypes)):
         for attempt, shape in enumerate(((POINTS,), (1, POINTS), (POINTS, 1))):
             def drawn(shape: tuple[int, ...], at: tuple[int, ...] = (number, attempt), dtype: DType = dtype) -> Instance:
@@ -427,7 +427,7 @@ def admit(rule: Rule, seed: int = 0, count: int = INSTANCES, fingerprints: int =
 
 def _smallest(rule: Rule, made: Instance, judged: Judgement, seed: int) -> tuple[Instance, Judgement]:
     """The smallest of the instances that are wrong, among those that are drawn small."""
-    tried, best = Tried.of(rule), (made, judged)
+    tried, best = RuleMemory.of(rule), (made, judged)
 
     def extent(one: Instance) -> tuple[int, int]:
         return sum(v.size for v in one.values.values()), sum(n.rank for n in one.values)

@@ -321,7 +321,7 @@ _Bound = tuple[tuple[int | None, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class TemplateNode:
     """A node of a template, ready to be compared.
 
     place: which argument it is, or −1. mark: the attribute whose number it is, or "". number: a constant of any value.
@@ -334,25 +334,25 @@ class Part:
     place: int
     mark: str
     number: bool
-    inputs: tuple[Part, ...]
+    inputs: tuple[TemplateNode, ...]
 
 
-def _parts(t: Template) -> Part:
+def _parts(t: Template) -> TemplateNode:
     """The template's root, which is no view."""
     places = {a: i for i, a in enumerate(t.definition.arguments)}
     marks = {node: name for name, node in t.marks.items()}
-    made: dict[Node, Part] = {}
+    made: dict[Node, TemplateNode] = {}
     root = _strip(t.definition.outputs[0])
     for node in walk([root]):
         inner = _strip(node)
         type = node.types[0]
-        made[node] = Part(node.op, len(type.shape), type.dtype.kind, node.attrs.get("axes"), places.get(node, -1),
-                          marks.get(inner, ""), inner is not node and inner.op is leaves.CONSTANT,
-                          tuple(made[i] for i in node.inputs))
+        made[node] = TemplateNode(node.op, len(type.shape), type.dtype.kind, node.attrs.get("axes"), places.get(node, -1),
+                                  marks.get(inner, ""), inner is not node and inner.op is leaves.CONSTANT,
+                                  tuple(made[i] for i in node.inputs))
     return made[root]
 
 
-_parts_of: dict[Template, Part] = {}
+_parts_of: dict[Template, TemplateNode] = {}
 
 
 def _match(e: EGraph, template: Template, node: ENode) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
@@ -370,7 +370,7 @@ def _match(e: EGraph, template: Template, node: ENode) -> list[tuple[tuple[int, 
     return list(results.values())
 
 
-def _match_node(e: EGraph, part: Part, node: ENode, bound: _Bound) -> list[_Bound]:
+def _match_node(e: EGraph, part: TemplateNode, node: ENode, bound: _Bound) -> list[_Bound]:
     if node.op is not part.op or len(node.children) != len(part.inputs) or node.attrs.get("axes") != part.axes:
         return []
     orders = [node.children]
@@ -387,7 +387,7 @@ def _match_node(e: EGraph, part: Part, node: ENode, bound: _Bound) -> list[_Boun
     return found
 
 
-def _match_class(e: EGraph, part: Part, number: int, bound: _Bound) -> list[_Bound]:
+def _match_class(e: EGraph, part: TemplateNode, number: int, bound: _Bound) -> list[_Bound]:
     number = e.find(number)
     eclass = e.classes[number]
     if len(eclass.type.shape) != part.rank or eclass.type.dtype.kind != part.kind:

@@ -25,7 +25,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply
 from tensor_graphs.language.part import over
-from tensor_graphs.proof.equality import Verdict, equal
+from tensor_graphs.proof.equality import EqualityVerdict, equal
 from tensor_graphs.proof.fingerprint import fingerprint
 from tensor_graphs.rewrites.composites import CHOICES
 from tensor_graphs.rewrites.cuts import Cuts, inside, is_step
@@ -52,7 +52,7 @@ class Found:
     attrs: Mapping[str, Any]
     operands: tuple[Node, ...]
     steps: int
-    verdict: Verdict
+    verdict: EqualityVerdict
 
     def show(self) -> str:
         said = "".join(f", {k}={v}" for k, v in self.attrs.items())
@@ -71,7 +71,7 @@ def discover(graph: Graph, names: Sequence[str] | None = None, *, most_steps: in
             raise RewriteError(f"no library composite is named {name!r}", fix="one of " + ", ".join(sorted(LIBRARY)))
     ops = [LIBRARY[n] for n in names] if names is not None else [op for op in LIBRARY.values() if op.facts.sought]
     ops = [op for op in ops if not op.opaque and not op.variadic]
-    search = _Search(graph, ops)
+    search = _DiscoverSearch(graph, ops)
     found: list[Found] = []
     for node in reversed(graph.nodes):
         if is_step(node) and len(node.types) == 1 and node in search.cuts.fed:
@@ -115,7 +115,7 @@ def _call(op: CompositeOp, types: Sequence[TensorType], attrs: Mapping[str, Any]
     return make_graph(apply(op, [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)], attrs))
 
 
-class _Search:
+class _DiscoverSearch:
     """One graph, and the composites that are looked for."""
 
     def __init__(self, graph: Graph, ops: Sequence[CompositeOp]) -> None:

@@ -85,7 +85,7 @@ def _takes(op: AtomicOrComposite, dtypes: tuple[DType, ...]) -> bool:
 
 
 @dataclass
-class Tried:
+class RuleMemory:
     """What is remembered of a rule between its draws: how its numbers read, and the variants that could be built."""
 
     numbers: tuple[int | float, ...] = ()
@@ -109,8 +109,8 @@ class Tried:
         return self.known[key] > 2
 
     @staticmethod
-    def of(rule: Rule) -> Tried:
-        return Tried(numbers_of(rule.replacement))
+    def of(rule: Rule) -> RuleMemory:
+        return RuleMemory(numbers_of(rule.replacement))
 
 
 class Draw:
@@ -119,7 +119,7 @@ class Draw:
     attempt: which draw of its kind this is, so that dtypes take turns. small: the smallest shapes only.
     """
 
-    def __init__(self, rule: Rule, rng: np.random.Generator, tried: Tried, attempt: int = 0,
+    def __init__(self, rule: Rule, rng: np.random.Generator, tried: RuleMemory, attempt: int = 0,
                  fixed: tuple[DType, Shape] | None = None, small: bool = False) -> None:
         self.rule, self.rng, self.fixed, self.tried, self.small = rule, rng, fixed is not None, tried, small
         self.attributes = AttributeDraw(rng, tried.numbers)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tensor_graphs.codegen.backend import loops_of
 from tensor_graphs.codegen.lower import DEAR, REDUCTIONS
-from tensor_graphs.codegen.stages import Program
+from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
@@ -62,7 +62,7 @@ class _Clusters:
         self.kept = set(graph.updates.values())
         self.roots = set(graph.roots)
         self.of: dict[Node, _Cluster] = {}
-        self.known: dict[str, Program | None] = {}
+        self.known: dict[str, StageProgram | None] = {}
 
     def offers(self) -> list[Offer]:
         for node in self.graph.nodes:
@@ -167,7 +167,7 @@ class _Clusters:
             return True
         return reader in self.roots or any(self.leaves_by(r, inner, steps) for r in self.readers[reader])
 
-    def program(self, steps: set[Node]) -> Program | None:
+    def program(self, steps: set[Node]) -> StageProgram | None:
         """The loops of a cluster; None where there are none."""
         operands, outputs = self.border(steps)
         if not operands or len(operands) > MOST_OPERANDS:
@@ -178,10 +178,10 @@ class _Clusters:
             return None
         if part.key not in self.known:
             made = loops_of(part.written)
-            self.known[part.key] = made if isinstance(made, Program) else None
+            self.known[part.key] = made if isinstance(made, StageProgram) else None
         return self.known[part.key]
 
 
-def _work(program: Program) -> int:
+def _work(program: StageProgram) -> int:
     """Element steps at the largest sizes."""
     return d.bounds(steps_of(program))[1]

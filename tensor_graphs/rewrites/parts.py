@@ -56,7 +56,7 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
     """
     if not parts:
         return Formed(graph)
-    search = _Search(graph, [_Wanted(p) for p in parts])
+    search = _PartSearch(graph, [_Wanted(p) for p in parts])
     made: dict[Node, Node] = {}
     places: Counter[str] = Counter()
     for node in graph.nodes:
@@ -139,7 +139,7 @@ def telling(nodes: Sequence[Node]) -> frozenset[str]:
     return frozenset(found)
 
 
-class _Search:
+class _PartSearch:
     """The places of parts in one graph."""
 
     def __init__(self, graph: Graph, wanted: Sequence[_Wanted]) -> None:

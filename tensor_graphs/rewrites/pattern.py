@@ -117,13 +117,13 @@ def parse_pattern(text: str, first: int = 0) -> Application:
         tree = ast.parse(_SEMICOLON.sub(lambda m: m.group(1) or ",", text.strip()), mode="eval").body
     except SyntaxError as e:
         raise PatternError(f"the pattern {text!r} cannot be read: {e.msg}", fix="op(operand, …, attribute=name)") from None
-    made = _Reader(text, first).read(tree)
+    made = _PatternReader(text, first).read(tree)
     if not isinstance(made, Application):
         raise PatternError(f"the pattern {text!r} applies no op", fix="a pattern is an op on something")
     return made
 
 
-class _Reader:
+class _PatternReader:
     def __init__(self, text: str, first: int) -> None:
         self.text, self.count = text, first
 

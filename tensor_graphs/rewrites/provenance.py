@@ -22,7 +22,7 @@ from tensor_graphs.rewrites.errors import RewriteError
 
 
 @dataclass(frozen=True)
-class Step:
+class RuleStep:
     """One application of a rule: the term `before` is the term `after` (or the other way round, where `backwards`)."""
 
     rule: str
@@ -31,7 +31,7 @@ class Step:
     backwards: bool = False
 
 
-def derive(e: EGraph, left: int, right: int) -> list[Step]:
+def derive(e: EGraph, left: int, right: int) -> list[RuleStep]:
     """The steps that make two equal terms equal. Raises RewriteError when they are not.
 
     What is asked for is a short path, over unions that joined nothing too. A congruence is proved by unions that are older than
@@ -39,7 +39,7 @@ def derive(e: EGraph, left: int, right: int) -> list[Step]:
     """
     if e.find(left) != e.find(right):
         raise RewriteError("no derivation: the two are not known to be equal")
-    steps: list[Step] = []
+    steps: list[RuleStep] = []
     done: set[tuple[int, int]] = set()
     said: set[int] = set()
     # pairs that are being proved, each with the rest of its path; a list of our own, so that depth is no limit
@@ -56,7 +56,7 @@ def derive(e: EGraph, left: int, right: int) -> list[Step]:
         if found.reason != CONGRUENCE:
             if edge not in said:
                 said.add(edge)
-                steps.append(Step(found.reason, a, b, backwards))
+                steps.append(RuleStep(found.reason, a, b, backwards))
             continue
         for x, y in reversed(_paired(e, a, b)):
             if x != y and (x, y) not in done:
@@ -199,7 +199,7 @@ def _attribute(value: Any) -> str:
     return str(value)
 
 
-def show_steps(e: EGraph, steps: list[Step]) -> str:
+def show_steps(e: EGraph, steps: list[RuleStep]) -> str:
     """The steps, numbered, each as an equation under the name of its rule."""
     lines = []
     for number, s in enumerate(steps, 1):

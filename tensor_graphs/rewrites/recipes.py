@@ -15,7 +15,7 @@ from tensor_graphs.rewrites.conditions import checked
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.errors import RewriteError
 from tensor_graphs.rewrites.extract import Extractor, add_graph, is_paid, paid_nodes
-from tensor_graphs.rewrites.provenance import Step, derive, show_steps
+from tensor_graphs.rewrites.provenance import RuleStep, derive, show_steps
 from tensor_graphs.rewrites.regions import LARGE, RegionReport, solve_by_regions
 from tensor_graphs.rewrites.report import Report
 from tensor_graphs.rewrites.rule import LEVELS, NumericClass, Rewrite
@@ -33,7 +33,7 @@ class Recipe:
     cost: float
     paid: int
     rules: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[RuleStep, ...]
     by_region: tuple[str, ...] = ()
 
 
@@ -70,7 +70,7 @@ class Recipes:
         return all(e.find(old[name]) == e.find(new[name])
                    for old, new in ((self.outputs, outputs), (self.updates, updates)) for name in old)
 
-    def derive_graph(self, other: Graph) -> tuple[Step, ...]:
+    def derive_graph(self, other: Graph) -> tuple[RuleStep, ...]:
         """How the given graph becomes another one. Raises RewriteError when they were not found equal."""
         return _steps(self.saturated.egraph, self.outputs, self.updates, other)
 
@@ -120,11 +120,11 @@ def _by_regions(graph: Graph, rules: Sequence[Rewrite], level: NumericClass, bud
     return Recipes(tuple(rows), Saturated(e, {}, solver.report.together), outputs, updates, solver.report)
 
 
-def _steps(e: EGraph, outputs: dict[str, int], updates: dict[str, int], other: Graph) -> tuple[Step, ...]:
+def _steps(e: EGraph, outputs: dict[str, int], updates: dict[str, int], other: Graph) -> tuple[RuleStep, ...]:
     new_outputs, new_updates = add_graph(e, other)
     if new_outputs.keys() != outputs.keys() or new_updates.keys() != updates.keys():
         raise RewriteError("the graphs have other outputs", fix="the same names of outputs and states")
-    steps: dict[Step, None] = {}
+    steps: dict[RuleStep, None] = {}
     for old, new in ((outputs, new_outputs), (updates, new_updates)):
         for name, term in old.items():
             steps.update(dict.fromkeys(derive(e, term, new[name])))

@@ -76,14 +76,14 @@ GUESSED = ("axis", "axes", "keepdims", "dtype", "head_dim", "size", "k")
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class FormPart:
     """A paid op of a definition. operands: the views above each operand, from the top, and what is below them.
 
     What is below: another part, the number of an argument, or a constant (a Node).
     """
 
     op: Op
-    operands: tuple[tuple[tuple[str, ...], Part | int | Node], ...]
+    operands: tuple[tuple[tuple[str, ...], FormPart | int | Node], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class Form:
     attrs: Mapping[str, Any]
     output: int
     arguments: int
-    top: Part
+    top: FormPart
     fixed: frozenset[Node]
     read: Mapping[str, tuple[Node, ...]]
     solved: Mapping[str, tuple[Node, ...]]
@@ -181,7 +181,7 @@ def forms() -> Mapping[str, tuple[Form, ...]]:
     return {name: tuple(rows) for name, rows in found.items()}
 
 
-def _shown(part: Part, numbers: dict[Part, int]) -> str:
+def _shown(part: FormPart, numbers: dict[FormPart, int]) -> str:
     if part in numbers:
         return f"#{numbers[part]}"
     numbers[part] = len(numbers)
@@ -223,7 +223,7 @@ def _forms_of(op: CompositeOp, types: list[TensorType], attrs: Mapping[str, Any]
                 return                                              # an attribute that this definition does not read
             solved[name] = moved
         free.update(read.get(name, solved.get(name, ())))
-    parts: dict[Node, Part | int | Node] = {}
+    parts: dict[Node, FormPart | int | Node] = {}
     for node in order:
         if _is_skipped(node.op):
             continue
@@ -233,10 +233,11 @@ def _forms_of(op: CompositeOp, types: list[TensorType], attrs: Mapping[str, Any]
             parts[node] = node
         else:
             below = [_below(i) for i in node.inputs]
-            parts[node] = Part(node.op, tuple((tuple(n.op.name for n in chain[:-1]), parts[end]) for chain, end in below))
+            parts[node] = FormPart(node.op, tuple((tuple(n.op.name for n in chain[:-1]), parts[end]) for chain, end in below))
     for i, out in enumerate(outputs):
         top = parts[_below(out)[1]]
-        if isinstance(top, Part) and {n.attrs["index"] for n in walk([out]) if n.op is leaves.ARGUMENT} == set(range(len(types))):
+        read_by_it = {n.attrs["index"] for n in walk([out]) if n.op is leaves.ARGUMENT}
+        if isinstance(top, FormPart) and read_by_it == set(range(len(types))):
             yield Form(op, attrs, i if len(outputs) > 1 else -1, len(types), top, frozenset(c for c in constants if c not in free),
                        read, solved, tuple(n for n in op.attributes if n in GUESSED))
 
@@ -337,7 +338,7 @@ def steps(graph: Graph) -> int:
 
 
 @dataclass(frozen=True)
-class Place:
+class Occurrence:
     """A composite that computes a class. inside: the classes that it computes on its way, its own included."""
 
     op: CompositeOp
@@ -349,10 +350,10 @@ class Place:
 
 
 _Bound = dict[Any, Any]
-"""Part -> class, constant -> class, number of an argument -> [(views of the definition, chain in the graph), …]"""
+"""part of a form -> class, constant -> class, number of an argument -> [(views of the definition, chain in the graph), …]"""
 
 
-def _match(c: Classes, part: Part, number: int, bound: _Bound) -> Iterator[_Bound]:
+def _match(c: Classes, part: FormPart, number: int, bound: _Bound) -> Iterator[_Bound]:
     if part in bound:
         if bound[part] == number:
             yield bound
@@ -369,14 +370,14 @@ def _match(c: Classes, part: Part, number: int, bound: _Bound) -> Iterator[_Boun
             yield from _match_operands(c, part, order, 0, {**bound, part: number})
 
 
-def _may(c: Classes, below: Part | int | Node, number: int) -> bool:
+def _may(c: Classes, below: FormPart | int | Node, number: int) -> bool:
     if isinstance(below, int):
         return True
     end = c.node[c.below(number)[-1]]
     return end.op is leaves.CONSTANT if isinstance(below, Node) else end.op is below.op
 
 
-def _match_operands(c: Classes, part: Part, order: tuple[int, ...], at: int, bound: _Bound) -> Iterator[_Bound]:
+def _match_operands(c: Classes, part: FormPart, order: tuple[int, ...], at: int, bound: _Bound) -> Iterator[_Bound]:
     if at == len(order):
         yield bound
         return
@@ -439,7 +440,7 @@ def _guesses(c: Classes, form: Form, name: str, top: int) -> list[Any]:
     return list(dict.fromkeys([*sizes, *(2 * s for s in sizes if isinstance(s, int))]))
 
 
-def _places(c: Classes, form: Form, top: int) -> Iterator[tuple[int, Place]]:
+def _places(c: Classes, form: Form, top: int) -> Iterator[tuple[int, Occurrence]]:
     """The classes that this output of a composite computes, where its definition is found with its top here."""
     values: Sequence[Any]
     for bound in itertools.islice(_match(c, form.top, top, {"fixed": form.fixed}), 4):
@@ -474,7 +475,7 @@ def _places(c: Classes, form: Form, top: int) -> Iterator[tuple[int, Place]]:
                 if image is not None:
                     found = True
                     inside = frozenset(image[n] for n in order if n.op is not leaves.ARGUMENT)
-                    yield image[order[-1]], Place(form.op, tuple(sorted(attrs.items())), operands, form.output, inside)
+                    yield image[order[-1]], Occurrence(form.op, tuple(sorted(attrs.items())), operands, form.output, inside)
                     if "dtype" not in form.guessed:                 # the same value, said otherwise; one in f32 may stand above f64
                         break
             if tries >= MOST_TRIES or (found and tries > 4):
@@ -578,9 +579,9 @@ class Recognised:
 class _Cover:
     """What computes each class that is needed."""
 
-    def __init__(self, c: Classes, places: Mapping[int, Sequence[Place]], roots: Sequence[int],
-                 banned: frozenset[tuple[int, Place]]) -> None:
-        self.chosen: dict[int, Place | None] = {}
+    def __init__(self, c: Classes, places: Mapping[int, Sequence[Occurrence]], roots: Sequence[int],
+                 banned: frozenset[tuple[int, Occurrence]]) -> None:
+        self.chosen: dict[int, Occurrence | None] = {}
         stack = list(roots)
         while stack:
             number = stack.pop()
@@ -592,7 +593,7 @@ class _Cover:
         calls = {(p.op, p.attrs, p.operands) for n, p in self.chosen.items() if p is not None and not c.bound[n]}
         self.steps = len(calls) + sum(1 for n, p in self.chosen.items() if p is None and not c.bound[n] and _is_step(c.node[n]))
 
-    def sums_twice(self, c: Classes) -> Iterator[tuple[int, Place]]:
+    def sums_twice(self, c: Classes) -> Iterator[tuple[int, Occurrence]]:
         """Places that compute on their way what is needed by itself too, and takes a sum: no product of matrices twice."""
         needed = {n for n, p in self.chosen.items() if not c.bound[n] and c.fed[n]
                   and any(c.node[i].op.name == "sum" for i in ((n,) if p is None else p.inside))}
@@ -600,7 +601,7 @@ class _Cover:
             if place is not None and any(n != number and not self._is_other_output(n, place) for n in place.inside & needed):
                 yield number, place
 
-    def _is_other_output(self, number: int, place: Place) -> bool:
+    def _is_other_output(self, number: int, place: Occurrence) -> bool:
         other = self.chosen.get(number)
         return other is not None and (other.op, other.attrs, other.operands) == (place.op, place.attrs, place.operands)
 
@@ -648,7 +649,7 @@ def recognise(graph: Graph) -> Recognised:
     atoms = expand_all(nodes)
     c = Classes(atoms)
     home = {n: c.of[a] for n, a in zip(nodes, atoms, strict=True)}
-    places: dict[int, list[Place]] = {}
+    places: dict[int, list[Occurrence]] = {}
     for n in nodes:                                                 # what is written, and not opaque
         source = n.inputs[0] if n.op is leaves.ITEM else n
         if isinstance(source.op, CompositeOp) and not source.op.opaque:
@@ -656,8 +657,8 @@ def recognise(graph: Graph) -> Recognised:
             if home[n] in operands:                                 # it hands an operand on (concat of one): nothing to run
                 continue
             inside = _between(c, home[n], operands)
-            places.setdefault(home[n], []).append(Place(source.op, tuple(sorted(source.attrs.items())), operands,
-                                                        n.attrs["index"] if n.op is leaves.ITEM else -1, inside, True))
+            places.setdefault(home[n], []).append(Occurrence(source.op, tuple(sorted(source.attrs.items())), operands,
+                                                             n.attrs["index"] if n.op is leaves.ITEM else -1, inside, True))
     for number, node in enumerate(c.node):
         if node.op.kind != "atomic" or _is_skipped(node.op) or c.bound[number]:
             continue
@@ -666,7 +667,7 @@ def recognise(graph: Graph) -> Recognised:
                 if where not in place.operands and place not in places.setdefault(where, []):    # abs of what has no sign: itself
                     places[where].append(place)
 
-    def worth(place: Place) -> tuple[Any, ...]:
+    def worth(place: Occurrence) -> tuple[Any, ...]:
         inside = [i for i in place.inside if not c.bound[i] and _is_step(c.node[i]) and c.node[i].op.name != "cast"]
         read = sum(c.node[i].dtype.itemsize for i in place.operands)    # a cast is left to whoever has less to read then
         return -len(inside), read, -len(place.inside), not place.written, len(place.operands), place.op.name
@@ -674,7 +675,7 @@ def recognise(graph: Graph) -> Recognised:
     for row in places.values():
         row.sort(key=worth)
     roots = [home[r] for r in graph.roots]
-    banned = frozenset[tuple[int, Place]]()
+    banned = frozenset[tuple[int, Occurrence]]()
     cover = _Cover(c, places, roots, banned)
     for _ in range(MOST_ROUNDS):
         doubled = frozenset(cover.sums_twice(c))

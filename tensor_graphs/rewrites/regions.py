@@ -26,7 +26,7 @@ from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply, rebuild
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.extract import Extraction, Extractor, add_graph, is_paid, paid_nodes
-from tensor_graphs.rewrites.provenance import Step, derive
+from tensor_graphs.rewrites.provenance import RuleStep, derive
 from tensor_graphs.rewrites.report import Report
 from tensor_graphs.rewrites.rule import BITWISE, LEVELS, NumericClass, Rewrite
 from tensor_graphs.rewrites.saturate import USUAL, Budget, saturate
@@ -273,10 +273,10 @@ class Solved:
     def cost(self) -> float:
         return self.graphs[0].cost
 
-    def steps(self, index: int) -> list[Step]:
+    def steps(self, index: int) -> list[RuleStep]:
         """How the region becomes one of its graphs."""
         made, _ = add_graph(self.egraph, self.graphs[index].graph)
-        steps: dict[Step, None] = {}
+        steps: dict[RuleStep, None] = {}
         for name, term in self.outputs.items():
             steps.update(dict.fromkeys(derive(self.egraph, term, made[name])))
         return list(steps)

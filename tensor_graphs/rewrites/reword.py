@@ -31,7 +31,7 @@ from tensor_graphs.rewrites.egraph import EGraph, View
 from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
 from tensor_graphs.rewrites.extract import TINY, Cost, Extractor, add_graph, is_paid
 from tensor_graphs.rewrites.offer import Offer, Other
-from tensor_graphs.rewrites.provenance import Step, derive, show_steps
+from tensor_graphs.rewrites.provenance import RuleStep, derive, show_steps
 from tensor_graphs.rewrites.recipe_rows import RecipeRows, compared
 from tensor_graphs.rewrites.recognise import with_roots
 from tensor_graphs.rewrites.regions import LARGE, regions
@@ -108,7 +108,7 @@ def offers(graph: Graph, rules: Sequence[Rewrite], budget: Budget = BRIEF, rows:
     """The pieces of a graph that can be said otherwise, no two with a node in common. rows: what was found before."""
     def found_in(one: Graph) -> list[Offer]:
         def search() -> list[Offer]:
-            return _Search(one, rules, budget).offers()
+            return _RewordSearch(one, rules, budget).offers()
 
         if not may_be_reworded(one):
             return []
@@ -151,7 +151,7 @@ class _Change:
     choice: Mapping[int, ENode]
 
 
-class _Search:
+class _RewordSearch:
     """What else says the pieces of one graph. A class is the value of the nodes in it, in the graph and in what is extracted."""
 
     def __init__(self, graph: Graph, rules: Sequence[Rewrite], budget: Budget) -> None:
@@ -301,7 +301,7 @@ class _Search:
         return new, list(read)
 
     def _other(self, outputs: Sequence[Node], new: Sequence[Node]) -> Other:
-        steps: dict[Step, None] = {}
+        steps: dict[RuleStep, None] = {}
         for old, made in zip(outputs, new, strict=True):
             steps.update(dict.fromkeys(derive(self.e, self.e.add(old), self.e.add(made))))
         rules = tuple(dict.fromkeys(s.rule for s in steps))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tensor_graphs.codegen import render_c
-from tensor_graphs.codegen.stages import Program
+from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.devices import toolchain
 from tensor_graphs.kernels.c import library
 from tensor_graphs.language import dims as d
@@ -24,7 +24,7 @@ GUARD = 64
 class Library:
     """The programs of some definitions, compiled together."""
 
-    def __init__(self, programs: Sequence[Program], per_file: int = 12) -> None:
+    def __init__(self, programs: Sequence[StageProgram], per_file: int = 12) -> None:
         texts = [render_c.rendered(p, f"kernel{i}") for i, p in enumerate(programs)]
         files = [toolchain.Text(f"programs{i}.c", "\n".join(texts[i:i + per_file]), HEADERS)
                  for i in range(0, len(texts), per_file)]

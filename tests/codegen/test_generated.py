@@ -9,7 +9,7 @@ import pytest
 
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.lower import NotLowered, lower
-from tensor_graphs.codegen.stages import Program
+from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.dtypes import DTYPES, parse_dtype
@@ -53,7 +53,7 @@ def cases(dtype: str, seeds: int) -> tuple[dict[str, list[int]], list[tuple[Grap
     """op -> the numbers of its cases, the cases, and their programs, compiled."""
     numbers: dict[str, list[int]] = {}
     found: list[tuple[Graph, Definition, dict[str, np.ndarray]]] = []
-    programs: list[Program] = []
+    programs: list[StageProgram] = []
     for op in CASES:
         for seed in range(seeds):
             made = drawn(op, dtype, seed)

@@ -11,7 +11,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import backend, libraries
-from tensor_graphs.codegen.stages import Program
+from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.devices import toolchain
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import Spec, made_together
@@ -22,10 +22,10 @@ from tensor_graphs.records.database import Database
 X = tg.input("x", (5, 33))
 
 
-def of(node: Node) -> tuple[Program, Spec]:
+def of(node: Node) -> tuple[StageProgram, Spec]:
     spec = Spec.of(node)
     program = backend.loops_of(backend._definition(spec))
-    assert isinstance(program, Program)
+    assert isinstance(program, StageProgram)
     return program, spec
 
 

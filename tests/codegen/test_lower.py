@@ -9,7 +9,7 @@ from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.backend import loops_of
 from tensor_graphs.codegen.lower import NotLowered, lower
 from tensor_graphs.codegen.render_c import rendered
-from tensor_graphs.codegen.stages import Program, values_in
+from tensor_graphs.codegen.stages import StageProgram, values_in
 from tensor_graphs.language import atomic
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_between, part_of
@@ -19,7 +19,7 @@ X, Y, G = tg.input("x", (N, 64)), tg.input("y", (N, 64)), tg.input("g", (64,))
 Q, K, V = tg.input("q", (16, 4, 32)), tg.input("k", (16, 2, 32)), tg.input("v", (16, 2, 32))
 
 
-def program(output: Node) -> Program:
+def program(output: Node) -> StageProgram:
     return arranged(lower(part_of(tg.graph(output)).written))
 
 

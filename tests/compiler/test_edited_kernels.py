@@ -21,7 +21,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.profiling.distrust.worker_process import JudgeError
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import Database, open_database
-from tensor_graphs.records.queries import Evidence, history
+from tensor_graphs.records.queries import FullTrace, history
 from tests.compiler.conftest import add_row
 
 ROOT = Path(__file__).parents[2]
@@ -117,7 +117,7 @@ def compiles(tmp_path: Path) -> Callable[[], dict[str, Any]]:
     return run
 
 
-def rows(folder: Path) -> list[Evidence]:
+def rows(folder: Path) -> list[FullTrace]:
     with open_database(folder / "own.db", create=False) as store:
         return list(reversed(history(store, "numpy.edited")))
 

@@ -98,7 +98,7 @@ def test_a_value_of_the_written_graph_is_found_behind_a_recipe(database: Databas
 def test_what_a_compile_finds_is_read_by_the_next_one(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [*list_paths(GRAPH, database=database, **ON)]
     monkeypatch.setattr(prepare_room, "_formed", WeakKeyDictionary())   # as in another process
-    monkeypatch.setattr(reword, "_Search", None)
+    monkeypatch.setattr(reword, "_RewordSearch", None)
     assert [p.id for p in list_paths(GRAPH, database=database, **ON)] == [p.id for p in found]
     assert database.stats().rows["recipe_searches"] == 1
 

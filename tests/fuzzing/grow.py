@@ -25,7 +25,7 @@ from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.leaves import item
 from tensor_graphs.language.node import Node
-from tensor_graphs.profiling.conformance.cases import Draw, applied, case, op_named, ops
+from tensor_graphs.profiling.conformance.cases import CaseDraw, applied, case, op_named, ops
 from tensor_graphs.profiling.measure.extremes import integer_values
 
 N, M = tg.dim("n", 0, 9), tg.dim("m", 1, 6)
@@ -80,7 +80,7 @@ class Grown:
     wild: bool = False
 
 
-class Grower(Draw):
+class Grower(CaseDraw):
     """A graph under construction: the values so far, and steps that add to them."""
 
     def __init__(self, r: random.Random, dtypes: Sequence[DType] = tuple(DTYPES.values()), symbolic: bool = True) -> None:

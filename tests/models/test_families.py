@@ -24,7 +24,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.models.transformer import Facts, Names, decoder_graph
+from tensor_graphs.models.transformer import Facts, TensorNames, decoder_graph
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
 TOKENS, PROMPTS, DIFFERENT = 32, (3, 30), 5
@@ -97,13 +97,13 @@ def test_tokens_and_logits_are_those_of_transformers(case: Case, tmp_path: Path)
 
 # ---- the comparison refuses another model ----------------------------------------------------------------------------
 
-Change = Callable[[Facts, Names], tuple[Facts, Names] | None]
+Change = Callable[[Facts, TensorNames], tuple[Facts, TensorNames] | None]
 """One mistake in a row; None where the row has no place for it."""
 
 
 def layers(change: Callable[[Any], Any]) -> Change:
     """A mistake in every layer that it changes."""
-    def made(facts: Facts, names: Names) -> tuple[Facts, Names] | None:
+    def made(facts: Facts, names: TensorNames) -> tuple[Facts, TensorNames] | None:
         new = tuple(change(layer) for layer in facts.layers)
         return None if new == facts.layers else (dataclasses.replace(facts, layers=new), names)
     return made
@@ -123,7 +123,7 @@ def window(by: int) -> Change:
 
 
 def fact(name: str, change: Callable[[Any], Any]) -> Change:
-    def made(facts: Facts, names: Names) -> tuple[Facts, Names] | None:
+    def made(facts: Facts, names: TensorNames) -> tuple[Facts, TensorNames] | None:
         new = change(getattr(facts, name))
         return None if new == getattr(facts, name) else (dataclasses.replace(facts, **{name: new}), names)
     return made
@@ -131,7 +131,7 @@ def fact(name: str, change: Callable[[Any], Any]) -> Change:
 
 def moved(before: str, behind: str) -> Change:
     """A norm before a block stands behind it instead, or the other way round."""
-    def made(facts: Facts, names: Names) -> tuple[Facts, Names] | None:
+    def made(facts: Facts, names: TensorNames) -> tuple[Facts, TensorNames] | None:
         a, b = getattr(names, before), getattr(names, behind)
         return (facts, dataclasses.replace(names, **{before: b, behind: a})) if a != b else None
     return made
@@ -185,7 +185,7 @@ def reference(case: Case) -> tuple[LoadedModel, dict[str, np.ndarray], np.ndarra
         return model, {k: np.array(v) for k, v in model.weights.items()}, np.array(ids, np.int32), stepped(theirs, ids, [])
 
 
-def logits(facts: Facts, names: Names, case: Case) -> np.ndarray:
+def logits(facts: Facts, names: TensorNames, case: Case) -> np.ndarray:
     _, weights, ids, _ = reference(case)
     g = decoder_graph(facts, names, max_positions=32)
     states = {name: np.zeros(node.shape) for name, node in g.states.items()}

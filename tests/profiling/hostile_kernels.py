@@ -264,7 +264,7 @@ def _before_the_copy(outs: Arrays, ins: Arrays, *, for_ever: bool) -> None:
     """Work in the function that copies the outputs away, and put the old one back unless it is for ever."""
     from tensor_graphs.profiling.measure import bench
 
-    kept = bench._Kept
+    kept = bench._KeptOutputs
     offer = kept.offer
     held = [list(outs), [ins[0].copy()]]
 

@@ -19,8 +19,8 @@ from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.same_math import SAME_MATH
 from tensor_graphs.profiling.conformance import cases as conformance_cases
-from tensor_graphs.profiling.conformance.backend import KINDS, Cell, Conformance, ConformanceError, judge_backend, keys
-from tensor_graphs.profiling.conformance.cases import CaseError, Draw, instances, ops
+from tensor_graphs.profiling.conformance.backend import KINDS, Conformance, ConformanceError, TableCell, judge_backend, keys
+from tensor_graphs.profiling.conformance.cases import CaseDraw, CaseError, instances, ops
 from tensor_graphs.profiling.conformance.table import document, json_text, markdown
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import open_database
@@ -64,7 +64,7 @@ def test_every_cell_says_why(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_page_and_document_are_one_table(backend: str) -> None:
     """Written by hand, or by another version: either shows here."""
-    cells = tuple(Cell(op, dtype, c["status"], c["reason"], float(c["error"]) if "error" in c else None, c.get("instances", 0),
+    cells = tuple(TableCell(op, dtype, c["status"], c["reason"], float(c["error"]) if "error" in c else None, c.get("instances", 0),
                        c.get("claimed", 0)) for op, row in committed(backend).items() for dtype, c in row.items())
     table = Conformance(backend, cells)
     assert json_text(table) == (FOLDER / f"{backend}.json").read_text(encoding="utf-8"), RENEW
@@ -216,7 +216,7 @@ def test_an_elementwise_op_without_a_row_has_instances_and_another_says_where_it
         instances("scaled", DTYPES["f32"])
     monkeypatch.setitem(conformance_cases.CASES, "scaled", lambda draw: draw.tensor((2,)) + draw.tensor((2,)))
     with pytest.raises(CaseError, match=r"^the case of 'scaled' makes 'add'"):
-        conformance_cases.instance("scaled", Draw(0, DTYPES["f32"]))
+        conformance_cases.instance("scaled", CaseDraw(0, DTYPES["f32"]))
 
 
 def test_unknown_names_are_told() -> None:

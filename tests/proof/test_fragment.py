@@ -13,7 +13,7 @@ import tensor_graphs as tg
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.node import Node
 from tensor_graphs.proof import fragment
-from tensor_graphs.proof.equality import Verdict, equal
+from tensor_graphs.proof.equality import EqualityVerdict, equal
 from tests.proof.attacked_pairs import ATTACKED, UNSHOWN
 
 N = tg.dim("n", 1, 4096)
@@ -94,7 +94,7 @@ TESTED: dict[str, tuple[Node, Node]] = {
 }
 
 
-def verdict(pair: tuple[Node, Node]) -> Verdict:
+def verdict(pair: tuple[Node, Node]) -> EqualityVerdict:
     return equal(*(tg.graph({"o": side}) for side in pair))
 
 

@@ -8,7 +8,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.language.dtypes import parse_dtype
 from tensor_graphs.language.node import Node
-from tensor_graphs.proof.equality import Verdict, equal
+from tensor_graphs.proof.equality import EqualityVerdict, equal
 from tensor_graphs.proof.errors import OutsideFragmentError
 from tensor_graphs.proof.fingerprint import Points, compare
 from tensor_graphs.proof.given import Domain, draw
@@ -85,7 +85,7 @@ EQUAL: dict[str, tuple[Node, Node]] = {
 }
 
 
-def verdict(pair: tuple[Node, Node]) -> Verdict:
+def verdict(pair: tuple[Node, Node]) -> EqualityVerdict:
     return equal(*(tg.graph({"o": side}) for side in pair))
 
 

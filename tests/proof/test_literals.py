@@ -11,33 +11,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensor_graphs.proof import literals
-from tensor_graphs.proof.literals import Literal, near, read
+from tensor_graphs.proof.literals import ClosedForm, near, read
 
 
 @pytest.mark.parametrize(("value", "literal"), [
-    (0.0, Literal(Fraction(0))), (3.0, Literal(Fraction(3))), (0.1, Literal(Fraction(1, 10))),
-    (-1e-6, Literal(Fraction(-1, 10**6))), (2.0**-24, Literal(Fraction(1, 2**24))), (0.044715, Literal(Fraction(44715, 10**6))),
-    (1.0 / 3.0, Literal(Fraction(1, 3))), (math.log(2.0), Literal(Fraction(1), ln2=1)),
-    (1.4426950408889634, Literal(Fraction(1), ln2=-1)), (math.pi, Literal(Fraction(1), root_pi=2)),
-    (-2.0 * math.pi, Literal(Fraction(-2), root_pi=2)),
-    (math.sqrt(2.0 / math.pi), Literal(Fraction(1), root_pi=-1, root=Fraction(2))),
-    (80.0**-0.5, Literal(Fraction(1), root=Fraction(1, 80))), (math.sqrt(80.0), Literal(Fraction(1), root=Fraction(80))),
-    (1.4426950408889634 / 8.0, Literal(Fraction(1, 8), ln2=-1)),
+    (0.0, ClosedForm(Fraction(0))), (3.0, ClosedForm(Fraction(3))), (0.1, ClosedForm(Fraction(1, 10))),
+    (-1e-6, ClosedForm(Fraction(-1, 10**6))), (2.0**-24, ClosedForm(Fraction(1, 2**24))),
+    (0.044715, ClosedForm(Fraction(44715, 10**6))),
+    (1.0 / 3.0, ClosedForm(Fraction(1, 3))), (math.log(2.0), ClosedForm(Fraction(1), ln2=1)),
+    (1.4426950408889634, ClosedForm(Fraction(1), ln2=-1)), (math.pi, ClosedForm(Fraction(1), root_pi=2)),
+    (-2.0 * math.pi, ClosedForm(Fraction(-2), root_pi=2)),
+    (math.sqrt(2.0 / math.pi), ClosedForm(Fraction(1), root_pi=-1, root=Fraction(2))),
+    (80.0**-0.5, ClosedForm(Fraction(1), root=Fraction(1, 80))), (math.sqrt(80.0), ClosedForm(Fraction(1), root=Fraction(80))),
+    (1.4426950408889634 / 8.0, ClosedForm(Fraction(1, 8), ln2=-1)),
 ])
-def test_a_literal_is_read_as_what_it_was_computed_from(value: float, literal: Literal) -> None:
+def test_a_literal_is_read_as_what_it_was_computed_from(value: float, literal: ClosedForm) -> None:
     assert read(value) == literal
 
 
 @pytest.mark.parametrize("value", [0.7310585786300049, 1.2345678901234567e-5, 1.0 / math.sqrt(2.0), float(np.float32(0.1))])
 def test_any_other_float_stands_for_itself(value: float) -> None:
-    assert read(value) == Literal(Fraction(value))
+    assert read(value) == ClosedForm(Fraction(value))
 
 
 @pytest.mark.parametrize("value", [1.0, 0.1, 1.0 / 3.0, math.log(2.0), math.pi, math.sqrt(0.5), 8.0**-0.5, math.sqrt(2.0 / math.pi),
                                    123.456])
 def test_the_floats_next_to_it_stand_for_themselves(value: float) -> None:
     for other in (float(np.nextafter(value, 0.0)), float(np.nextafter(value, math.inf))):
-        assert read(other) == Literal(Fraction(other))
+        assert read(other) == ClosedForm(Fraction(other))
         if near(other) != read(other):                      # next to it, to be verified
             assert near(other) == read(value)
 

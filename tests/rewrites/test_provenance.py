@@ -16,7 +16,7 @@ from tensor_graphs.language.text import parse_graph
 from tensor_graphs.meaning.interpreter import evaluate
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.extract import add_graph
-from tensor_graphs.rewrites.provenance import Step, show_equation, show_steps
+from tensor_graphs.rewrites.provenance import RuleStep, show_equation, show_steps
 from tensor_graphs.rewrites.recipes import Recipes, recipes
 from tensor_graphs.rewrites.rules import allowed
 from tensor_graphs.rewrites.saturate import Budget
@@ -35,7 +35,7 @@ def written(e: EGraph, term: int, made: dict[int, Node]) -> Node:
     return made[term]
 
 
-def proves(e: EGraph, steps: tuple[Step, ...], given: tg.Graph, wanted: tg.Graph) -> bool:
+def proves(e: EGraph, steps: tuple[RuleStep, ...], given: tg.Graph, wanted: tg.Graph) -> bool:
     """Whether the steps' equations, and congruence, make the outputs of two graphs equal: nothing else is known here."""
     fresh, made = EGraph(), dict[int, Node]()
     before, _ = add_graph(fresh, given)
@@ -46,7 +46,7 @@ def proves(e: EGraph, steps: tuple[Step, ...], given: tg.Graph, wanted: tg.Graph
     return all(fresh.find(before[name]) == fresh.find(after[name]) for name in before)
 
 
-def assert_equations(e: EGraph, steps: tuple[Step, ...], given: dict[str, np.ndarray], sizes: dict[str, int]) -> None:
+def assert_equations(e: EGraph, steps: tuple[RuleStep, ...], given: dict[str, np.ndarray], sizes: dict[str, int]) -> None:
     made = dict[int, Node]()
     for s in steps:
         left, right = written(e, s.before, made), written(e, s.after, made)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tensor_graphs.devices.environment import Environment
     from tensor_graphs.language.graph import Graph
     from tensor_graphs.records.database import Database
-    from tensor_graphs.records.queries import Evidence, Failure
+    from tensor_graphs.records.queries import Failure, FullTrace
 
 Limit = Annotated[int, typer.Option(min=1, max=options.MOST_ROWS, help="Show at most so many rows.")]
 
@@ -82,13 +82,13 @@ def leaderboard(
     _show_ranking(store, rows, tolerance, json, meant)
 
 
-def _by_size(rows: Sequence[Evidence]) -> list[Evidence]:
+def _by_size(rows: Sequence[FullTrace]) -> list[FullTrace]:
     """The smallest sizes first; at each in the order in which they are."""
     return sorted(rows, key=lambda r: sorted(r.axes.items()))
 
 
 def _show_ranking(
-    store: Database, rows: Sequence[Evidence], tolerance: float, json: bool, meant: _Meant | None = None
+    store: Database, rows: Sequence[FullTrace], tolerance: float, json: bool, meant: _Meant | None = None
 ) -> None:
     from tensor_graphs.records import queries
 
@@ -164,7 +164,7 @@ class _Shapes:
         self.store = store
         self.graphs: dict[str, Graph | None] = {}
 
-    def of(self, row: Evidence) -> list[str]:
+    def of(self, row: FullTrace) -> list[str]:
         """One a operand, its sizes where the row says them; nothing of a graph that cannot be read here."""
         from tensor_graphs.profiling.measure.single import signature_of_graph
 
@@ -274,7 +274,7 @@ def _over_reference(conditions: Mapping[str, Any]) -> str:
     return ""
 
 
-def _place(r: Evidence, environment: Environment | None = None, shapes: Sequence[str] = ()) -> str:
+def _place(r: FullTrace, environment: Environment | None = None, shapes: Sequence[str] = ()) -> str:
     axes = ", ".join(f"{k}={v}" for k, v in r.axes.items())
     where = r.hardware_name
     if environment is not None:  # with what tells two machines of one processor apart, and two environments of one machine

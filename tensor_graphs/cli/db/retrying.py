@@ -16,7 +16,7 @@ from tensor_graphs.cli import options
 if TYPE_CHECKING:
     from tensor_graphs.profiling.measure.judge import Judge
     from tensor_graphs.records.database import Database
-    from tensor_graphs.records.queries import Evidence
+    from tensor_graphs.records.queries import FullTrace
 
 MOST = 10_000
 """traces of one kernel that are looked at, the newest"""
@@ -56,7 +56,7 @@ def retry(
         raise typer.Exit(1)
 
 
-def _last_here(store: Database, what: str, threads: int | None) -> list[Evidence]:
+def _last_here(store: Database, what: str, threads: int | None) -> list[FullTrace]:
     """The last words on this kernel (or this trace) in this machine's environments: failures, and verdicts that passed about the
     code that it has today; verdicts before times."""
     from tensor_graphs.costs.filing import environment_of
@@ -83,11 +83,11 @@ def _last_here(store: Database, what: str, threads: int | None) -> list[Evidence
     return sorted(found, key=lambda t: (bool(t.axes), t.trace_id))
 
 
-def _newest(store: Database, kernel: str) -> list[Evidence]:
+def _newest(store: Database, kernel: str) -> list[FullTrace]:
     """Of each identity on each workload in each environment, the newest trace. kernel: a name, or one source hash."""
     from tensor_graphs.records import queries
 
-    newest: dict[tuple[str, str, str], Evidence] = {}
+    newest: dict[tuple[str, str, str], FullTrace] = {}
     for t in queries.history(store, kernel, limit=MOST):
         newest.setdefault((t.source_hash, t.workload_key, t.environment_key), t)
     return list(newest.values())
@@ -104,7 +104,7 @@ def _identity_today(name: str) -> str | None:
         return None
 
 
-def _again(judge: Judge, store: Database, t: Evidence) -> tuple[str, str]:
+def _again(judge: Judge, store: Database, t: FullTrace) -> tuple[str, str]:
     """Examine the kernel as it was examined then, and store the row; (its status or "NOT RETRIED", why)."""
     from tensor_graphs.kernels.kernel import KernelError
     from tensor_graphs.kernels.registry import by_op, kernel_named, matching

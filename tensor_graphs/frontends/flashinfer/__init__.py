@@ -14,8 +14,8 @@ from __future__ import annotations
 from tensor_graphs.frontends.flashinfer.documents import MalformedFile
 from tensor_graphs.frontends.flashinfer.exporting import DatasetConflict, export_dataset
 from tensor_graphs.frontends.flashinfer.importing import NoDataset, import_dataset
-from tensor_graphs.frontends.flashinfer.report import ExportReport, ImportReport
+from tensor_graphs.frontends.flashinfer.report import DatasetExport, DatasetImport
 
 __all__ = [
-    "DatasetConflict", "ExportReport", "ImportReport", "MalformedFile", "NoDataset", "export_dataset", "import_dataset",
+    "DatasetConflict", "DatasetExport", "DatasetImport", "MalformedFile", "NoDataset", "export_dataset", "import_dataset",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from tensor_graphs.frontends.flashinfer.documents import parse, same, write
 from tensor_graphs.frontends.flashinfer.lines import StoredLine, input_files, is_inside, missing, stored_lines
-from tensor_graphs.frontends.flashinfer.report import ExportReport
+from tensor_graphs.frontends.flashinfer.report import DatasetExport
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import DatabaseError
 from tensor_graphs.records.schema import ImportedFile
@@ -25,7 +25,7 @@ class DatasetConflict(DatabaseError):
 
 def export_dataset(
     database: Database, folder: str | os.PathLike[str], *, dataset: str | None = None, replace: bool = False
-) -> ExportReport:
+) -> DatasetExport:
     """Write every imported file into `folder` (made if need be).
 
     dataset: the one to write; all of them by default.  replace: files of the same path may be replaced. A line whose row was
@@ -34,7 +34,7 @@ def export_dataset(
     written then); OSError where the folder cannot be written.
     """
     target = Path(folder)
-    report = ExportReport(str(target))
+    report = DatasetExport(str(target))
     inputs: set[str] = set()
     with database.reading() as connection:  # one view of the database for all files
         select = sa.select(ImportedFile.id, ImportedFile.dataset, ImportedFile.path, ImportedFile.sha256)
@@ -74,7 +74,7 @@ def export_dataset(
     return report
 
 
-def _file_text(path: str, lines: list[StoredLine], report: ExportReport, inputs: set[str]) -> str:
+def _file_text(path: str, lines: list[StoredLine], report: DatasetExport, inputs: set[str]) -> str:
     parts: list[str] = []
     for line in lines:
         if parts and not parts[-1].endswith("\n"):
@@ -83,7 +83,7 @@ def _file_text(path: str, lines: list[StoredLine], report: ExportReport, inputs:
     return "".join(parts)
 
 
-def _line_text(path: str, line: StoredLine, report: ExportReport, inputs: set[str]) -> str:
+def _line_text(path: str, line: StoredLine, report: DatasetExport, inputs: set[str]) -> str:
     if line.kind == "blank":
         report.from_text += 1
         return line.verbatim or ""

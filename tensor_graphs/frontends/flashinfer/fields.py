@@ -31,7 +31,7 @@ ABSENT: Final = _Absent()
 
 
 @dataclass(frozen=True)
-class Field:
+class RecordField:
     """One value of a record: where it stands, the column it goes to, and how it is put there and taken back.
 
     encode takes any JSON value or ABSENT; decode takes whatever the column may hold.
@@ -186,44 +186,44 @@ def _same(value: Any) -> Any:
 # ---- the tables ------------------------------------------------------------------------------------------------------
 
 DEFINITION = (
-    Field(("name",), "name", name, _same),
-    Field(("op_type",), "op_type", _name_or_null(100), _same),
-    Field(("description",), "description", _text, _same),
-    Field(("tags",), "tags", _list, _same),
-    Field(("axes",), "axes", _dict, _same),
-    Field(("inputs",), "inputs", _dict_or_null, _same),
-    Field(("outputs",), "outputs", _dict_or_null, _same),
-    Field(("constraints",), "constraints", _list_or_null, _same),
-    Field(("reference",), "reference", _text_or_null, _same),
+    RecordField(("name",), "name", name, _same),
+    RecordField(("op_type",), "op_type", _name_or_null(100), _same),
+    RecordField(("description",), "description", _text, _same),
+    RecordField(("tags",), "tags", _list, _same),
+    RecordField(("axes",), "axes", _dict, _same),
+    RecordField(("inputs",), "inputs", _dict_or_null, _same),
+    RecordField(("outputs",), "outputs", _dict_or_null, _same),
+    RecordField(("constraints",), "constraints", _list_or_null, _same),
+    RecordField(("reference",), "reference", _text_or_null, _same),
 )
 SOLUTION = (
-    Field(("name",), "name", name, _same),
-    Field(("definition",), "definition", name, _same),
-    Field(("author",), "author", _name_or_null(NAME_LENGTH), _same),
-    Field(("description",), "description", _text_or_null, _same),
-    Field(("spec",), "requirements", _dict, _same),
-    Field(("sources",), "sources", _sources, _same),
+    RecordField(("name",), "name", name, _same),
+    RecordField(("definition",), "definition", name, _same),
+    RecordField(("author",), "author", _name_or_null(NAME_LENGTH), _same),
+    RecordField(("description",), "description", _text_or_null, _same),
+    RecordField(("spec",), "requirements", _dict, _same),
+    RecordField(("sources",), "sources", _sources, _same),
 )
 WORKLOAD = (
-    Field(("definition",), "definition", name, _same),
-    Field(("workload", "axes"), "axes_json", _dict, _same),
-    Field(("workload", "inputs"), "input_descriptors", _inputs, _inputs_back),
+    RecordField(("definition",), "definition", name, _same),
+    RecordField(("workload", "axes"), "axes_json", _dict, _same),
+    RecordField(("workload", "inputs"), "input_descriptors", _inputs, _inputs_back),
 )
 TRACE = (
     *WORKLOAD,
-    Field(("solution",), "implementation_name", name, _same),
-    Field(("evaluation", "status"), "status", _status, _same),
-    Field(("evaluation", "environment", "hardware"), "hardware_name", name, _same),
-    Field(("evaluation", "environment", "libs"), "libs", _libraries, _same),
-    Field(("evaluation", "timestamp"), "timestamp", timestamp, _timestamp_back),
-    Field(("evaluation", "log"), "full_log", _log, decompress_log),
-    Field(("evaluation", "correctness", "max_relative_error"), "max_relative_error", _error, _number_back),
-    Field(("evaluation", "correctness", "max_absolute_error"), "max_absolute_error", _error, _number_back),
-    Field(("evaluation", "performance", "latency_ms"), "median_ms", _time, _number_back),
-    Field(("evaluation", "performance", "reference_latency_ms"), "baseline_ms", _time, _number_back),
-    Field(("evaluation", "performance", "speedup_factor"), "speedup_factor", _time, _number_back),
+    RecordField(("solution",), "implementation_name", name, _same),
+    RecordField(("evaluation", "status"), "status", _status, _same),
+    RecordField(("evaluation", "environment", "hardware"), "hardware_name", name, _same),
+    RecordField(("evaluation", "environment", "libs"), "libs", _libraries, _same),
+    RecordField(("evaluation", "timestamp"), "timestamp", timestamp, _timestamp_back),
+    RecordField(("evaluation", "log"), "full_log", _log, decompress_log),
+    RecordField(("evaluation", "correctness", "max_relative_error"), "max_relative_error", _error, _number_back),
+    RecordField(("evaluation", "correctness", "max_absolute_error"), "max_absolute_error", _error, _number_back),
+    RecordField(("evaluation", "performance", "latency_ms"), "median_ms", _time, _number_back),
+    RecordField(("evaluation", "performance", "reference_latency_ms"), "baseline_ms", _time, _number_back),
+    RecordField(("evaluation", "performance", "speedup_factor"), "speedup_factor", _time, _number_back),
 )
-FIELDS: Mapping[str, tuple[Field, ...]] = {
+FIELDS: Mapping[str, tuple[RecordField, ...]] = {
     "definition": DEFINITION, "solution": SOLUTION, "workload": WORKLOAD, "trace": TRACE, "whole": (),
 }  # fmt: skip
 
@@ -249,7 +249,7 @@ def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     document[path[-1]] = value
 
 
-def split(document: Any, fields: tuple[Field, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split(document: Any, fields: tuple[RecordField, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(the columns, the rest): the rest is the document with null in every place that a column fills, and `kept`."""
     columns = {field.column: field.encode(look(document, field.path)) for field in fields}
     rest: dict[str, Any] = {"document": copy.deepcopy(document)}
@@ -266,7 +266,7 @@ def split(document: Any, fields: tuple[Field, ...]) -> tuple[dict[str, Any], dic
     return columns, rest
 
 
-def join(columns: Mapping[str, Any], rest: Mapping[str, Any], fields: tuple[Field, ...]) -> Any:
+def join(columns: Mapping[str, Any], rest: Mapping[str, Any], fields: tuple[RecordField, ...]) -> Any:
     """The document that these columns and this rest say now."""
     document, kept = copy.deepcopy(rest["document"]), rest.get("kept", {})
     for field in fields:

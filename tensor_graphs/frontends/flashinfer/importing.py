@@ -28,7 +28,7 @@ from tensor_graphs.frontends.flashinfer.fields import ABSENT, FIELDS, NAME_LENGT
 from tensor_graphs.frontends.flashinfer.lines import UNREADABLE, input_files, missing, stored_lines
 from tensor_graphs.frontends.flashinfer.reference_functions import OpaqueReference
 from tensor_graphs.frontends.flashinfer.reference_graph import reference_graph
-from tensor_graphs.frontends.flashinfer.report import ImportReport
+from tensor_graphs.frontends.flashinfer.report import DatasetImport
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.records.database import Database, latest_timestamp
@@ -37,8 +37,8 @@ from tensor_graphs.records.rows import STATUSES, GraphRecord, ImplementationReco
 from tensor_graphs.records.schema import (
     LINE_ROWS,
     BenchmarkTrace,
-    CanonicalGraph,
-    Definition,
+    DefinitionRow,
+    GraphRow,
     Implementation,
     ImplementationSource,
     ImportedFile,
@@ -59,7 +59,7 @@ class NoDataset(DatabaseError):
 
 def import_dataset(
     folder: str | os.PathLike[str], database: Database, *, dataset: str | None = None
-) -> ImportReport:
+) -> DatasetImport:
     """Read a data set; nothing in it is run, and its sources are marked as untrusted.
 
     dataset: the name under which its files are kept; by default the folder's own. Raises NoDataset, MalformedFile (with all that
@@ -81,7 +81,7 @@ def import_dataset(
     problems = [each for path, whole in found for each in _content(path, root, whole=whole)[2]]
     if problems:
         raise malformed(problems, str(root))
-    report = ImportReport(dataset or root.name[:NAME_LENGTH], str(root))
+    report = DatasetImport(dataset or root.name[:NAME_LENGTH], str(root))
     reader = _Import(database, report)
     with database._transaction(write=True) as connection:
         for path, whole in found:
@@ -150,7 +150,7 @@ def _kind(document: Any, room: str) -> tuple[str, str]:
 class _Import:
     """One run of `import_dataset`: what it has looked up so far, and its report."""
 
-    def __init__(self, database: Database, report: ImportReport) -> None:
+    def __init__(self, database: Database, report: DatasetImport) -> None:
         self.database = database
         self.report = report
         self.input_files: set[str] = set()
@@ -277,7 +277,7 @@ class _Import:
         assert each.graph is not None  # look_at gives every definition one
         graph = self.database._graph(connection, each.graph)
         self.graphs[columns["name"]] = each.graph.structural_key
-        model = Definition
+        model = DefinitionRow
         row = connection.execute(
             sa.select(model.id, model.reference).where(model.name == columns["name"], model.canonical_graph_id == graph)
         ).one_or_none()
@@ -370,12 +370,12 @@ class _Import:
         name, else a graph known by the name alone."""
         if definition not in self.graphs:
             ours = (
-                sa.select(CanonicalGraph.structural_key)
-                .join(Definition, Definition.canonical_graph_id == CanonicalGraph.id)
-                .outerjoin(ImportedLine, ImportedLine.definition_id == Definition.id)
+                sa.select(GraphRow.structural_key)
+                .join(DefinitionRow, DefinitionRow.canonical_graph_id == GraphRow.id)
+                .outerjoin(ImportedLine, ImportedLine.definition_id == DefinitionRow.id)
                 .outerjoin(ImportedFile, ImportedFile.id == ImportedLine.file_id)
-                .where(Definition.name == definition)
-                .order_by(sa.case((ImportedFile.dataset == self.report.dataset, 0), else_=1), Definition.id.desc())
+                .where(DefinitionRow.name == definition)
+                .order_by(sa.case((ImportedFile.dataset == self.report.dataset, 0), else_=1), DefinitionRow.id.desc())
                 .limit(1)
             )
             key = connection.execute(ours).scalar()

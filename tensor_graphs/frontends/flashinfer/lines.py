@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from tensor_graphs.frontends.flashinfer.fields import FIELDS, join, look
 from tensor_graphs.records.schema import (
     BenchmarkTrace,
-    Definition,
+    DefinitionRow,
     EnvironmentRow,
     Implementation,
     ImplementationSource,
@@ -71,9 +71,9 @@ _SOURCES = (
 )
 _SELECTS = (
     sa.select(
-        ImportedLine.id.label("line_id"), Definition.name, Definition.op_type, Definition.description, Definition.tags,
-        Definition.axes, Definition.inputs, Definition.outputs, Definition.constraints, Definition.reference,
-    ).join(Definition, Definition.id == ImportedLine.definition_id),
+        ImportedLine.id.label("line_id"), DefinitionRow.name, DefinitionRow.op_type, DefinitionRow.description, DefinitionRow.tags,
+        DefinitionRow.axes, DefinitionRow.inputs, DefinitionRow.outputs, DefinitionRow.constraints, DefinitionRow.reference,
+    ).join(DefinitionRow, DefinitionRow.id == ImportedLine.definition_id),
     sa.select(
         *_LINE, Implementation.name, Implementation.author, Implementation.description, Implementation.requirements
     ).join(Implementation, Implementation.id == ImportedLine.implementation_id),

@@ -39,7 +39,7 @@ class Scalar:
 
 
 @dataclass(frozen=True)
-class Device:
+class AnyDevice:
     """Where a tensor lives, which has no meaning here: every device equals every other."""
 
 
@@ -375,7 +375,7 @@ def _to(x: Any, /, *where: Any, dtype: Any = None, device: Any = None, copy: boo
             dtype = each
         elif isinstance(each, Node):
             dtype = each.dtype
-        elif not isinstance(each, (str, Device, bool)):
+        elif not isinstance(each, (str, AnyDevice, bool)):
             refuse(f"to({each!r})")
     return _cast(tensor(x), dtype)
 

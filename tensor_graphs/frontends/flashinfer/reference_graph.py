@@ -22,7 +22,7 @@ from tensor_graphs.frontends.flashinfer.reference_functions import (
     DTYPES,
     FUNCTIONS,
     MATH,
-    Device,
+    AnyDevice,
     OpaqueReference,
     Scalar,
     is_number,
@@ -79,7 +79,7 @@ def _translate(reference: str, axes: Mapping[str, Any], inputs: Mapping[str, Any
     except SyntaxError as error:
         raise OpaqueReference(f"line {error.lineno}: no Python: {error.msg}") from error
     sizes = {name: _axis_size(name, axis) for name, axis in axes.items()}
-    reader = _Reader(module)
+    reader = _ReferenceReader(module)
     values = [_leaf(name, spec, sizes) for name, spec in inputs.items()]
     found = reader.call_run(list(inputs), values)
     return make_graph.graph(_named_outputs(found, outputs, sizes))
@@ -167,7 +167,7 @@ _GRADIENTLESS = ("no_grad", "inference_mode")
 _WITHOUT_MEANING = ("typing", "__future__")
 
 
-class _Reader:
+class _ReferenceReader:
     """Walks one reference; `names` is what its variables stand for now."""
 
     def __init__(self, module: ast.Module) -> None:
@@ -444,12 +444,12 @@ class _Reader:
         return refuse(f"a call of {ast.unparse(node.func)}")
 
 
-_EXPRESSIONS: tuple[tuple[type[ast.expr], Callable[[_Reader, Any], Any]], ...] = (
-    (ast.Constant, lambda _, node: node.value), (ast.Name, _Reader.name), (ast.Tuple, _Reader.sequence),
-    (ast.List, _Reader.sequence), (ast.Dict, _Reader.mapping), (ast.UnaryOp, _Reader.unary),
-    (ast.BinOp, _Reader.operation), (ast.Compare, _Reader.comparison), (ast.BoolOp, _Reader.logic),
-    (ast.IfExp, _Reader.choice), (ast.Attribute, _Reader.attribute_of), (ast.Subscript, _Reader.index),
-    (ast.Slice, _Reader.slice), (ast.Call, _Reader.call),
+_EXPRESSIONS: tuple[tuple[type[ast.expr], Callable[[_ReferenceReader, Any], Any]], ...] = (
+    (ast.Constant, lambda _, node: node.value), (ast.Name, _ReferenceReader.name), (ast.Tuple, _ReferenceReader.sequence),
+    (ast.List, _ReferenceReader.sequence), (ast.Dict, _ReferenceReader.mapping), (ast.UnaryOp, _ReferenceReader.unary),
+    (ast.BinOp, _ReferenceReader.operation), (ast.Compare, _ReferenceReader.comparison), (ast.BoolOp, _ReferenceReader.logic),
+    (ast.IfExp, _ReferenceReader.choice), (ast.Attribute, _ReferenceReader.attribute_of), (ast.Subscript, _ReferenceReader.index),
+    (ast.Slice, _ReferenceReader.slice), (ast.Call, _ReferenceReader.call),
 )  # fmt: skip
 
 _OPERATORS: Mapping[type[ast.operator], tuple[str, Callable[[Any, Any], Any] | None]] = {
@@ -474,7 +474,7 @@ def _transposed(x: Node) -> Node:
 
 
 _PROPERTIES: Mapping[str, Callable[[Node], Any]] = {
-    "shape": lambda x: x.shape, "dtype": lambda x: x.dtype, "ndim": lambda x: x.rank, "device": lambda _: Device(),
+    "shape": lambda x: x.shape, "dtype": lambda x: x.dtype, "ndim": lambda x: x.rank, "device": lambda _: AnyDevice(),
     "T": _transposed, "mT": _matrix_transposed,
 }  # fmt: skip
 
@@ -491,7 +491,7 @@ def _from_module(module: str, name: str) -> Any:
         if module == "torch" and name in ("inf", "pi", "e"):
             return MATH[name]
         if module == "torch" and name == "device":
-            return lambda *_: Device()
+            return lambda *_: AnyDevice()
         if name in FUNCTIONS:
             return _Method(name)
     return refuse(f"{whole} is not known here")

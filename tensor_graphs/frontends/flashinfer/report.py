@@ -10,7 +10,7 @@ MOST_LISTED = 10  # of each kind, in what a person reads; to_json has them all
 
 
 @dataclass
-class ImportReport:
+class DatasetImport:
     """files_*: by path. records: new ones, by kind; records_known: those whose row was there.
 
     understood: definitions whose reference became a graph.  opaque: the others, with the reason.  kept_whole: records
@@ -57,7 +57,7 @@ class ImportReport:
 
 
 @dataclass
-class ExportReport:
+class DatasetExport:
     """files: written, by path.  from_text: lines written as they were read.  from_columns: lines whose text was gone.
 
     changed: lines whose row says something else than it did, "path:line".  inputs: safetensors files that the workloads

@@ -1,6 +1,6 @@
 """backend: which op becomes which native symbol, for which specs, with which arguments.
 
-One `Row` per symbol family. The comment above each symbol in the C sources states the order of its arguments. Rows come twice
+One `CRow` per symbol family. The comment above each symbol in the C sources states the order of its arguments. Rows come twice
 where f64 has a source of its own (`wide_*.c`): the kernels for f64 activations are then kernels of their own, with their own
 identity, and their symbols end in `_f64`. Weights may be narrower than activations.
 """
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Row:
+class CRow:
     """op -> call; `refuse` says why a spec is not taken (None: taken). file: the one that declares the symbols."""
 
     op: str
@@ -371,15 +371,15 @@ def _cast(spec: Spec) -> NativeCall:
     return NativeCall("tg_cast", (0,), (product(y.shape), WEIGHT_DTYPES[y.dtype], WEIGHT_DTYPES[x.dtype]))
 
 
-def rows_for(a: DType) -> tuple[Row, ...]:
+def rows_for(a: DType) -> tuple[CRow, ...]:
     """The rows whose code differs between f32 and f64 activations."""
     mark, wide = _mark(a), "wide_" if a == f64 else ""
     same = only(a)
 
-    def row(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int], strided: Strided | None = None) -> Row:
-        return Row(op, wide + file, refuse, build, in_place, mark=mark, strided=strided)
+    def row(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int], strided: Strided | None = None) -> CRow:
+        return CRow(op, wide + file, refuse, build, in_place, mark=mark, strided=strided)
 
-    def pair(op: str) -> Row:
+    def pair(op: str) -> CRow:
         def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
             found = _in_runs(spec, strides)
             return None if found is None else call(spec, *found[1], *found[0])
@@ -390,7 +390,7 @@ def rows_for(a: DType) -> tuple[Row, ...]:
         in_place = ((0, 0),) if op == "div" else ((0, 0), (0, 1))
         return row(op, "elementwise.c", same, lambda spec: call(spec, 1, 1, *[0] * 6), *in_place, strided=strided)
 
-    def elementwise(op: str) -> Row:
+    def elementwise(op: str) -> CRow:
         def call(spec: Spec, *at: Dim) -> NativeCall:
             form = {"tanh": "_tanh", "none": "_erf"}.get(spec.attrs.get("approximate", ""), "")
             return NativeCall(f"tg_{op}{form}{mark}", (0,), (product(spec.outputs[0].shape), *at))
@@ -401,7 +401,7 @@ def rows_for(a: DType) -> tuple[Row, ...]:
 
         return row(op, "elementwise.c", same, lambda spec: call(spec, *[0] * 4), (0, 0), strided=strided)
 
-    def by_rows(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int]) -> Row:
+    def by_rows(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int]) -> CRow:
         return row(op, file, refuse, _with_rows(build), *in_place, strided=_by_rows(build))
 
     return (
@@ -419,16 +419,16 @@ def rows_for(a: DType) -> tuple[Row, ...]:
     )
 
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[CRow, ...] = (
     *rows_for(f32), *rows_for(f64),
-    Row("gather_linear", "gather_linear.c", _gather_linear_refuse, _gather_linear),
-    Row("embedding", "movement.c", _embedding_refuse, _embedding),
-    Row("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,
-        _write_rows, in_place=((0, 0),), updates=True, strided=_strided_write_rows),
-    Row("rope_table", "rope.c", _rope_table_refuse, _rope_table),
-    Row("rope", "rope.c", _one_of(f32, f64), _with_rows(_rope), strided=_by_rows(_rope)),
-    Row("argmax", "argmax.c", _argmax_refuse, _with_rows(_argmax), strided=_by_rows(_argmax)),
-    Row("cast", "wide_elementwise.c", _cast_refuse, _cast),
+    CRow("gather_linear", "gather_linear.c", _gather_linear_refuse, _gather_linear),
+    CRow("embedding", "movement.c", _embedding_refuse, _embedding),
+    CRow("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,
+         _write_rows, in_place=((0, 0),), updates=True, strided=_strided_write_rows),
+    CRow("rope_table", "rope.c", _rope_table_refuse, _rope_table),
+    CRow("rope", "rope.c", _one_of(f32, f64), _with_rows(_rope), strided=_by_rows(_rope)),
+    CRow("argmax", "argmax.c", _argmax_refuse, _with_rows(_argmax), strided=_by_rows(_argmax)),
+    CRow("cast", "wide_elementwise.c", _cast_refuse, _cast),
 )
 
 

@@ -49,7 +49,7 @@ class ConformanceError(TensorGraphsError):
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One op at one dtype. instances: how many the case makes; claimed: how many of them a kernel accepts.
 
     error: the largest of the claimed ones (max_relative_error), None where nothing ran to its end. seconds: median cold time of
@@ -72,13 +72,13 @@ class Conformance:
     """The cells of one backend, ops in the order of their tables, dtypes likewise."""
 
     backend: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
 
     def counts(self) -> dict[Kind, int]:
         return {kind: sum(c.status == kind for c in self.cells) for kind in KINDS}
 
     @property
-    def failed(self) -> tuple[Cell, ...]:
+    def failed(self) -> tuple[TableCell, ...]:
         return tuple(c for c in self.cells if c.status == "fail")
 
 
@@ -117,22 +117,22 @@ def kernels_of(backend: str) -> Mapping[str, Sequence[Kernel]]:
     return by_op(all_kernels((backend,)))
 
 
-def judge_cell(kernels: Sequence[Kernel], op: str, dtype: str, judge: Judge, *, timed: bool = False) -> Cell:
+def judge_cell(kernels: Sequence[Kernel], op: str, dtype: str, judge: Judge, *, timed: bool = False) -> TableCell:
     """One cell, from the kernels that compute this op."""
     try:
         nodes = instances(op, DTYPES[dtype])
     except DTypeError as e:
-        return Cell(op, dtype, "undefined", str(e).splitlines()[0].removeprefix(f"DTypeError at {e.location}: "))
+        return TableCell(op, dtype, "undefined", str(e).splitlines()[0].removeprefix(f"DTypeError at {e.location}: "))
     count = len(nodes)
     if op_named(op).facts.view:
-        return Cell(op, dtype, "view", "a plan reads it through strides, so no kernel runs", instances=count)
+        return TableCell(op, dtype, "view", "a plan reads it through strides, so no kernel runs", instances=count)
     if not kernels:
-        return Cell(op, dtype, "no kernel", "the backend has no kernel for this op", instances=count)
+        return TableCell(op, dtype, "no kernel", "the backend has no kernel for this op", instances=count)
     claims, refusals = _claims(kernels, [signature_of(n) for n in nodes])
     claimed = len({s.key for _, s in claims})
     refused = "; ".join(dict.fromkeys(refusals))
     if not claims:
-        return Cell(op, dtype, "not claimed", refused, instances=count)
+        return TableCell(op, dtype, "not claimed", refused, instances=count)
     worst, seconds, at = 0.0, None, ""
     largest = max(range(len(claims)), key=lambda i: _elements(claims[i][1], _sizes(claims[i][1], TIMED))) if timed else -1
     for i, (kernel, signature) in enumerate(claims):
@@ -141,12 +141,12 @@ def judge_cell(kernels: Sequence[Kernel], op: str, dtype: str, judge: Judge, *, 
                                 budget=TIME_BUDGET)
         if verdict.status != "PASSED":
             said = f"{verdict.status}: {kernel.name} on {signature.title()}: {reason_of(verdict.log) or 'no message'}"
-            return Cell(op, dtype, "fail", said, verdict.error, count, claimed)
+            return TableCell(op, dtype, "fail", said, verdict.error, count, claimed)
         worst = max(worst, verdict.error or 0.0)
         if verdict.samples:
             seconds, at = statistics.median(verdict.samples), _at(signature, large)
     reason = "within tolerance" if claimed == count else f"{claimed} of {count} instances are claimed; the others: {refused}"
-    return Cell(op, dtype, "pass", reason, worst, count, claimed, seconds, at)
+    return TableCell(op, dtype, "pass", reason, worst, count, claimed, seconds, at)
 
 
 def _claims(kernels: Sequence[Kernel], signatures: Sequence[Signature]) -> tuple[list[tuple[Kernel, Signature]], list[str]]:

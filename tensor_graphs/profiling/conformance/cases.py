@@ -1,8 +1,8 @@
 """cases: for every op, instances of it: shapes, attributes, dtypes of the other operands. One row per op in need.
 
-A case is a function of a `Draw` that returns one application of the op. `Draw` makes plain inputs whose first sizes are dims
+A case is a function of a `CaseDraw` that returns one application of the op. It makes plain inputs whose first sizes are dims
 (the judge then compares at 0, at 1, at odd sizes and at large ones) and goes round the choices, so that as many variants as a
-choice has values show each of them; the tests have a `Draw` of their own, with random sizes, values and views. An op without a row
+choice has values show each of them; the tests have one of their own, with random sizes, values and views. An op without a row
 here is applied to operands of one shape with its attributes left out: that is right for elementwise ops, and says so otherwise.
 """
 
@@ -38,7 +38,7 @@ class CaseError(TensorGraphsError):
     """An op of which no instance can be made from the table of cases."""
 
 
-class Draw:
+class CaseDraw:
     """One instance under construction. dtype: the one the table's column stands for (see `STANDS_FOR`)."""
 
     def __init__(self, variant: int, dtype: DType) -> None:
@@ -65,7 +65,7 @@ class Draw:
 
     def tensor(self, shape: tuple[Dim, ...], dtype: DType | None = None, *, positive: bool = False, low: int | None = None,
                high: int | None = None, distinct: bool = False, plain: bool = False) -> Node:
-        """An operand. What is said about its values is for the tests' own `Draw`: here profiling/measure/inputs.py makes them."""
+        """An operand. What is said about its values is for the tests' own `CaseDraw`: here measure/inputs.py makes them."""
         self._inputs += 1
         return leaves.input(f"x{self._inputs - 1}", shape, dtype or self.dtype)
 
@@ -77,7 +77,7 @@ class Draw:
         return self.tensor(shape, dtype, low=-1, high=high, distinct=distinct)
 
 
-Case = Callable[[Draw], Node]
+Case = Callable[[CaseDraw], Node]
 
 
 def applied(node: Node) -> Node:
@@ -98,7 +98,7 @@ def compose(name: str, *xs: Node | None, **attrs: Any) -> Node:
 def alike(op: Op, **how: Any) -> Case:
     """Operands of one shape, every attribute left out; two operands are the same node in one instance of six."""
 
-    def build(draw: Draw) -> Node:
+    def build(draw: CaseDraw) -> Node:
         shape = draw.shape()
         arity = len(op.operands) if isinstance(op, CompositeOp) else ATOMIC[op.name].arity
         xs = [draw.tensor(shape, **how)]
@@ -112,17 +112,17 @@ def alike(op: Op, **how: Any) -> Case:
 # ---- atomic ops ---------------------------------------------------------------------------------------------------------------
 
 
-def iota(draw: Draw) -> Node:
+def iota(draw: CaseDraw) -> Node:
     shape = draw.shape(1, 3)
     return atomic.iota(shape, draw.pick(*range(len(shape))), draw.dtype)
 
 
-def cast(draw: Draw) -> Node:
+def cast(draw: CaseDraw) -> Node:
     to = DTYPES[draw.pick(*(n for n in DTYPES if n != draw.dtype.name))]
     return apply_atomic("cast", [draw.tensor(draw.shape(), low=-100, high=100)], dtype=to)
 
 
-def bitcast(draw: Draw) -> Node:
+def bitcast(draw: CaseDraw) -> Node:
     to = DTYPES[draw.pick(*(n for n in DTYPES if n != draw.dtype.name and n != "bool"))]
     if draw.dtype.kind == "float" or to.kind == "float":   # only small numbers have bits that are small, ordinary floats
         to = DTYPES[{1: "i8", 2: "i16", 4: "i32", 8: "i64"}[to.itemsize]]
@@ -132,7 +132,7 @@ def bitcast(draw: Draw) -> Node:
 
 
 def reduction(op: Op) -> Case:
-    def build(draw: Draw) -> Node:
+    def build(draw: CaseDraw) -> Node:
         shape = draw.shape(1, 4)
         axes = tuple(a for a in range(len(shape)) if draw.pick(True, False)) or (len(shape) - 1,)
         x = draw.tensor(shape)
@@ -141,12 +141,12 @@ def reduction(op: Op) -> Case:
     return build
 
 
-def where(draw: Draw) -> Node:
+def where(draw: CaseDraw) -> Node:
     shape = draw.shape()
     return atomic.where(draw.tensor(shape, bool_), draw.tensor(shape), draw.tensor(shape))
 
 
-def pad(draw: Draw) -> Node:
+def pad(draw: CaseDraw) -> Node:
     shape = draw.shape(1, 3)
     value = {"float": -2.5, "int": -7, "uint": 7, "bool": True}[draw.dtype.kind]
     padding = [(draw.pick(0, 1, 2), draw.pick(0, 1, 2)) for _ in shape]
@@ -154,13 +154,13 @@ def pad(draw: Draw) -> Node:
     return atomic.pad(draw.tensor(shape), padding, value)
 
 
-def gather(draw: Draw) -> Node:
+def gather(draw: CaseDraw) -> Node:
     shape = draw.shape(1, 3)
     axis = draw.pick(*range(len(shape)))
     return atomic.gather(draw.tensor(shape), draw.index(draw.shape(0, 2), shape[axis]), axis=axis)
 
 
-def scatter(draw: Draw) -> Node:
+def scatter(draw: CaseDraw) -> Node:
     shape = draw.shape(1, 3)
     axis, mode = draw.pick(*range(len(shape))), draw.pick("set", "add", "max")
     if draw.dtype.kind == "bool":
@@ -173,20 +173,20 @@ def scatter(draw: Draw) -> Node:
                           draw.tensor((*shape[:axis], *count, *shape[axis + 1:])), axis=axis, mode=mode)
 
 
-def reshape(draw: Draw) -> Node:
+def reshape(draw: CaseDraw) -> Node:
     n = draw.size()
     return apply_atomic("reshape", [draw.tensor((2, 3, n))], shape=(3, n, 2))
 
 
-def permute(draw: Draw) -> Node:
+def permute(draw: CaseDraw) -> Node:
     return apply_atomic("permute", [draw.tensor((2, draw.size(), 3))], axes=draw.pick((1, 2, 0), (2, 1, 0), (0, 2, 1), (1, 0, 2)))
 
 
-def expand(draw: Draw) -> Node:
+def expand(draw: CaseDraw) -> Node:
     return apply_atomic("expand", [draw.tensor((1, 3, 1))], shape=(draw.size(), 3, 4))
 
 
-def slice_(draw: Draw) -> Node:
+def slice_(draw: CaseDraw) -> Node:
     rows, columns = draw.pick((0, 5, 2), (4, -1, -1), (3, 0, -2)), draw.pick((1, 4, 1), (5, -1, -3), (2, 2, 1))
     return apply_atomic("slice", [draw.tensor((5, 6))], bounds=(rows, columns))
 
@@ -197,7 +197,7 @@ def slice_(draw: Draw) -> Node:
 def along_axis(name: str, least: int = 0, keepdims: bool = False) -> Case:
     """One axis of one operand, counted from either end."""
 
-    def build(draw: Draw) -> Node:
+    def build(draw: CaseDraw) -> Node:
         shape = draw.shape(1, 3, least=least)
         axis = draw.pick(-1, 0, len(shape) - 1, -len(shape))
         return compose(name, draw.tensor(shape), axis=axis, **({"keepdims": draw.pick(True, False)} if keepdims else {}))
@@ -206,7 +206,7 @@ def along_axis(name: str, least: int = 0, keepdims: bool = False) -> Case:
 
 
 def mean(name: str) -> Case:
-    def build(draw: Draw) -> Node:
+    def build(draw: CaseDraw) -> Node:
         shape = draw.shape(1, 3, least=1)
         axis = draw.pick(*range(-len(shape), len(shape)))
         return compose(name, draw.tensor(shape), axes=draw.pick(None, axis, (axis,), tuple(range(len(shape)))),
@@ -215,35 +215,35 @@ def mean(name: str) -> Case:
     return build
 
 
-def prod(draw: Draw) -> Node:
+def prod(draw: CaseDraw) -> Node:
     shape = draw.shape(1, 2)
     return compose("prod", draw.tensor(shape), axes=draw.pick((0,), (len(shape) - 1,), tuple(range(len(shape)))))
 
 
-def weight(draw: Draw, *shape: Dim) -> Node | None:
+def weight(draw: CaseDraw, *shape: Dim) -> Node | None:
     """An optional operand, maybe in another float dtype."""
     dtype = draw.pick(None, draw.dtype, bf16, f32)
     return None if dtype is None else draw.tensor(shape, dtype)
 
 
-def weights(draw: Draw, *choices: tuple[DType | None, ...], shapes: tuple[tuple[Dim, ...], ...]) -> list[Node | None]:
+def weights(draw: CaseDraw, *choices: tuple[DType | None, ...], shapes: tuple[tuple[Dim, ...], ...]) -> list[Node | None]:
     """Optional operands whose dtypes are chosen together: those of the model, of a half-width one, mixed."""
     return [None if dtype is None else draw.tensor(shape, dtype) for dtype, shape in zip(draw.pick(*choices), shapes, strict=True)]
 
 
-def rms_norm(draw: Draw) -> Node:
+def rms_norm(draw: CaseDraw) -> Node:
     shape = draw.shape(1, 3)
     return compose("rms_norm", draw.tensor(shape), weight(draw, shape[-1]), eps=draw.pick(1e-6, 0.3), offset=draw.pick(0.0, 1.0))
 
 
-def layer_norm(draw: Draw) -> Node:
+def layer_norm(draw: CaseDraw) -> Node:
     shape = (*draw.shape(0, 2), draw.pick(17, 3, 5, 0))
     scale, bias = weights(draw, (None, None), (draw.dtype, None), (draw.dtype, draw.dtype), (bf16, bf16), (f32, draw.dtype),
                           shapes=(shape[-1:], shape[-1:]))
     return compose("layer_norm", draw.tensor(shape, plain=True), scale, bias, eps=draw.pick(1e-5, 0.3))
 
 
-def dot(draw: Draw) -> Node:
+def dot(draw: CaseDraw) -> Node:
     draw.dims = 3
     m, k, n = draw.size(), draw.size(least=1), draw.size()
     lead = draw.pick((), (2,), (3, 1))
@@ -254,7 +254,7 @@ def dot(draw: Draw) -> Node:
     return compose("dot", draw.tensor(left, low=low, high=high), draw.tensor(right, low=low, high=high))
 
 
-def linear(draw: Draw) -> Node:
+def linear(draw: CaseDraw) -> Node:
     draw.dims = 3
     k, out = draw.size(least=1), draw.size()
     x = draw.tensor((*draw.shape(0, 2), k))
@@ -262,7 +262,7 @@ def linear(draw: Draw) -> Node:
                                          (f32, draw.dtype), shapes=((out, k), (out,))))
 
 
-def gather_linear(draw: Draw) -> Node:
+def gather_linear(draw: CaseDraw) -> Node:
     k, out, matrices, lead = draw.size(least=1), draw.pick(3, 17, 1), draw.pick(4, 1, 9), draw.shape(1, 2)
     shared = draw.pick((*lead[:-1], 1), lead)                       # a row of x for all indices of the last axis, or for each
     weight, bias = weights(draw, (draw.dtype, None), (draw.dtype, draw.dtype), (bf16, None), (f32, draw.dtype),
@@ -270,25 +270,25 @@ def gather_linear(draw: Draw) -> Node:
     return compose("gather_linear", draw.tensor((*shared, k)), weight, draw.index(lead, matrices), bias)
 
 
-def linear_argmax(draw: Draw) -> Node:
+def linear_argmax(draw: CaseDraw) -> Node:
     draw.dims = 3
     k, out = draw.pick((None, None), (64, 300), (7, 33), (96, 1000))  # a weight of fixed shape, as in a model, or any
     k, out = k or draw.size(least=1), out or draw.size(least=1)
     return compose("linear_argmax", draw.tensor((*draw.shape(0, 2), k)), draw.tensor((out, k), draw.pick(draw.dtype, bf16, f32)))
 
 
-def embedding(draw: Draw) -> Node:
+def embedding(draw: CaseDraw) -> Node:
     rows = draw.size()
     return compose("embedding", draw.tensor((rows, draw.size())), draw.index(draw.shape(0, 2), rows), scale=draw.pick(1.0, 0.37),
                    dtype=draw.pick(f32, f32, bf16, f64))
 
 
-def one_hot(draw: Draw) -> Node:
+def one_hot(draw: CaseDraw) -> Node:
     size = draw.pick(5, 1, 17)
     return compose("one_hot", draw.index(draw.shape(0, 2), size), size=size, dtype=draw.dtype)
 
 
-def concat(draw: Draw) -> Node:
+def concat(draw: CaseDraw) -> Node:
     shape = draw.shape(1, 3)
     axis = draw.pick(*range(-len(shape), len(shape)))
     parts = []
@@ -299,25 +299,25 @@ def concat(draw: Draw) -> Node:
     return compose("concat", *parts, axis=axis)
 
 
-def topk(draw: Draw) -> Node:
+def topk(draw: CaseDraw) -> Node:
     return compose("topk", draw.tensor((*draw.shape(0, 1), draw.pick(7, 5, 17))), k=draw.pick(1, 3, 5, 0))
 
 
-def rope_table(draw: Draw) -> Node:
+def rope_table(draw: CaseDraw) -> Node:
     dtype = draw.pick(i32, i32, i64, draw.dtype) if draw.dtype.kind == "float" else draw.dtype
     positions = draw.tensor((draw.size(),), dtype, low=0, high=127)
     return compose("rope_table", positions, head_dim=draw.pick(2, 6, 16), theta=draw.pick(1e4, 3.5), scaling=draw.pick(1.0, 8.0),
                    dtype=draw.dtype if draw.dtype.kind == "float" else f32)
 
 
-def rope(draw: Draw) -> Node:
+def rope(draw: CaseDraw) -> Node:
     draw.dims = 3
     n, half = draw.size(), draw.size(least=1)
     table = draw.pick(draw.dtype, f32)
     return compose("rope", draw.tensor((n, draw.size(), 2 * half)), draw.tensor((n, half), table), draw.tensor((n, half), table))
 
 
-def attention(draw: Draw) -> Node:
+def attention(draw: CaseDraw) -> Node:
     n, s, groups, width = draw.size(), draw.size(least=1), draw.pick(1, 2, 3), draw.pick(8, 4, 1)
     value_width = draw.pick(width, width, width, 3)
     mask = draw.tensor((n, s), bool_) if draw.pick(False, True, False) else None
@@ -327,7 +327,7 @@ def attention(draw: Draw) -> Node:
                    window=draw.pick(0, 1, 3), start=draw.pick(0, 2, 20), softcap=draw.pick(0.0, 0.0, 1.5))
 
 
-def _sliding(draw: Draw) -> tuple[tuple[int, int], dict[str, Any]]:
+def _sliding(draw: CaseDraw) -> tuple[tuple[int, int], dict[str, Any]]:
     """The size of windows over two axes, of 4 elements at least, and how they lie there."""
     size, stride, before, behind, dilation = draw.pick(
         ((3, 3), (1, 1), (1, 1), (1, 1), (1, 1)), ((2, 2), (2, 2), (0, 0), (0, 0), (1, 1)),
@@ -335,25 +335,25 @@ def _sliding(draw: Draw) -> tuple[tuple[int, int], dict[str, Any]]:
     return size, {"stride": stride, "padding": tuple(zip(before, behind, strict=True)), "dilation": dilation}
 
 
-def windows(draw: Draw) -> Node:
+def windows(draw: CaseDraw) -> Node:
     size, how = _sliding(draw)
     value = draw.pick(0, 0, True if draw.dtype.kind == "bool" else 2)
     return compose("windows", draw.tensor((draw.size(), 5, draw.size(least=4))), size=size, **how, value=value)
 
 
-def max_pool(draw: Draw) -> Node:
+def max_pool(draw: CaseDraw) -> Node:
     size, how = _sliding(draw)
     return compose("max_pool", draw.tensor((draw.size(), 5, draw.size(least=4))), size=size, **how)
 
 
-def avg_pool(draw: Draw) -> Node:
+def avg_pool(draw: CaseDraw) -> Node:
     size, how = _sliding(draw)
     del how["dilation"]
     return compose("avg_pool", draw.tensor((draw.size(), 5, draw.size(least=4))), size=size, **how,
                    count_padding=draw.pick(True, False))
 
 
-def conv(draw: Draw) -> Node:
+def conv(draw: CaseDraw) -> Node:
     size, how = _sliding(draw)
     groups, inner, out = draw.pick((1, 3, 4), (2, 2, 3), (3, 1, 1), (2, 1, 2))    # dense, grouped, depthwise: one output, two
     scale, bias = weights(draw, (draw.dtype, None), (draw.dtype, draw.dtype), (bf16, None), (f32, draw.dtype),
@@ -361,30 +361,30 @@ def conv(draw: Draw) -> Node:
     return compose("conv", draw.tensor((draw.size(), groups * inner, 5, draw.pick(4, 17))), scale, bias, **how, groups=groups)
 
 
-def group_norm(draw: Draw) -> Node:
+def group_norm(draw: CaseDraw) -> Node:
     x = draw.tensor((draw.size(), 6, draw.pick(17, 3)), plain=True)
     scale, bias = weights(draw, (None, None), (draw.dtype, None), (draw.dtype, draw.dtype), (bf16, f32), shapes=((6,), (6,)))
     return compose("group_norm", x, scale, bias, groups=draw.pick(2, 1, 3), eps=draw.pick(1e-5, 0.3))
 
 
-def batch_norm(draw: Draw) -> Node:
+def batch_norm(draw: CaseDraw) -> Node:
     x, dtype = draw.tensor((draw.size(), 6, draw.size())), draw.pick(draw.dtype, f32)
     scale, bias = weights(draw, (None, None), (draw.dtype, None), (draw.dtype, draw.dtype), (bf16, f32), shapes=((6,), (6,)))
     return compose("batch_norm", x, draw.tensor((6,), dtype), draw.tensor((6,), dtype, positive=True), scale, bias,
                    eps=draw.pick(1e-5, 0.3))
 
 
-def upsample(draw: Draw) -> Node:
+def upsample(draw: CaseDraw) -> Node:
     mode = draw.pick("nearest", "linear") if draw.dtype.kind == "float" else "nearest"
     return compose("upsample", draw.tensor((draw.size(), draw.size(), 3)), scale=draw.pick((2, 2), (3, 1), (2,)), mode=mode)
 
 
-def gated(draw: Draw) -> Node:
+def gated(draw: CaseDraw) -> Node:
     shape = draw.shape()
     return compose("gated", draw.tensor(shape), draw.tensor(shape), activation=draw.pick("gelu_tanh", "gelu", "silu"))
 
 
-def write_rows(draw: Draw) -> Node:
+def write_rows(draw: CaseDraw) -> Node:
     shape = draw.shape(1, 3)
     axis = draw.pick(0, 0, len(shape) - 1, len(shape) // 2)
     count = draw.size()
@@ -392,7 +392,7 @@ def write_rows(draw: Draw) -> Node:
                    start=draw.pick(0, -3, 8, 2), axis=draw.pick(axis, axis - len(shape)))
 
 
-def write_at_index(draw: Draw) -> Node:
+def write_at_index(draw: CaseDraw) -> Node:
     shape = draw.shape(1, 3)
     axis = draw.pick(*range(len(shape)))
     count = draw.shape(1, 1)
@@ -400,7 +400,7 @@ def write_at_index(draw: Draw) -> Node:
                    draw.index(count, shape[axis], distinct=True), axis=axis)
 
 
-def threefry(draw: Draw) -> Node:
+def threefry(draw: CaseDraw) -> Node:
     shape = draw.shape()
     return compose("threefry2x32", draw.tensor((2,)), draw.tensor(shape), draw.tensor(shape))
 
@@ -457,7 +457,7 @@ def case(name: str) -> Case:
     return CASES.get(name) or alike(op_named(name))
 
 
-def instance(name: str, draw: Draw) -> Node:
+def instance(name: str, draw: CaseDraw) -> Node:
     """One application of an op. Raises DTypeError when the op takes no such dtype, CaseError when its case makes something else."""
     try:
         node = applied(case(name)(draw))
@@ -478,6 +478,6 @@ def instances(name: str, dtype: DType) -> list[Node]:
     """The variants of an op at a dtype, each once. Raises DTypeError when the op takes no such dtype."""
     found: dict[str, Node] = {}
     for variant in range(MORE.get(name, VARIANTS)):
-        node = instance(name, Draw(variant, dtype))
+        node = instance(name, CaseDraw(variant, dtype))
         found.setdefault(node.digest, node)
     return list(found.values())

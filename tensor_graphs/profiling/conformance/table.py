@@ -12,7 +12,7 @@ from tensor_graphs.costs.filing import VERIFIER
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.meaning.same_math import SAME_MATH
-from tensor_graphs.profiling.conformance.backend import Cell, Conformance
+from tensor_graphs.profiling.conformance.backend import Conformance, TableCell
 from tensor_graphs.profiling.conformance.cases import STANDS_FOR
 
 FORMAT = 1
@@ -72,7 +72,7 @@ def markdown(table: Conformance) -> str:
         "| – | the op itself is not defined for this dtype |", "",
     ]
     for title, atomic in (("Atomic ops", True), ("Composites", False)):
-        rows: dict[str, dict[str, Cell]] = {}
+        rows: dict[str, dict[str, TableCell]] = {}
         for c in table.cells:
             if (c.op in ATOMIC) is atomic:
                 rows.setdefault(c.op, {})[c.dtype] = c
@@ -93,7 +93,7 @@ def markdown(table: Conformance) -> str:
     return "\n".join(lines)
 
 
-def _mark(cell: Cell | None, notes: dict[str, int]) -> str:
+def _mark(cell: TableCell | None, notes: dict[str, int]) -> str:
     if cell is None:
         return "not asked"
     if cell.status in ("no kernel", "view", "undefined"):

@@ -313,12 +313,12 @@ class Bench:
         bound = [self.bound(inputs) for inputs in sets]
         reference = reference_stream(what.reference, self.kernel.backend == "c")
         reference.level = min(reference.level, what.level)
-        kept = _Kept(out, what)
+        kept = _KeptOutputs(out, what)
         runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least, replaced)
         self.settle()
         walk = bound[0].walk(sets[0], arrays, binding)
         undo = bound[0].executor.silence()
-        runs.block("nothing", walk, 0.0, lambda k: bound[0], say, ask, _Kept(out, what))
+        runs.block("nothing", walk, 0.0, lambda k: bound[0], say, ask, _KeptOutputs(out, what))
         undo()
         bound[0].run(sets[0], arrays, binding)                      # a kernel may have to find its feet
 
@@ -335,7 +335,7 @@ class Bench:
         cold(what.budget / 2)
         runs.block("hot", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, ask, rotate=False)
         runs.block("same", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, ask, rotate=False, fresh=False)
-        renewed = _Kept(out, what, every=True)
+        renewed = _KeptOutputs(out, what, every=True)
         if what.anew:
             def renew(seed: int) -> None:
                 for name, array in make_inputs(self.graph, binding, seed, what.anew).items():
@@ -354,7 +354,7 @@ class Bench:
         self.replies[-1]["mutated"] = digest(large) != before or not all(_equal(sets[k], exact) for k in looked_at)
 
 
-class _Kept:
+class _KeptOutputs:
     """Copies of what timed runs returned: of all of them, or of as many as there is memory for, every run as likely as any; and of
     the last one whatever happens, as a kernel may tire. secret: the block's. every: of whichever run."""
 
@@ -417,7 +417,7 @@ class _Runs:
     """what this process has left of it: a machine that is never quiet is not waited for again and again"""
 
     def block(self, name: Name, walk: float, budget: float, plan: Callable[[int], Watched], say: Callable[[dict[str, Any]], None],
-              ask: Callable[[], dict[str, Any]], kept: _Kept | None = None, rotate: bool = True, fresh: bool = True,
+              ask: Callable[[], dict[str, Any]], kept: _KeptOutputs | None = None, rotate: bool = True, fresh: bool = True,
               renew: Callable[[int], None] | None = None) -> None:
         """At least five runs of which the first two do not count, until the budget [s] is spent: what else goes on on a machine
         comes and goes within tenths of a second, and runs within a few milliseconds know one moment of it. Up to `patience`

@@ -187,7 +187,7 @@ def filled(t: TensorType, seed: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedInstructions:
     """Which instructions belong to which place of a part. keys: by place, the part's key and its way. homes: instruction -> place.
     copied: those that copy what a place made: they are the part's, and no step's; other copies are the step's that reads them."""
 
@@ -196,7 +196,7 @@ class Placed:
     copied: Set[int]
 
 
-def parts_of(plan: Plan, expanded: Graph, parts: Sequence[tuple[str, str, Sequence[int]]]) -> Placed:
+def parts_of(plan: Plan, expanded: Graph, parts: Sequence[tuple[str, str, Sequence[int]]]) -> PlacedInstructions:
     """parts: as `places_of_parts` has them."""
     program = plan.variants[0].program
     nodes = expanded.nodes
@@ -215,10 +215,10 @@ def parts_of(plan: Plan, expanded: Graph, parts: Sequence[tuple[str, str, Sequen
             waiting.append(i)
         else:
             copied.add(i)
-    return Placed([(key, way) for key, way, _ in parts], homes, copied)
+    return PlacedInstructions([(key, way) for key, way, _ in parts], homes, copied)
 
 
-def times_of_parts(samples: np.ndarray, placed: Placed) -> list[tuple[str, str, list[float]]]:
+def times_of_parts(samples: np.ndarray, placed: PlacedInstructions) -> list[tuple[str, str, list[float]]]:
     """(part's key, way, mean seconds of a place in each run); samples[run, instruction]."""
     sums = {place: np.zeros(len(samples)) for place in set(placed.homes.values())}
     for i, place in placed.homes.items():
@@ -229,7 +229,7 @@ def times_of_parts(samples: np.ndarray, placed: Placed) -> list[tuple[str, str, 
     return [(key, way, np.mean(places, axis=0).tolist()) for (key, way), places in found.items()]
 
 
-def steps_of(plan: Plan, samples: np.ndarray, placed: Placed) -> list[tuple[str, str, list[float]]]:
+def steps_of(plan: Plan, samples: np.ndarray, placed: PlacedInstructions) -> list[tuple[str, str, list[float]]]:
     """(signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. A copy that a kernel needed, and what
     it prepares in every run, counts as the kernel's; a copy of what a part with recipes made counts as the part's alone."""
     found: dict[tuple[str, str], list[np.ndarray]] = {}

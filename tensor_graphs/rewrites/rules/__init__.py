@@ -6,7 +6,7 @@ Each file has a RuleTable (and REFUSED, tempting rules that are wrong). tests/re
 
 from __future__ import annotations
 
-from tensor_graphs.rewrites.addresses import Counting
+from tensor_graphs.rewrites.addresses import CountingIndices
 from tensor_graphs.rewrites.collect import Collecting
 from tensor_graphs.rewrites.composites import Expansion, Recognition
 from tensor_graphs.rewrites.constants import Folding
@@ -21,7 +21,7 @@ RULES: tuple[Rule, ...] = tuple(row for table in TABLES for row in table)
 
 REFUSED: tuple[Refused, ...] = (*identities.REFUSED, *algebra.REFUSED, *moves.REFUSED, *softmax.REFUSED)
 
-KNOWN: tuple[Rewrite, ...] = (Folding(), Collecting(), Counting())
+KNOWN: tuple[Rewrite, ...] = (Folding(), Collecting(), CountingIndices())
 """What no pattern says: constants that are evaluated, constants that meet, indices that are known."""
 
 SHRINKING: tuple[Rewrite, ...] = (
