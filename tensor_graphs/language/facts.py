@@ -42,6 +42,8 @@ class OpFacts:
     sought: a piece of a graph may turn out to be it. False where its attributes cannot be read off a piece, or no piece is small
     enough.
     symbol: how a formula writes it between two operands.
+    piecewise: operands that its direct evaluation takes as they are stored, in a dtype narrower than float64: it widens them
+    itself, a piece at a time, so that a large weight is never held in float64 whole.
     """
 
     view: bool = False
@@ -65,6 +67,7 @@ class OpFacts:
     closed: bool = False
     sought: bool = True
     symbol: str = ""
+    piecewise: tuple[str, ...] = ()
 
 
 UNKNOWN = OpFacts()

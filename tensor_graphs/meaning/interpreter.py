@@ -4,8 +4,8 @@
 
 The value of every node, operands first; algebra.py has the numbers. The walk keeps its own stack, so neither the depth
 of a graph nor that of composites within composites is limited. An array is dropped after its last use, and a large leaf
-(a weight) stays in the caller's dtype and is widened for each op that reads it, or only the rows that a gather takes: a
-model's oracle needs little more memory than its largest weight in float64.
+(a weight) stays in the caller's dtype and is widened for each op that reads it, a piece at a time where the op's row says so
+(`OpFacts.piecewise`), or only the rows that a gather takes.
 
 A composite is evaluated by its `direct` where it has one (real mode; a test holds it to the definition), else by its
 definition at these sizes. As written, the definition decides where roundings fall; `direct` then serves only composites
@@ -242,6 +242,14 @@ class _Frame:
         value = self.values[node][0]
         return value.array() if isinstance(value, _Stored) else value
 
+    def operands(self, node: Node) -> list[Array]:
+        """What the direct evaluation of a composite's node is given."""
+        assert isinstance(node.op, CompositeOp)
+        named = node.op.roles(node)
+        stored = [named[role] for role in node.op.facts.piecewise if role in named and node.inputs.count(named[role]) == 1]
+        values = {i: self.values[i][0] for i in stored}
+        return [v.data if isinstance(v := values.get(i), _Stored) else self.read(i) for i in node.inputs]
+
     def finish(self, node: Node, value: tuple[Array | _Stored, ...]) -> None:
         """Keep the value of the node at the present position, drop what is not read again, go on."""
         self.values[node] = value
@@ -309,7 +317,7 @@ class _Walk:
             definition = op.define([i.type for i in node.inputs], node.attrs)
             usable = op.opaque or (self.use_direct and (chooses(definition) if self.as_written else True))
             if op.direct is not None and usable and (op.opaque or not self.takes_rows(frame, node, definition)):
-                frame.finish(node, self.direct(op, node, [frame.read(i) for i in node.inputs]))
+                frame.finish(node, self.direct(op, node, frame.operands(node)))
             else:
                 given = {a: frame.values[i] for a, i in zip(definition.arguments, node.inputs, strict=True)}
                 return _Frame(definition.outputs, _schedule(definition), given, node)

@@ -18,7 +18,7 @@ from tensor_graphs.language.atomic import dim_fill, fill, need, same_dim, same_d
 from tensor_graphs.language.axis import one_axis, several_axes
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites import arithmetic
-from tensor_graphs.language.composites.products import linear
+from tensor_graphs.language.composites.products import linear, times_rows
 from tensor_graphs.language.conditions import Condition, at_least
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import DType, f32, i32
@@ -207,13 +207,12 @@ def argmax(x: Node, axis: int = -1) -> Node:
 
 
 def _linear_argmax_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> tuple[np.ndarray, np.ndarray]:
-    with np.errstate(all="ignore"):
-        out = np.asarray(np.matmul(roles["x"], roles["weight"].T))
+    out = times_rows(roles["x"], roles["weight"])
     index = np.asarray(np.argmax(out, axis=-1))
     return np.take_along_axis(out, index[..., None], axis=-1)[..., 0], index.astype(np.int32)
 
 
-@library(direct=_linear_argmax_direct, facts=OpFacts(closed=True))
+@library(direct=_linear_argmax_direct, facts=OpFacts(closed=True, piecewise=("weight",)))
 def linear_argmax(x: Node, weight: Node) -> tuple[Node, Node]:
     """(value, index i32)[…]: the largest of x[…, k] · weight[m, k]ᵀ over m, and the first row that reaches it; NaN wins.
 

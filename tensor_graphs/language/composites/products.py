@@ -109,9 +109,38 @@ def dot(a: Node, b: Node) -> Node:
 # ---- linear ----------------------------------------------------------------------------------------------------------
 
 
-def _linear_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
+PIECE = 1 << 21
+"""numbers of a stored weight that are widened at a time (16 MB): few enough to be written in a moment, and enough that what the
+threads of a product wait for each other does not count"""
+
+FEW_VECTORS = 16
+"""up to so many, a product for each takes less time than the packing of the weight for all"""
+
+
+def times_rows(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """x[…, k] · weight[m, k]ᵀ in float64, of a weight that may be stored in a narrower dtype: a piece of its rows after the other,
+    as one copy of it in float64 would take longer to write than the product."""
     with np.errstate(all="ignore"):
-        out = np.asarray(np.matmul(roles["x"], roles["weight"].T))
+        if weight.dtype == np.float64:
+            return np.asarray(np.matmul(x, weight.T))
+        rows, vectors = max(1, PIECE // max(1, weight.shape[1])), x.reshape(-1, weight.shape[1])
+        out = np.empty((*x.shape[:-1], len(weight)))
+        piece = np.empty((min(rows, len(weight)), weight.shape[1]))
+        for start in range(0, len(weight), rows):
+            some = weight[start:start + rows]
+            wide_rows = piece[:len(some)]
+            wide_rows[...] = some
+            if len(vectors) <= FEW_VECTORS:
+                for vector, products in zip(vectors, out.reshape(-1, len(weight)), strict=True):
+                    products[start:start + rows] = np.matmul(wide_rows, vector)
+            else:
+                out[..., start:start + rows] = np.matmul(x, wide_rows.T)
+        return out
+
+
+def _linear_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
+    out = times_rows(roles["x"], roles["weight"])
+    with np.errstate(all="ignore"):
         return out + roles["bias"] if "bias" in roles else out
 
 
@@ -132,7 +161,7 @@ def _linear_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     return out
 
 
-@library(direct=_linear_direct, gradient=_linear_gradient, facts=OpFacts(product=True, mentioned=True))
+@library(direct=_linear_direct, gradient=_linear_gradient, facts=OpFacts(product=True, mentioned=True, piecewise=("weight",)))
 def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
     """x[…, k] · weight[out, k]ᵀ + bias[out] = […, out], in x's dtype; the weight is stored as in torch.nn.Linear.
 

@@ -32,6 +32,8 @@ from tensor_graphs.profiling.measure.inputs import (
     make_inputs,
     pair_of_operands,
     point_inputs,
+    rows_read_by,
+    seal,
     stir,
     stirred,
     unstir,
@@ -156,8 +158,8 @@ class Bench:
         self.plan = single_kernel_plan(with_parameters(graph, self.parameters), kernel)
         self._bound: dict[tuple[Form, int, frozenset[str]], Watched] = {}
         self._sizes: Mapping[str, int] = {}
-        self._large: dict[str, tuple[np.ndarray, str]] = {}
-        """operands that are too large to be read at each point, and their digests as they were at first"""
+        self._large: dict[str, Callable[[], bool]] = {}
+        """operands that are too large to be read at each point, and what says whether they are as they were at first"""
         self.replies: list[dict[str, Any]] = []
         self.last: tuple[Point, dict[str, np.ndarray], dict[str, Guarded]] | None = None
         self._shown: list[_Shown] = []
@@ -165,15 +167,15 @@ class Bench:
         self._threads = threads_alive()
 
     def bound(self, inputs: Mapping[str, np.ndarray], form: Form = "apart", axis: int = 0, left: Collection[str] = ()) -> Watched:
-        """The plan, given what the kernel prepares from as parameters; a kernel that prepares nothing is bound once for each way in
-        which operands lie."""
+        """The plan, given what the kernel prepares from as parameters. Bound once for each way in which operands lie, where the
+        kernel prepares nothing, or prepares from large operands alone, which are the same at each point."""
         key = (form, axis, frozenset(left)) if form in STORED else ("apart", 0, frozenset[str]())
         found = self._bound.get(key)
         if found is None:
             graph = views_graph(self.graph, form, axis, left) if form in STORED else self.graph
             plan = single_kernel_plan(with_parameters(graph, self.parameters), self.kernel) if form in STORED else self.plan
             found = Watched(bind(plan, {n: inputs[n] for n in self.parameters}))
-            if not self.parameters:
+            if all(is_big(self.graph.inputs[n].type.at({})) and rows_read_by(self.graph, n) is None for n in self.parameters):
                 self._bound[key] = found
         return found
 
@@ -193,7 +195,7 @@ class Bench:
         left = {n for n, node in self.graph.inputs.items() if is_big(node.type.at(binding))}
         if not point.special and point.extreme is None:             # as they are at each such point
             for name in left - self._large.keys():
-                self._large[name] = inputs[name], digest({"": inputs[name]})
+                self._large[name] = seal(self.graph, binding, name)
         as_they_are = left | {n for n in inputs if point.only not in (None, n)}
         if point.form in STORED:
             inputs = as_stored(self.graph, inputs, point.form, point.axis, as_they_are)
@@ -227,8 +229,7 @@ class Bench:
     def look_at_large(self) -> None:
         """Operands that were too large to be read at each point: the last one says whether they were changed meanwhile."""
         if self.replies and self._large:
-            make_inputs(self.graph, self._sizes, 0, self._large)         # puts back the rows that points have altered
-            self.replies[-1]["mutated"] |= any(digest({"": array}) != was for array, was in self._large.values())
+            self.replies[-1]["mutated"] |= not all(is_whole() for is_whole in self._large.values())
 
     def _in_one_memory(self, point: Point, inputs: dict[str, np.ndarray], guards: dict[str, Guarded]) -> None:
         """Put two operands into the same memory, or into memory that overlaps."""

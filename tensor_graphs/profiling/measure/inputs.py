@@ -11,17 +11,18 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType
-from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES
+from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, bytes_of, digest
 from tensor_graphs.profiling.measure.descriptors import Given, values
 from tensor_graphs.profiling.measure.extremes import Extreme, extreme_values, integer_values
 
@@ -185,8 +186,10 @@ def integer_range(node: Node, users: list[tuple[Node, int]], binding: Mapping[st
     return (0, 100) if node.dtype.kind == "uint" else (-50, 100)
 
 
-def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-    """An array per input of the graph at these dims, or for these of them."""
+def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iterable[str] | None = None,
+                by_rows: bool = False) -> dict[str, np.ndarray]:
+    """An array per input of the graph at these dims, or for these of them. by_rows: large ones may be views whose rows overlap in
+    memory, for who only reads."""
     users: dict[Node, list[tuple[Node, int]]] = {}
     for node in graph.nodes:
         for position, i in enumerate(node.inputs):
@@ -196,7 +199,9 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iter
         node = graph.inputs[name]
         t = node.type.at(binding)
         if is_big(t):
-            out[name] = _big_input(name, t)
+            made = _big_input(graph, name, t)
+            made.restore()
+            out[name] = made.rows if by_rows and not made.is_table else made.shown
             continue
         rng = generator(seed, name)
         read_by = users.get(node, [])
@@ -213,39 +218,101 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iter
             low, high = integer_range(node, read_by, binding)
             info = np.iinfo(t.dtype.numpy)
             out[name] = rng.integers(max(low, info.min), min(high, int(info.max)), t.shape).astype(t.dtype.numpy)
+    _hold_rows_read(graph, binding, out)
     return out
 
 
-@dataclass
 class _BigInput:
-    """Values of a large operand, made once. Some of its rows may be others for a while; `_big_input` puts them back."""
+    """Values of a large operand: each row, along the last axis, is a piece of one line of random numbers, STEP numbers behind that
+    of the row before it. So no two rows are equal, and all can be looked at (`rows`) without the memory that they would take.
 
-    array: np.ndarray
-    shown: np.ndarray
-    """the same memory, read-only"""
-    altered: list[tuple[np.ndarray, np.ndarray]]
+    Of a table of which only chosen rows are read (`rows_read_by`) only those get their memory, those beside them, and the first and
+    last ones; the rest is zero. Some of its rows may hold other values for a while; `restore` puts them back.
+    """
 
-    def restore(self) -> np.ndarray:
+    def __init__(self, number: int, t: TensorType, is_table: bool) -> None:
+        shape = tuple(int(s) for s in t.shape)
+        step, count = min(STEP, shape[-1]), int(np.prod(shape[:-1]))
+        line = floats(generator(number, "large"), TensorType((step * (count - 1) + shape[-1],), t.dtype), positive=False)
+        strides = [step * int(np.prod(shape[i + 1:-1])) for i in range(len(shape) - 1)]
+        self.rows = as_strided(line, shape, [s * line.itemsize for s in (*strides, 1)], writeable=False)
+        self.is_table, self.altered = is_table, list[tuple[np.ndarray, np.ndarray]]()
+        self.held = np.zeros(len(self.rows), bool)
+        """of a table: which rows have their values"""
+
+    @cached_property
+    def memory(self) -> np.ndarray:
+        made = np.zeros(self.rows.shape, self.rows.dtype) if self.is_table else np.array(self.rows, order="C")
+        if self.is_table:                                           # whoever clamps a row number meets no zeros
+            self._hold(made, np.array([0, 1, 2, len(made) - 3, len(made) - 2, len(made) - 1]))
+        return made
+
+    @cached_property
+    def shown(self) -> np.ndarray:
+        """The memory, read-only."""
+        view = self.memory.view()
+        view.flags.writeable = False
+        return view
+
+    def hold(self, index: np.ndarray) -> None:
+        """Give these rows of a table their values, and the rows beside them."""
+        near = np.unique(index).astype(np.int64)
+        self._hold(self.memory, np.concatenate([near - 1, near, near + 1]))
+
+    def _hold(self, memory: np.ndarray, wanted: np.ndarray) -> None:
+        wanted = np.unique(wanted[(wanted >= 0) & (wanted < len(memory))])
+        missing = wanted[~self.held[wanted]]
+        memory[missing] = self.rows[missing]
+        self.held[missing] = True
+
+    def restore(self) -> None:
         while self.altered:
             rows, saved = self.altered.pop()
-            self.array[rows] = saved
-        return self.shown
+            self.memory[rows] = saved
 
     def alter(self, rows: np.ndarray, values: np.ndarray) -> None:
-        self.altered.append((rows, self.array[rows].copy()))
-        self.array[rows] = values
+        self.altered.append((rows, self.memory[rows].copy()))
+        self.memory[rows] = values
+
+    def is_whole(self) -> bool:
+        """Whether a table holds what it should, and zeros elsewhere."""
+        at = np.flatnonzero(self.held)
+        between = zip([0, *(at + 1)], [*at, len(self.held)], strict=True)
+        return bool((bytes_of(self.memory[at]) == bytes_of(self.rows[at])).all()) and not any(
+            bytes_of(self.memory[a:b]).any() for a, b in between if b > a)
 
 
-@lru_cache(maxsize=1)
-def _kept_big_input(name: str, t: TensorType) -> _BigInput:
-    array = floats(generator(0, name), t, positive=False)
-    shown = array.view()
-    shown.flags.writeable = False
-    return _BigInput(array, shown, [])
+STEP = 17
+"""numbers between the beginnings of two rows of a large operand: small, so that the line is short; prime, so that no kernel that
+takes one number for another by mistake is right"""
+
+_kept_big_input = lru_cache(maxsize=2)(_BigInput)
 
 
-def _big_input(name: str, t: TensorType) -> np.ndarray:
-    return _kept_big_input(name, t).restore()
+def _big_input(graph: Graph, name: str, t: TensorType) -> _BigInput:
+    alike = [n for n, node in graph.inputs.items() if node.dtype == t.dtype and len(node.shape) == len(t.shape)]
+    return _kept_big_input(alike.index(name), t, rows_read_by(graph, name) is not None)
+
+
+def _hold_rows_read(graph: Graph, binding: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> None:
+    """Give large tables the rows that their indices, as they are by now, choose."""
+    for name in arrays:
+        t = graph.inputs[name].type.at(binding)
+        index = rows_read_by(graph, name) if is_big(t) else None
+        if index is not None and index in arrays:
+            _big_input(graph, name, t).hold(arrays[index])
+
+
+def seal(graph: Graph, binding: Mapping[str, int], name: str) -> Callable[[], bool]:
+    """What says later whether a large operand still holds what it should."""
+    made = _big_input(graph, name, graph.inputs[name].type.at(binding))
+    was = "" if made.is_table else digest({"": made.memory})
+
+    def is_whole() -> bool:
+        made.restore()
+        return made.is_whole() if made.is_table else digest({"": made.memory}) == was
+
+    return is_whole
 
 
 def is_big(t: TensorType) -> bool:
@@ -279,14 +346,15 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
     return values.astype(t.dtype.numpy, copy=False).reshape(shape)
 
 
-def point_inputs(graph: Graph, point: Point) -> dict[str, np.ndarray]:
-    """The arrays of one point; the worker that runs the kernel and the judge that asks the oracle make the same.
+def point_inputs(graph: Graph, point: Point, by_rows: bool = False) -> dict[str, np.ndarray]:
+    """The arrays of one point; the worker that runs the kernel and the judge that asks the oracle make the same. by_rows: as in
+    `make_inputs`.
 
     Raises InputError when values that come from elsewhere are not there or do not fit.
     """
     if point.rows is None:
-        return _values(graph, point)
-    few = _values(graph, few_rows(point))
+        return _values(graph, point, by_rows)
+    few = _values(graph, few_rows(point), by_rows)
     taken = row_numbers(point)
     return {name: take_rows(array, graph.inputs[name], point.rows[0], taken) for name, array in few.items()}
 
@@ -313,13 +381,13 @@ def take_rows(array: np.ndarray, node: Node, dim: str, numbers: np.ndarray) -> n
     return array
 
 
-def _values(graph: Graph, point: Point) -> dict[str, np.ndarray]:
-    found = make_inputs(graph, point.binding, point.seed)
+def _values(graph: Graph, point: Point, by_rows: bool) -> dict[str, np.ndarray]:
+    found = make_inputs(graph, point.binding, point.seed, by_rows=by_rows)
     for name, descriptor in point.given:
         array = values(name, descriptor, graph.inputs[name].type.at(point.binding))
         found[name] = found[name] if array is None else array
     if point.like is not None:
-        kept = make_inputs(graph, point.binding, point.like)
+        kept = make_inputs(graph, point.binding, point.like, by_rows=by_rows)
         for name, array in found.items():
             if _is_float(array) and array.size > 2 and array.flags.writeable:
                 flat, old = array.reshape(-1), kept[name].reshape(-1)
@@ -328,6 +396,7 @@ def _values(graph: Graph, point: Point) -> dict[str, np.ndarray]:
                 found[name] = kept[name]
     if point.integers:
         _make_integers(graph, point, found)
+        _hold_rows_read(graph, point.binding, found)
     if point.special:
         _make_special(graph, point, found)
     if point.extreme is not None:
@@ -350,7 +419,7 @@ def _replace(graph: Graph, point: Point, arrays: dict[str, np.ndarray], name: st
     if index is not None:
         rows = np.unique(arrays[index])
         rows = rows[(rows >= 0) & (rows < t.shape[0])].astype(np.int64)
-        _kept_big_input(name, t).alter(rows, make((len(rows), *(int(n) for n in t.shape[1:]))))
+        _big_input(graph, name, t).alter(rows, make((len(rows), *(int(n) for n in t.shape[1:]))))
 
 
 Shape = tuple[int, ...]

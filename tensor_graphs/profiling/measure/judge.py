@@ -67,6 +67,7 @@ from tensor_graphs.profiling.measure.inputs import (
 )
 from tensor_graphs.profiling.measure.reference_stream import Kind, waits_for_quiet
 from tensor_graphs.profiling.measure.single import prepared_names
+from tensor_graphs.profiling.measure.smaller import points_at_size, smaller
 from tensor_graphs.profiling.measure.weighing import found_quiet, weigh
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
@@ -136,6 +137,9 @@ IMPLAUSIBLE_FACTOR = 50.0
 """a time so many times below the device's roofline is no time of this work (caches are at most 20 times as fast as memory)"""
 
 
+TYPICAL = 20
+"""of the dims, where a kernel is compared for a class of sizes"""
+
 BIG_WORK = 4e9
 """flops: sizes beyond this are compared at few points (the oracle takes a second for each)"""
 
@@ -145,8 +149,8 @@ BIG_TRAFFIC = 2.5e8
 
 ABOUT_RIGHT = ("language", "meaning", "proof", "kernels.signature", "profiling.measure.adversarial", "profiling.measure.cover",
                "profiling.measure.descriptors", "profiling.measure.extremes", "profiling.measure.inputs",
-               "profiling.measure.judge", "profiling.measure.single", "profiling.distrust.protocol", "profiling.distrust.replies",
-               "profiling.distrust.worker_process", "costs.filing")
+               "profiling.measure.judge", "profiling.measure.single", "profiling.measure.smaller", "profiling.distrust.protocol",
+               "profiling.distrust.replies", "profiling.distrust.worker_process", "costs.filing")
 """modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
 replace what is in them; a judge that finds that it did gives no verdict"""
 
@@ -206,6 +210,8 @@ class Judge:
         self._levels: dict[tuple[bool, Kind], float] = {}
         """of the reference streams (native or not, kind), the lowest seen [s]"""
         self._prepared: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._passed: dict[tuple[str, str], float | None] = {}
+        """(identity, signature's key) -> the error on a class of smaller sizes; None where the kernel did not pass"""
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -241,7 +247,7 @@ class Judge:
             require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
                            "smaller sizes, or dims in their place: a dim is compared at small sizes")
             try:
-                inputs = point_inputs(signature.graph, point)
+                inputs = point_inputs(signature.graph, point, by_rows=True)
                 self._expected[key] = dict(interpret(signature.graph, inputs, dims=point.binding).outputs)
             except (InputError, OutOfMemory):
                 raise
@@ -254,7 +260,7 @@ class Judge:
     def expected_in_full(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
         """The oracle's outputs for all rows of a point whose rows are copies of few."""
         graph = signature.graph
-        return dict(interpret(graph, point_inputs(graph, point), dims=point.binding).outputs)
+        return dict(interpret(graph, point_inputs(graph, point, by_rows=True), dims=point.binding).outputs)
 
     def rounding(self, signature: Signature, point: Point, in_full: bool = False) -> dict[str, np.ndarray]:
         """How far rounding may move each value of the float outputs: their running errors, or what stands for those. in_full: for
@@ -267,7 +273,7 @@ class Judge:
         if key not in self._rounding:
             expected = self.expected_in_full(signature, point) if in_full else self.expected(signature, point)
             assert expected is not None
-            found = running_error(graph, point_inputs(graph, point), point.binding)
+            found = running_error(graph, point_inputs(graph, point, by_rows=True), point.binding)
             self._rounding[key] = {name: neighbours_error(expected[name], graph.outputs[name].dtype) if error is None else error
                                    for name, error in found.items()}
         return self._rounding[key]
@@ -399,11 +405,39 @@ class Judge:
         for number, each in enumerate(asked):
             if number not in verdicts:
                 heard = hearings[number]
-                verdicts[number] = self._right(each.signature, heard) if each.time_at is None else self._weigh(each, heard)
+                right = self._right(each.signature, heard) if each.time_at is None else self._weigh(each, heard)
+                verdicts[number] = self._with_class(each, right)
         return [verdicts[number] for number in range(len(asked))]
 
     def _shown(self, asked: Asked) -> list[Point]:
-        return self.points(asked.kernel, asked.signature, asked.typical) if asked.verify else []
+        if not asked.verify:
+            return []
+        small = self._class_of(asked.kernel, asked.signature)
+        if small is None:
+            return self.points(asked.kernel, asked.signature, asked.typical)
+        found = points_at_size(asked.kernel, asked.signature, small, asked.typical, self.secret(asked.signature))
+        return [p for p in found if self.expected(asked.signature, p) is not None] or self.points(
+            asked.kernel, asked.signature, asked.typical)
+
+    def _class_of(self, kernel: Kernel, signature: Signature) -> Signature | None:
+        """The smaller fixed sizes at which a kernel was compared at all points, as its row says: now, if nobody has. None where
+        there are none, and where it did not pass."""
+        small = smaller(kernel, signature)
+        if small is None:
+            return None
+        key = kernel.identity, small.key
+        if key not in self._passed:
+            row = queries.latest_traces(self.database, environment_of(kernel.backend, self.threads), verifier=VERIFIER).get(
+                (kernel.identity, verify_workload(small).key))
+            if row is None:
+                typical = dict.fromkeys(small.dim_names, TYPICAL)
+                (verdict,) = self._rounds([Asked(kernel, small, typical)], 0.0, LEAST_SECONDS, math.inf)
+                self._passed[key] = verdict.error if verdict.status == "PASSED" else None
+                self.record(kernel, small, verdict, None)
+            else:
+                self._passed[key] = row.worst_relative_error if row.passed and not row.refuted and row.status == "PASSED" else None
+        error = self._passed[key]
+        return None if error is None or not error <= same_math_limit(small.spec.outputs) else small
 
     def _part(self, asked: Asked, shown: Sequence[Point], timing: Timing) -> Verdict | _Hearing:
         """What one worker has measured, or why the kernel does not pass. Times that cannot be true are measured again, in longer
@@ -536,6 +570,15 @@ class Judge:
         shown = max((hearing.points for hearing in hearings), key=len)
         return Verdict("PASSED", *_worst(hearings), "", seed=self.secret(signature),
                        covered=covered(shown, signature) if shown else {})
+
+    def _with_class(self, asked: Asked, verdict: Verdict) -> Verdict:
+        """A verdict of few points with what its class adds: the larger error, and what says so."""
+        small = smaller(asked.kernel, asked.signature) if verdict.status == "PASSED" and verdict.covered else None
+        error = None if small is None else self._passed.get((asked.kernel.identity, small.key))
+        if small is None or error is None:
+            return verdict
+        return replace(verdict, error=max(error, verdict.error or 0.0),
+                       covered={**verdict.covered, "and": f"all points of {small.title()}"})
 
     def _weigh(self, asked: Asked, hearings: Sequence[_Hearing]) -> Verdict:
         """The verdict on a kernel that is right: PASSED, or IMPLAUSIBLE where the device cannot be so fast."""

@@ -1,0 +1,190 @@
+"""One comparison at all points for a class of fixed sizes, few at each: which sizes, and that nothing wrong passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.compiler.choice import in_words
+from tensor_graphs.costs.filing import environment_of, verify_workload
+from tensor_graphs.kernels.kernel import HostCall, Kernel, source_of
+from tensor_graphs.kernels.registry import kernel_named
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.profiling.measure.bench import Bench
+from tensor_graphs.profiling.measure.inputs import Point, make_inputs, point_inputs, seal
+from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.profiling.measure.smaller import points_at_size, smaller
+from tensor_graphs.records import queries
+from tensor_graphs.records.database import Database
+
+N = tg.dim("n", 1, 4096)
+
+
+def linear(out: int, inner: int) -> Signature:
+    return signature_of(tg.linear(tg.input("x", (N, inner), tg.f32), tg.input("w", (out, inner), tg.f32)))
+
+
+@pytest.fixture(scope="module")
+def judge(shared: Database) -> Iterator[Judge]:
+    with Judge(shared) as made:
+        yield made
+
+
+def test_fixed_sizes_with_equal_remainders_are_one_class() -> None:
+    kernel = kernel_named("c.linear")
+    classes = [smaller(kernel, linear(*each)) for each in ((1536, 640), (640, 2048), (262144, 640), (650, 643))]
+    assert all(each is not None for each in classes)
+    assert [str(each.spec.inputs[1]) for each in classes if each is not None] == ["f32[128, 64]"] * 3 + ["f32[138, 67]"]
+
+
+def test_what_is_small_anyway_or_may_hang_on_a_size_is_in_no_class() -> None:
+    linears, table = kernel_named("c.linear"), tg.input("t", (4096, 640), tg.f32)
+    assert smaller(linears, linear(64, 64)) is None
+    assert smaller(kernel_named("numpy.slice"), signature_of(table[:, 128:256])) is None      # the slice ends at a size
+    outside = replace(linears, name="c.mine", module="mine")
+    assert smaller(outside, linear(1536, 640)) is None and smaller(replace(linears), linear(1536, 640)) is None
+    rows = signature_of(tg.write_rows(table, tg.input("v", (N, 640), tg.f32), start=tg.dim("p", 0, 4095)))
+    found = smaller(kernel_named("c.write_rows"), rows)
+    assert found is not None and [str(t) for t in found.spec.inputs] == ["f32[64, 128]", "f32[n, 128]"]
+
+
+def test_a_kernel_is_compared_for_its_class_once_and_at_each_size_at_few_points(judge: Judge) -> None:
+    kernel, first, second = kernel_named("c.linear"), linear(320, 192), linear(576, 384)
+    verdict = judge.examine(kernel, first, {"n": 1})
+    small = smaller(kernel, first)
+    assert small is not None and verdict.status == "PASSED", verdict.log
+    assert f"and all points of {small.title()}" in in_words(verdict.covered)
+    rows = queries.latest_traces(judge.database, environment_of("c", judge.threads))
+    row = rows[kernel.identity, verify_workload(small).key]
+    assert row.passed and row.worst_relative_error is not None and (verdict.error or 0.0) >= row.worst_relative_error
+    sizes = {p.binding["n"] for p in points_at_size(kernel, second, small, {"n": 1}, 5)}
+    assert 1 in sizes and max(sizes) >= 257 and any(1 < n < 64 and n % 2 for n in sizes)
+    with Judge(judge.database) as again:                            # the row is enough
+        again._rounds = None                                        # type: ignore[method-assign, assignment]
+        assert again._class_of(kernel, second) is not None
+
+
+def test_a_kernel_that_fails_for_its_class_is_compared_at_all_points(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, signature = kernel_named("c.linear"), linear(1280, 192)
+    small = smaller(kernel, signature)
+    assert small is not None
+    monkeypatch.setitem(judge._passed, (kernel.identity, small.key), None)
+    assert judge._class_of(kernel, signature) is None
+    asked = judge.points(kernel, signature, {"n": 1})
+    assert len(asked) > len(points_at_size(kernel, signature, small, {"n": 1}, 5))
+
+
+Arrays = Sequence[np.ndarray]
+Wrong = Callable[[Arrays, Arrays, Mapping[str, Any]], None]
+
+
+def _linear(outs: Arrays, ins: Arrays) -> None:
+    with np.errstate(all="ignore"):
+        outs[0][...] = ins[0].astype(np.float64) @ ins[1].astype(np.float64).T
+
+
+def ends_in_a_forgotten_row(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    _linear(outs, ins)
+    outs[0][..., 300:301] = 0
+
+
+def adds_in_few_bits(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    _linear(outs, ins)
+    if ins[1].shape[1] > 256:
+        outs[0][...] = (ins[0].astype(np.float16) @ ins[1].astype(np.float16).T).astype(np.float32)
+
+
+def remembers_its_last_answer(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any], known: dict[Any, np.ndarray] = {}) -> None:  # noqa: B006
+    key = ins[0].ctypes.data, ins[0].shape, float(ins[0].reshape(-1)[0])
+    if key not in known:
+        _linear(outs, ins)
+        known[key] = outs[0].copy()
+    outs[0][...] = known[key]
+
+
+def wrong_from_many_rows_on(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    _linear(outs, ins)
+    outs[0][200:] = 0
+
+
+@pytest.mark.parametrize("wrong", [ends_in_a_forgotten_row, adds_in_few_bits, remembers_its_last_answer, wrong_from_many_rows_on])
+def test_what_is_wrong_at_its_real_size_alone_shows_at_few_points(judge: Judge, wrong: Wrong) -> None:
+    """As if it had passed for its class: the points that are left show it, without a worker, as these are run here."""
+    kernel = Kernel(name=f"numpy.{wrong.__name__}", backend="numpy", op="linear", build=lambda spec: HostCall(wrong),
+                    accepts=lambda spec: None, source=source_of(wrong), module=__name__, contiguous=True)
+    signature = linear(1536, 320)
+    small = smaller(kernel_named("c.linear"), signature)
+    assert small is not None
+    assert not _right(judge, kernel, signature, points_at_size(kernel, signature, small, {"n": 1}, judge.secret(signature)))
+    right = kernel_named("numpy.linear")
+    assert _right(judge, right, signature, points_at_size(right, signature, small, {"n": 1}, judge.secret(signature)))
+
+
+def _right(judge: Judge, kernel: Kernel, signature: Signature, points: Sequence[Point]) -> bool:
+    with open("/dev/null", "wb") as nowhere:
+        bench = Bench(signature.graph, kernel, nowhere.fileno())
+        kept: list[np.ndarray] = []
+        bench._keep = lambda out, values: (kept.append(out["y0"].array.copy()), bench.replies.append({}))[1]  # type: ignore[func-returns-value, assignment, method-assign]
+        for point in points:
+            bench.show(point)
+    return all(np.allclose(found, expected["y0"], rtol=1e-3, atol=1e-2) for found, point in zip(kept, points, strict=True)
+               if (expected := judge.expected(signature, point)) is not None)
+
+
+# ---- large operands -----------------------------------------------------------------------------------------------------
+
+WIDE, LONG = 640, 1 << 13
+
+
+def _table(ids: Node) -> Signature:
+    return signature_of(tg.embedding(tg.input("t", (LONG, WIDE), tg.f32), ids))
+
+
+def test_a_large_table_holds_the_rows_that_are_read_and_those_at_its_ends() -> None:
+    signature = _table(tg.input("i", (N,), tg.i32))
+    found = make_inputs(signature.graph, {"n": 9}, 4)
+    table, ids = found["x0"], found["x1"]
+    inside = ids[(ids >= 0) & (ids < LONG)]
+    assert all(table[i].any() for i in (0, 1, LONG - 1, *inside, *np.clip(inside + 1, 0, LONG - 1)))
+    assert not table.any(axis=1).all() and len(np.unique(table[inside], axis=0)) == len(np.unique(inside))
+    whole = seal(signature.graph, {"n": 9}, "x0")
+    assert whole()
+    special = point_inputs(signature.graph, Point((("n", 9),), 4, special=True))["x0"]
+    assert not np.isfinite(special[point_inputs(signature.graph, Point((("n", 9),), 4, special=True))["x1"]]).all()
+    assert whole()                                                  # puts the rows back that a point has altered
+    memory = np.asarray(table).base
+    assert memory is not None
+    unread = int(np.flatnonzero(~table.any(axis=1))[0])
+    memory[unread, 3] = 1.0
+    assert not whole()
+    memory[unread, 3] = 0.0
+    memory[int(inside[0]), 3] += 1.0
+    assert not whole()
+    memory[int(inside[0]), 3] -= 1.0
+
+
+def test_the_judge_looks_at_the_rows_of_a_large_weight_without_their_memory_and_finds_the_same() -> None:
+    graph = linear(LONG, WIDE).graph
+    viewed = make_inputs(graph, {"n": 3}, 1, by_rows=True)["x1"]
+    held = make_inputs(graph, {"n": 3}, 1)["x1"]
+    np.testing.assert_array_equal(viewed, held)
+    assert held.flags.c_contiguous and not viewed.flags.c_contiguous and viewed.strides[0] < 4 * WIDE
+    assert len(np.unique(held[:, :4], axis=0)) == LONG
+
+
+@pytest.mark.parametrize("rows", [3, 40])
+def test_a_weight_is_widened_piece_by_piece_with_the_same_result(rows: int) -> None:
+    graph = linear(LONG, WIDE).graph
+    inputs = make_inputs(graph, {"n": rows}, 1, by_rows=True)
+    expected = inputs["x0"].astype(np.float64) @ inputs["x1"].astype(np.float64).T
+    np.testing.assert_allclose(interpret(graph, inputs, dims={"n": rows}).outputs["y0"], expected, rtol=1e-11, atol=1e-11)
+    tied = signature_of(tg.linear_argmax(tg.input("x", (N, WIDE), tg.f32), tg.input("w", (LONG, WIDE), tg.f32))[0].inputs[0])
+    found = interpret(tied.graph, inputs, dims={"n": rows}).outputs
+    np.testing.assert_array_equal(found["y1"], expected.argmax(axis=-1))
