@@ -3,10 +3,10 @@
     python benchmarks/regret.py [--graphs 30] [--budget 12] [--paths 40] [--rounds 9] [--json FILE]
 
 Each graph is profiled for --budget seconds at most, and compiled. Then its paths (recipes × definitions × kernels of each part) are
-deployed and timed on the whole graph: in turns, each run behind a read of twice the last-level cache and a run on other weights, so
-that code and activations are warm and weights cold. Where there are more paths than --paths, what is timed are the first half of
-them in the order of the enumeration, the first path with each way of each part that is on none of those, and others at random. The
-fastest, the chosen and the greedy one are timed again, three times as often, and only these times are compared.
+deployed and timed on the whole graph in turns (in_turns.py): code and activations are warm, weights cold. Where there are more
+paths than --paths, what is timed are the first half of them in the order of the enumeration, the first path with each way of each
+part that is on none of those, and others at random. The fastest, the chosen and the greedy one are timed again, three times as
+often, and only these times are compared.
 
 regret: time of the choice ÷ the best time. greedy: the cheapest kernel for each op as it is written, no recipe, no definition where
 there is a kernel. random: mean time of the paths ÷ the best. tau: Kendall's, of the order of predicted times against the measured
@@ -37,6 +37,7 @@ import numpy as np
 
 import tensor_graphs as tg  # before numpy, whose threads would spin otherwise
 from benchmarks.arguments import at_least, new_file
+from benchmarks.in_turns import Timed, flushing, in_turns
 from tensor_graphs.cli.options import progress
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.listing import list_paths
@@ -47,9 +48,6 @@ from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.path import RECIPE, NoPathError
 from tensor_graphs.paths.path import Path as GraphPath
-from tensor_graphs.profiling.measure.bench import LLC_BYTES
-from tensor_graphs.profiling.measure.turns import settle
-from tensor_graphs.runtime.compiled_graph import CompiledGraph
 
 BACKENDS = ("c", "numpy")
 LISTED = 2000
@@ -57,9 +55,6 @@ LISTED = 2000
 
 FINALISTS = 5
 """of the fastest paths that are timed again"""
-
-FLUSHED = 2 * LLC_BYTES
-"""bytes read between runs"""
 
 AGREED = 1e-2
 """of an output's size, by which paths may differ"""
@@ -215,47 +210,21 @@ def some_of(listed: Sequence[GraphPath], cap: int) -> list[int]:
 # ---- times -----------------------------------------------------------------------------------------------------------
 
 
-class Deployed:
+class Deployed(Timed):
     """A path bound to two sets of weights: one warms code and activations up, the other's run counts."""
 
-    def __init__(self, plan: Any, weights: Sequence[Mapping[str, np.ndarray]]) -> None:
-        self.warm, self.cold = (tg.bind(plan, each) for each in weights)
-        self.samples: list[float] = []
-
-    def run(self, model: CompiledGraph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return dict(model.run(inputs))
-
-    def time(self, inputs: Mapping[str, np.ndarray], cache: np.ndarray) -> None:
-        settle()
-        cache.sum()
-        self.run(self.warm, inputs)
-        began = time.perf_counter()
-        self.run(self.cold, inputs)
-        self.samples.append(time.perf_counter() - began)
-
-    @property
-    def median(self) -> float:
-        return float(np.median(self.samples))
-
-    @property
-    def quartiles(self) -> tuple[float, float]:
-        low, high = np.quantile(self.samples, [0.25, 0.75])
-        return float(low), float(high)
+    def __init__(self, plan: Any, weights: Sequence[Mapping[str, np.ndarray]], inputs: Mapping[str, np.ndarray]) -> None:
+        warm, cold = (tg.bind(plan, each) for each in weights)
+        super().__init__(lambda: warm.run(inputs), lambda: cold.run(inputs))
 
 
-def deployed(graph: tg.Graph, path: GraphPath, weights: Sequence[Mapping[str, np.ndarray]],
+def deployed(graph: tg.Graph, path: GraphPath, weights: Sequence[Mapping[str, np.ndarray]], inputs: Mapping[str, np.ndarray],
              options: Mapping[str, Any]) -> Deployed | None:
     """None where a kernel of the path turns out to be wrong, or beyond the tolerance."""
     try:
-        return Deployed(tg.compile(graph, path=path, **options), weights)
+        return Deployed(tg.compile(graph, path=path, **options), weights, inputs)
     except NoPathError:
         return None
-
-
-def in_turns(deployed: Sequence[Deployed], rounds: int, inputs: Mapping[str, np.ndarray], cache: np.ndarray) -> None:
-    for number in range(rounds):
-        for each in deployed if number % 2 else reversed(deployed):
-            each.time(inputs, cache)
 
 
 def kendall(order: Sequence[Deployed]) -> tuple[float, int]:
@@ -289,26 +258,26 @@ def regret_of(case: Case, database: str, given: argparse.Namespace, cache: np.nd
     weights = [{n: (0.05 * rng.standard_normal(p.shape)).astype(np.float32) for n, p in graph.parameters.items()} for _ in range(2)]
     inputs = {n: rng.standard_normal(p.shape).astype(np.float32) for n, p in graph.inputs.items()}
     places = sorted({*some_of(listed, given.paths), ids.index(chosen.id)})
-    timed = {i: made for i in places if (made := deployed(graph, listed[i], weights, options)) is not None}
+    timed = {i: made for i in places if (made := deployed(graph, listed[i], weights, inputs, options)) is not None}
     plain = prepare(graph, recipes=False).graph
     greedy = greedy_path(plain, PriceBook.of(Request(graph, **options), GUESS_MARGIN))
-    by_greed = deployed(plain, greedy, weights, {**options, "simplify": False})
+    by_greed = deployed(plain, greedy, weights, inputs, {**options, "simplify": False})
     if by_greed is None:
         raise SystemExit(f"{case.name}: the greedy path may not be used")
     everyone = [*timed.values(), by_greed]
     choice = timed[ids.index(chosen.id)]
-    expected = choice.run(choice.cold, inputs)
+    expected = choice.run_cold()
     for each in everyone:
-        if other_than(expected, each.run(each.cold, inputs)):
+        if other_than(expected, each.run_cold()):
             raise SystemExit(f"{case.name}: a path gives other outputs than the chosen one {chosen.id}")
-    in_turns(everyone, given.rounds, inputs, cache)
+    in_turns(everyone, given.rounds, cache)
     tau, pairs = kendall([timed[i] for i in sorted(timed, key=lambda i: listed[i].seconds)])
     mean = float(np.mean([each.median for each in timed.values()]))
     fastest = sorted(timed.values(), key=lambda each: each.median)[:FINALISTS]
     finalists = list(dict.fromkeys([*fastest, choice, by_greed]))
     for each in finalists:
         each.samples.clear()
-    in_turns(finalists, 3 * given.rounds, inputs, cache)
+    in_turns(finalists, 3 * given.rounds, cache)
     best = min(finalists, key=lambda each: each.median)
     steps = greedy.lines() if best is by_greed else next(listed[i].lines() for i, each in timed.items() if each is best)
     return {"family": case.family, "graph": case.name, "paths": len(listed), "timed": len(timed), "best_us": best.median * 1e6,
@@ -328,7 +297,7 @@ def main() -> int:
     parser.add_argument("--database", help="default: an empty one")
     parser.add_argument("--json", type=new_file)
     given = parser.parse_args()
-    cache = np.ones(FLUSHED // 4, np.float32)
+    cache = flushing()
     chosen = [c for c in cases() if given.only in c.name][:given.graphs]
     rows: list[dict[str, Any]] = []
     columns = ("paths", "timed", "best µs", "regret", "greedy", "random", "tau", "prof. s")
