@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -37,6 +38,12 @@ def explain(
         ),
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Choices shown per variant.")] = 14,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Each step beside the least that the device lets it take: bytes, speed, time lost.")
+    ] = False,
+    roofline: Annotated[
+        Path | None, typer.Option("--roofline", metavar="FILE", help="Also draw these steps below the roof into this SVG file.")
+    ] = None,
     memory_limit: options.MemoryLimit = None,
     imports: options.Imports = None,
     db: options.DatabaseAt = None,
@@ -49,6 +56,8 @@ def explain(
         from tensor_graphs.compiler.explain import explain as explain_text
         from tensor_graphs.compiler.explain import explain_data
 
+    if (kernels or roofline is not None) and diff is not None:
+        raise options.UsageError("--kernels and --roofline are of one plan\n  fix: without --diff")
     graph = graph_of(source, dtype, max_positions)
     sizes = options.sizes(at, graph)
     asked: dict[str, Any] = {"tolerance": tolerance, "backends": options.given_backends(backends), "path": plan}
@@ -75,6 +84,17 @@ def explain(
                 options.print_json(found.to_json())
             else:
                 print("\n".join(found.lines(rows)))
+            return
+        if kernels or roofline is not None:
+            from tensor_graphs.compiler.roofs import kernel_table, picture
+
+            table = kernel_table(made, store, typical(graph, at), threads)
+            if roofline is not None:
+                options.write_file(roofline, picture(table, f"steps of {Path(source).name}"), "--roofline")
+            if json:
+                options.print_json(table.to_json())
+            else:
+                print("\n".join(table.lines(rows)))
             return
         if json:
             options.print_json(explain_data(made, sizes))

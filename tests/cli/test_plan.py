@@ -43,6 +43,15 @@ def test_two_plans_are_compared_in_both_forms(tmp_path: Path) -> None:
     assert_complains(tg("explain", SOFTMAX, "--diff", pin, "bakends=c"), "the pin bakends=c cannot be read", "fix: ")
 
 
+def test_the_steps_of_a_plan_stand_beside_their_roof(tmp_path: Path) -> None:
+    asked = ("explain", SOFTMAX, "--at", "n=16", "--backends", "numpy", "--roofline", tmp_path / "r.svg")
+    said, shown = document(tg(*asked, "--json")), tg(*asked, "--kernels").stdout
+    assert [k["kernel"] for k in said["kernels"]] and said["at"] == {"n": 16} and "roof of cpu: read " in shown
+    assert all(k["kernel"] in shown and k["lost_us"] >= 0 for k in said["kernels"]) and said["least_us"] > 0
+    assert (tmp_path / "r.svg").read_text().count("<circle") == len(said["kernels"])
+    assert_complains(tg(*asked, "--diff", "now", "now"), "are of one plan", "fix: without --diff", code=2)
+
+
 def test_a_pin_is_not_replaced_unasked_and_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     pin = tmp_path / "softmax.pin"
     asked = ("plan", SOFTMAX, "--pin", pin, "--backends", "numpy")

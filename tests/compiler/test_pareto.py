@@ -8,7 +8,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tensor_graphs.compiler.pareto import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, axis, front, picture
+from tensor_graphs.compiler.pareto import front, picture
+from tensor_graphs.compiler.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, axis
 from tensor_graphs.paths.path import Path
 
 SVG = "{http://www.w3.org/2000/svg}"
