@@ -1,4 +1,5 @@
-"""arrange: nests as they are run. Neighbouring axes that walk memory as one become one; a sum over everything is cut into parts.
+"""arrange: nests as they are run. Neighbouring axes that walk memory as one become one; a sum over everything, and a long scan, is cut
+into parts.
 
 In: a program as it was lowered.  Out: the same program, changed in place; what it computes stays, but for the order of sums.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, dim_of, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Scan, Stage, Value, dim_of, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -72,8 +73,10 @@ def _merge_shared(program: StageProgram, nest: Nest, stages: list[Stage], axes: 
     return False
 
 
-def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axis | None:
-    """The one axis that walks what a and b walk, and the stages changed to it; None where an index tells them apart."""
+def _merged(program: Program, stages: list[Stage], a: Axis, b: Axis) -> Axis | None:
+    """The one axis that walks what a and b walk, and the stages changed to it; None where an index or a scan tells them apart."""
+    if any(s.scan is not None and s.scan.axis in (a, b) for s in stages):
+        return None
     if d.symbols(a.size) and any(str(s) == b.name for s in d.symbols(a.size)):
         return None
     both = Axis(b.name + "_", a.size * b.size)
@@ -147,25 +150,28 @@ def _changed(program: StageProgram, value: Value, change: Callable[[Dim], Dim], 
     return one(value)
 
 
-# ---- sums over everything ------------------------------------------------------------------------------------------------------
+# ---- sums over everything, and long scans ------------------------------------------------------------------------------------
 
 
-def _in_parts(program: StageProgram, nest: Nest) -> list[Nest]:
-    """A nest of one long reduction to one number as two: parts of it, beside each other, and what they come to."""
+def _in_parts(program: Program, nest: Nest) -> list[Nest]:
+    """A nest of one long reduction to one number, or one long scan, as several: parts of it, beside each other, and what they come
+    to. Of a scan: what each part comes to, what is before each, and each part begun with that."""
     if nest.axes or len(nest.stages) != 1:
         return [nest]
     (stage,) = nest.stages
-    if stage.axes or not stage.reduce or d.bounds(d.product(a.size for a in stage.reduce))[1] <= 4 * CHUNK:
+    scan = stage.scan
+    over = stage.reduce if scan is None else (scan.axis,)
+    if stage.monoid in (None, "product") or stage.axes != (() if scan is None else over):
         return [nest]
-    first, *rest = stage.reduce
+    if not over or d.bounds(d.product(a.size for a in over))[1] <= 4 * CHUNK:
+        return [nest]
+    first, *rest = over
     if rest:
-        part, over = first, tuple(rest)
-        value = stage.value
+        part, inner, value, index = first, tuple(rest), stage.value, stage.index
     else:
         part = Axis(f"{first.name}p", d.ceil_div(first.size, CHUNK))
-        inner = Axis(f"{first.name}q", d.dim_min(CHUNK, first.size - part.symbol * CHUNK))
-        over = (inner,)
-        at = part.symbol * CHUNK + d.dim(inner.name, 0, CHUNK - 1)
+        inner = (Axis(f"{first.name}q", d.dim_min(CHUNK, first.size - part.symbol * CHUNK)),)
+        at = part.symbol * CHUNK + d.dim(inner[0].name, 0, CHUNK - 1)
 
         def change(x: Dim) -> Dim:
             if not isinstance(x, d.Expr) or first.name not in x.symbols:
@@ -176,16 +182,23 @@ def _in_parts(program: StageProgram, nest: Nest) -> list[Nest]:
             return x - factor * first.symbol + factor * at
 
         try:
-            value = _changed(program, stage.value, change, {first.name}, part.name)
+            value, index = _changed(program, stage.value, change, {first.name}, part.name), change(stage.index)
         except _Entangled:
             return [nest]
         if any(first.name in v.symbols for v in program.values.gathered.values()):
             return [nest]
-    parts = Array(f"{stage.target.name}p", "scratch", 0, stage.value.dtype, part.size, 0)
+    values, number = program.values, len(program.scratch)
+    parts = Array(f"t{number}", "scratch", 0, stage.value.dtype, part.size)
     total = Axis(f"{first.name}t", part.size)
-    read = program.values.load(parts, total.symbol)
-    return [Nest((part,), [Stage(parts, part.symbol, (), value, 1, over, stage.monoid, f"{stage.note}, in parts")]),
-            Nest((), [Stage(stage.target, stage.index, (), read, 0, (total,), stage.monoid, f"{stage.note} of the parts")])]
+    read = values.load(parts, total.symbol)
+    nests = [Nest((part,), [Stage(parts, part.symbol, (), value, 1, inner, stage.monoid, f"{stage.note}, in parts")])]
+    if scan is None:
+        return [*nests, Nest((), [Stage(stage.target, stage.index, (), read, 0, (total,), stage.monoid, f"{stage.note} of the parts")])]
+    begun = Array(f"t{number + 1}", "scratch", 0, stage.value.dtype, part.size)
+    return [*nests,
+            Nest((), [Stage(begun, total.symbol, (total,), read, 0, (), stage.monoid, "before each part", Scan(total, before=True))]),
+            Nest((part,), [Stage(stage.target, index, inner, value, 1, (), stage.monoid, stage.note,
+                                 Scan(inner[0], scan.before, values.load(begun, part.symbol)))])]
 
 
 class _Entangled(Exception):

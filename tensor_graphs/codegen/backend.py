@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from tensor_graphs.codegen import libraries, render_c
 from tensor_graphs.codegen.arrange import arranged
-from tensor_graphs.codegen.lower import NotLowered, is_function, lower
-from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.codegen.lower import NotLowered, lower, stays
+from tensor_graphs.codegen.stages import Program
 from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.devices.toolchain import ToolchainError
 from tensor_graphs.kernels.c import library
@@ -90,8 +90,8 @@ def _program(spec: Spec) -> StageProgram | str:
 
 
 def _definition(spec: Spec) -> Definition:
-    """What a spec says, over placeholders: of a composite its definition, of an atomic op, or a function of numbers, itself."""
-    if isinstance(spec.op, CompositeOp) and not spec.op.opaque and not is_function(spec.op, spec.outputs[0].dtype):
+    """What a spec says, over placeholders: of a composite its definition, of an op that is not written out itself."""
+    if isinstance(spec.op, CompositeOp) and not spec.op.opaque and not stays(spec.op, spec.outputs[0].dtype):
         return spec.op.define(spec.inputs, spec.attrs)
     arguments = tuple(argument(i, t) for i, t in enumerate(spec.inputs))
     outputs = (apply(spec.op, arguments, spec.attrs),)

@@ -8,10 +8,11 @@ nest is in is one number of that row; a value that is read across rows is made w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensor_graphs.codegen.stages import Array, Axis, Monoid, Nest, Stage, StageProgram, Value, Values, computed_in
+from tensor_graphs.codegen.stages import Array, Axis, Monoid, Nest, Program, Scan, Stage, Value, Values, computed_in
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
@@ -24,7 +25,8 @@ from tensor_graphs.language.node import ArrayValue, Node, Op, walk
 FUNCTIONS = frozenset({"exp", "tanh", "div", "erf", "erfc", "cos", "tan", "mod"})
 """composites that the renderer has as functions of numbers: computed at once they are faster and rounded less"""
 
-REDUCTIONS = ("sum", "reduce_max")
+REDUCTIONS: Mapping[str, Monoid] = {"sum": "sum", "reduce_max": "max", "prod": "product"}
+"""ops that take values together, along the axes that their attribute says; prod is a composite that is not written out"""
 
 DEAR = frozenset({"exp2", "log2", "sin", "cos", "tan", "exp", "tanh", "erf", "erfc"})
 """what is worth keeping rather than computing again where several stages need it"""
@@ -46,7 +48,7 @@ class NotLowered(TensorGraphsError):
 def lower(definition: Definition) -> StageProgram:
     """The program of a definition; its operands are the definition's arguments, each C-contiguous. Raises NotLowered."""
     try:
-        roots = expand_all(definition.outputs, _is_function)
+        roots = expand_all(definition.outputs, _stays)
     except TooManyNodesError as e:
         raise NotLowered(str(e)) from None
     order = walk(roots)
@@ -73,13 +75,13 @@ def lower(definition: Definition) -> StageProgram:
         dear = dear - made.whole
 
 
-def is_function(op: Op, dtype: DType) -> bool:
-    """Whether a renderer has an op with results of this dtype as a function of numbers."""
-    return op.name in FUNCTIONS and LIBRARY.get(op.name) is op and dtype.is_float
+def stays(op: Op, dtype: DType) -> bool:
+    """Whether an op with results of this dtype is not written out where it is a composite: a function of numbers, a reduction."""
+    return LIBRARY.get(op.name) is op and (op.name in REDUCTIONS or (op.name in FUNCTIONS and dtype.is_float))
 
 
-def _is_function(node: Node) -> bool:
-    return is_function(node.op, node.types[0].dtype)
+def _stays(node: Node) -> bool:
+    return stays(node.op, node.types[0].dtype)
 
 
 def _dims(order: Sequence[Node]) -> tuple[d.Expr, ...]:
@@ -93,7 +95,7 @@ def _strange(node: Node) -> str | None:
     op = node.op
     if op is leaves.CONSTANT:
         return f"a constant of {node.type}" if isinstance(node.attrs["value"], ArrayValue) else None
-    if op is leaves.ARGUMENT or _is_function(node):
+    if op is leaves.ARGUMENT or _stays(node):
         return None
     if op.kind != "atomic":
         return f"{op.name} is no atomic op"
@@ -128,7 +130,18 @@ class _Kept:
     level: int = 0
 
 
-class _PartLowering:
+@dataclass(frozen=True)
+class _Running:
+    """A reduction that is a scan: along which axis of its result, which argument of the `where` is scanned, whether the turn itself
+    stays out, whether it runs from the end."""
+
+    axis: int
+    part: int
+    before: bool
+    backwards: bool
+
+
+class _Lowering:
     def __init__(self, definition: Definition, roots: Sequence[Node], order: Sequence[Node], dear: frozenset[Node]) -> None:
         self.roots, self.order = list(roots), order
         self.values = Values()
@@ -167,23 +180,26 @@ class _PartLowering:
         for nest in nests:
             nest.stages.sort(key=lambda s: s.level)                 # stable: at one level, in the order in which they were found
             for stage in nest.stages:
-                stage.value = self.resolved(stage.value)
+                stage.value = self.resolved(stage.value)            # no scan of lowering has a start
         self.values.gathered = {name: self.resolved(v) for name, v in self.values.gathered.items()}
         return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, _dims(self.order))
 
     def keep(self, kept: _Kept, output: Array | None) -> None:
         """Make the stage of a node, where its readers need it."""
         node = kept.node
-        nest, level = self.place(kept)
+        running = self.running(node)
+        nest, level = self.place(kept, node.rank if running is None else running.axis)
         if nest is None:
             if node in self.dear and output is None:
                 self.whole.add(node)
-            nest, axes = self.own_nest(node)
+            nest, axes = self.own_nest(node, running)
         else:
             axes = tuple(self.axis("j", s) for s in node.shape[level:])
         kept.level = level = len(nest.axes) if level < 0 else level
         index = [*(a.symbol for a in nest.axes[:level]), *(a.symbol for a in axes)]
         shape = node.shape
+        if running is not None and running.backwards:
+            index[running.axis] = shape[running.axis] - 1 - index[running.axis]
         if output is not None:
             kept.array, target = output, _offset(index, shape)
         else:
@@ -193,18 +209,21 @@ class _PartLowering:
             kept.array = Array(f"t{number}", "scratch", 0, computed_in(node.dtype), d.product(inner), level_of)
             target = _offset(index[len(shape) - len(inner):], inner)
         reduce: tuple[Axis, ...] = ()
-        monoid: Monoid | None = None
+        scan: Scan | None = None
         read = _Reader(self, nest, level)
-        if node.op.name in REDUCTIONS:
+        if running is not None:
+            scan = Scan(axes[running.axis - level], running.before)
+            (over,) = node.attrs["axes"]
+            value = read(node.inputs[0], (*index[:over], index[running.axis], *index[over:]), None).args[running.part]
+        elif node.op.name in REDUCTIONS:
             x = node.inputs[0]
-            over = node.attrs["axes"]
-            found = {a: self.axis("r", x.shape[a]) for a in over}
+            found = {a: self.axis("r", x.shape[a]) for a in node.attrs["axes"]}
             rest = iter(index)
             value = read(x, tuple(found[i].symbol if i in found else next(rest) for i in range(x.rank)), None)
-            reduce, monoid = tuple(found[a] for a in over), "sum" if node.op.name == "sum" else "max"
+            reduce = tuple(found.values())
         else:
             value = read.computed(node, tuple(index), None)
-        stage = Stage(kept.array, target, axes, value, level, reduce, monoid, node.op.name)
+        stage = Stage(kept.array, target, axes, value, level, reduce, REDUCTIONS.get(node.op.name), node.op.name, scan)
         nest.stages.insert(0, stage)
         if len(self.values) > MOST_VALUES:
             raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")
@@ -219,29 +238,53 @@ class _PartLowering:
     def is_shared(self, kept: _Kept, nest: Nest) -> bool:
         return all(n is nest for n, _, _ in kept.reads)
 
-    def place(self, kept: _Kept) -> tuple[Nest | None, int]:
-        """The nest that a value is made in, inside of how many of its axes; None: in one of its own."""
+    def running(self, node: Node) -> _Running | None:
+        """What a reduction says as a scan: out[i] = the x[j] with j ≤ i (or <, ≥, >) taken together, x without i. None: it is none."""
+        over = node.attrs["axes"] if node.op.name in REDUCTIONS else ()
+        if len(over) != 1 or node.inputs[0].op.name != "where":
+            return None
+        x, monoid = node.inputs[0], REDUCTIONS[node.op.name]
+        axes = [self.axis("p", s) for s in x.shape]
+        value = _Reader(self, None, 0)(x, tuple(a.symbol for a in axes), None)
+        if value.op != "where":
+            return None
+        inner = axes.pop(over[0])
+        for part in (1, 2):
+            other = value.args[3 - part]
+            if other.op != "constant" or not _is_identity(other, monoid):
+                continue
+            for at, outer in enumerate(axes):
+                if outer.symbol == 0 or not same_dim(outer.size, inner.size):
+                    continue
+                far = _how_far(value.args[0], part == 1, outer.symbol, inner.symbol)
+                if far is not None and outer.name not in value.args[part].symbols:
+                    return _Running(at, part, *far)
+        return None
+
+    def place(self, kept: _Kept, most: int) -> tuple[Nest | None, int]:
+        """The nest that a value is made in, inside of how many of its axes, at most so many; None: in one of its own."""
         nests = {id(n): n for n, _, _ in kept.reads}
         if len(nests) != 1:
             return None, -1
         (nest,) = nests.values()
-        level = len(nest.axes)
-        for _, most, index in kept.reads:
+        level = min(len(nest.axes), most)
+        for _, inside, index in kept.reads:
             same = 0
-            for axis, at, size in zip(nest.axes[:most], index, kept.node.shape, strict=False):
+            for axis, at, size in zip(nest.axes[:inside], index, kept.node.shape, strict=False):
                 if at != axis.symbol or not same_dim(size, axis.size):
                     break
                 same += 1
             level = min(level, same)
         return (nest, level) if level else (None, -1)
 
-    def own_nest(self, node: Node) -> tuple[Nest, tuple[Axis, ...]]:
+    def own_nest(self, node: Node, running: _Running | None = None) -> tuple[Nest, tuple[Axis, ...]]:
         """A nest before all that there are, over all axes of a node but the last, which is its stage's own; outputs of one shape
-        share one. A reduction along memory has no axis of its own: a number for each turn of the nest."""
+        share one. A reduction along memory has no axis of its own: a number for each turn of the nest. A scan has its axis, and
+        those inside of it."""
         shares = node in self.roots and node.op.name not in REDUCTIONS and not self.kept[node].reads
         if shares and node.shape in self.nest_of:
             return self.nest_of[node.shape]
-        cut = node.rank if self.one_each(node) else max(node.rank - 1, 0)
+        cut = running.axis if running is not None else node.rank if self.one_each(node) else max(node.rank - 1, 0)
         nest = Nest(tuple(self.axis("i", s) for s in node.shape[:cut]), [])
         axes = tuple(self.axis("j", s) for s in node.shape[cut:])
         self.nests.append(nest)
@@ -296,9 +339,9 @@ class _PartLowering:
 
 
 class _Reader:
-    """Writes the values of nodes at indices into expressions, for one stage."""
+    """Writes the values of nodes at indices into expressions, for one stage of a nest; without a nest, only to look at them."""
 
-    def __init__(self, lowering: _PartLowering, nest: Nest, level: int) -> None:
+    def __init__(self, lowering: _Lowering, nest: Nest | None, level: int) -> None:
         self.lowering, self.nest, self.level = lowering, nest, level
         self.values = lowering.values
         self.known: dict[tuple[Node, tuple[Dim, ...], Value | None], Value] = {}
@@ -312,7 +355,8 @@ class _Reader:
         return self.known[key]
 
     def referred(self, kept: _Kept, index: tuple[Dim, ...], guard: Value | None) -> Value:
-        kept.reads.append((self.nest, self.level, index))
+        if self.nest is not None:
+            kept.reads.append((self.nest, self.level, index))
         guards = () if guard is None else (guard,)
         return self.values.make("kept", computed_in(kept.node.dtype), *guards, attr=(kept, *index, self.nest))
 
@@ -376,6 +420,33 @@ class _Reader:
         return v.make("where", dtype, holds, read, v.constant(False if dtype is bool_ else 0, dtype))
 
 
+def _is_identity(value: Value, monoid: Monoid) -> bool:
+    if monoid == "max":
+        return bool(value.attr == (-math.inf if value.dtype.is_float else value.dtype.min))
+    return bool(value.attr == (0 if monoid == "sum" else 1))
+
+
+def _how_far(condition: Value, holds: bool, i: Dim, j: Dim) -> tuple[bool, bool] | None:
+    """(before, backwards) where `condition` is (holds: as it stands, else its negation) j ≤ i, j < i, j ≥ i or j > i; else None."""
+    while condition.op == "xor" and condition.args[1].op == "constant" and condition.args[1].attr is True:
+        condition, holds = condition.args[0], not holds
+    if condition.op not in ("less", "at_least") or any(a.op != "index" or not _holds_itself(a) for a in condition.args):
+        return None
+    a, b = (x.attr for x in condition.args)
+    least = a - b if condition.op == "at_least" else b - a - 1      # it is so where this is at least 0
+    least = least if holds else -1 - least
+    for backwards, gap in ((False, least - (i - j)), (True, least - (j - i))):
+        if gap in (0, -1):
+            return gap == -1, backwards
+    return None
+
+
+def _holds_itself(index: Value) -> bool:
+    """Whether an index is a number of its dtype, without wrapping."""
+    low, high = d.bounds(index.attr)
+    return index.dtype.is_integer and index.dtype.min <= low and high <= index.dtype.max
+
+
 def _offset(index: Sequence[Dim], shape: Sequence[Dim]) -> Dim:
     """Where an index lies in a C-contiguous array, in elements."""
     out: Dim = 0
@@ -416,6 +487,9 @@ def _reshaped(node: Node, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
         if old[i] == 1:
             out.append(0)
             i += 1
+            continue
+        if j < len(new) and new[j] == 1:
+            j += 1
             continue
         m, n = _one_run(old, new, i, j)
         flat = _offset(index[j:n], new[j:n])

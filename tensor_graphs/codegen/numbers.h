@@ -138,6 +138,30 @@ TG_INLINE double f64_sqrt(double x) { return sqrt(x); }
 TG_INLINE float f32_floor(float x) { return floorf(x); }
 TG_INLINE double f64_floor(double x) { return floor(x); }
 
+/* x[i] = *running + x[0] + ... + x[i], and *running goes on. The sums of a register are taken by doubling (x[i] + x[i - 1], then
+ * over 2, 4, ...) in f32, what is before it is added in f64. */
+TG_INLINE void f32_running_sum(float *x, int64_t count, double *running) {
+    double sum = *running;
+    int64_t i = 0;
+#if defined(__GNUC__) && !defined(__clang__)
+    typedef int32_t lanes __attribute__((vector_size(VW * 4)));
+    lanes lane;
+    for (int l = 0; l < VW; l++) lane[l] = l;
+    for (; i + VW <= count; i += VW) {
+        vf v = v_load(x + i);
+        for (int s = 1; s < VW; s *= 2) v += __builtin_shuffle(v, (vf){0}, lane - s); /* indices are taken modulo 2 VW: below 0 are zeros */
+        float low[VW];
+        double wide[VW];
+        memcpy(low, &v, sizeof low);
+        for (int l = 0; l < VW; l++) wide[l] = low[l] + sum;
+        for (int l = 0; l < VW; l++) x[i + l] = (float)wide[l];
+        sum = wide[VW - 1];
+    }
+#endif
+    for (; i < count; i++) x[i] = (float)(sum += x[i]);
+    *running = sum;
+}
+
 /* Before a function: each of its products is rounded, also one that is added to something. x - floor(x / y) y by one fused
  * multiply-add keeps what rounding drops, and a rest just below 0 is one y off. */
 #if defined(__clang__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, computed_in, dim_of, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Scan, Stage, Value, computed_in, dim_of, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i64
@@ -154,10 +154,15 @@ class _Renderer:
         if nest.axes:
             turns = d.product(a.size for a in nest.axes[:n])
             return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *s.axes, *s.reduce)) for s in nest.stages)
-        axes = nest.stages[0].axes
-        if not axes or any(s.axes != axes for s in nest.stages):
+        axes, scan = nest.stages[0].axes, nest.stages[0].scan
+        if any(s.axes != axes or s.scan != scan for s in nest.stages):
             return 1, 1, 1
-        return axes[0].size, 64 if len(axes) == 1 else 1, max(1, _most((*axes[1:], *nest.stages[0].reduce)))
+        if scan is not None:                                        # the scanned axis stays in one piece, and is walked in order
+            free = tuple(a for a in axes if a is not scan.axis)
+            axes = (*free, scan.axis) if free else ()
+        if not axes:
+            return 1, 1, 1
+        return axes[0].size, 64 if len(axes) == 1 + (scan is not None) else 1, max(1, _most((*axes[1:], *nest.stages[0].reduce)))
 
     # ---- one nest ----
 
@@ -332,7 +337,9 @@ class _Renderer:
         if s.target.role == "scratch" and _is_number(s.target):
             self.write(f"{c_type(s.target.dtype)} {s.target.name};")
         self.declare(s.value, only_ready=True)
-        if s.monoid is None:
+        if s.scan is not None:
+            self.scanned(s, s.scan, bounds)
+        elif s.monoid is None:
             self.stored(s, bounds)
         elif s.axes and self.across(s):
             self.columns(s, bounds)
@@ -401,7 +408,7 @@ class _Renderer:
             write(f"{total} += {part};")
             write.close()
         else:
-            sign = {"sum": "+", "max": "max"}[s.monoid or "sum"]
+            sign = {"sum": "+", "max": "max", "product": "*"}[s.monoid or "sum"]
             self.loop(last, None, f"omp simd reduction({sign} : {total})")
             self.declare(s.value)
             write(combine.format(acc=total, x=self.ref(s.value)))
@@ -418,6 +425,9 @@ class _Renderer:
                 return c_type(t), "0", "{acc} += {x};", "{}"
             wide = f"uint{t.bits}_t"
             return wide, "0", "{acc} += (" + wide + "){x};", f"({c_type(t)}){{}}"
+        if s.monoid == "product":
+            wide = "double" if t.is_float else f"uint{max(32, t.bits)}_t"
+            return wide, "1", "{acc} *= (" + wide + "){x};", f"({c_type(t)}){{}}"
         if t.is_float:
             kind, name = ("int32_t", "f32") if t is f32 else ("int64_t", "f64")
             least = "order_f32(-INFINITY)" if t is f32 else "order_f64(-INFINITY)"
@@ -425,6 +435,70 @@ class _Renderer:
             return kind, least, taken, f"unorder_{name}({{}})"
         least = {"i8": "INT8_MIN", "i16": "INT16_MIN", "i32": "INT32_MIN", "i64": "INT64_MIN"}.get(t.name, "0")
         return c_type(t), least, "{acc} = {x} > {acc} ? {x} : {acc};", "{}"
+
+    def scanned(self, s: Stage, scan: Scan, bounds: tuple[str, str] | None) -> None:
+        """A scan: along memory in blocks that are computed first and then run over, or beside each other where its axis is not the
+        last. bounds: of the first axis that is not scanned."""
+        write, t, at = self.write, s.value.dtype, s.axes.index(scan.axis)
+        kind, start, combine, done = self.monoid(s)
+        narrow = s.monoid == "sum" and t is f32
+        if narrow:
+            kind, combine, done = "double", "{acc} += (double){x};", "(float){}"
+        running = f"running{s.value.number}"
+        outer, inner = s.axes[:at], s.axes[at + 1:]
+        opened = []
+        for k, axis in enumerate((*outer, *inner[:-1])):
+            self.loop(axis, bounds if k == 0 else None)
+            opened.append(axis)
+        if scan.start is not None:
+            self.declare(scan.start)
+            start = self.ref(scan.start) if s.monoid != "max" or not t.is_float else f"order_{t.name}({self.ref(scan.start)})"
+        if inner:
+            axis = inner[-1]
+            low, high = (bounds if bounds and not opened else None) or ("0", _c(axis.size))
+            write.open(f"for (int64_t first = {low}, past; first < {high}; first = past)")
+            write(f"past = tg_min(first + {COLUMNS}, {high});")
+            write(f"{kind} {running}[{COLUMNS}];")
+            write(f"for (int64_t at = 0; at < past - first; at++) {running}[at] = {start};")
+            self.loop(scan.axis)
+            self.declare(s.value, only_ready=True)
+            self.loop(axis, ("first", "past"), "GCC ivdep")
+            self.declare(s.value)
+            acc = f"{running}[{axis.name} - first]"
+            taken = combine.format(acc=acc, x=self.ref(s.value))
+            if not scan.before:
+                write(taken)
+            self.put(s, done.format(acc))
+            if scan.before:
+                write(taken)
+            self.end(axis)
+            self.end(scan.axis)
+            write.close()
+        else:
+            block, axis, shift = f"block{s.value.number}", scan.axis, int(scan.before)
+            write(f"{kind} {running} = {start};")
+            write.open(f"for (int64_t begin = 0, end; begin < {_c(axis.size)}; begin = end)")
+            write(f"end = tg_min(begin + {BLOCK}, {_c(axis.size)});")
+            write(f"{c_type(t)} {block}[{BLOCK + shift}];")
+            if scan.before:
+                write(f"{block}[0] = {done.format(running)};")
+            self.loop(axis, ("begin", "end"), "GCC ivdep")
+            self.declare(s.value)
+            write(f"{block}[{axis.name} - begin{' + 1' * shift}] = {self.ref(s.value)};")
+            self.end(axis)
+            if narrow:
+                write(f"f32_running_sum({block}{' + 1' * shift}, end - begin, &{running});")
+            else:
+                write.open(f"for (int64_t at = {shift}; at < end - begin{' + 1' * shift}; at++)")
+                write(combine.format(acc=running, x=f"{block}[at]"))
+                write(f"{block}[at] = {done.format(running)};")
+                write.close()
+            self.loop(axis, ("begin", "end"), "GCC ivdep")
+            self.put(s, f"{block}[{axis.name} - begin]")
+            self.end(axis)
+            write.close()
+        for axis in reversed(opened):
+            self.end(axis)
 
     def columns(self, s: Stage, bounds: tuple[str, str] | None) -> None:
         """A reduction across memory: the last own axis is walked inside of those reduced, many accumulators beside each other."""
@@ -480,7 +554,7 @@ def _arrays(program: StageProgram, s: Stage) -> Iterable[Array]:
 
 def _used(program: StageProgram, s: Stage) -> Iterator[Value]:
     """What a stage is made of, the indices that are read at run time included."""
-    return values_in(s.value, *(v for name, v in program.values.gathered.items() if name in s.value.symbols))
+    return values_in(*s.roots(), *(v for name, v in program.values.gathered.items() if name in s.value.symbols))
 
 
 def _most(axes: Iterable[Axis]) -> int:

@@ -1,4 +1,4 @@
-"""stages: loops as data. A program is nests of stages; a stage is axes and one scalar expression, stored or reduced.
+"""stages: loops as data. A program is nests of stages; a stage is axes and one scalar expression, stored, reduced or scanned.
 
     nest over i in 0..n
         t0[] = max over r in 0..m of x[i·m + r]
@@ -7,6 +7,17 @@
 
 Indices are dims: integer expressions of the axes' symbols and of the graph's dims, in the normal form of language/dims.py, so that
 views (reshape, permute, slice, expand) fold into them. `print(program)` shows all of it.
+
+What a renderer does with a program, whatever language it prints; interpret.py does it in numpy and says in doubt what is meant:
+- The nests run one after another, each when the one before is done. The turns of a nest's axes are independent of each other, but
+  where a stage stands at a lower level than the innermost one: it is made anew for each turn of its `level` outer axes, before
+  deeper stages run. So the axes up to the lowest level above 0 may be spread over threads or blocks; a nest at level 0 is one turn.
+- Within a turn the stages run in order. Those that store may walk their `axes` in any order; a reduction takes its values together
+  in any order (sums of floats: no less accurate than with f64 across blocks of a few hundred); a scan takes them in order.
+- Scratch of level 0 is one array for all nests; of a level above it is made anew in each turn and belongs to it (size 1: a register).
+- A load with an argument reads memory only where that is true, and is 0 elsewhere.
+- Arithmetic goes on in `computed_in(dtype)`; what is stored to an output is rounded to its dtype.
+- `Nest.tile` is advice: what is computed does not change without it.
 """
 
 from __future__ import annotations
@@ -19,7 +30,8 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bf16, f16, f32
 
-Monoid = Literal["sum", "max"]
+Monoid = Literal["sum", "max", "product"]
+"""how values are taken together: an associative operation with an identity (0, the least number or −∞, 1)"""
 
 
 @dataclass(frozen=True)
@@ -164,9 +176,21 @@ def _dims_of(attr: Any) -> Iterator[Dim]:
             yield from _dims_of(each)
 
 
+@dataclass(frozen=True)
+class Scan:
+    """A running reduction: the stage's target at each turn of `axis`, one of the stage's own, is the stage's value at this and all
+    earlier turns (before: at the earlier ones only) taken together, beginning with `start`, or the monoid's identity. Backwards is
+    said by the indices."""
+
+    axis: Axis
+    before: bool = False
+    start: Value | None = None
+
+
 @dataclass(eq=False)
 class Stage:
-    """target[index] = value, or the reduction of value over `reduce`, for all `axes`, inside of `level` axes of the nest."""
+    """target[index] = value, or the reduction of value over `reduce`, or a scan of it, for all `axes`, inside of `level` axes of the
+    nest. A stage with a monoid has axes to reduce or a scan, not both."""
 
     target: Array
     index: Dim
@@ -176,6 +200,11 @@ class Stage:
     reduce: tuple[Axis, ...] = ()
     monoid: Monoid | None = None
     note: str = ""
+    scan: Scan | None = None
+
+    def roots(self) -> tuple[Value, ...]:
+        """The expressions that it computes."""
+        return (self.value,) if self.scan is None or self.scan.start is None else (self.value, self.scan.start)
 
 
 @dataclass(eq=False)
@@ -205,7 +234,10 @@ class StageProgram:
         for nest in self.nests:
             lines.append(f"nest over {_axes(nest.axes) or 'nothing'}")
             for s in nest.stages:
-                kind = f"{s.monoid} over {_axes(s.reduce)} of " if s.monoid else ""
+                kind = f"{s.monoid} over {_axes(s.reduce)} of " if s.reduce else ""
+                if s.scan is not None:
+                    start = f"{shown(s.scan.start)[0]} and " if s.scan.start is not None else ""
+                    kind = f"{s.monoid} of {start}all {'before' if s.scan.before else 'up to'} {s.scan.axis.name} of "
                 over = f"    over {_axes(s.axes)}" if s.axes else ""
                 level = f"    in {s.level} of its axes" if s.level != len(nest.axes) else ""
                 text, named = shown(s.value)
