@@ -1,5 +1,5 @@
-"""arrange: nests as they are run. Neighbouring axes that walk memory as one become one; a sum over everything, and a long scan, is cut
-into parts.
+"""arrange: nests as they are run. Neighbouring axes that walk memory as one become one; a sum over everything, and a long scan, is
+cut into parts; what is read along one axis and written along another is walked in tiles.
 
 In: a program as it was lowered.  Out: the same program, changed in place; what it computes stays, but for the order of sums.
 """
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Scan, Stage, Value, dim_of, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Scan, Stage, StageProgram, Value, dim_of, lies_across, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
 CHUNK = 1 << 14
 """elements of one part of a sum over everything"""
+
+
+LEAST_TILE = 8
+"""turns of an axis that is worth walking in blocks"""
 
 
 def arranged(program: StageProgram) -> StageProgram:
@@ -22,6 +26,8 @@ def arranged(program: StageProgram) -> StageProgram:
     nests: list[Nest] = []
     for nest in program.nests:
         nests += _in_parts(program, nest)
+    for nest in nests:
+        nest.tile = _tile(program, nest)
     program.nests = nests
     return program
 
@@ -73,7 +79,7 @@ def _merge_shared(program: StageProgram, nest: Nest, stages: list[Stage], axes: 
     return False
 
 
-def _merged(program: Program, stages: list[Stage], a: Axis, b: Axis) -> Axis | None:
+def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axis | None:
     """The one axis that walks what a and b walk, and the stages changed to it; None where an index or a scan tells them apart."""
     if any(s.scan is not None and s.scan.axis in (a, b) for s in stages):
         return None
@@ -150,10 +156,27 @@ def _changed(program: StageProgram, value: Value, change: Callable[[Dim], Dim], 
     return one(value)
 
 
+# ---- what lies across ----------------------------------------------------------------------------------------------------------
+
+
+def _tile(program: StageProgram, nest: Nest) -> Axis | None:
+    """The axis of a nest that stores, along which most operands lie that lie across its stages' own; None where there are none, or
+    one of the two axes is too short for blocks."""
+    if any(s.monoid is not None or s.level != len(nest.axes) or len(s.axes) != 1 or s.axes != nest.stages[0].axes
+           for s in nest.stages):
+        return None
+    (inner,) = nest.stages[0].axes
+    loads = [v for s in nest.stages for v in values_in(s.value) if v.op == "load" and v.attr[0].level == 0
+             and not v.symbols & set(program.values.gathered)]
+    count = {a: sum(lies_across(v, a.name, inner.name) for v in loads) for a in nest.axes if d.bounds(a.size)[1] >= LEAST_TILE}
+    most = max(count.values(), default=0)
+    return next(a for a in count if count[a] == most) if most and d.bounds(inner.size)[1] >= LEAST_TILE else None
+
+
 # ---- sums over everything, and long scans ------------------------------------------------------------------------------------
 
 
-def _in_parts(program: Program, nest: Nest) -> list[Nest]:
+def _in_parts(program: StageProgram, nest: Nest) -> list[Nest]:
     """A nest of one long reduction to one number, or one long scan, as several: parts of it, beside each other, and what they come
     to. Of a scan: what each part comes to, what is before each, and each part begun with that."""
     if nest.axes or len(nest.stages) != 1:
@@ -193,12 +216,13 @@ def _in_parts(program: Program, nest: Nest) -> list[Nest]:
     read = values.load(parts, total.symbol)
     nests = [Nest((part,), [Stage(parts, part.symbol, (), value, 1, inner, stage.monoid, f"{stage.note}, in parts")])]
     if scan is None:
-        return [*nests, Nest((), [Stage(stage.target, stage.index, (), read, 0, (total,), stage.monoid, f"{stage.note} of the parts")])]
+        last = Stage(stage.target, stage.index, (), read, 0, (total,), stage.monoid, f"{stage.note} of the parts")
+        return [*nests, Nest((), [last])]
     begun = Array(f"t{number + 1}", "scratch", 0, stage.value.dtype, part.size)
-    return [*nests,
-            Nest((), [Stage(begun, total.symbol, (total,), read, 0, (), stage.monoid, "before each part", Scan(total, before=True))]),
-            Nest((part,), [Stage(stage.target, index, inner, value, 1, (), stage.monoid, stage.note,
-                                 Scan(inner[0], scan.before, values.load(begun, part.symbol)))])]
+    before = Stage(begun, total.symbol, (total,), read, 0, (), stage.monoid, "before each part", Scan(total, before=True))
+    last = Stage(stage.target, index, inner, value, 1, (), stage.monoid, stage.note,
+                 Scan(inner[0], scan.before, values.load(begun, part.symbol)))
+    return [*nests, Nest((), [before]), Nest((part,), [last])]
 
 
 class _Entangled(Exception):

@@ -10,7 +10,7 @@ from functools import lru_cache
 from tensor_graphs.codegen import libraries, render_c
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.lower import NotLowered, lower, stays
-from tensor_graphs.codegen.stages import Program
+from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.devices.toolchain import ToolchainError
 from tensor_graphs.kernels.c import library

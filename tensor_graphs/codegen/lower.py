@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensor_graphs.codegen.stages import Array, Axis, Monoid, Nest, Program, Scan, Stage, Value, Values, computed_in
+from tensor_graphs.codegen.stages import Array, Axis, Monoid, Nest, Scan, Stage, StageProgram, Value, Values, computed_in
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
@@ -141,7 +141,7 @@ class _Running:
     backwards: bool
 
 
-class _Lowering:
+class _PartLowering:
     def __init__(self, definition: Definition, roots: Sequence[Node], order: Sequence[Node], dear: frozenset[Node]) -> None:
         self.roots, self.order = list(roots), order
         self.values = Values()
@@ -239,7 +239,7 @@ class _Lowering:
         return all(n is nest for n, _, _ in kept.reads)
 
     def running(self, node: Node) -> _Running | None:
-        """What a reduction says as a scan: out[i] = the x[j] with j ≤ i (or <, ≥, >) taken together, x without i. None: it is none."""
+        """What a reduction says as a scan: out[i] = the x[j] with j ≤ i (or <, ≥, >) taken together, x without i; else None."""
         over = node.attrs["axes"] if node.op.name in REDUCTIONS else ()
         if len(over) != 1 or node.inputs[0].op.name != "where":
             return None
@@ -341,7 +341,7 @@ class _Lowering:
 class _Reader:
     """Writes the values of nodes at indices into expressions, for one stage of a nest; without a nest, only to look at them."""
 
-    def __init__(self, lowering: _Lowering, nest: Nest | None, level: int) -> None:
+    def __init__(self, lowering: _PartLowering, nest: Nest | None, level: int) -> None:
         self.lowering, self.nest, self.level = lowering, nest, level
         self.values = lowering.values
         self.known: dict[tuple[Node, tuple[Dim, ...], Value | None], Value] = {}

@@ -8,9 +8,21 @@ of floats is accumulated in f32 over BLOCK elements and in f64 beyond, as the ha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Scan, Stage, Value, computed_in, dim_of, values_in
+from tensor_graphs.codegen.stages import (
+    Array,
+    Axis,
+    Nest,
+    Scan,
+    Stage,
+    StageProgram,
+    Value,
+    computed_in,
+    dim_of,
+    lies_across,
+    values_in,
+)
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i64
@@ -20,6 +32,9 @@ BLOCK = 512
 
 COLUMNS, ROWS = 512, 64
 """of a reduction across memory: columns that are reduced beside each other, rows that are summed in f32"""
+
+TILE = 64
+"""turns of each of the two axes of a block, as TILE of numbers.h"""
 
 STORED = {"f16": "uint16_t", "bf16": "uint16_t", "f32": "float", "f64": "double", "i8": "int8_t", "i16": "int16_t",
           "i32": "int32_t", "i64": "int64_t", "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t",
@@ -88,6 +103,7 @@ class _Renderer:
         self.dims = [str(s) for s in program.dims]
         self.scopes: list[set[int]] = []                            # numbers of the values that are written, by block
         self.open_axes: list[str] = []
+        self.tiles: dict[int, str] = {}                             # number of a load -> where its block was turned to
 
     # ---- text ----
 
@@ -151,6 +167,10 @@ class _Renderer:
     def split(self, nest: Nest) -> tuple[Dim, int, int]:
         """(things that are cut into parts, in multiples of, element steps of one of them)."""
         n = self.parallel(nest)
+        if nest.tile is not None:
+            (inner,) = nest.stages[0].axes
+            turns = d.product(a.size for a in nest.axes if a is not nest.tile) * d.ceil_div(nest.tile.size, TILE)
+            return turns, 1, TILE * _most((inner,)) * len(nest.stages)
         if nest.axes:
             turns = d.product(a.size for a in nest.axes[:n])
             return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *s.axes, *s.reduce)) for s in nest.stages)
@@ -196,19 +216,12 @@ class _Renderer:
         write(f"tg_range(a->count, {unit}, part, parts, &from, &to);")
         self.scopes, self.open_axes = [set()], []
         n = self.parallel(nest)
-        if nest.axes:
+        if nest.tile is not None:
+            self.tiled(nest, nest.tile)
+        elif nest.axes:
             write.open("for (int64_t turn = from; turn < to; turn++)")
             self.scopes.append(set())
-            rest = "turn"
-            for k in reversed(range(n)):
-                axis = nest.axes[k]
-                if k == 0:
-                    write(f"const int64_t {axis.name} = {rest};")
-                else:
-                    write(f"const int64_t {axis.name} = {rest} % {_c(axis.size)};")
-                    write(f"const int64_t left{k} = {rest} / {_c(axis.size)};")
-                    rest = f"left{k}"
-                write(f"(void){axis.name};")
+            self.turned([(a.name, a.size) for a in nest.axes[:n]])
             self.open_axes += [a.name for a in nest.axes[:n]]
             self.inner(nest, n)
             self.scopes.pop()
@@ -217,6 +230,53 @@ class _Renderer:
             write("(void)from, (void)to;")
             for s in nest.stages:
                 self.stage(s, ("from", "to") if self.split(nest)[0] != 1 else None)
+        write.close()
+
+    def turned(self, counted: Sequence[tuple[str, Dim]]) -> None:
+        """The numbers that a turn stands for, the last counting fastest."""
+        rest = "turn"
+        for k, (name, size) in reversed(list(enumerate(counted))):
+            if k == 0:
+                self.write(f"const int64_t {name} = {rest};")
+            else:
+                self.write(f"const int64_t {name} = {rest} % {_c(size)};")
+                self.write(f"const int64_t left{k} = {rest} / {_c(size)};")
+                rest = f"left{k}"
+            self.write(f"(void){name};")
+
+    def tiled(self, nest: Nest, outer: Axis) -> None:
+        """A nest in blocks of TILE by TILE of one of its axes and its stages' own. Operands that lie across are turned block by
+        block into memory that stays in the cache; then all that is read lies along what is written."""
+        write, ((inner,), others) = self.write, (nest.stages[0].axes, [a for a in nest.axes if a is not outer])
+        write.open("for (int64_t turn = from; turn < to; turn++)")
+        self.scopes.append(set())
+        self.turned([*((a.name, a.size) for a in others), ("block", d.ceil_div(outer.size, TILE))])
+        ends = {a: (f"{a.name}_first", f"{a.name}_past") for a in (outer, inner)}
+        first, past = ends[outer]
+        write(f"const int64_t {first} = block * {TILE}, {past} = tg_min({first} + {TILE}, {_c(outer.size)});")
+        self.open_axes += [a.name for a in others]
+        write.open(f"for (int64_t {ends[inner][0]} = 0, {ends[inner][1]}; {ends[inner][0]} < {_c(inner.size)}; "
+                   f"{ends[inner][0]} = {ends[inner][1]})")
+        write(f"{ends[inner][1]} = tg_min({ends[inner][0]} + {TILE}, {_c(inner.size)});")
+        begin = {a.name: d.dim(ends[a][0], 0, max(d.bounds(a.size)[1] - 1, 0)) for a in ends}
+        for v in dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"):
+            array, offset, _ = v.attr
+            if array.level == 0 and not v.symbols & set(self.program.values.gathered) and lies_across(v, outer.name, inner.name):
+                tile = f"tile{v.number}"
+                step = d.coefficient(offset, inner.name)
+                assert step is not None
+                bits = 8 * (_width(array) if array.role == "scratch" else array.dtype.itemsize)
+                write(f"{STORED[array.dtype.name] if array.role != 'scratch' else c_type(array.dtype)} {tile}[{TILE} * {TILE}];")
+                write(f"turned_{bits}({tile}, &{array.name}[{_c(d.substitute(offset, begin))}], "
+                      f"{_c(step)}, {past} - {first}, {ends[inner][1]} - {ends[inner][0]});")
+                self.tiles[v.number] = f"{tile}[({outer.name} - {first}) * {TILE} + ({inner.name} - {ends[inner][0]})]"
+        self.loop(outer, ends[outer])
+        for s in nest.stages:
+            self.stage(s, ends[inner])
+        self.end(outer)
+        write.close()
+        self.tiles.clear()
+        self.scopes.pop()
         write.close()
 
     def inner(self, nest: Nest, level: int) -> None:
@@ -295,7 +355,7 @@ class _Renderer:
         t = v.dtype
         if v.op == "load":
             array, offset, _ = v.attr
-            read = array.name if _is_number(array) else f"{array.name}[{_c(offset)}]"
+            read = self.tiles.get(v.number) or (array.name if _is_number(array) else f"{array.name}[{_c(offset)}]")
             if array.role != "scratch":
                 read = {"bf16": f"bf16_to_f32({read})", "f16": f"f32_of_f16({read})"}.get(array.dtype.name, read)
             return f"{args[0]} ? {read} : 0" if args else read

@@ -14,7 +14,8 @@ What a renderer does with a program, whatever language it prints; interpret.py d
   deeper stages run. So the axes up to the lowest level above 0 may be spread over threads or blocks; a nest at level 0 is one turn.
 - Within a turn the stages run in order. Those that store may walk their `axes` in any order; a reduction takes its values together
   in any order (sums of floats: no less accurate than with f64 across blocks of a few hundred); a scan takes them in order.
-- Scratch of level 0 is one array for all nests; of a level above it is made anew in each turn and belongs to it (size 1: a register).
+- Scratch of level 0 is one array for all nests; of a level above it is made anew in each turn and belongs to it (of size 1: a
+  register).
 - A load with an argument reads memory only where that is true, and is 0 elsewhere.
 - Arithmetic goes on in `computed_in(dtype)`; what is stored to an output is rounded to its dtype.
 - `Nest.tile` is advice: what is computed does not change without it.
@@ -105,6 +106,13 @@ def values_in(*roots: Value) -> Iterator[Value]:
             yield v
 
 
+def lies_across(load: Value, outer: str, inner: str) -> bool:
+    """Whether a load walks memory one by one along the axis `outer`, and far apart along `inner`, wherever else it is."""
+    offset = load.attr[1]
+    step = d.coefficient(offset, inner)
+    return not load.args and step is not None and step not in (0, 1, -1) and d.coefficient(offset, outer) == 1
+
+
 def dim_of(value: Value) -> Dim | None:
     """The index that a value holds itself, or loads from."""
     held: Dim | None = value.attr if value.op == "index" else value.attr[1] if value.op == "load" else None
@@ -189,8 +197,8 @@ class Scan:
 
 @dataclass(eq=False)
 class Stage:
-    """target[index] = value, or the reduction of value over `reduce`, or a scan of it, for all `axes`, inside of `level` axes of the
-    nest. A stage with a monoid has axes to reduce or a scan, not both."""
+    """target[index] = value, or the reduction of value over `reduce`, or a scan of it, for all `axes`, inside of `level` axes of
+    the nest. A stage with a monoid has axes to reduce or a scan, not both."""
 
     target: Array
     index: Dim
@@ -209,10 +217,15 @@ class Stage:
 
 @dataclass(eq=False)
 class Nest:
-    """Stages under shared outer axes, in an order in which each reads what those before it have written."""
+    """Stages under shared outer axes, in an order in which each reads what those before it have written.
+
+    tile: of a nest whose stages store along memory (their last axis) while operands lie along another axis of the nest, that axis:
+    both are best walked in blocks, so that what is read and what is written is used whole.
+    """
 
     axes: tuple[Axis, ...]
     stages: list[Stage]
+    tile: Axis | None = None
 
 
 @dataclass(eq=False)
@@ -232,7 +245,8 @@ class StageProgram:
     def __str__(self) -> str:
         lines: list[str] = []
         for nest in self.nests:
-            lines.append(f"nest over {_axes(nest.axes) or 'nothing'}")
+            tiles = f", in tiles along {nest.tile.name}" if nest.tile is not None else ""
+            lines.append(f"nest over {_axes(nest.axes) or 'nothing'}{tiles}")
             for s in nest.stages:
                 kind = f"{s.monoid} over {_axes(s.reduce)} of " if s.reduce else ""
                 if s.scan is not None:

@@ -8,7 +8,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.codegen.arrange import CHUNK, arranged
 from tensor_graphs.codegen.lower import lower
-from tensor_graphs.codegen.stages import Program
+from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.language import atomic
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.graph import Graph
@@ -57,7 +57,7 @@ IN_PLACE_OF_A_SCAN = {
 SIZES = (0, 1, 3, 17, 127, 129, 600)
 
 
-def program(node: Node) -> Program:
+def program(node: Node) -> StageProgram:
     graph = tg.graph(node)
     return arranged(lower(part_between(list(graph.outputs.values()), list(graph.inputs.values())).written))
 

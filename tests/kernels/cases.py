@@ -23,7 +23,7 @@ CASES = {name: case(name) for name in ops()}
 """every op of today, those whose case is derived included"""
 
 
-class Draw(conformance_cases.Draw):
+class Draw(conformance_cases.CaseDraw):
     """One random instance under construction; `values` are the arrays of its inputs by name.
 
     `tensor` puts views (turned, stepped, reversed, repeated) between an input and the op, so that a kernel meets strides as a
