@@ -240,7 +240,7 @@ class _PartLowering:
 
     def running(self, node: Node) -> _Running | None:
         """What a reduction says as a scan: out[i] = the x[j] with j ≤ i (or <, ≥, >) taken together, x without i; else None."""
-        over = node.attrs["axes"] if node.op.name in REDUCTIONS else ()
+        over: tuple[int, ...] = node.attrs["axes"] if node.op.name in REDUCTIONS else ()
         if len(over) != 1 or node.inputs[0].op.name != "where":
             return None
         x, monoid = node.inputs[0], REDUCTIONS[node.op.name]
