@@ -229,11 +229,17 @@ class _PartLowering:
             raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")
 
     def rounded(self, kept: _Kept, output: Array) -> None:
-        """Make the stage that stores a kept value as an output."""
-        nest, axes = self.own_nest(kept.node)
-        index = (*(a.symbol for a in nest.axes), *(a.symbol for a in axes))
-        value = _Reader(self, nest, len(nest.axes)).referred(kept, index, None)
-        nest.stages.insert(0, Stage(output, _offset(index, kept.node.shape), axes, value, len(nest.axes), note="rounded"))
+        """Make the stage that stores a kept value as an output, in the nest that it is made in for its other readers."""
+        shape = kept.node.shape
+        nest, level = self.place(kept)
+        if nest is None:
+            nest, axes = self.own_nest(kept.node)
+            level = len(nest.axes)
+        else:
+            axes = tuple(self.axis("j", s) for s in shape[level:])
+        index = (*(a.symbol for a in nest.axes[:level]), *(a.symbol for a in axes))
+        value = _Reader(self, nest, level).referred(kept, index, None)
+        nest.stages.insert(0, Stage(output, _offset(index, shape), axes, value, level, note="rounded"))
 
     def is_shared(self, kept: _Kept, nest: Nest) -> bool:
         return all(n is nest for n, _, _ in kept.reads)
