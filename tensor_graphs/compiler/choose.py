@@ -25,7 +25,7 @@ from tensor_graphs.costs.filing import (
     verify_workload,
 )
 from tensor_graphs.costs.known_rates import known_links, known_rates
-from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, guess_seconds
+from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, guess_seconds, prior_rates
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.origin import out_of_reach
@@ -119,7 +119,7 @@ class PriceBook:
         here = [name for name in self.backends if why_missing(name) is None]
         for device in {device_of(name) for name in here}:
             ours = [name for name in here if device_of(name) is device]
-            self.rates[device.name] = known_rates(self.database, ours, self.threads) or DeviceRates()
+            self.rates[device.name] = known_rates(self.database, ours, self.threads) or prior_rates(device.kind)
             if not device.is_host:
                 self.links |= known_links(self.database, device, ours, self.threads)
         self._timed_on = None

@@ -40,6 +40,14 @@ class DeviceRates:
     run_seconds: float = 10e-6
 
 
+PRIORS = {"cuda": DeviceRates(2e12, 2e13, 10e-6)}
+"""rates of a kind of device until they were measured; of other kinds those of a small CPU"""
+
+
+def prior_rates(kind: str) -> DeviceRates:
+    return PRIORS.get(kind) or DeviceRates()
+
+
 @dataclass(frozen=True)
 class LinkRates:
     """From one device to another: seconds that any copy takes, and byte/s. The defaults are priors of a bus."""
@@ -56,6 +64,8 @@ class LinkRates:
 BACKEND_RATES: Mapping[str, BackendRates] = {
     "c": BackendRates(1.5e-6, 0.95, 0.7, 2.6),
     "gen": BackendRates(1.5e-6, 0.9, 0.3, 2.6),
+    "gencuda": BackendRates(3e-6, 0.7, 0.3, 3.0),
+    "torchcuda": BackendRates(8e-6, 0.5, 0.7, 5.0),
     "numpy": BackendRates(6e-6, 0.35, 0.6, 5.0),
     "torch": BackendRates(8e-6, 0.7, 0.8, 5.0),
 }

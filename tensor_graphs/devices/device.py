@@ -7,6 +7,7 @@ what the bytes are; `known.py` says which devices there are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +92,17 @@ class Device(ABC):
     def clock(self) -> float:
         """Seconds since some moment, once all that was begun before is done."""
 
+    def use(self) -> None:  # noqa: B027 - most devices have nothing to do here
+        """Before the calling thread launches."""
+
+    def mark(self) -> Any:
+        """A moment between what was begun before and what is begun after; nothing is waited for, where the device can do that."""
+        return self.clock()
+
+    def between(self, first: Any, last: Any) -> float:
+        """Seconds from one mark to a later one, once that has passed."""
+        return float(last - first)
+
     @abstractmethod
     def hardware(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
         """(name, bytes of memory, properties): what times measured on it depend on."""
@@ -98,6 +110,20 @@ class Device(ABC):
     def features(self) -> frozenset[str]:
         """The names by which a kernel may ask for it: architecture, instruction sets (requirements.py)."""
         return frozenset()
+
+    # ---- images: of devices that are given text and launch its kernels ----
+
+    def entry(self, text: str, name: str, shared: int) -> Any:
+        """A kernel of a text that this device compiles; shared: bytes of memory that a block of it is given at most."""
+        raise DeviceError(f"{self.name} launches no kernels")
+
+    def launch(self, entry: Any, grid: int, block: int, shared: int, parameters: int, stream: Any = 0) -> None:
+        """Begin a kernel after all that was begun before. parameters: the address of the addresses of what it is given."""
+        raise DeviceError(f"{self.name} launches no kernels")
+
+    def captured(self, work: Callable[[Any], None]) -> Any | None:
+        """What launches on the stream that it is given, as one thing to `run`; None where there is no such way."""
+        return None
 
 
 def transfer(source: Memory, into: Memory, host: Device) -> None:

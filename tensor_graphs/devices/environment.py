@@ -306,6 +306,9 @@ _SOFTWARE: dict[str, Callable[[str | None], dict[str, str]]] = {
     "numpy": _numpy_software,
     "c": _c_software,
     "torch": lambda _: _versions("torch"),
+    "gen": _c_software,
     "cuda": _cuda_software,
+    "gencuda": _cuda_software,
+    "torchcuda": lambda _: _versions("torch"),
     "triton": lambda _: _versions("triton", "torch"),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 from tensor_graphs.devices.cpu import CPU
 from tensor_graphs.devices.device import Device, DeviceError, UnknownDevice
 
@@ -9,6 +11,9 @@ HOST: Device = CPU
 """the device whose memory the caller's arrays are"""
 
 _devices: dict[str, Device] = {HOST.name: HOST}
+
+MAKERS = {"cuda": "tensor_graphs.devices.cuda"}
+"""kind of device -> the module whose `make_known(index)` registers one, imported when a device of that kind is asked for"""
 
 
 def register_device(device: Device) -> Device:
@@ -35,14 +40,22 @@ def devices() -> tuple[Device, ...]:
 def device_named(name: str) -> Device:
     """Raises UnknownDevice, naming those that exist."""
     try:
+        kind, _, index = name.partition(":")
+        if name not in _devices and kind in MAKERS and index.isdigit():
+            _made(kind, int(index))
         return _devices[name]
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         raise UnknownDevice(f"no device is named {name!r}; this machine has {said()}\n  fix: one of those") from None
 
 
 def of_kind(kind: str) -> Device | None:
     """The first device on which backends of this kind compute; None where there is none."""
-    return next((d for d in _devices.values() if d.kind == kind), None)
+    return next((d for d in _devices.values() if d.kind == kind), None) or (_made(kind, 0) if kind in MAKERS else None)
+
+
+def _made(kind: str, index: int) -> Device | None:
+    made: Device | None = importlib.import_module(MAKERS[kind]).make_known(index)
+    return made
 
 
 def said() -> str:

@@ -132,7 +132,7 @@ def processor() -> str:
     return "\n".join([platform.machine(), platform.processor(), *(f"{key}: {lines[key]}" for key in sorted(lines))])
 
 
-def _digest(*parts: str | bytes) -> str:
+def digest(*parts: str | bytes) -> str:
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -186,7 +186,7 @@ def source_identity(source: Source, folders: Sequence[Path] = (), *, portable: b
     files: list[tuple[str, bytes]] = [(source.name, _content(source))]
     files += [(header.name, header.read_bytes()) for header in headers_of(source, folders)]
     parts = [part for name, content in files for part in (name.encode(), content)]
-    return _digest(*parts, *compile_flags(portable=portable), *link_flags(), *LINK_LIBRARIES, version, made_for)[:32]
+    return digest(*parts, *compile_flags(portable=portable), *link_flags(), *LINK_LIBRARIES, version, made_for)[:32]
 
 
 def default_cache() -> Path:
@@ -328,7 +328,7 @@ def build_library(
         raise ToolchainError(f"cannot compile {name}: {reason}")
     ordered = list(sources)
     linked_with = () if against is None else (against.name,)
-    identity = _digest(*(source_identity(each, folders, portable=portable, cc=cc) for each in ordered), *linked_with)[:32]
+    identity = digest(*(source_identity(each, folders, portable=portable, cc=cc) for each in ordered), *linked_with)[:32]
     folder = private_folder(cache or default_cache())
     library = folder / f"{name}-{identity}.so"
     if library.exists():

@@ -14,7 +14,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.identity import Code, base_folder, code_of, code_text
 from tensor_graphs.kernels.requirements import problem
 from tensor_graphs.kernels.strides import Strides
-from tensor_graphs.language import leaves
+from tensor_graphs.language import dims, leaves
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.dims import Dim
@@ -100,7 +100,42 @@ class Transfer:
     target: str
 
 
-Call = HostCall | NativeCall | Transfer
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel of an image. grid: blocks; block: threads of each; shared: bytes of memory that a block is given at the launch."""
+
+    entry: str
+    grid: Dim
+    block: int
+    shared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCall:
+    """Kernels of one image, launched one after the other on their device. Each is given the addresses of the outputs and of the
+    operands, then `ints`, then the addresses of the `pieces` of scratch, so many bytes each (multiples of 256): 64 bits each.
+
+    text: of the image; its device compiles it, and keeps what it has compiled. alignment: bytes of which every address must be a
+    multiple; elsewhere `otherwise` is launched.
+    """
+
+    engine: ClassVar[str] = "launch"
+    text: str
+    launches: tuple[Launch, ...]
+    ints: tuple[Dim, ...] = ()
+    pieces: tuple[Dim, ...] = ()
+    alignment: int = 1
+    otherwise: LaunchCall | None = None
+
+    @property
+    def scratch(self) -> Dim:
+        total: Dim = 0
+        for piece in self.pieces:
+            total = total + piece
+        return total if self.otherwise is None else dims.dim_max(total, self.otherwise.scratch)
+
+
+Call = HostCall | NativeCall | LaunchCall | Transfer
 """engine: which kind of segment runs it (runtime/segments)"""
 
 

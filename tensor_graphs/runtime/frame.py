@@ -31,6 +31,8 @@ class Frame:
         self.arena_offsets: list[int] = []
         self.views: list[dict[int, Any]] = [{} for _ in self.bases]
         self.shapes: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
+        self.kept: dict[int, Any] = {}
+        """what segments keep for this frame, by their id"""
         self.bound = -1                                     # the executor's `bound` whose values are in the tables
         self._arena_bases = executor.lookup.arenas
         self.sizes: Mapping[str, int] = {}

@@ -56,6 +56,17 @@ def test_what_a_kernel_does_in_the_memory_of_its_device_shows(judge: Judge, name
     assert name != "honest" or len(verdict.samples) >= 5
 
 
+def test_operands_that_are_made_contiguous_for_their_copies_share_memory_and_are_not_changed(judge: Judge) -> None:
+    from tests.fake.wrong_kernels import KERNELS
+
+    register(KERNELS["honest_of_two"])
+    try:
+        verdict = judge.examine(KERNELS["honest_of_two"], signature_of(X * tg.tanh(X)), {"n": 20})
+    finally:
+        unregister("fake.honest_of_two")
+    assert verdict.status == "PASSED", verdict.log
+
+
 def test_the_time_of_a_call_is_without_the_copies_to_and_from_its_device(fake: Fake) -> None:
     from tests.fake.wrong_kernels import KERNELS
 

@@ -36,12 +36,16 @@ class DeviceLab:
         kernels = [i for i in program.instructions if i.backend and i.device in self.devices]
         read = {program.home(o.buffer) for i in kernels for o in i.ins}
         written = {program.home(o.buffer) for i in kernels for o in i.outs}
+        # a value that is made contiguous for its copy dies there, and its memory is another's: what it was made of stays
+        made_of = {ins.outs[0].buffer: ins.ins[0] for ins in (*program.instructions, *program.bind_instructions)
+                   if ins.op == "contiguous" and program.buffers[ins.outs[0].buffer].kind == "arena"}
         for ins in (*program.instructions, *program.bind_instructions):
             if ins.call.engine == "transfer" and ins.device in self.devices:
                 home = program.home(ins.outs[0].buffer)
                 if home in read and home not in written:            # in place a kernel may write over what it reads
                     name = program.buffers[ins.ins[0].buffer].name
-                    self._copies.append((name, lookup.window(ins.ins[0]), lookup.window(ins.outs[0])))
+                    given = made_of.get(ins.ins[0].buffer, ins.ins[0])
+                    self._copies.append((name, lookup.window(given), lookup.window(ins.outs[0])))
 
     def poison(self, frame: Frame) -> None:
         """Before a run on a frame that is ready: what is not written shows."""

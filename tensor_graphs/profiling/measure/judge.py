@@ -22,12 +22,12 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload, verify_workload
-from tensor_graphs.costs.roofline import DeviceRates, work
+from tensor_graphs.costs.roofline import DeviceRates, prior_rates, work
 from tensor_graphs.devices.free_memory import OutOfMemory, require_memory
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.origin import origin_of, out_of_reach
-from tensor_graphs.kernels.registry import imports_of
+from tensor_graphs.kernels.registry import device_of, imports_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.text_writer import print_graph
@@ -588,7 +588,7 @@ class Judge:
         weighed = weigh(_timed(hearings))
         known = self._levels.get((kernel.backend == "c", bound), math.inf)
         self._levels[kernel.backend == "c", bound] = min(known, weighed.level)
-        floor, median = self._floor(signature, binding), statistics.median(weighed.cold)
+        floor, median = self._floor(kernel, signature, binding), statistics.median(weighed.cold)
         if median < floor:
             return replace(right, status="IMPLAUSIBLE", log=f"{median:.2g} s: this work takes {floor:.2g} s at least")
         timing = {**weighed.timing, "reference": {**weighed.timing["reference"], "kind": bound}}
@@ -615,11 +615,13 @@ class Judge:
         slower = first if one >= two else second
         return replace(slower, timing={**slower.timing, "measured_twice": [one * 1e3, two * 1e3]})
 
-    def _floor(self, signature: Signature, binding: Mapping[str, int]) -> float:
-        """A time [s] that no kernel of this device beats; of arithmetic only where no formula saves any."""
+    def _floor(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float:
+        """A time [s] that no kernel of its device beats; of arithmetic only where no formula saves any."""
+        device = device_of(kernel.backend)
+        rates = self.rates if device.is_host else prior_rates(device.kind)
         traffic, flops = work(signature, _at(signature, binding))
         flops = flops if signature.spec.op in (linear, dot) else 0.0
-        return max(traffic / self.rates.bandwidth, flops / self.rates.flops) / IMPLAUSIBLE_FACTOR
+        return max(traffic / rates.bandwidth, flops / rates.flops) / IMPLAUSIBLE_FACTOR
 
     def _compare(self, signature: Signature, point: Point, found: Told, file: BinaryIO, worst: list[float],
                  returned: str | None = None) -> Verdict | None:

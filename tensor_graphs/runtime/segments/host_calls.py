@@ -48,10 +48,13 @@ class HostCalls(Segment):
             self._call(frame, step)
 
     def time(self, frame: Frame, seconds: Any) -> None:
+        marks = []
         for step in self.steps:
-            start = step.device.clock()
+            start = step.device.mark()
             self._call(frame, step)
-            seconds[step.index] += step.device.clock() - start
+            marks.append((step, start, step.device.mark()))
+        for step, start, end in marks:
+            seconds[step.index] += step.device.between(start, end)
 
     def one(self, frame: Frame, k: int) -> None:
         self._call(frame, self.steps[k])

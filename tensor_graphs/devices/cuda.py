@@ -1,0 +1,279 @@
+"""cuda: GPUs of NVIDIA, through the driver's own interface (cuda.bindings, the extra `cuda`). Imported when a plan asks for one.
+
+Everything runs in the order in which it is asked for, on the default stream of the device's primary context: libraries that use
+that context too (torch) need no more than that to see what was written. Memory comes from the device's pool.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tensor_graphs.devices import nvrtc
+from tensor_graphs.devices.cpu import CPU
+from tensor_graphs.devices.device import Device, DeviceError, Memory
+from tensor_graphs.devices.free_memory import OutOfMemory
+from tensor_graphs.devices.known import register_device
+
+log = logging.getLogger(__name__)
+
+HEADERS = Path(__file__).resolve().parent.parent / "codegen"
+"""where the headers of generated kernels are"""
+
+OLDEST = 80
+"""ten times the least compute capability that generated kernels are written for"""
+
+STREAM = 0
+"""the default stream of the context"""
+
+_LOST = frozenset({"CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_ASSERT",
+                   "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_ILLEGAL_INSTRUCTION", "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+                   "CUDA_ERROR_INVALID_PC", "CUDA_ERROR_HARDWARE_STACK_ERROR", "CUDA_ERROR_ECC_UNCORRECTABLE",
+                   "CUDA_ERROR_CONTEXT_IS_DESTROYED", "CUDA_ERROR_UNKNOWN"})
+"""errors after which the context answers nothing any more"""
+
+
+def why_missing(index: int = 0) -> str | None:
+    """None, or why there is no such GPU for us here: for people, with what to do."""
+    reason = nvrtc.why_missing()
+    if reason is not None:
+        return reason
+    from cuda.bindings import driver
+
+    try:
+        (status,) = driver.cuInit(0)
+    except RuntimeError as e:                                       # the driver's library is not there
+        return f"NVIDIA's driver is not here ({str(e).splitlines()[0]})"
+    if int(status):
+        return f"NVIDIA's driver finds no device it can use ({status.name})"
+    status, count = driver.cuDeviceGetCount()
+    if int(status) or index >= count:
+        return f"cuda:{index} is not here; the driver lists {0 if int(status) else count} devices"
+    return None
+
+
+def make_known(index: int = 0) -> Device | None:
+    """The device cuda:index, registered; None where there is none (`why_missing` says why)."""
+    return register_device(Cuda(index)) if why_missing(index) is None else None
+
+
+class Replay:
+    """Launches that were captured once and run again as one."""
+
+    def __init__(self, device: Cuda, graph: Any) -> None:
+        self.device, self.graph = device, graph
+        weakref.finalize(self, _destroy, device, graph).atexit = False
+
+    def run(self) -> None:
+        self.device.check(self.device.driver.cuGraphLaunch(self.graph, STREAM), "cuGraphLaunch")
+
+
+class Cuda(Device):
+    """One GPU. alignment: what the pool gives, and more than the widest access."""
+
+    kind = "cuda"
+    alignment = 256
+
+    def __init__(self, index: int = 0) -> None:
+        from cuda.bindings import driver
+
+        self.driver, self.index, self.name = driver, index, f"cuda:{index}"
+        self._here, self._lock = threading.local(), threading.Lock()
+        self.check(driver.cuInit(0), "cuInit")
+        self.handle = self.check(driver.cuDeviceGet(index), "cuDeviceGet")
+        self._context = self.check(driver.cuDevicePrimaryCtxRetain(self.handle), "cuDevicePrimaryCtxRetain")
+        self.use()
+        attribute = driver.CUdevice_attribute
+        self.capability = tuple(self._attribute(a) for a in (attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                                                             attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))
+        self.multiprocessors = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self.architecture = f"sm_{self.capability[0]}{self.capability[1]}"
+        self._pool = self.check(driver.cuDeviceGetDefaultMemPool(self.handle), "cuDeviceGetDefaultMemPool")
+        keep = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        self.check(driver.cuMemPoolSetAttribute(self._pool, keep, driver.cuuint64_t(2**64 - 1)), "cuMemPoolSetAttribute")
+        self._modules: dict[str, Any] = {}
+        self._entries: dict[tuple[str, str], Any] = {}
+        self._seconds, self._last = 0.0, self.mark()
+
+    # ---- the driver ----
+
+    def use(self) -> None:
+        """Make this device's context the calling thread's."""
+        if not getattr(self._here, "current", False):
+            self.check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
+            self._here.current = True
+
+    def check(self, result: tuple[Any, ...], what: str) -> Any:
+        """The values of a driver's call. Raises DeviceError, OutOfMemory."""
+        status, *values = result
+        if int(status):
+            if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
+                raise OutOfMemory(f"{what}: {self.name} has no memory left\n"
+                                  "  fix: smaller sizes, or give back what others hold there")
+            if status.name in _LOST:
+                raise DeviceError(f"{what}: the context of {self.name} is lost ({status.name}): a kernel that ran before went "
+                                  "wrong, and nothing can be computed there any more\n  fix: a new process")
+            raise DeviceError(f"{what} failed on {self.name}: {status.name}")
+        return values[0] if len(values) == 1 else tuple(values) if values else None
+
+    def _attribute(self, which: Any) -> int:
+        return int(self.check(self.driver.cuDeviceGetAttribute(which, self.handle), "cuDeviceGetAttribute"))
+
+    # ---- memory ----
+
+    def capacity(self) -> int | None:
+        return int(self.check(self.driver.cuDeviceTotalMem(self.handle), "cuDeviceTotalMem"))
+
+    def free(self) -> int:
+        """Bytes that can be had: what nobody holds, and what our pool holds and does not use."""
+        self.use()
+        d = self.driver
+        free, _ = self.check(d.cuMemGetInfo(), "cuMemGetInfo")
+        held, used = (int(self.check(d.cuMemPoolGetAttribute(self._pool, a), "cuMemPoolGetAttribute")) for a in (
+            d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, d.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT))
+        return int(free) + held - used
+
+    def require(self, nbytes: int, what: str, fix: str) -> None:
+        left = self.free()
+        if nbytes > left:
+            raise OutOfMemory(f"{what} takes {nbytes / 1e9:.3g} GB of {self.name}, which has {left / 1e9:.3g} GB left\n"
+                              f"  fix: {fix}")
+
+    def allocate(self, nbytes: int) -> Memory:
+        if not nbytes:
+            return Memory(self, 0, 0, None)
+        self.use()
+        address = int(self.check(self.driver.cuMemAllocAsync(nbytes, STREAM), f"an allocation of {nbytes / 1e9:.3g} GB"))
+        owner = _Owner()
+        weakref.finalize(owner, _give_back, self, address).atexit = False
+        return Memory(self, address, nbytes, owner)
+
+    def upload(self, source: Memory, into: Memory) -> None:
+        assert source.device is CPU
+        if into.nbytes:
+            self.use()
+            self.check(self.driver.cuMemcpyHtoD(into.address, source.address, into.nbytes), "a copy to the device")
+
+    def download(self, source: Memory, into: Memory) -> None:
+        assert into.device is CPU
+        if source.nbytes:
+            self.use()
+            self.check(self.driver.cuMemcpyDtoH(into.address, source.address, source.nbytes), "a copy from the device")
+
+    def copy(self, source: Memory, into: Memory) -> None:
+        if source.nbytes:
+            self.use()
+            self.check(self.driver.cuMemcpyDtoDAsync(into.address, source.address, source.nbytes, STREAM), "a copy on the device")
+
+    def fill(self, memory: Memory, byte: int) -> None:
+        if memory.nbytes:
+            self.use()
+            self.check(self.driver.cuMemsetD8Async(memory.address, byte, memory.nbytes, STREAM), "a fill of memory")
+
+    # ---- time ----
+
+    def synchronise(self) -> None:
+        self.use()
+        self.check(self.driver.cuStreamSynchronize(STREAM), "waiting for the device")
+
+    def mark(self) -> Any:
+        self.use()
+        event = self.check(self.driver.cuEventCreate(0), "cuEventCreate")
+        self.check(self.driver.cuEventRecord(event, STREAM), "cuEventRecord")
+        return _Event(self, event)
+
+    def between(self, first: Any, last: Any) -> float:
+        self.check(self.driver.cuEventSynchronize(last.event), "waiting for the device")
+        return float(self.check(self.driver.cuEventElapsedTime(first.event, last.event), "cuEventElapsedTime")) * 1e-3
+
+    def clock(self) -> float:
+        with self._lock:                                            # from one reading to the next: an event's time has few digits
+            now = self.mark()
+            self._seconds += self.between(self._last, now)
+            self._last = now
+            return self._seconds
+
+    # ---- what it is ----
+
+    def hardware(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
+        name = self.check(self.driver.cuDeviceGetName(128, self.handle), "cuDeviceGetName")
+        version = int(self.check(self.driver.cuDriverGetVersion(), "cuDriverGetVersion"))
+        gib = round((self.capacity() or 0) / (1 << 30)) << 30
+        return (name.split(b"\0")[0].decode(), gib,
+                (("compute_capability", ".".join(map(str, self.capability))),
+                 ("driver", f"CUDA {version // 1000}.{version % 1000 // 10}"), ("multiprocessors", str(self.multiprocessors))))
+
+    def features(self) -> frozenset[str]:
+        return frozenset({self.architecture})
+
+    # ---- images ----
+
+    def entry(self, text: str, name: str, shared: int) -> Any:
+        """A kernel of a text, compiled for this device now unless the cache has it. Raises ToolchainError."""
+        self.use()
+        d = self.driver
+        with self._lock:
+            if (text, name) not in self._entries:
+                if text not in self._modules:
+                    cubin = nvrtc.compiled(text, self.architecture, HEADERS)
+                    self._modules[text] = self.check(d.cuModuleLoadData(cubin), "loading an image")
+                self._entries[text, name] = self.check(d.cuModuleGetFunction(self._modules[text], name.encode()), f"finding {name}")
+            found = self._entries[text, name]
+            if shared > 48 << 10:
+                most = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                self.check(d.cuFuncSetAttribute(found, most, shared), "asking for shared memory")
+            return found
+
+    def launch(self, entry: Any, grid: int, block: int, shared: int, parameters: int, stream: Any = STREAM) -> None:
+        """parameters: the address of the addresses of what the kernel is given."""
+        self.check(self.driver.cuLaunchKernel(entry, grid, 1, 1, block, 1, 1, shared, stream, parameters, 0), "a launch")
+
+    def captured(self, work: Callable[[Any], None]) -> Replay | None:
+        """What launches on the stream that it is given, to be run again; it does not run now. None where it cannot be captured."""
+        self.use()
+        d = self.driver
+        stream = self.check(d.cuStreamCreate(d.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
+        try:
+            mode = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+            self.check(d.cuStreamBeginCapture(stream, mode), "cuStreamBeginCapture")
+            failed: DeviceError | None = None
+            try:
+                work(stream)
+            except DeviceError as e:
+                failed = e
+            status, graph = d.cuStreamEndCapture(stream)            # whatever went wrong, the capture ends
+            if failed is not None or int(status):
+                log.debug("launches are not captured: %s", failed or status)
+                return None
+            try:
+                return Replay(self, self.check(d.cuGraphInstantiate(graph, 0), "cuGraphInstantiate"))
+            finally:
+                d.cuGraphDestroy(graph)
+        finally:
+            d.cuStreamDestroy(stream)
+
+
+class _Owner:
+    """What keeps an allocation."""
+
+
+class _Event:
+    def __init__(self, device: Cuda, event: Any) -> None:
+        self.event = event
+        weakref.finalize(self, device.driver.cuEventDestroy, event).atexit = False
+
+
+def _give_back(device: Cuda, address: int) -> None:
+    try:
+        device.use()
+        device.driver.cuMemFreeAsync(address, STREAM)
+    except DeviceError:                                             # the context is lost, and all its memory with it
+        log.debug("memory of %s was not given back", device.name)
+
+
+def _destroy(device: Cuda, graph: Any) -> None:
+    device.driver.cuGraphExecDestroy(graph)

@@ -1,0 +1,99 @@
+"""nvrtc: CUDA C to machine code of one architecture, by NVIDIA's run-time compiler; no device is needed.
+
+In: a text and the folder of the headers that it includes.  Out: a cubin, kept in the private cache folder under the hash of the
+text, the headers, the flags and the compiler's version.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tensor_graphs.devices import toolchain
+from tensor_graphs.phases import phase
+
+log = logging.getLogger(__name__)
+
+FLAGS = ("--std=c++17", "--fmad=true", "--extra-device-vectorization")
+
+
+def why_missing() -> str | None:
+    """None, or what has to be installed before this compiles anything."""
+    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
+        return "cuda.bindings is not installed (pip install 'tensor_graphs[cuda]')"
+    try:
+        version()
+    except Exception as e:                                          # what it raises where the library is missing is its own
+        said = str(e).splitlines()[0] if str(e) else type(e).__name__
+        return f"NVRTC cannot be loaded ({said}); pip install 'tensor_graphs[cuda]'"
+    return None
+
+
+@cache
+def version() -> str:
+    """Of the compiler, like "13.0"."""
+    major, minor = _checked(_nvrtc().nvrtcVersion(), "nvrtcVersion")
+    return f"{major}.{minor}"
+
+
+@phase("compile CUDA")
+def compiled(text: str, architecture: str, headers: Path, *, cache: Path | None = None) -> bytes:
+    """The cubin of a text for an architecture like "sm_90". Raises ToolchainError (what the compiler says), CacheFolderError."""
+    source = toolchain.Text("generated.cu", text, headers)
+    included = toolchain.headers_of(source)
+    parts = [part for each in included for part in (each.name, each.read_bytes())]
+    identity = toolchain.digest(text, *parts, *FLAGS, architecture, version())[:32]
+    folder = toolchain.private_folder(cache or toolchain.default_cache())
+    kept = folder / f"cuda-{identity}.cubin"
+    if kept.exists():
+        toolchain.check_private(kept)
+        return kept.read_bytes()
+    begun = time.perf_counter()
+    made = _compile(text, architecture, included)
+    beside = folder / f"{kept.name}.{os.getpid()}.part"
+    beside.write_bytes(made)
+    beside.chmod(0o600)
+    beside.replace(kept)
+    log.info("compiled %s in %.2f s", kept.name, time.perf_counter() - begun)
+    return made
+
+
+def _compile(text: str, architecture: str, headers: tuple[Path, ...]) -> bytes:
+    nvrtc = _nvrtc()
+    contents = [each.read_bytes() for each in headers]
+    names = [each.name.encode() for each in headers]
+    made = nvrtc.nvrtcCreateProgram(text.encode(), b"generated.cu", len(headers), contents, names)
+    program = _checked(made, "nvrtcCreateProgram")
+    try:
+        flags = [f"--gpu-architecture={architecture}".encode(), *(f.encode() for f in FLAGS)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            size = _checked(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
+            said = b" " * size
+            _checked(nvrtc.nvrtcGetProgramLog(program, said), "nvrtcGetProgramLog")
+            why = said.decode(errors="replace").strip()
+            raise toolchain.ToolchainError(f"cannot compile generated.cu for {architecture}:\n{why}")
+        size = _checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
+        cubin = b" " * size
+        _checked(nvrtc.nvrtcGetCUBIN(program, cubin), "nvrtcGetCUBIN")
+        return cubin
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _nvrtc() -> Any:
+    from cuda.bindings import nvrtc
+
+    return nvrtc
+
+
+def _checked(result: tuple[Any, ...], what: str) -> Any:
+    status, *values = result
+    if int(status) != 0:
+        raise toolchain.ToolchainError(f"{what} failed: {status.name}")
+    return values[0] if len(values) == 1 else tuple(values)

@@ -1,0 +1,207 @@
+"""launches: kernels of images, launched one after the other on their device. What is launched again unchanged is one replay.
+
+A frame keeps what its launches are given: a table of 64-bit words, filled anew when an address or a size has changed. Launches that
+come a second time with the same words are captured, where the device can do that, and from then on one call runs them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.devices.address import address
+from tensor_graphs.devices.device import Device, Memory
+from tensor_graphs.devices.known import device_named
+from tensor_graphs.kernels.kernel import LaunchCall
+from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.lookup import Lookup
+from tensor_graphs.runtime.segments.segment import Clock, Segment
+
+REPLAYS = 4
+"""sets of words of which a frame keeps replays"""
+
+
+@dataclass
+class _Form:
+    """pieces, grids: numbers of the expressions of scratch and of grids. at: the place of the first piece's address."""
+
+    call: LaunchCall
+    pieces: list[int]
+    grids: list[int]
+    at: int
+    entries: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class _Step:
+    """One call. words: the place of its first word. forms: the call, and where it has one what is launched otherwise."""
+
+    index: int
+    device: Device
+    words: int
+    addresses: int
+    alignment: int
+    forms: list[_Form]
+
+
+@dataclass
+class _Kept:
+    """Of one frame. words: what kernels are given; parameters: the address of each word; launches: of each step."""
+
+    words: np.ndarray
+    parameters: np.ndarray
+    scratch: Memory | None = None
+    key: bytes = b""
+    launches: list[list[tuple[Any, int, int, int]]] = field(default_factory=list)
+    replays: dict[bytes, Any] = field(default_factory=dict)
+    seen: set[bytes] = field(default_factory=set)
+
+
+class Launches(Segment):
+    """Launches of one device or of several, in order."""
+
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+        super().__init__(indices, instructions, lookup)
+        self.steps: list[_Step] = []
+        self.silent = False
+        n = 0
+        base, pointer, address_at, value, value_at = (list[int]() for _ in range(5))
+        for index, ins in zip(indices, instructions, strict=True):
+            call = ins.call
+            assert isinstance(call, LaunchCall)
+            operands = [*ins.outs, *ins.ins]
+            for k, o in enumerate(operands):
+                base.append(lookup.base(o))
+                pointer.append(lookup.pointer(o))
+                address_at.append(n + k)
+            first = n + len(operands)
+            for k, dim in enumerate(call.ints):
+                value.append(lookup.expr(dim))
+                value_at.append(first + k)
+            first += len(call.ints)
+            forms = [_Form(each, [lookup.expr(p) for p in each.pieces], [lookup.expr(one.grid) for one in each.launches], first)
+                     for each in (call, call.otherwise) if each is not None]
+            self.steps.append(_Step(index, device_named(ins.device), n, len(operands), call.alignment, forms))
+            n = first + max(len(form.pieces) for form in forms)
+        self.size = n
+        self._base, self._pointer, self._address_at, self._value, self._value_at = (
+            np.array(x, np.int64) for x in (base, pointer, address_at, value, value_at))
+        self._seen = np.array(sorted({*value, *(x for s in self.steps for f in s.forms for x in (*f.pieces, *f.grids))}), np.int64)
+        self.devices = list(dict.fromkeys(s.device for s in self.steps))
+
+    def prepare(self) -> None:
+        self._pointer += self.lookup.n_exprs                            # pointers come behind the expressions
+        for step in self.steps:
+            _load(step.device, step.forms[0])
+
+    # ---- words ----
+
+    def ready(self, frame: Frame) -> _Kept:
+        """What this frame's launches are given now."""
+        kept: _Kept | None = frame.kept.get(id(self))
+        if kept is None:
+            words = np.zeros(max(1, self.size), np.uint64)
+            parameters = address(words) + 8 * np.arange(len(words), dtype=np.uint64)
+            kept = frame.kept[id(self)] = _Kept(words, parameters)
+        values = frame.values
+        key = (frame.bases[self._base] + values[self._pointer].view(np.uint64)).tobytes() + values[self._seen].tobytes()
+        if key != kept.key:
+            self._fill(frame, kept)
+            kept.key = key
+        return kept
+
+    def _fill(self, frame: Frame, kept: _Kept) -> None:
+        values, words = frame.values, kept.words
+        words[self._address_at] = frame.bases[self._base] + values[self._pointer].view(np.uint64)
+        words[self._value_at] = values[self._value].view(np.uint64)
+        most = max((sum(int(values[p]) for p in f.pieces) for s in self.steps for f in s.forms), default=0)
+        if most and (kept.scratch is None or kept.scratch.nbytes < most):
+            kept.scratch = None                                         # free before growing
+            kept.scratch = self.devices[0].allocate(most)
+            kept.replays.clear()
+        kept.launches = []
+        for step in self.steps:
+            given = words[step.words:step.words + step.addresses]
+            form = step.forms[-1 if (given % np.uint64(step.alignment)).any() else 0]
+            begin = kept.scratch.address if kept.scratch is not None else 0
+            for k, piece in enumerate(form.pieces):
+                words[form.at + k] = begin
+                begin += int(values[piece])
+            found = [(entry, int(values[g]), launch.block, launch.shared) for entry, g, launch in
+                     zip(_load(step.device, form), form.grids, form.call.launches, strict=True)]
+            kept.launches.append([each for each in found if each[1] > 0])
+
+    # ---- running ----
+
+    def run(self, frame: Frame) -> None:
+        if self.silent:
+            return
+        kept = self.ready(frame)
+        for device in self.devices:
+            device.use()
+        replay = kept.replays.get(kept.key)
+        if replay is not None:
+            replay.run()
+            return
+        for k in range(len(self.steps)):
+            self._launch(kept, k)
+        if len(self.devices) == 1 and sum(map(len, kept.launches)) > 1 and kept.key not in kept.replays:
+            if kept.key in kept.seen:
+                self._capture(kept)
+            kept.seen = {kept.key}
+
+    def _capture(self, kept: _Kept) -> None:
+        """What has just run, for the next time. The words are copied into the graph."""
+        def work(stream: Any) -> None:
+            for k in range(len(self.steps)):
+                self._launch(kept, k, stream)
+
+        if len(kept.replays) >= REPLAYS:
+            kept.replays.pop(next(iter(kept.replays)))
+        kept.replays[kept.key] = self.devices[0].captured(work)
+
+    def _launch(self, kept: _Kept, k: int, stream: Any = 0) -> None:
+        step = self.steps[k]
+        parameters = int(kept.parameters.ctypes.data) + 8 * step.words
+        for entry, grid, block, shared in kept.launches[k]:
+            step.device.launch(entry, grid, block, shared, parameters, stream)
+
+    def time(self, frame: Frame, seconds: Any) -> None:
+        if self.silent:
+            return
+        kept = self.ready(frame)
+        marks = []
+        for k, step in enumerate(self.steps):
+            start = step.device.mark()
+            self._launch(kept, k)
+            marks.append((step, start, step.device.mark()))
+        for step, start, end in marks:
+            seconds[step.index] += step.device.between(start, end)
+
+    def one(self, frame: Frame, k: int) -> None:
+        if not self.silent:
+            kept = self.ready(frame)
+            self.steps[k].device.use()
+            self._launch(kept, k)
+
+    def silence(self) -> Callable[[], None]:
+        self.silent = True
+
+        def undo() -> None:
+            self.silent = False
+
+        return undo
+
+    def watch(self, clock: Clock, taken: list[float]) -> Sequence[int]:
+        return self.indices
+
+
+def _load(device: Device, form: _Form) -> list[Any]:
+    """The kernels of a call, compiled at the first use."""
+    if not form.entries:
+        form.entries = [device.entry(form.call.text, launch.entry, launch.shared) for launch in form.call.launches]
+    return form.entries
