@@ -27,7 +27,7 @@ from tensor_graphs import blas_threads
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.devices.toolchain import ToolchainError, check_private, default_cache, private_folder
-from tensor_graphs.kernels.registry import GENERATOR, all_kernels, backend_module, why_missing
+from tensor_graphs.kernels.registry import GENERATORS, all_kernels, backend_module, why_missing
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_form import graph_to_json
 from tensor_graphs.language.node import Node
@@ -121,7 +121,7 @@ class _Images(Mapping[Node, Node]):
         from tensor_graphs.compiler.prepare import prepare  # here, as it imports all that rewrites
 
         tried = (prepare(self.graph, recipes=recipes, backends=backends)
-                 for backends in ((), (GENERATOR,)) for recipes in (True, False))
+                 for backends in ((), GENERATORS) for recipes in (True, False))
         return next((found.images for found in tried if found.graph.structural_key == self.key), {})
 
     def __getitem__(self, node: Node) -> Node:

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Sequence
 from weakref import WeakKeyDictionary
 
 from tensor_graphs.compiler.prepared import PreparedGraph as PreparedGraph
-from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, GENERATOR, parts, why_missing
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, parts, writes_kernels
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.records.database import Database
@@ -40,7 +40,7 @@ def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = Tru
 
         made = said_in_composites(graph)
         _made[graph] = None if made.graph is graph else made        # a value that holds its key would keep it for ever
-    fused = GENERATOR in backends and why_missing(GENERATOR) is None
+    fused = writes_kernels(backends)
     return _with_parts(_made[graph] or PreparedGraph(graph), recipes, fused)
 
 

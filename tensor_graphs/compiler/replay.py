@@ -11,7 +11,7 @@ from tensor_graphs.compiler.choose import PriceBook
 from tensor_graphs.compiler.intermediates import Intermediates, as_written, in_float64
 from tensor_graphs.compiler.prepare import PreparedGraph, prepare
 from tensor_graphs.kernels.kernel import Kernel, KernelError
-from tensor_graphs.kernels.registry import BACKENDS, GENERATOR, kernel_named, lacking, matching, why_missing
+from tensor_graphs.kernels.registry import BACKENDS, GENERATORS, kernel_named, lacking, matching, why_missing
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import NoPathError, Path, StalePathError, is_way_on
@@ -38,7 +38,7 @@ def _forms(graph: Graph, simplify: bool, database: Database) -> Iterator[Prepare
     yield PreparedGraph(graph)
     if simplify:
         tried: list[Graph] = []
-        for backends in ((), (GENERATOR,)):                         # with neighbouring steps as parts, as it may have been made
+        for backends in ((), GENERATORS):                         # with neighbouring steps as parts, as it may have been made
             for recipes in (database, False):
                 made = prepare(graph, recipes=recipes, backends=backends)
                 if not any(made.graph is each for each in tried):

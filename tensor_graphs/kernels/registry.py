@@ -41,15 +41,23 @@ log = logging.getLogger(__name__)
 OURS: dict[str, str] = {
     "c": "tensor_graphs.kernels.c.backend",
     "gen": "tensor_graphs.codegen.backend",
+    "gencuda": "tensor_graphs.codegen.backend_cuda",
     "numpy": "tensor_graphs.kernels.numpy.backend",
     "torch": "tensor_graphs.kernels.torch.backend",
+    "torchcuda": "tensor_graphs.kernels.torch.on_cuda",
 }
 DEFAULT_BACKENDS = ("c", "numpy")
 """What a plan may use when nothing is said; `torch` costs 1.7 s of import and `gen` a run of the C compiler for each kernel, so
 they are asked for by name."""
 
-GENERATOR = "gen"
-"""the backend that writes kernels for whatever it is given"""
+GENERATORS = ("gen", "gencuda")
+"""the backends that write kernels for whatever they are given"""
+
+
+def writes_kernels(backends: Sequence[str]) -> bool:
+    """Whether one of these backends writes kernels for whatever it is given, here."""
+    return any(name in backends and why_missing(name) is None for name in GENERATORS)
+
 
 GROUP = "tensor_graphs.backends"
 """the entry points of installed backends: name = module"""

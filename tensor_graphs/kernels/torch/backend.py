@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from collections.abc import Mapping
 from functools import partial
 
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
@@ -26,10 +27,15 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    return [Kernel(name=f"torch.{op}", backend=NAME, op=op, accepts=partial(_accepts, extra),
-                   build=partial(_call, function), source=source_of(function), module=ops.__name__,
+    return kernels_of(NAME, ops.TABLE, ops.__name__)
+
+
+def kernels_of(name: str, table: Mapping[str, tuple[ops.Function, ops.Accepts]], module: str) -> list[Kernel]:
+    """The kernels of a backend of torch's, from a table of functions."""
+    return [Kernel(name=f"{name}.{op}", backend=name, op=op, accepts=partial(_accepts, extra),
+                   build=partial(_call, function), source=source_of(function), module=module,
                    toolchain=f"torch {versions()['torch']}", positive_strides=True)
-            for op, (function, extra) in ops.TABLE.items()]
+            for op, (function, extra) in table.items()]
 
 
 def _call(function: ops.Function, spec: Spec) -> HostCall:
@@ -39,5 +45,5 @@ def _call(function: ops.Function, spec: Spec) -> HostCall:
 def _accepts(extra: ops.Accepts, spec: Spec) -> str | None:
     for t in (*spec.inputs, *spec.outputs):
         if t.dtype.name not in DTYPES:
-            return f"torch has no CPU operators for {t.dtype.name}"
+            return f"torch lacks operators for {t.dtype.name}"
     return extra(spec)

@@ -48,9 +48,11 @@ class _Memory:
 
 
 def tensor(array: np.ndarray) -> Any:
-    """A torch tensor that shares the array's memory."""
+    """A torch tensor that shares the array's memory; one that is a tensor already, on another device, is itself."""
     import torch
 
+    if isinstance(array, torch.Tensor):
+        return array
     half = array.dtype == ml_dtypes.bfloat16
     shared = array.view(np.int16) if half else array
     if not shared.flags.writeable:
@@ -163,6 +165,20 @@ def linear(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping
     tensor(outs[0]).copy_(y)
 
 
+def visible_keys(n: int, s: int, mask: np.ndarray | None, attrs: Mapping[str, Any], device: Any) -> Any:
+    """bool[n, s]: which keys each query sees."""
+    import torch
+
+    position = attrs["start"] + torch.arange(n, device=device)[:, None]
+    key = torch.arange(s, device=device)[None, :]
+    visible = torch.ones(n, s, dtype=torch.bool, device=device) if mask is None else tensor(mask).clone()
+    if attrs["causal"]:
+        visible &= key <= position
+    if attrs["window"] > 0:
+        visible &= position - key < attrs["window"]
+    return visible
+
+
 @row("attention", wide_floats)
 def attention(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
     import torch
@@ -170,13 +186,7 @@ def attention(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapp
     q, k, v = (tensor(i).to(tensor(ins[0]).dtype).transpose(0, 1) for i in ins[:3])
     mask = operand(ins, attrs, ("q", "k", "v", "mask"), "mask")
     n, s = q.shape[1], k.shape[1]
-    position = attrs["start"] + torch.arange(n)[:, None]
-    key = torch.arange(s)[None, :]
-    visible = torch.ones(n, s, dtype=torch.bool) if mask is None else tensor(mask).clone()
-    if attrs["causal"]:
-        visible &= key <= position
-    if attrs["window"] > 0:
-        visible &= position - key < attrs["window"]
+    visible = visible_keys(n, s, mask, attrs, q.device)
     group = q.shape[0] // k.shape[0]
     scores = torch.matmul(q, k.repeat_interleave(group, 0).transpose(1, 2)) * attrs["scale"]
     if attrs["softcap"] > 0:

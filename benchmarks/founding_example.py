@@ -1,0 +1,116 @@
+"""tanh of f32 on cuda:0: every way of it that is known here, each compared with the oracle and measured, the fastest chosen.
+
+    python benchmarks/founding_example.py [--shapes 4x16,8192x4096] [--budget 40] [--device cuda:0]
+
+Listed are: a kernel for tanh as it is, what its definition says (as one kernel, as several), torch's, and numpy's by copies there
+and back. Every listed path is run: its error against the float64 oracle, its copies, and the time of its steps. Ends with 1 where a
+path is wrong, where one copies a value twice, where a way is missing, or where the chosen one is not among the fastest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+import tensor_graphs as tg
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.meaning.error_measure import measure
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.runtime.compiled_graph import CompiledGraph
+
+MOST = 24
+"""paths that are run"""
+
+CLOSE = 1.25
+"""times the fastest that the chosen path may take: what two measurements of one thing differ by here"""
+
+ON = {"cuda:0": ("gencuda", "torchcuda", "numpy"), "cpu": ("gen", "torch", "numpy")}
+
+
+WAYS = {"a kernel for tanh": ("gen", "gencuda"), "torch's": ("torch", "torchcuda"), "numpy's": ("numpy",)}
+"""what the list has to have, and whose kernel computes all of it there"""
+
+
+def graphs(shape: tuple[int, ...], device: str) -> dict[str, Graph]:
+    """tanh as one op, and in the words of its definition; the operand and the result are on the device."""
+    there = tg.copy_to(tg.input("x", shape, tg.f32), device)
+    small = tg.abs(there) * -2.0
+    grown = tg.expm1(small)
+    written = tg.where(tg.less(there, 0.0), 1.0, -1.0) * (grown / (grown + 2.0))
+    return {"tanh": tg.graph(tg.copy_to(tg.tanh(there), device)), "written out": tg.graph(tg.copy_to(written, device))}
+
+
+def run(made: CompiledGraph, x: np.ndarray) -> tuple[np.ndarray, float, list[str]]:
+    """(the result, seconds of the steps without copies between devices, those copies)."""
+    steps = made.executors[0].program.instructions
+    copies = [i.kernel for i in steps if i.call.engine == "transfer"]
+    taken = made.profile({"x": x}, repeats=9)
+    seconds = sum(t for i, (_, _, t) in zip(steps, taken, strict=True) if i.call.engine != "transfer")
+    return made.run({"x": x})["out"], seconds, copies
+
+
+def example(shape: tuple[int, ...], device: str, budget: float, database: Path) -> int:
+    """How much is wrong with what is printed."""
+    bad = 0
+    x = np.random.default_rng(7).standard_normal(shape).astype(np.float32) * 3
+    names = ON[device]
+    fastest: dict[str, float] = {}
+    for name, g in graphs(shape, device).items():
+        right = interpret(g, {"x": x}).outputs["out"]
+        start = time.perf_counter()
+        tg.profile(g, budget=budget, backends=names, database=database)
+        print(f"\n{name}, f32{list(shape)} on {device}: profiled in {time.perf_counter() - start:.1f} s", flush=True)
+        seen: dict[str, float] = {}
+        for path in itertools.islice(tg.list_paths(g, backends=names, database=database), MOST):
+            out, seconds, copies = run(tg.bind(tg.compile(g, path=path, backends=names, database=database)), x)
+            error = measure(out, right, tg.f32).max_relative_error
+            kernels = [k for k in path.choices.values() if k != "expand"]
+            makers = {k.split(".")[0] for k in kernels}
+            what = f"{kernels[0]}" if len(kernels) == 1 else f"{len(kernels)} kernels of {', '.join(sorted(makers))}"
+            wrong = not error <= 1e-4
+            twice = max(map(copies.count, copies), default=0) > 2
+            bad += wrong + twice
+            seen[path.id] = seconds
+            for way, whose in WAYS.items():
+                if len(kernels) == 1 and makers <= set(whose):
+                    fastest[f"{name}: {way}"] = min(seconds, fastest.get(f"{name}: {way}", seconds))
+            if len(kernels) > 1 and len(makers) == 1 and makers <= set(WAYS["a kernel for tanh"]):
+                fastest[f"{name}: several kernels"] = min(seconds, fastest.get(f"{name}: several kernels", seconds))
+            print(f"  {path.seconds * 1e6:10.1f} µs {'measured' if path.measured else 'guess':8s} now {seconds * 1e6:9.1f} µs  "
+                  f"error {error:.1e}{' WRONG' if wrong else ''}  {len(copies)} copies{' TWICE' if twice else ''}  {what}",
+                  flush=True)
+        chosen = tg.compile(g, backends=names, database=database)
+        out, seconds, _ = run(tg.bind(chosen), x)
+        print(f"  chosen: {' '.join(sorted(set(chosen.variants[0].path.choices.values())))}, {seconds * 1e6:.1f} µs, "
+              f"the fastest that was run {min(seen.values()) * 1e6:.1f} µs", flush=True)
+        bad += seconds > CLOSE * min(seen.values()) and seconds - min(seen.values()) > 5e-6
+    wanted = {"tanh: a kernel for tanh", "tanh: torch's", "tanh: numpy's", "tanh: several kernels",
+              "written out: a kernel for tanh", "written out: several kernels"}
+    if wanted - set(fastest):
+        print(f"  MISSING: {', '.join(sorted(wanted - set(fastest)))}")
+    return bad + len(wanted - set(fastest))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default="4x16,8192x4096")
+    parser.add_argument("--budget", type=float, default=40.0, help="seconds of measuring for each shape")
+    parser.add_argument("--device", default="cuda:0", choices=sorted(ON))
+    given = parser.parse_args()
+    bad = 0
+    for shape in (tuple(map(int, text.split("x"))) for text in given.shapes.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            bad += example(shape, given.device, given.budget, Path(folder) / "bench.db")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

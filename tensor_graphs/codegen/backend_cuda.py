@@ -1,0 +1,119 @@
+"""backend_cuda: `gencuda`, the loops of `gen` as kernels of a GPU: what stages can say and is no product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from tensor_graphs.codegen import backend as loops
+from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.columns import in_parts
+from tensor_graphs.codegen.lower import NotLowered, lower
+from tensor_graphs.codegen.render_cuda import rendered
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage, Values
+from tensor_graphs.devices import nvrtc, toolchain
+from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import Definition
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DTYPES
+
+NAME = "gencuda"
+DEVICE = "cuda"
+HEADER = Path(__file__).resolve().parent / "numbers.cuh"
+ALIGNED = 16
+"""bytes that are loaded at once"""
+
+OF_SIZE = {1: DTYPES["u8"], 2: DTYPES["u16"], 4: DTYPES["u32"], 8: DTYPES["u64"]}
+
+
+def available() -> str | None:
+    from tensor_graphs.devices import cuda
+
+    return cuda.why_missing()
+
+
+def versions() -> dict[str, str]:
+    return {"nvrtc": nvrtc.version()}
+
+
+def kernels() -> list[Kernel]:
+    return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=loops.refuse,
+                   source="stages rendered as CUDA", module=__name__, arithmetic=loops.arithmetic, toolchain=_toolchain(),
+                   contiguous=True)]
+
+
+def copy_kernel() -> Kernel:
+    return Kernel(name=f"{NAME}.copy", backend=NAME, op="copy", build=_no_copy, accepts=_anything, source="a copy rendered as CUDA",
+                  module=__name__, toolchain=_toolchain(), build_copy=build_copy)
+
+
+def _toolchain() -> str:
+    return f"{toolchain.digest(HEADER.read_bytes())[:32]} nvrtc {nvrtc.version()} {' '.join(nvrtc.FLAGS)}"
+
+
+def build(spec: Spec) -> LaunchCall:
+    """The call of the kernels of a spec; they are compiled when a plan needs them. Raises NotLowered."""
+    return call_of(loops._definition(spec))
+
+
+@lru_cache(maxsize=1024)
+def call_of(definition: Definition) -> LaunchCall:
+    """The call that computes a definition. Raises NotLowered."""
+    refused = loops.loops_of(definition)
+    if isinstance(refused, str):
+        raise NotLowered(refused)
+    return _call(program_of(definition))
+
+
+def program_of(definition: Definition) -> Program:
+    """The loops of a definition as they are rendered here; they belong to the caller."""
+    program = arranged(lower(definition))
+    for nest in program.nests:
+        for s in nest.stages:                                       # one turn is no loop
+            s.axes = tuple(a for a in s.axes if a.size != 1)
+            s.reduce = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
+    return in_parts(program)
+
+
+def _call(program: Program) -> LaunchCall:
+    whole = rendered(program)
+    single = rendered(program, aligned=False)
+    other = LaunchCall(single.text, single.launches, program.dims, single.scratch)
+    if single.text == whole.text:
+        return other
+    return LaunchCall(whole.text, whole.launches, program.dims, whole.scratch, ALIGNED, other)
+
+
+def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> LaunchCall:
+    """The call that copies a strided window into another."""
+    return _copy(tuple(shape), tuple(out_strides), tuple(in_strides), itemsize)
+
+
+@lru_cache(maxsize=1024)
+def _copy(shape: tuple[Dim, ...], out_strides: tuple[Dim, ...], in_strides: tuple[Dim, ...], itemsize: int) -> LaunchCall:
+    values, dtype = Values(), OF_SIZE[itemsize]
+    axes = tuple(Axis(f"_j{i}", s) for i, s in enumerate(shape))
+
+    def place(strides: Sequence[Dim]) -> tuple[Dim, int]:
+        at: Dim = 0
+        far = 1
+        for axis, stride in zip(axes, strides, strict=True):
+            at = at + axis.symbol * stride
+            far += (d.bounds(axis.size)[1]) * max(map(abs, d.bounds(stride)))
+        return at, far
+
+    (into, room), (at, far) = place(out_strides), place(in_strides)
+    source, target = Array("x0", "operand", 0, dtype, far), Array("y0", "output", 0, dtype, room)
+    stage = Stage(target, into, axes, values.load(source, at), 0, note="copy")
+    symbols = {str(s): s for x in (*shape, *out_strides, *in_strides) for s in d.symbols(x)}
+    return _call(arranged(Program((source,), (target,), [Nest((), [stage])], values, tuple(symbols[n] for n in sorted(symbols)))))
+
+
+def _no_copy(spec: Spec) -> LaunchCall:
+    raise NotLowered("copies are built by build_copy")
+
+
+def _anything(spec: Spec) -> str | None:
+    return None

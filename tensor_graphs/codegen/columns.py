@@ -1,0 +1,71 @@
+"""columns: long reductions across memory in parts, for devices that have more to keep busy than a nest has columns.
+
+In: a program as it was arranged.  Out: the same, changed in place: a nest of partial results, one that takes them together.
+"""
+
+from __future__ import annotations
+
+from tensor_graphs.codegen.arrange import _changed, _Entangled
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+
+PARALLEL = 1 << 18
+"""columns and rows together that keep a device busy"""
+
+LEAST = 64
+"""rows of a part, at least"""
+
+
+def in_parts(program: Program) -> Program:
+    """Cut the reductions of columns that are few and long."""
+    nests: list[Nest] = []
+    for nest in program.nests:
+        nests += _parts(program, nest)
+    program.nests = nests
+    return program
+
+
+def _parts(program: Program, nest: Nest) -> list[Nest]:
+    if len(nest.stages) != 1:
+        return [nest]
+    (stage,) = nest.stages
+    if not stage.monoid or not stage.axes or stage.level != len(nest.axes):
+        return [nest]
+    first, own = stage.reduce[0], (*nest.axes, *stage.axes)
+    columns = d.bounds(d.product(a.size for a in own))[1]
+    rows = d.bounds(first.size)[1]
+    if not d.is_static(first.size) or rows < 4 * LEAST or columns >= PARALLEL:
+        return [nest]
+    chunk = max(LEAST, -(-rows // max(1, PARALLEL // columns)))
+    if chunk >= rows:
+        return [nest]
+    part = Axis(f"{first.name}p", -(-rows // chunk))
+    inner = Axis(f"{first.name}q", d.dim_min(chunk, first.size - part.symbol * chunk) if rows % chunk else chunk)
+    at = part.symbol * chunk + d.dim(inner.name, 0, chunk - 1)
+
+    def change(x: Dim) -> Dim:
+        if not isinstance(x, d.Expr) or first.name not in x.symbols:
+            return x
+        factor = d.coefficient(x, first.name)
+        if factor is None:
+            raise _Entangled
+        return x - factor * first.symbol + factor * at
+
+    if any(first.name in v.symbols for v in program.values.gathered.values()):
+        return [nest]
+    try:
+        value = _changed(program, stage.value, change, {first.name}, part.name)
+    except _Entangled:
+        return [nest]
+    offset: Dim = 0
+    for axis in own:
+        offset = offset * axis.size + axis.symbol
+    whole = d.product(a.size for a in own)
+    parts = Array(f"{stage.target.name}p", "scratch", 0, stage.value.dtype, part.size * whole, 0)
+    total = Axis(f"{first.name}t", part.size)
+    read = program.values.load(parts, total.symbol * whole + offset)
+    return [Nest((part, *nest.axes), [Stage(parts, part.symbol * whole + offset, stage.axes, value, len(nest.axes) + 1,
+                                            (inner, *stage.reduce[1:]), stage.monoid, f"{stage.note}, in parts")]),
+            Nest(nest.axes, [Stage(stage.target, stage.index, stage.axes, read, stage.level, (total,), stage.monoid,
+                                   f"{stage.note} of the parts")])]

@@ -1,0 +1,182 @@
+/* numbers.cuh: scalar functions of generated CUDA kernels, by the names that those in C have (numbers.h, vec.h), packs of elements
+ * that are loaded at once, and reductions over the threads that share a turn. Compiled by NVRTC: no header of the system is there. */
+#ifndef TG_NUMBERS_CUH
+#define TG_NUMBERS_CUH
+
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+#define INT8_MIN (-128)
+#define INT16_MIN (-32768)
+#define INT32_MIN (-2147483647 - 1)
+#define INT64_MIN (-9223372036854775807LL - 1)
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fc00000)
+#define TG_INLINE __device__ __forceinline__
+
+/* ---- bits and narrow floats ---- */
+
+TG_INLINE uint32_t bits_of(float x) { return __float_as_uint(x); }
+TG_INLINE float float_of(uint32_t x) { return __uint_as_float(x); }
+TG_INLINE uint64_t bits_of_f64(double x) { return (uint64_t)__double_as_longlong(x); }
+TG_INLINE double f64_of(uint64_t x) { return __longlong_as_double((int64_t)x); }
+TG_INLINE float bf16_to_f32(uint16_t x) { return __uint_as_float((uint32_t)x << 16); }
+TG_INLINE uint16_t bf16_of_f32(float x) {
+    uint16_t bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+TG_INLINE float f32_of_f16(uint16_t x) {
+    float out;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(x));
+    return out;
+}
+TG_INLINE uint16_t f16_of_f32(float x) {
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+
+/* ---- functions ---- */
+
+TG_INLINE float f32_exp(float x) { return expf(x); }
+TG_INLINE double f64_exp(double x) { return exp(x); }
+TG_INLINE float f32_exp2(float x) { return exp2f(x); }
+TG_INLINE double f64_exp2(double x) { return exp2(x); }
+TG_INLINE float f32_log2(float x) { return log2f(x); }
+TG_INLINE double f64_log2(double x) { return log2(x); }
+TG_INLINE float f32_sin(float x) { return sinf(x); }
+TG_INLINE double f64_sin(double x) { return sin(x); }
+TG_INLINE float f32_cos(float x) { return cosf(x); }
+TG_INLINE double f64_cos(double x) { return cos(x); }
+TG_INLINE float f32_tan(float x) { return tanf(x); }
+TG_INLINE double f64_tan(double x) { return tan(x); }
+TG_INLINE float f32_tanh(float x) { return tanhf(x); }
+TG_INLINE double f64_tanh(double x) { return tanh(x); }
+TG_INLINE float f32_erf(float x) { return erff(x); }
+TG_INLINE double f64_erf(double x) { return erf(x); }
+TG_INLINE float f32_erfc(float x) { return erfcf(x); }
+TG_INLINE double f64_erfc(double x) { return erfc(x); }
+TG_INLINE float f32_sqrt(float x) { return sqrtf(x); }
+TG_INLINE double f64_sqrt(double x) { return sqrt(x); }
+TG_INLINE float f32_floor(float x) { return floorf(x); }
+TG_INLINE double f64_floor(double x) { return floor(x); }
+
+/* x mod y as the language defines it, each product rounded (numbers.h says why); that of f32 is computed in f64. */
+TG_INLINE double f64_mod(double x, double y) {
+    const double quotient = floor(x / y), whole = quotient == 0 ? 0 : __dmul_rn(quotient, y);
+    double rest = __dadd_rn(x, -whole);
+    rest = (y < 0 ? 0 < rest : rest < 0) ? rest + y : rest;
+    return (y < 0 ? rest <= y : y <= rest) && y != 0 && fabs(y) < (double)INFINITY ? rest - y : rest;
+}
+TG_INLINE float f32_mod(float x, float y) { return (float)f64_mod(x, y); }
+
+/* The larger; NaN where one is, +0 above -0. */
+TG_INLINE float f32_max(float a, float b) {
+    float out;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+    return out;
+}
+TG_INLINE double f64_max(double a, double b) {
+    if (a != a || b != b) return a + b;
+    if (a == b) return bits_of_f64(a) >> 63 ? b : a;
+    return a > b ? a : b;
+}
+
+/* A number that many are divided by: its reciprocal and one step of Newton, where neither leaves the range of normal numbers. */
+struct Divisor {
+    float by, inverse;
+    bool plain;
+};
+TG_INLINE Divisor divisor_of(float x) {
+    const float size = fabsf(x);
+    return {x, 1.0f / x, size > 1e-30f && size < 1e30f};
+}
+TG_INLINE float divided(float a, const Divisor &d) {
+    if (!d.plain) return a / d.by;
+    const float q = a * d.inverse;
+    return fabsf(a) < 1e30f ? fmaf(fmaf(-q, d.by, a), d.inverse, q) : a / d.by;
+}
+
+/* floor(a / b), 0 where b is 0; the least number by -1 wraps. */
+#define IDIV(name, type, wide, unsigned_type)                                                      \
+    TG_INLINE type name(type a, type b) {                                                          \
+        if (b == 0) return 0;                                                                      \
+        if (b == (type)-1) return (type)(0 - (unsigned_type)a);                                    \
+        wide q = (wide)a / b;                                                                      \
+        return (type)(q - (((wide)a % b != 0) && ((a < 0) != (b < 0))));                           \
+    }
+IDIV(idiv_i8, int8_t, int, uint8_t)
+IDIV(idiv_i16, int16_t, int, uint16_t)
+IDIV(idiv_i32, int32_t, int32_t, uint32_t)
+IDIV(idiv_i64, int64_t, int64_t, uint64_t)
+#define UDIV(name, type) \
+    TG_INLINE type name(type a, type b) { return b == 0 ? 0 : (type)(a / b); }
+UDIV(idiv_u8, uint8_t)
+UDIV(idiv_u16, uint16_t)
+UDIV(idiv_u32, uint32_t)
+UDIV(idiv_u64, uint64_t)
+
+/* A float as an integer: truncated, saturated, NaN as 0. low and past are exact in both float types. */
+#define SATURATED(name, type, from, low, past, least, most)                                        \
+    TG_INLINE type name(from x) {                                                                  \
+        return x != x ? (type)0 : x < (from)(low) ? (type)(least) : x >= (from)(past) ? (type)(most) : (type)x; \
+    }
+#define SATURATED_BOTH(type_name, type, low, past, least, most)            \
+    SATURATED(type_name##_of_f32, type, float, low, past, least, most)     \
+    SATURATED(type_name##_of_f64, type, double, low, past, least, most)
+SATURATED_BOTH(i8, int8_t, -128, 128, -128, 127)
+SATURATED_BOTH(i16, int16_t, -32768, 32768, -32768, 32767)
+SATURATED_BOTH(i32, int32_t, -2147483648.0, 2147483648.0, INT32_MIN, 2147483647)
+SATURATED_BOTH(i64, int64_t, -9223372036854775808.0, 9223372036854775808.0, INT64_MIN, 9223372036854775807LL)
+SATURATED_BOTH(u8, uint8_t, 0, 256, 0, 255)
+SATURATED_BOTH(u16, uint16_t, 0, 65536, 0, 65535)
+SATURATED_BOTH(u32, uint32_t, 0, 4294967296.0, 0, 0xffffffffu)
+SATURATED_BOTH(u64, uint64_t, 0, 18446744073709551616.0, 0, 0xffffffffffffffffULL)
+
+/* Indices: floor(a / b), b > 0; the smaller and the larger. */
+template <class A, class B> TG_INLINE auto floor_div(A a, B b) -> decltype(a / b) {
+    return a >= 0 ? a / b : -((b - 1 - a) / b);
+}
+template <class A, class B> TG_INLINE auto tg_min(A a, B b) -> decltype(a + b) { return a < b ? a : b; }
+template <class A, class B> TG_INLINE auto tg_max_i(A a, B b) -> decltype(a + b) { return a > b ? a : b; }
+
+/* ---- N elements that lie beside each other, aligned to what they take, at most 16 bytes ---- */
+
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+    T at[N];
+};
+template <int N, class T> TG_INLINE Pack<T, N> pack_at(const T *from) { return *reinterpret_cast<const Pack<T, N> *>(from); }
+template <int N, class T> TG_INLINE void put_pack(T *into, const Pack<T, N> &x) { *reinterpret_cast<Pack<T, N> *>(into) = x; }
+
+/* ---- reductions: every thread of a group gets what all of them come to, in the same order ---- */
+
+struct Sum {
+    template <class T> TG_INLINE T operator()(T a, T b) const { return a + b; }
+};
+struct Max {
+    TG_INLINE float operator()(float a, float b) const { return f32_max(a, b); }
+    TG_INLINE double operator()(double a, double b) const { return f64_max(a, b); }
+    template <class T> TG_INLINE T operator()(T a, T b) const { return a > b ? a : b; }
+};
+
+/* GROUP threads (a power of 2); more than a warp are the whole block, and shared has room for a number of each warp. */
+template <int GROUP, class T, class F> TG_INLINE T reduced(T x, F combine, T *shared) {
+#pragma unroll
+    for (int step = (GROUP < 32 ? GROUP : 32) / 2; step > 0; step /= 2) x = combine(x, __shfl_xor_sync(0xffffffffu, x, step));
+    if (GROUP > 32) {
+        if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+        __syncthreads();
+        x = shared[0];
+#pragma unroll
+        for (int warp = 1; warp < GROUP / 32; warp++) x = combine(x, shared[warp]);
+    }
+    return x;
+}
+
+#endif

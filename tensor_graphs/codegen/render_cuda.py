@@ -1,0 +1,745 @@
+"""render_cuda: a program as CUDA C, a kernel for each nest, in the order in which they are launched on one stream.
+
+Three forms of a nest, chosen by what its stages are:
+- flat: element by element. A thread has V elements that lie beside each other, loaded and stored as one pack of up to 16 bytes.
+- columns: a reduction across memory. A warp walks memory, the warps of a block share the rows, each thread has V columns.
+- turns: anything else. GROUP threads have one turn of the nest's outer axes; a reduction along memory is shared among them. Where
+  a row is known to be short enough its elements stay in registers between stages, each thread has the same ones in all of them.
+A value of a row that every stage reads where it wrote it is held in registers; another is in shared memory, or in scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tensor_graphs.codegen.render_c import (
+    STORED,
+    _arrays,
+    _c,
+    _dim_name,
+    _is_number,
+    _most,
+    _Renderer,
+    c_type,
+)
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage, Value, computed_in, values_in
+from tensor_graphs.kernels.kernel import Launch
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bool_, f32
+
+FLAT = 256
+"""threads of a block of the flat form"""
+
+WARPS = 8
+"""of a block of the column form: rows that are read beside each other"""
+
+HELD = 4
+"""packs of a row that a thread takes where there are turns enough to fill the device"""
+
+HELD_PACKS, HELD_ELEMENTS, HELD_WORDS = 8, 64, 96
+"""of a row that stays in registers: packs and elements of a thread, and 4-byte words of packs that are loaded ahead, at most"""
+
+ENOUGH = 528
+"""turns that fill the device: four blocks for each of 132 multiprocessors"""
+
+SHARED = 96 << 10
+"""bytes of shared memory that the rows of a block take at most"""
+
+RESIDENT = 1056
+"""blocks that have rows in scratch at most: eight of each of 132 multiprocessors"""
+
+WIDE = 1 << 31
+"""elements of an array from which on indices have 64 bits"""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A text, what is launched of it in order, and the bytes of each piece of scratch, whose addresses come last."""
+
+    text: str
+    launches: tuple[Launch, ...]
+    scratch: tuple[Dim, ...]
+
+
+def rendered(program: Program, aligned: bool = True, prefix: str = "nest") -> Rendered:
+    """The CUDA text of a program. Parameters of each kernel: outputs, operands, dims, scratch. aligned: every array begins at a
+    multiple of 16 bytes; else elements are loaded one by one."""
+    return _Cuda(program, aligned, prefix).rendered()
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """How the elements of a stage are shared: `axes` as one, by `threads` at a time in packs of `pack`; `turns` of a loop that is
+    unrolled, 0 where its length is not known."""
+
+    axes: tuple[Axis, ...]
+    pack: int
+    threads: int
+    turns: int
+    exact: bool
+
+    @property
+    def total(self) -> Dim:
+        return d.product(a.size for a in self.axes)
+
+
+class _Cuda(_Renderer):
+    def __init__(self, program: Program, aligned: bool, prefix: str) -> None:
+        super().__init__(program, prefix)
+        self.aligned = aligned
+        self.launches: list[Launch] = []
+        self.long_rows: list[tuple[Array, Dim]] = []                     # of levels of their own, in scratch: elements of all turns
+        self.packs: list[dict[int, str]] = []                       # of a value's number: the pack that has it, by block
+        self.held: dict[str, str] = {}                              # arrays in registers: where this element of a row is
+        self.divisors: list[dict[int, str]] = []
+        self.wide = any(d.bounds(a.size)[1] >= WIDE for a in self.all_arrays()) or any(
+            _most((*n.axes, *s.axes, *s.reduce)) >= WIDE for n in program.nests for s in n.stages)
+
+    def all_arrays(self) -> Iterator[Array]:
+        yield from self.program.outputs
+        yield from self.program.operands
+        yield from self.program.scratch
+
+    # ---- text ----
+
+    def rendered(self) -> Rendered:
+        p, write = self.program, self.write
+        bodies = []
+        for i, nest in enumerate(p.nests):
+            self.write.lines, kept = [], self.write.lines
+            self.nest(i, nest)
+            bodies.append(self.write.lines)
+            self.write.lines = kept
+        write("/* " + str(p).replace("\n", "\n * ").replace("*/", "* /") + " */")
+        write('#include "numbers.cuh"')
+        write()
+        write(f"typedef {'int64_t' if self.wide else 'int'} index_t;")
+        parameters = self.parameters()
+        for body in bodies:
+            write()
+            write.lines += [line.replace("PARAMETERS", parameters) for line in body]
+        pieces = [d.ceil_div(a.size * computed_in(a.dtype).itemsize, 256) * 256 for a in p.scratch if a.level == 0]
+        pieces += [d.ceil_div(n * computed_in(a.dtype).itemsize, 256) * 256 for a, n in self.long_rows]
+        return Rendered("\n".join(write.lines) + "\n", tuple(self.launches), tuple(pieces))
+
+    def parameters(self) -> str:
+        p = self.program
+        said = [f"{STORED[a.dtype.name]} *__restrict__ {a.name}" for a in p.outputs]
+        said += [f"const {STORED[a.dtype.name]} *__restrict__ {a.name}" for a in p.operands]
+        said += [f"const int64_t {_dim_name(name)}_" for name in self.dims]
+        said += [f"{c_type(a.dtype)} *__restrict__ {a.name}" for a in p.scratch if a.level == 0]
+        said += [f"{c_type(a.dtype)} *__restrict__ {a.name}_rows" for a, _ in self.long_rows]
+        return ", ".join(said)
+
+    def begin(self, i: int, grid: Dim, block: int, shared: int = 0) -> None:
+        entry = f"{self.name}{i}"
+        self.launches.append(Launch(entry, grid, block, shared))
+        self.write.open(f'extern "C" __global__ void __launch_bounds__({block}) {entry}(PARAMETERS)')
+        for name in self.dims:
+            self.write(f"const index_t {_dim_name(name)} = (index_t){_dim_name(name)}_;")
+        self.scopes, self.open_axes, self.packs, self.divisors, self.held = [set()], [], [{}], [{}], {}
+
+    def open(self, line: str = "") -> None:
+        if line:
+            self.write.open(line)
+        else:
+            self.write("{")
+            self.write.depth += 1
+        self.scopes.append(set())
+        self.packs.append({})
+        self.divisors.append({})
+
+    def close(self) -> None:
+        self.write.close()
+        self.scopes.pop()
+        self.packs.pop()
+        self.divisors.pop()
+
+    def loop(self, axis: Axis, bounds: tuple[str, str] | None = None, pragma: str = "", step: str = "1") -> None:
+        low, high = bounds or ("0", _c(axis.size))
+        if pragma:
+            self.write(f"#pragma {pragma}")
+        self.open(f"for (index_t {axis.name} = {low}; {axis.name} < {high}; {axis.name} += {step})")
+        self.open_axes.append(axis.name)
+
+    def end(self, axis: Axis) -> None:
+        self.close()
+        assert self.open_axes.pop() == axis.name
+
+    def split_index(self, flat: str, axes: Sequence[Axis]) -> None:
+        """Axes of a flat index, the last one fastest."""
+        rest = flat
+        for k in reversed(range(len(axes))):
+            axis = axes[k]
+            if k == 0:
+                self.write(f"const index_t {axis.name} = {rest};")
+            else:
+                self.write(f"const index_t {axis.name} = {rest} % {_c(axis.size)}, {axis.name}_rest = {rest} / {_c(axis.size)};")
+                rest = f"{axis.name}_rest"
+        self.open_axes += [axis.name for axis in axes]
+
+    def nest(self, i: int, nest: Nest) -> None:
+        if self.is_flat(nest):
+            self.flat(i, nest)
+        elif self.is_columns(nest):
+            self.by_columns(i, nest)
+        else:
+            self.by_turns(i, nest)
+
+    # ---- packs ----
+
+    def packable(self, v: Value, axis: Axis, pack: int) -> bool:
+        """Whether a load has `pack` elements that lie beside each other along an axis, beginning at a multiple of them."""
+        array, offset, _ = v.attr
+        return (pack > 1 and self.aligned and not _is_number(array) and array.name not in self.held
+                and d.coefficient(offset, axis.name) == 1 and _divides(pack, offset - axis.symbol)
+                and not any(axis.name in a.symbols for a in v.args))
+
+    def pack_of(self, along: Sequence[tuple[Stage, Axis]]) -> int:
+        """Elements of a pack for stages that are walked along an axis each: 16 bytes of the array that has the most bytes."""
+        found: list[tuple[int, int]] = []
+        if not self.aligned:
+            return 1
+        for s, axis in along:
+            if axis.symbol == 0:
+                return 1
+            seen = [(v.attr[0], v.attr[1]) for v in values_in(s.value) if v.op == "load"]
+            for array, offset in [*seen, *([] if s.monoid else [(s.target, s.index)])]:
+                if not (array.role == "scratch" and array.level) and d.coefficient(offset, axis.name) == 1:
+                    found.append((d.bounds(array.size)[1] * _width(array), _width(array)))
+        if not found:
+            return 1
+        most = max(size for size, _ in found)
+        pack = max(1, 16 // min(width for size, width in found if size == most))
+        while not all(_divides(pack, axis.size) for _, axis in along):
+            pack //= 2
+        return pack
+
+    def load_packs(self, value: Value, axis: Axis, pack: int) -> None:
+        """Before the lanes of a pack: what is loaded at once, and divisors that all lanes share."""
+        for v in values_in(value):
+            if v.op == "load" and self.packable(v, axis, pack) and self.pack_name(v) is None and self.reachable(v, axis):
+                array, offset, _ = v.attr
+                read = f"pack_at<{pack}>({array.name} + {_c(offset)})"
+                kind = f"Pack<{_kind(array)}, {pack}>"
+                name = f"p{v.number}"
+                if v.args:
+                    self.declare(v.args[0])
+                    self.write(f"{kind} {name} = {{}};")
+                    self.write(f"if ({self.ref(v.args[0])}) {name} = {read};")
+                else:
+                    self.write(f"const {kind} {name} = {read};")
+                self.packs[-1][v.number] = name
+
+    def reachable(self, v: Value, axis: Axis) -> bool:
+        """Whether all that the address of a load and its condition are made of is there, but for the axis."""
+        names = {str(s) for s in d.symbols_in(v.attr[1])} - {axis.name} - set(self.dims)
+        gathered = self.program.values.gathered
+        return (v.attr[2] <= set(self.open_axes) | {axis.name} and all(self.ready(a) for a in v.args)
+                and all(n in self.open_axes or (n in gathered and self.known(gathered[n])) for n in names))
+
+    def pack_name(self, v: Value) -> str | None:
+        return next((found[v.number] for found in reversed(self.packs) if v.number in found), None)
+
+    def share_divisors(self, value: Value) -> None:
+        for v in values_in(value):
+            if v.op == "div" and v.dtype is f32 and v.args[1].op != "constant" and v.args[0].op != "constant":
+                by = v.args[1]
+                if self.ready(by) and not any(by.number in found for found in self.divisors):
+                    self.declare(by)
+                    self.write(f"const Divisor by{by.number} = divisor_of({self.ref(by)});")
+                    self.divisors[-1][by.number] = f"by{by.number}"
+
+    def expression(self, v: Value) -> str:
+        if v.op == "load":
+            array = v.attr[0]
+            kept = self.held.get(array.name)
+            packed = self.pack_name(v)
+            if kept is not None:
+                return kept
+            if packed is not None:
+                return _widened(array, f"{packed}.at[lane]")
+        if v.op == "mul" and v.dtype.is_float and any(a.op == "floor" for a in v.args):    # not fused with a sum: numbers.h
+            return f"__{'f' if v.dtype is f32 else 'd'}mul_rn({self.ref(v.args[0])}, {self.ref(v.args[1])})"
+        if v.op == "div" and v.dtype is f32:
+            by = next((found[v.args[1].number] for found in reversed(self.divisors) if v.args[1].number in found), None)
+            if by is not None:
+                return f"divided({self.ref(v.args[0])}, {by})"
+        return super().expression(v)
+
+    # ---- flat ----
+
+    def is_flat(self, nest: Nest) -> bool:
+        stages = nest.stages
+        made = {s.target.name for s in stages}
+        return all(s.monoid is None and s.level == len(nest.axes) and s.axes == stages[0].axes and s.target.level == 0
+                   and not any(a.name in made for a in self.read(s)) for s in stages)
+
+    def read(self, s: Stage) -> list[Array]:
+        return list(_arrays(self.program, s))[1:]
+
+    def flat(self, i: int, nest: Nest) -> None:
+        write, axes = self.write, (*nest.axes, *nest.stages[0].axes)
+        pack = self.pack_of([(s, axes[-1]) for s in nest.stages]) if axes else 1
+        total = d.product(a.size for a in axes)
+        self.begin(i, d.ceil_div(total, FLAT * pack), FLAT)
+        write(f"const index_t at = ((index_t)blockIdx.x * {FLAT} + (index_t)threadIdx.x) * {pack};")
+        write(f"if (at >= {_c(total)}) return;")
+        if axes:
+            self.split_index("at", axes)
+        self.lanes(nest.stages, axes, pack)
+        self.close_kernel()
+
+    def close_kernel(self) -> None:
+        self.write.close()
+
+    def lanes(self, stages: Sequence[Stage], axes: Sequence[Axis], pack: int) -> None:
+        """Stored stages at the element (or the pack of them that begins) at the open axes; packs lie along the last."""
+        write = self.write
+        if pack == 1:
+            for s in stages:
+                write(f"/* {s.note} */")
+                self.declare(s.value)
+                self.put(s, self.ref(s.value))
+            return
+        axis = axes[-1]
+        assert self.open_axes.pop() == axis.name
+        for s in stages:
+            self.declare(s.value, only_ready=True)
+            self.share_divisors(s.value)
+        for s in stages:
+            self.load_packs(s.value, axis, pack)
+        outs = {}
+        for s in stages:
+            if s.target.name not in self.held and d.coefficient(s.index, axis.name) == 1 and _divides(pack, s.index - axis.symbol):
+                outs[s.target.name] = _kind(s.target)
+                write(f"Pack<{_kind(s.target)}, {pack}> out_{s.target.name};")
+        self.open_lanes(axis, pack)
+        for s in stages:
+            write(f"/* {s.note} */")
+            self.declare(s.value)
+            if s.target.name in outs:
+                write(f"out_{s.target.name}.at[lane] = {_narrowed(s.target, self.ref(s.value))};")
+            else:
+                self.put(s, self.ref(s.value))
+        self.close_lanes(axis)
+        for s in stages:
+            if s.target.name in outs:
+                write(f"put_pack<{pack}>({s.target.name} + {_c(s.index)}, out_{s.target.name});")
+        self.open_axes.append(axis.name)
+
+    def open_lanes(self, axis: Axis, pack: int) -> None:
+        self.write("#pragma unroll")
+        self.write.open(f"for (int lane = 0; lane < {pack}; lane++)")
+        self.write(f"const index_t first_{axis.name} = {axis.name};")
+        self.scopes.append(set())
+        self.packs.append({})
+        self.divisors.append({})
+        self.open("")
+        self.write(f"const index_t {axis.name} = first_{axis.name} + lane;")
+        self.open_axes.append(axis.name)
+
+    def close_lanes(self, axis: Axis) -> None:
+        assert self.open_axes.pop() == axis.name
+        self.close()
+        self.close()
+
+    def put(self, s: Stage, text: str, index: Dim | None = None) -> None:
+        kept = self.held.get(s.target.name)
+        if kept is not None:
+            self.write(f"{kept} = {text};")
+        elif _is_number(s.target):
+            self.write(f"{s.target.name} = {text};")
+        else:
+            self.write(f"{s.target.name}[{_c(s.index)}] = {_narrowed(s.target, text)};")
+
+    # ---- columns ----
+
+    def is_columns(self, nest: Nest) -> bool:
+        if len(nest.stages) != 1:
+            return False
+        (s,) = nest.stages
+        inner = {a.name for a in (*nest.axes, *s.axes)}
+        return (s.monoid is not None and bool(s.axes) and s.level == len(nest.axes) and s.target.level == 0 and self.across(s)
+                and not any(str(x) in inner for a in s.reduce for x in d.symbols(a.size)))
+
+    def by_columns(self, i: int, nest: Nest) -> None:
+        write, (s,) = self.write, nest.stages
+        axis, outer, last = s.axes[-1], (*nest.axes, *s.axes[:-1]), s.reduce[-1]
+        pack = self.pack_of([(s, axis)])
+        blocks = d.ceil_div(axis.size, 32 * pack)
+        kind, start, combine, done = accumulator(s)
+        self.begin(i, d.product(a.size for a in outer) * blocks, 32 * WARPS)
+        write(f"/* {s.note} */")
+        write(f"__shared__ {kind} tile[{WARPS}][{32 * pack}];")
+        write(f"const index_t blocks = {_c(blocks)}, turn = (index_t)blockIdx.x / blocks;")
+        write("const int column = threadIdx.x % 32, row = threadIdx.x / 32;")
+        write(f"const index_t {axis.name} = ((index_t)blockIdx.x % blocks * 32 + column) * {pack};")
+        if outer:
+            self.split_index("turn", outer)
+        write(f"{kind} part[{pack}];")
+        write("#pragma unroll")
+        write(f"for (int lane = 0; lane < {pack}; lane++) part[lane] = {start};")
+        self.open(f"if ({axis.name} < {_c(axis.size)})")
+        for over in s.reduce[:-1]:
+            self.loop(over)
+        self.declare(s.value, only_ready=True)
+        self.loop(last, ("row", _c(last.size)), "unroll 4", str(WARPS))
+        self.declare(s.value, only_ready=True)
+        self.share_divisors(s.value)
+        self.load_packs(s.value, axis, pack)
+        self.open_lanes(axis, pack)
+        self.declare(s.value)
+        write(f"part[lane] = {combine}(part[lane], ({kind}){self.ref(s.value)});")
+        self.close_lanes(axis)
+        self.end(last)
+        for over in reversed(s.reduce[:-1]):
+            self.end(over)
+        self.close()
+        write("#pragma unroll")
+        write(f"for (int lane = 0; lane < {pack}; lane++) tile[row][lane * 32 + column] = part[lane];")
+        write("__syncthreads();")
+        self.open(f"if (row == 0 && {axis.name} < {_c(axis.size)})")
+        self.open_lanes(axis, pack)
+        write(f"{kind} total = tile[0][lane * 32 + column];")
+        write("#pragma unroll")
+        write(f"for (int each = 1; each < {WARPS}; each++) total = {combine}(total, tile[each][lane * 32 + column]);")
+        self.put(s, done.format("total"))
+        self.close_lanes(axis)
+        self.close()
+        self.close_kernel()
+
+    # ---- turns ----
+
+    def by_turns(self, i: int, nest: Nest) -> None:
+        write = self.write
+        outer = nest.axes[:self.parallel(nest)]
+        turns = d.product(a.size for a in outer)
+        loops, group = self.shared_among(nest, outer)
+        groups = max(1, 128 // group) if group <= 32 else 1
+        block = group * groups
+        in_shared, in_scratch, shared = self.places(nest, loops, groups)
+        grid = d.ceil_div(turns, groups)
+        self.begin(i, d.dim_min(grid, RESIDENT) if in_scratch else grid, block, shared)
+        write(f"const int thread = threadIdx.x % {group}, group = threadIdx.x / {group};")
+        if shared:
+            write("extern __shared__ __align__(16) char rows[];")
+        for array, at in in_shared:
+            kind = c_type(array.dtype)
+            write(f"{kind} *const {array.name} = ({kind} *)(rows + {at}) + group * {_row(array)};")
+        for array in in_scratch:
+            kind, row = c_type(array.dtype), d.ceil_div(array.size, 4) * 4
+            self.long_rows.append((array, row * d.dim_min(grid, RESIDENT) * groups))
+            write(f"{kind} *const {array.name} = {array.name}_rows + ((index_t)blockIdx.x * {groups} + group) * {_c(row)};")
+        for s in nest.stages:
+            if s.monoid is not None and not s.axes and group > 32:
+                long = s.monoid == "sum" and s.value.dtype is f32 and not loops[nest.stages.index(s)].turns
+                write(f"__shared__ {'double' if long else accumulator(s)[0]} warps_{s.target.name}[32];")
+        write(f"const index_t count = {_c(turns)};")
+        every = f"begin < count; begin += (index_t)gridDim.x * {groups}" if in_scratch else "begin < count; begin = count"
+        self.open(f"for (index_t begin = (index_t)blockIdx.x * {groups}; {every})")
+        live = "live" if groups > 1 else "true"
+        if groups > 1:                                              # a warp runs as one: what is left over does the last turn again
+            write("const bool live = begin + group < count;")
+            write("const index_t turn = live ? begin + group : count - 1;")
+        else:
+            write("const index_t turn = begin;")
+        if outer:
+            self.split_index("turn", outer)
+        self.ahead(nest, loops)
+        self.turn(nest, len(outer), loops, group, live)
+        if in_scratch:
+            self.sync(group)
+        self.close()
+        self.close_kernel()
+
+    def shared_among(self, nest: Nest, outer: Sequence[Axis]) -> tuple[dict[int, _Loop], int]:
+        """The loop of each stage, by its place, and how many threads share a turn."""
+        along = {k: s.axes or s.reduce for k, s in enumerate(nest.stages) if s.axes or s.reduce}
+        shared = [k for k in along if not (nest.stages[k].axes and nest.stages[k].reduce)]
+        pack = self.pack_of([(nest.stages[k], along[k][-1]) for k in shared])
+        most = max((_most(axes) for axes in along.values()), default=1)
+        packs = -(-most // pack)
+        turns = d.bounds(d.product(a.size for a in outer))[1]
+        each, group = HELD if turns >= ENOUGH else 1, 1
+        while group < 1024 and group * each < packs:
+            group *= 2
+        loops = {}
+        for k, axes in along.items():
+            total = d.product(a.size for a in axes)
+            known = isinstance(total, int) or d.is_static(total)
+            own = pack if k in shared else 1
+            turns_of = -(-int(d.evaluate(total, {})) // (group * own)) if known else 0
+            short = 0 < turns_of <= HELD_PACKS and turns_of * own <= HELD_ELEMENTS and k in shared
+            exact = known and int(d.evaluate(total, {})) % (group * own) == 0
+            loops[k] = _Loop(tuple(axes), own, group, turns_of if short else 0, exact)
+        return loops, group
+
+    def places(self, nest: Nest, loops: dict[int, _Loop], groups: int) -> tuple[list[tuple[Array, int]], list[Array], int]:
+        """Where the rows of a nest are: in registers (`self.registers`), in shared memory, in scratch."""
+        self.registers = {}
+        in_shared, in_scratch, at = list[tuple[Array, int]](), list[Array](), 0
+        for k, s in enumerate(nest.stages):
+            array = s.target
+            if array.role != "scratch" or array.level == 0 or _is_number(array):
+                continue
+            loop = loops.get(k)
+            if loop is not None and loop.turns and self.stays(nest, k, loops):
+                self.registers[array.name] = (array, loop)
+                continue
+            size = _row(array) * computed_in(array.dtype).itemsize * groups
+            if size and at + size <= SHARED:
+                in_shared.append((array, at))
+                at += -(-size // 16) * 16
+            else:
+                in_scratch.append(array)
+        return in_shared, in_scratch, at
+
+    def stays(self, nest: Nest, k: int, loops: dict[int, _Loop]) -> bool:
+        """Whether each thread reads of a row what it has written itself, with the same loop."""
+        s, loop = nest.stages[k], loops[k]
+        if s.level != len(nest.axes) or self.parallel(nest) != len(nest.axes) or len(loop.axes) != 1 or s.monoid is not None \
+                or s.index != loop.axes[0].symbol:
+            return False
+        for other, reader in enumerate(nest.stages):
+            loads = [v for v in values_in(reader.value) if v.op == "load" and v.attr[0] is s.target]
+            if not loads:
+                continue
+            theirs = loops.get(other)
+            if theirs is None or len(theirs.axes) != 1 or theirs.axes[0].size != loop.axes[0].size or theirs.turns != loop.turns \
+                    or any(v.args or v.attr[1] != theirs.axes[0].symbol for v in loads):
+                return False
+        return not any(v.op == "load" and v.attr[0] is s.target
+                       for g in self.program.values.gathered.values() for v in values_in(g))
+
+    def ahead(self, nest: Nest, loops: dict[int, _Loop]) -> None:
+        """Registers of rows; and what several stages load at the same places, loaded before all of them."""
+        write = self.write
+        for name, (array, loop) in self.registers.items():
+            write(f"{c_type(array.dtype)} {name}[{loop.turns * loop.pack}];")
+        self.loaded: dict[tuple[str, Dim], str] = {}
+        uses: dict[tuple[str, Dim], list[tuple[int, Value]]] = {}
+        made = {s.target.name for s in nest.stages}
+        for k, s in enumerate(nest.stages):
+            if k not in loops:
+                continue
+            loop = loops[k]
+            if not loop.turns or len(loop.axes) != 1 or s.level != self.parallel(nest) or loop.pack == 1:
+                continue
+            (axis,) = loop.axes
+            for v in values_in(s.value):
+                if v.op == "load" and not v.args and v.attr[0].name not in made and v.attr[0].name not in self.registers \
+                        and self.packable(v, axis, loop.pack) and self.reachable(v, axis):
+                    uses.setdefault((v.attr[0].name, v.attr[1] - axis.symbol), []).append((k, v))
+        words = 0
+        for key, found in uses.items():
+            k, v = found[0]
+            loop, array = loops[k], v.attr[0]
+            same = {(loops[j].turns, str(loops[j].axes[0].size)) for j, _ in found}
+            kind = _kind(array)
+            words += loop.turns * loop.pack * _width(array) // 4
+            if len({j for j, _ in found}) < 2 or len(same) != 1 or words > HELD_WORDS:
+                continue
+            name = f"row_{array.name}_{v.number}"
+            write(f"Pack<{kind}, {loop.pack}> {name}[{loop.turns}];")
+            self.open_loop(loop)
+            write(f"{name}[k] = pack_at<{loop.pack}>({array.name} + {_c(v.attr[1])});")
+            self.close_loop(loop)
+            self.loaded[key] = name
+
+    def open_loop(self, loop: _Loop) -> None:
+        """Begin the loop over a thread's packs; the axes are at the first element of one."""
+        write = self.write
+        if loop.turns:
+            write("#pragma unroll")
+            self.open(f"for (int k = 0; k < {loop.turns}; k++)")
+            write(f"const index_t at = (k * {loop.threads} + thread) * {loop.pack};")
+            if not loop.exact:
+                write(f"if (at >= {_c(loop.total)}) break;")
+        else:
+            first = f"(index_t)thread * {loop.pack}"
+            self.open(f"for (index_t at = {first}; at < {_c(loop.total)}; at += {loop.threads * loop.pack})")
+        self.split_index("at", loop.axes)
+
+    def close_loop(self, loop: _Loop) -> None:
+        for axis in loop.axes:
+            self.open_axes.remove(axis.name)
+        self.close()
+
+    def turn(self, nest: Nest, level: int, loops: dict[int, _Loop], group: int, live: str) -> None:
+        """What is done inside of `level` axes, and the axes inside."""
+        for k, s in enumerate(nest.stages):
+            if s.level == level:
+                self.write(f"/* {s.note} */")
+                self.shared_stage(nest, k, s, loops.get(k), group, live)
+        if any(s.level > level for s in nest.stages):
+            axis = nest.axes[level]
+            self.loop(axis)
+            self.turn(nest, level + 1, loops, group, live)
+            self.sync(group)
+            self.end(axis)
+
+    def shared_stage(self, nest: Nest, k: int, s: Stage, loop: _Loop | None, group: int, live: str) -> None:
+        write = self.write
+        self.declare(s.value, only_ready=True)
+        self.share_divisors(s.value)
+        if loop is None:                                            # one number, which every thread computes
+            self.declare(s.value)
+            if _is_number(s.target):
+                write(f"const {c_type(s.target.dtype)} {s.target.name} = {self.ref(s.value)};")
+            else:
+                self.by_one(s, self.ref(s.value), live)
+        elif s.monoid is None:
+            self.registers_of(loop)
+            guarded = live != "true" and s.target.level == 0
+            if guarded:
+                self.open(f"if ({live})")
+            self.open_loop(loop)
+            self.rows_of(s, loop)
+            self.lanes([s], loop.axes, loop.pack)
+            self.close_loop(loop)
+            if guarded:
+                self.close()
+            self.held = {}
+        elif s.axes:
+            self.each_alone(s, loop, live)
+        else:
+            self.together(s, loop, group, live)
+        if s.target.name not in self.registers and not _is_number(s.target) and any(
+                a is s.target for other in nest.stages for a in self.read(other)):
+            self.sync(group)
+
+    def registers_of(self, loop: _Loop) -> None:
+        lane = f"k * {loop.pack} + lane" if loop.pack > 1 else "k"
+        self.held = {name: f"{name}[{lane}]" for name, (_, own) in self.registers.items() if own.turns == loop.turns and loop.turns}
+
+    def rows_of(self, s: Stage, loop: _Loop) -> None:
+        """Name the packs that were loaded ahead, inside of the loop of a stage."""
+        if len(loop.axes) == 1 and loop.turns:
+            for v in values_in(s.value):
+                if v.op == "load" and not v.args:
+                    name = self.loaded.get((v.attr[0].name, v.attr[1] - loop.axes[0].symbol))
+                    if name is not None:
+                        self.packs[-1][v.number] = f"{name}[k]"
+
+    def by_one(self, s: Stage, text: str, live: str) -> None:
+        self.open("if (thread == 0)" if live == "true" else f"if (thread == 0 && {live})")
+        self.put(s, text)
+        self.close()
+
+    def together(self, s: Stage, loop: _Loop, group: int, live: str) -> None:
+        """A reduction that the threads of a turn share."""
+        write = self.write
+        kind, start, combine, done = accumulator(s)
+        part, pack = f"part_{s.target.name}", loop.pack
+        if not loop.turns and s.monoid == "sum" and kind == "float":    # long, so that what floats drop adds up
+            kind, done = "double", "(float)({})"
+        write(f"{kind} {part}[{pack}];")
+        write("#pragma unroll")
+        write(f"for (int lane = 0; lane < {pack}; lane++) {part}[lane] = {start};")
+        self.registers_of(loop)
+        self.open_loop(loop)
+        self.rows_of(s, loop)
+        if pack == 1:
+            self.declare(s.value)
+            write(f"{part}[0] = {combine}({part}[0], ({kind}){self.ref(s.value)});")
+        else:
+            axis = loop.axes[-1]
+            assert self.open_axes.pop() == axis.name
+            self.declare(s.value, only_ready=True)
+            self.load_packs(s.value, axis, pack)
+            self.open_lanes(axis, pack)
+            self.declare(s.value)
+            write(f"{part}[lane] = {combine}({part}[lane], ({kind}){self.ref(s.value)});")
+            self.close_lanes(axis)
+            self.open_axes.append(axis.name)
+        self.close_loop(loop)
+        self.held = {}
+        write("#pragma unroll")
+        write(f"for (int lane = 1; lane < {pack}; lane++) {part}[0] = {combine}({part}[0], {part}[lane]);")
+        shared = f"warps_{s.target.name}" if group > 32 else f"({kind} *)0"
+        total = done.format(f"reduced<{group}>({part}[0], {combine}, {shared})")
+        if _is_number(s.target):
+            write(f"const {c_type(s.target.dtype)} {s.target.name} = {total};")
+        else:
+            name = f"total_{s.target.name}"
+            write(f"const {c_type(s.target.dtype)} {name} = {total};")
+            self.by_one(s, name, live)
+
+    def each_alone(self, s: Stage, loop: _Loop, live: str) -> None:
+        """Reductions of which each thread has its own."""
+        write = self.write
+        kind, start, combine, done = accumulator(s)
+        double = s.monoid == "sum" and s.value.dtype is f32
+        self.open_loop(loop)
+        write(f"{'double' if double else kind} total = {start};")
+        self.declare(s.value, only_ready=True)
+        for over in s.reduce:
+            self.loop(over)
+            self.declare(s.value, only_ready=True)
+        self.declare(s.value)
+        write(f"total = {combine}(total, ({'double' if double else kind}){self.ref(s.value)});")
+        for over in reversed(s.reduce):
+            self.end(over)
+        text = "(float)total" if double else done.format("total")
+        if live != "true" and s.target.level == 0:
+            self.open(f"if ({live})")
+            self.put(s, text)
+            self.close()
+        else:
+            self.put(s, text)
+        self.close_loop(loop)
+
+    def sync(self, group: int) -> None:
+        self.write("__syncthreads();" if group > 32 else "__syncwarp();")
+
+
+def accumulator(s: Stage) -> tuple[str, str, str, str]:
+    """(type, start, what takes a value in, what comes out) of a reduction."""
+    t: DType = s.value.dtype
+    if s.monoid not in ("sum", "max"):
+        raise AssertionError(s.monoid)
+    if t.is_float:
+        kind = "float" if t is f32 else "double"
+        return (kind, "0", "Sum()", "{}") if s.monoid == "sum" else (kind, f"-({kind})INFINITY", "Max()", "{}")
+    if s.monoid == "sum":
+        return ("uint64_t" if t.bits == 64 else "uint32_t"), "0", "Sum()", f"({c_type(t)})({{}})"
+    least = {"i8": "INT8_MIN", "i16": "INT16_MIN", "i32": "INT32_MIN", "i64": "INT64_MIN"}.get(t.name, "0")
+    kind = {"u32": "uint32_t", "u64": "uint64_t", "i64": "int64_t"}.get(t.name, "int32_t")
+    return kind, least, "Max()", f"({c_type(t)})({{}})"
+
+
+def _kind(array: Array) -> str:
+    """The type of its elements in memory."""
+    return STORED[array.dtype.name] if array.role != "scratch" else c_type(array.dtype)
+
+
+def _width(array: Array) -> int:
+    return array.dtype.itemsize if array.role != "scratch" else computed_in(array.dtype).itemsize
+
+
+def _row(array: Array) -> int:
+    """Elements of a row in shared memory; 0 where it is too long, or where nobody knows."""
+    most = d.bounds(array.size)[1]
+    return -(-most // 4) * 4 if most < SHARED else 0
+
+
+def _divides(n: int, x: Dim) -> bool:
+    """Whether a dim is a multiple of n whatever its symbols are."""
+    return all(k % n == 0 for _, k in x.terms) if isinstance(x, d.Expr) else int(x) % n == 0
+
+
+def _widened(array: Array, read: str) -> str:
+    if array.role == "scratch":
+        return read
+    return {"bf16": f"bf16_to_f32({read})", "f16": f"f32_of_f16({read})"}.get(array.dtype.name, read)
+
+
+def _narrowed(array: Array, text: str) -> str:
+    if array.role == "scratch":
+        return text
+    if array.dtype is bool_:
+        return f"(uint8_t)({text})"
+    return {"bf16": f"bf16_of_f32({text})", "f16": f"f16_of_f32({text})"}.get(array.dtype.name, text)

@@ -1,0 +1,119 @@
+"""on_cuda: the backend `torchcuda`: torch's operators on a GPU, cuBLAS for products. Tensors are views of our memory there.
+
+torch uses the primary context and its default stream, as our device does, so that what either has begun is done before what the
+other begins. Narrow floats are taken where torch computes in f32 inside of one operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensor_graphs.devices.device import Memory
+from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
+from tensor_graphs.kernels.numpy.composites import operand
+from tensor_graphs.kernels.torch import backend, ops
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType
+
+NAME = "torchcuda"
+DEVICE = "cuda"
+IMPORTS = ("torch",)
+
+
+def available() -> str | None:
+    from tensor_graphs.devices import cuda
+
+    reason = backend.available() or cuda.why_missing()
+    if reason is None:
+        import torch
+
+        if not torch.cuda.is_available():
+            reason = "this torch has no CUDA (install a build that has)"
+    return reason
+
+
+def versions() -> dict[str, str]:
+    return backend.versions()
+
+
+def view(memory: Memory, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: DType) -> Any:
+    """A tensor on memory of a GPU, without a copy. offset in bytes, strides in elements."""
+    import torch
+
+    kind = getattr(torch, _TYPES[dtype.name])
+    if 0 in shape:
+        return torch.empty(tuple(shape), dtype=kind, device=memory.device.name)
+    count = (memory.nbytes - offset) // dtype.itemsize
+    flat = torch.as_tensor(_Bytes(memory, offset, count * dtype.itemsize), device=memory.device.name).view(kind)
+    return flat.as_strided(tuple(shape), tuple(strides))
+
+
+_TYPES = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16": "float16", "i8": "int8", "i16": "int16", "i32": "int32",
+          "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "bool": "bool"}
+
+
+class _Bytes:
+    """Memory of a GPU as torch takes it; it keeps what owns the memory."""
+
+    def __init__(self, memory: Memory, offset: int, nbytes: int) -> None:
+        self.owner = memory.owner
+        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (memory.address + offset, False),
+                                         "version": 3, "strides": None, "stream": None}
+
+
+def floats(spec: Spec) -> str | None:
+    """All of one type, which torch's operators want."""
+    types = {t.dtype.name for t in (*spec.inputs, *spec.outputs)}
+    return None if len(types) == 1 and spec.outputs[0].dtype.is_float else "floats of one type only"
+
+
+def layer_norm_takes(spec: Spec) -> str | None:
+    return None if spec.inputs[0].dtype.is_float and spec.outputs[0].dtype == spec.inputs[0].dtype else "floats of one type only"
+
+
+TABLE = dict(ops.TABLE)
+TABLE |= {op: (ops.TABLE[op][0], floats) for op in ("softmax", "silu", "dot", "linear")}
+TABLE["layer_norm"] = ops.TABLE["layer_norm"][0], layer_norm_takes
+
+
+def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    """By torch's own fused operator where nothing caps the scores."""
+    import torch
+
+    mask = operand(ins, attrs, ("q", "k", "v", "mask"), "mask")
+    q, k, v = (i.to(ins[0].dtype).transpose(0, 1)[None] for i in ins[:3])
+    visible = ops.visible_keys(q.shape[2], k.shape[2], mask, attrs, q.device)
+    y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=attrs["scale"],
+                                                         enable_gqa=q.shape[1] != k.shape[1])
+    y = torch.where(visible.any(-1, keepdim=True), y[0], torch.zeros((), dtype=y.dtype, device=y.device))
+    outs[0].copy_(y.transpose(0, 1))
+
+
+def attention_takes(spec: Spec) -> str | None:
+    if not all(t.dtype.is_float for t in (*spec.inputs[:3], *spec.outputs)):
+        return "floats only"
+    return None if spec.attrs.get("softcap", 0) == 0 else "no cap of scores"
+
+
+TABLE["attention"] = attention, attention_takes
+
+
+def kernels() -> list[Kernel]:
+    return backend.kernels_of(NAME, TABLE, __name__)
+
+
+def copy(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    outs[0].copy_(ins[0])
+
+
+def copy_kernel() -> Kernel:
+    return Kernel(name=f"{NAME}.copy", backend=NAME, op="copy", build=lambda spec: HostCall(copy), accepts=lambda spec: None,
+                  source=source_of(copy), module=__name__, build_copy=build_copy)
+
+
+def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> HostCall | None:
+    """None where an operand runs backwards, which torch does not say."""
+    from tensor_graphs.language import dims as d
+
+    return HostCall(copy) if all(d.dim_ge(s, 0) is True for s in in_strides) else None

@@ -1,0 +1,173 @@
+"""CUDA C of stages: its text, what the compiler makes of it, and on a GPU what it computes, beside the oracle."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.codegen.backend_cuda import HEADER, build_copy, call_of
+from tensor_graphs.codegen.lower import NotLowered
+from tensor_graphs.devices import nvrtc
+from tensor_graphs.devices.device import Device
+from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.toolchain import ToolchainError
+from tensor_graphs.kernels.kernel import LaunchCall, NativeCall
+from tensor_graphs.language.composite import Definition
+from tensor_graphs.language.dtypes import DTYPES, parse_dtype
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.part import part_between
+from tensor_graphs.meaning.error_measure import measure
+from tensor_graphs.meaning.interpreter import interpret
+from tests.codegen.launched import run
+from tests.codegen.test_generated import CASES, CLOSE, drawn
+
+compiler = pytest.mark.skipif(nvrtc.why_missing() is not None, reason="NVRTC is not installed")
+N = tg.dim("n", 1, 4096)
+
+
+def definition_of(*outputs: Node) -> Definition:
+    written: Definition = part_between(outputs, list(make_graph(dict(enumerate_names(outputs))).inputs.values())).written
+    return written
+
+
+def enumerate_names(outputs: tuple[Node, ...]) -> list[tuple[str, Node]]:
+    return [(f"y{i}", y) for i, y in enumerate(outputs)]
+
+
+X, R, G = tg.input("x", (8192, 4096), tg.bf16), tg.input("r", (8192, 4096), tg.bf16), tg.input("g", (4096,), tg.bf16)
+TEXTS = {"softmax": (tg.softmax(X),), "rms_norm_residual": (tg.rms_norm(X + R, G), X + R), "tanh": (tg.tanh(X),),
+         "column_sum": (X.sum(axis=0),), "transpose_add": (tg.permute(X, (1, 0)) + tg.input("z", (4096, 8192), tg.bf16),)}
+
+
+@pytest.mark.parametrize("name", ["softmax", "column_sum"])
+def test_the_text_is_the_one_last_reviewed(name: str, snapshot: object) -> None:
+    snapshot.check(f"{name}.cu", call_of(definition_of(*TEXTS[name])).text)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_lies_together_is_loaded_and_stored_as_packs_and_what_does_not_is_not(name: str) -> None:
+    call = call_of(definition_of(*TEXTS[name]))
+    assert "pack_at<8>" in call.text and call.alignment == 16
+    assert call.otherwise is not None and "pack_at" not in call.otherwise.text
+
+
+def test_a_row_is_loaded_once_and_its_exponentials_stay_in_registers() -> None:
+    text = call_of(definition_of(*TEXTS["softmax"])).text
+    assert len(re.findall(r"pack_at<8>\(x0", text)) == 1 and "__shared__ __align__" not in text
+
+
+def test_sizes_that_are_dims_are_arguments() -> None:
+    x = tg.input("x", (N, 24))
+    call = call_of(definition_of(tg.softmax(x)))
+    assert [str(i) for i in call.ints] == ["n"] and "const int64_t d_n_" in call.text
+
+
+@compiler
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_compiler_takes_the_text_of_both_forms(name: str) -> None:
+    call = call_of(definition_of(*TEXTS[name]))
+    for form in (call, call.otherwise):
+        assert form is not None and nvrtc.compiled(form.text, "sm_90", HEADER.parent)[:4] == b"\x7fELF"
+
+
+@compiler
+def test_what_the_compiler_refuses_is_shown_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError, match=r"(?s)generated\.cu\(2\).*undefined"):
+        nvrtc.compiled('// first\nextern "C" __global__ void f() { nothing = 1; }\n', "sm_90", HEADER.parent, cache=tmp_path / "c")
+
+
+@compiler
+def test_what_is_compiled_is_kept_and_others_may_not_write_to_it(tmp_path: Path) -> None:
+    text = 'extern "C" __global__ void f() {}\n'
+    made = nvrtc.compiled(text, "sm_90", HEADER.parent, cache=tmp_path / "c")
+    (kept,) = (tmp_path / "c").iterdir()
+    assert kept.stat().st_mode & 0o077 == 0 and nvrtc.compiled(text, "sm_90", HEADER.parent, cache=tmp_path / "c") == made
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def gpu() -> Device:
+    return device_named("cuda:0")
+
+
+def check(definition: Definition, values: dict[str, np.ndarray], expected: list[np.ndarray], shift: int) -> None:
+    for out, ref in zip(run(gpu(), definition, list(values.values()), {}, shift), expected, strict=True):
+        kind = parse_dtype(out.dtype)
+        report = measure(out, ref, kind)
+        assert report.within(CLOSE.get(kind.name, 0.0)), f"{call_of(definition).text}\n{report}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", CASES)
+def test_what_is_launched_for_an_op_is_what_the_oracle_says(op: str, dtype: str) -> None:
+    made = drawn(op, dtype, 0)
+    if made is None:
+        return
+    graph, definition, values = made
+    try:
+        call_of(definition)
+    except NotLowered:
+        return
+    expected = list(interpret(graph, values).outputs.values())
+    check(definition, values, expected, 0)
+    check(definition, values, expected, 1)
+
+
+def _values(graph: object, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: (rng.integers(0, 96, x.shape) if not x.dtype.is_float else rng.standard_normal(x.shape)).astype(x.dtype.numpy)
+            for name, x in graph.inputs.items()}  # type: ignore[attr-defined]
+
+
+def _shapes(kind: str) -> list[tuple[Node, ...]]:
+    """Sizes at which other forms are written: short, long, odd and very long rows, few and many columns."""
+    dtype = DTYPES[kind]
+    found: list[tuple[Node, ...]] = []
+    for rows, columns in ((1, 1), (3, 5), (7, 64), (600, 96), (40, 1000), (5, 4096), (2, 40960), (1, 200000), (1500, 33),
+                          (5000, 8)):
+        x, y, g = tg.input("x", (rows, columns), dtype), tg.input("y", (rows, columns), dtype), tg.input("g", (columns,), dtype)
+        found += [(tg.softmax(x),), (tg.rms_norm(x + y, g), x + y), (tg.layer_norm(x, g, g),), (x.sum(axis=0),), (x.sum(axis=1),),
+                  (x.sum(),), (tg.reduce_max(x, axis=0),), (tg.logsumexp(x),), (tg.permute(x, (1, 0)) * 2.0,),
+                  (tg.softmax(x, axis=0),), (tg.gelu(x) * y,), (x + g,), (tg.var(x, axis=1),)]
+    q, k = tg.input("q", (2, 70, 2), dtype), tg.input("k", (2, 4, 2), dtype)
+    i = tg.input("i", (77,), tg.i32)
+    table = tg.input("table", (96, 40), dtype)
+    found += [(tg.embedding(table, i),), (tg.pad(table, ((3, 5), (1, 7))) * 2.0,),
+              (tg.reduce_max((tg.reshape(q, (2, 70, 1, 2)) * tg.reshape(k, (2, 1, 4, 2))), axis=2),)]
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["f32", "bf16", "f64"])
+def test_every_form_is_what_the_oracle_says_at_many_sizes(kind: str) -> None:
+    for outputs in _shapes(kind):
+        graph = make_graph(dict(enumerate_names(outputs)))
+        values = _values(graph)
+        expected = list(interpret(graph, values).outputs.values())
+        check(definition_of(*outputs), values, expected, 0)
+        check(definition_of(*outputs), values, expected, 1)
+
+
+@pytest.mark.gpu
+def test_a_dim_is_whatever_it_is_at_a_launch() -> None:
+    x = tg.input("x", (N, 24), tg.f32)
+    for y in (tg.softmax(x), x.sum(axis=0), tg.tanh(x) * 2.0, tg.softmax(x, axis=0)):
+        graph, definition = make_graph({"y": y}), definition_of(y)
+        for n in (1, 2, 17, 4096):
+            given = {"x": np.random.default_rng(n).standard_normal((n, 24)).astype(np.float32)}
+            (out,) = run(gpu(), definition, [given["x"]], {"n": n})
+            assert measure(out, interpret(graph, given).outputs["y"], tg.f32).within(CLOSE["f32"])
+
+
+def test_a_copy_is_launched_with_its_strides() -> None:
+    call = build_copy((5, 7), (7, 1), (1, -5), 4)
+    assert isinstance(call, LaunchCall) and not isinstance(call, NativeCall) and "x0[(_j0 - 5 * _j1)]" in call.text

@@ -1,0 +1,178 @@
+"""cuda:0 as a device: its memory, its clock, its errors; graphs on it beside the oracle, launched and replayed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.devices import cuda
+from tensor_graphs.devices.cpu import CPU, array_view, memory_of
+from tensor_graphs.devices.device import Device, DeviceError, UnknownDevice
+from tensor_graphs.devices.free_memory import OutOfMemory
+from tensor_graphs.devices.known import device_named
+from tensor_graphs.kernels.registry import kernel_named, load_backend, why_missing
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language.dtypes import DTYPES
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.records.database import open_database
+from tensor_graphs.runtime.compiled_graph import CompiledGraph
+from tensor_graphs.runtime.segments.launches import Launches
+from tests.plans import check, compiled_of
+
+absent = pytest.mark.skipif(cuda.why_missing() is None, reason="there is a GPU")
+X = tg.input("x", (tg.dim("n", 1, 512), 96))
+
+
+@absent
+def test_without_a_gpu_its_backends_say_what_is_missing() -> None:
+    for name in ("gencuda", "torchcuda"):
+        assert load_backend(name) == [] and why_missing(name)
+    with pytest.raises(UnknownDevice, match="no device is named 'cuda:0'"):
+        device_named("cuda:0")
+
+
+@absent
+def test_a_copy_to_a_gpu_that_is_not_there_is_refused_with_the_place() -> None:
+    with pytest.raises(tg.TensorGraphsError, match="copy_to\\('cuda:0'\\)"):
+        compiled_of(tg.graph(tg.copy_to(X, "cuda:0")))
+
+
+def test_nothing_of_cuda_is_imported_before_it_is_asked_for() -> None:
+    said = "import sys, tensor_graphs; print([m for m in sys.modules if m.split('.')[0] == 'cuda' or 'devices.cuda' in m])"
+    assert subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def gpu() -> Device:
+    return device_named("cuda:0")
+
+
+@pytest.mark.gpu
+def test_bytes_come_back_as_they_went() -> None:
+    device, rng = gpu(), np.random.default_rng(0)
+    for size in (1, 1000, 1 << 20, (1 << 25) + 3):
+        here = rng.integers(0, 256, size).astype(np.uint8)
+        first, second, back = device.allocate(size), device.allocate(size), CPU.allocate(size)
+        assert first.address % device.alignment == 0
+        device.upload(memory_of(here), first)
+        device.fill(second, 0xEE)
+        device.copy(device.part(first, 0, size // 2), device.part(second, 0, size // 2))
+        device.download(second, back)
+        out = array_view(back, 0, (size,), (1,), DTYPES["u8"])
+        np.testing.assert_array_equal(out[:size // 2], here[:size // 2])
+        assert (out[size // 2:] == 0xEE).all()
+
+
+@pytest.mark.gpu
+def test_memory_that_nobody_has_is_free_again_and_what_is_not_there_is_refused() -> None:
+    device = gpu()
+    before = device.free()  # type: ignore[attr-defined]
+    held = device.allocate(1 << 30)
+    assert device.free() <= before - (1 << 30)  # type: ignore[attr-defined]
+    del held
+    device.synchronise()
+    assert device.free() >= before - (64 << 20)  # type: ignore[attr-defined]
+    with pytest.raises(OutOfMemory, match="cuda:0"):
+        device.allocate((device.capacity() or 0) * 2)
+    with pytest.raises(OutOfMemory, match="fix: less"):
+        device.require((device.capacity() or 0) * 2, "all of it", "less")
+
+
+@pytest.mark.gpu
+def test_the_clock_counts_what_the_device_did() -> None:
+    device = gpu()
+    a, b = device.allocate(1 << 30), device.allocate(1 << 30)
+    start, first = device.clock(), device.mark()
+    for _ in range(20):
+        device.copy(a, b)
+    last = device.mark()
+    assert 20 * 2e-4 < device.between(first, last) < 0.1 and 20 * 2e-4 < device.clock() - start < 0.1
+
+
+@pytest.mark.gpu
+def test_a_lost_context_is_reported_as_that() -> None:
+    said = """
+import numpy as np
+from tensor_graphs.devices.known import device_named
+device = device_named("cuda:0")
+entry = device.entry('extern "C" __global__ void f(int *x) { *x = 1; }', "f", 0)
+words = np.array([8], np.uint64)
+parameters = np.array([words.ctypes.data], np.uint64)
+device.launch(entry, 1, 1, 0, parameters.ctypes.data)
+try:
+    device.synchronise()
+except Exception as e:
+    print(type(e).__name__, e)
+"""
+    out = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=False).stdout
+    assert out.startswith("DeviceError") and "is lost" in out and "fix: a new process" in out
+
+
+@pytest.mark.gpu
+def test_it_says_what_it_is() -> None:
+    name, memory, properties = gpu().hardware()
+    assert "NVIDIA" in name and memory > 1 << 30 and dict(properties)["compute_capability"]
+    assert any(f.startswith("sm_") for f in gpu().features())
+
+
+GRAPHS = {
+    "chain": tg.graph(tg.softmax(tg.tanh(X) * 0.5 + X)),
+    "views": tg.graph(tg.tanh(tg.permute(X[:, 1::2], (1, 0))) + 1.0),
+    "outputs": tg.graph({"a": tg.rms_norm(X), "b": X.sum(axis=0), "c": tg.gelu(X)}),
+    "wide": tg.graph(tg.logsumexp(X, axis=0)),
+    "product": tg.graph(tg.linear(tg.layer_norm(X), tg.parameter("w", (40, 96))) * 2.0),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("backends", [("gencuda", "numpy"), ("torchcuda", "gencuda", "numpy"), ("gencuda", "torchcuda", "numpy")])
+def test_a_graph_on_a_gpu_is_what_the_oracle_says(name: str, backends: tuple[str, ...]) -> None:
+    g = GRAPHS[name]
+    rng = np.random.default_rng(3)
+    parameters = {"w": rng.standard_normal((40, 96)).astype(np.float32)} if "w" in g.parameters else {}
+    for n in (1, 37, 512):
+        made = check(g, {"x": rng.standard_normal((n, 96)).astype(np.float32)}, parameters, backends=backends)
+        assert any(i.device == "cuda:0" for i in made.executors[0].program.instructions)
+
+
+@pytest.mark.gpu
+def test_what_is_run_again_is_one_replay_and_gives_the_same_also_at_other_sizes() -> None:
+    g = GRAPHS["outputs"]
+    made: CompiledGraph = compiled_of(g, backends=("gencuda", "numpy"), atomics=True)
+    (launches,) = [s for s in made.executors[0].segments if isinstance(s, Launches)]
+    rng = np.random.default_rng(5)
+    for n in (64, 64, 64, 33, 33, 33, 64):
+        given = {"x": rng.standard_normal((n, 96)).astype(np.float32)}
+        expected = interpret(g, given).outputs
+        for name, out in made.run(given).items():
+            np.testing.assert_allclose(out, expected[name], rtol=2e-4, atol=2e-5)
+    kept = next(f.kept[id(launches)] for frames in made._frames for f in frames)
+    assert len([r for r in kept.replays.values() if r is not None]) == 2
+
+
+@pytest.mark.gpu
+def test_kernels_of_a_gpu_are_judged_like_any_other(tmp_path: Path) -> None:
+    x, w = tg.input("x", (64, 96)), tg.parameter("w", (40, 96))
+    with Judge(open_database(tmp_path / "bench.db"), timeout=120.0) as judge:
+        for kernel, node in (("gencuda.loops", tg.softmax(x)), ("torchcuda.softmax", tg.softmax(x)), ("gencuda.loops", tg.tanh(x)),
+                             ("torchcuda.linear", tg.linear(x, w)), ("gencuda.loops", tg.rms_norm(x))):
+            verdict = judge.examine(kernel_named(kernel), signature_of(node), {}, time_at={}, budget=0.05)
+            assert verdict.status == "PASSED", f"{kernel}: {verdict.status} {verdict.log}"
+            assert verdict.samples and 1e-7 < min(verdict.samples) < 1e-3
+
+
+@pytest.mark.gpu
+def test_memory_of_another_device_is_no_tensor_of_a_gpu() -> None:
+    with pytest.raises(DeviceError):
+        array_view(gpu().allocate(64), 0, (4,), (1,), DTYPES["f32"])
