@@ -11,7 +11,7 @@ from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.columns import in_parts
 from tensor_graphs.codegen.lower import NotLowered, lower
 from tensor_graphs.codegen.render_cuda import rendered
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage, Values
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.devices import nvrtc, toolchain
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, Spec
 from tensor_graphs.language import dims as d
@@ -67,7 +67,7 @@ def call_of(definition: Definition) -> LaunchCall:
     return _call(program_of(definition))
 
 
-def program_of(definition: Definition) -> Program:
+def program_of(definition: Definition) -> StageProgram:
     """The loops of a definition as they are rendered here; they belong to the caller."""
     program = arranged(lower(definition))
     for nest in program.nests:
@@ -77,7 +77,7 @@ def program_of(definition: Definition) -> Program:
     return in_parts(program)
 
 
-def _call(program: Program) -> LaunchCall:
+def _call(program: StageProgram) -> LaunchCall:
     whole = rendered(program)
     single = rendered(program, aligned=False)
     other = LaunchCall(single.text, single.launches, program.dims, single.scratch)
@@ -108,7 +108,8 @@ def _copy(shape: tuple[Dim, ...], out_strides: tuple[Dim, ...], in_strides: tupl
     source, target = Array("x0", "operand", 0, dtype, far), Array("y0", "output", 0, dtype, room)
     stage = Stage(target, into, axes, values.load(source, at), 0, note="copy")
     symbols = {str(s): s for x in (*shape, *out_strides, *in_strides) for s in d.symbols(x)}
-    return _call(arranged(Program((source,), (target,), [Nest((), [stage])], values, tuple(symbols[n] for n in sorted(symbols)))))
+    sizes = tuple(symbols[n] for n in sorted(symbols))
+    return _call(arranged(StageProgram((source,), (target,), [Nest((), [stage])], values, sizes)))
 
 
 def _no_copy(spec: Spec) -> LaunchCall:

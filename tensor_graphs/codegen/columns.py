@@ -6,7 +6,7 @@ In: a program as it was arranged.  Out: the same, changed in place: a nest of pa
 from __future__ import annotations
 
 from tensor_graphs.codegen.arrange import _changed, _Entangled
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -17,7 +17,7 @@ LEAST = 64
 """rows of a part, at least"""
 
 
-def in_parts(program: Program) -> Program:
+def in_parts(program: StageProgram) -> StageProgram:
     """Cut the reductions of columns that are few and long."""
     nests: list[Nest] = []
     for nest in program.nests:
@@ -26,7 +26,7 @@ def in_parts(program: Program) -> Program:
     return program
 
 
-def _parts(program: Program, nest: Nest) -> list[Nest]:
+def _parts(program: StageProgram, nest: Nest) -> list[Nest]:
     if len(nest.stages) != 1:
         return [nest]
     (stage,) = nest.stages

@@ -23,7 +23,7 @@ from tensor_graphs.codegen.render_c import (
     _Renderer,
     c_type,
 )
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Program, Stage, Value, computed_in, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, computed_in, values_in
 from tensor_graphs.kernels.kernel import Launch
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -63,7 +63,7 @@ class Rendered:
     scratch: tuple[Dim, ...]
 
 
-def rendered(program: Program, aligned: bool = True, prefix: str = "nest") -> Rendered:
+def rendered(program: StageProgram, aligned: bool = True, prefix: str = "nest") -> Rendered:
     """The CUDA text of a program. Parameters of each kernel: outputs, operands, dims, scratch. aligned: every array begins at a
     multiple of 16 bytes; else elements are loaded one by one."""
     return _Cuda(program, aligned, prefix).rendered()
@@ -86,7 +86,7 @@ class _Loop:
 
 
 class _Cuda(_Renderer):
-    def __init__(self, program: Program, aligned: bool, prefix: str) -> None:
+    def __init__(self, program: StageProgram, aligned: bool, prefix: str) -> None:
         super().__init__(program, prefix)
         self.aligned = aligned
         self.launches: list[Launch] = []
