@@ -345,7 +345,8 @@ def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, t
         if a.type.at(binding).shape != b.type.at(binding).shape:
             return Agreement(False, 1.0, 0, 0, "the shapes differ")
     prime = min(min(chain) for chain in residues.CHAINS)
-    degree = max((degrees(p.order, sizes, p.lanes)[r] for graph in p.roots for r in graph if r.dtype.kind == "float"), default=0)
+    known = degrees(p.order, sizes, p.lanes)
+    degree = max((known[r] for graph in p.roots for r in graph if r.dtype.kind == "float"), default=0)
     logarithms = [sizes[n.node] for n in nodes if n.node.op.name == "log2" and n.node not in p.lanes.random]
     terms = sum(sizes[n.node] * int(n.input_types[0].shape[-1]) for n in nodes if n.node.op.name == "dot")
     total, largest = terms // _TERMS + sum(sizes.values()) + _LOGARITHM * sum(logarithms) + 1, max(sizes.values(), default=1) + 1

@@ -9,7 +9,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.language.errors import GraphError
-from tensor_graphs.proof import counterexample
+from tensor_graphs.proof import counterexample, fingerprint
 from tensor_graphs.proof.equality import equal
 from tests.proof.equal_pairs import EQUAL, UNREFUTED
 from tests.proof.near_misses import MISSES, UNDECIDED
@@ -216,3 +216,24 @@ def test_no_update_wins_where_a_scatter_writes_twice_to_one_place() -> None:
 def test_a_maximum_over_rows_of_which_there_are_none_is_like_any_other() -> None:
     x = tg.input("x", (1, 0), tg.f16) + 1.0
     assert equal(tg.graph(tg.max(tg.expand(x, (3, 0)), axis=0)), tg.graph(tg.max(x, axis=0))).proved
+
+
+def test_many_outputs_are_compared_with_one_look_at_the_degrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What grows with each output's own nodes may not be done for all nodes once more for each."""
+    calls, degrees = [], fingerprint.degrees
+
+    def counted(order: Any, *rest: Any) -> Any:
+        calls.append(len(order))
+        return degrees(order, *rest)
+
+    monkeypatch.setattr(fingerprint, "degrees", counted)
+    looks = []
+    for count in (2, 40):
+        a, b = tg.input("a", (3,)), tg.input("b", (3,))
+        xs = [tg.input(f"x{i}", (3,)) for i in range(count)]
+        one = tg.graph({f"y{i}": x * (a + b) for i, x in enumerate(xs)})
+        other = tg.graph({f"y{i}": x * a + x * b for i, x in enumerate(xs)})
+        assert equal(one, other).status == "fingerprint"
+        looks.append(len(calls))
+        calls.clear()
+    assert looks[0] == looks[1]
