@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
 from tensor_graphs.kernels.place import Place, here
+from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dims import Dim, Expr
@@ -33,6 +35,7 @@ Numbers = Sequence[Dim] | Callable[[Spec], Sequence[Dim]]
 Scalars = Sequence[float] | Callable[[Spec], Sequence[float]]
 Pointers = Sequence[int | None] | Callable[[Spec], Sequence[int | None]]
 Bytes = Dim | Callable[[Spec], Dim]
+Strided = Callable[[Spec, Sequence[Strides]], Sequence[Dim] | None]
 
 
 class Image:
@@ -80,7 +83,8 @@ class Image:
 def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str | None = None, ints: Numbers = (),
              floats: Scalars = (), pointers: Pointers | None = None, scratch: Bytes = 0, dtypes: Sequence[DType | str] = (),
              accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
-             updates: bool = False, requirements: Mapping[str, Any] | None = None, sources: Sequence[str | Path] = ()) -> Kernel:
+             updates: bool = False, requirements: Mapping[str, Any] | None = None, sources: Sequence[str | Path] = (),
+             strided: Strided | None = None) -> Kernel:
     """Register a function in C as a kernel of an op (its name, or a `tg.composite` of yours), or of a graph (see `tg.kernel`).
 
     It is compiled here, with the compiler, flags and cache of our own kernels.
@@ -97,6 +101,8 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
     pointers: other positions of operands, or None for NULL. scratch: bytes that it takes by tg_scratch at most, all threads
     together; plans count them. dtypes: that all operands and outputs have, of one kind or mixed. accepts(spec): None, or why a spec
     is not taken; asked after `dtypes`. name: "c." and the entry unless given.
+    strided(spec, strides): the ints of the call where operands lie with these strides (elements, a tuple for each operand), or None
+    where they are to be copied first, as all are by default: what lies with gaps, backwards, turned, or repeated with stride 0.
     in_place, updates, requirements: as in `Kernel`. sources: further C files, which are compiled with it, and other files that it
     is made of.
     Without a C compiler, and where the device does not meet the requirements, the kernel is registered, not compiled, and no
@@ -148,11 +154,22 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
                 raise KernelError(f"kernel {name!r} is to be called with {count} {what}; there are {most} at most")
         return call
 
+    def lying(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
+        assert strided is not None
+        given = strided(spec, strides)
+        if given is None:
+            return None
+        wholes = _require_numbers(name, "ints", given, "what strided returns")
+        if len(wholes) > library.MAX_INT:
+            raise KernelError(f"kernel {name!r} is to be called with {len(wholes)} ints; there are {library.MAX_INT} at most")
+        return replace(build(spec), ints=wholes)
+
     headers = (h for each in image.sources for h in toolchain.headers_of(each, (library.FOLDER,)) if h.parent != library.FOLDER)
     kernel = Kernel(
         name=name, backend=BACKEND, op=registry.op_name(op), composite=registry.own_composite(op), build=build, accepts=refuse,
         source=_text(main), module=place.module, toolchain=image.identity(), in_place=in_place, contiguous=True, updates=updates,
-        requirements=requirements or {}, sources=tuple(str(each) for each in (*read, *others, *headers)),
+        strided=lying if strided is not None else None, requirements=requirements or {},
+        sources=tuple(str(each) for each in (*read, *others, *headers)),
         crash_note="" if callable(ints) or len(ints) else
         "it is declared without ints=, so whatever ints[…] its source reads is not there\n"
         "  fix: ints=lambda spec: [math.prod(spec.outputs[0].shape)], or what else the source reads")

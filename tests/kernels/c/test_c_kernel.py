@@ -151,6 +151,35 @@ def test_a_file_with_headers_and_a_second_file_and_float_arguments(tmp_path: Pat
     assert {Path(f.path).name for f in kernel.code.files} >= {"scaled.c", "twice.c", "scale.h"}
 
 
+ROWS = r"""
+#include "tg.h"
+/* ints: rows, width, where the next row begins */
+TG_KERNEL(twice_rows) {
+    for (int64_t r = 0; r < ints[0]; r++)
+        for (int64_t i = 0; i < ints[1]; i++)
+            ((float *)ptr[0])[r * ints[1] + i] = 2 * ((const float *)ptr[1])[r * ints[2] + i];
+    (void)floats;
+}
+"""
+
+
+def test_rows_with_gaps_are_read_where_they_lie() -> None:
+    twice = tg.composite(lambda x: x + x, name="twice")
+    kernel = tg.c_kernel(twice, source=ROWS, entry="twice_rows", dtypes=["f32"], accepts=lambda spec: None,
+                         ints=lambda spec: [*spec.inputs[0].shape, spec.inputs[0].shape[1]],
+                         strided=lambda spec, strides: [*spec.inputs[0].shape, strides[0][0]] if strides[0][1] == 1 else None)
+    wide = tg.input("x", (N, 40))
+    x = np.random.default_rng(1).standard_normal((7, 40)).astype(np.float32)
+    for cut, copies, columns in ((wide[:, 3:19], 0, x[:, 3:19]), (wide[:, 0:40:2], 1, x[:, ::2])):
+        plan = single_kernel_plan(tg.graph(twice(cut)), kernel)
+        assert len(plan.variants[0].program.instructions) == 1 + copies
+        np.testing.assert_array_equal(tg.bind(plan).run({"x": x})["out"], 2 * columns)
+    wrong = tg.c_kernel(twice, name="c.wrong", source=ROWS, entry="twice_rows", dtypes=["f32"], ints=lambda spec: [1, 1, 1],
+                        strided=lambda spec, strides: "many")
+    with pytest.raises(KernelError, match=r"'c.wrong': what strided returns is 'many', which is no sequence of numbers\n  fix: "):
+        single_kernel_plan(tg.graph(twice(wide[:, 3:19])), wrong)
+
+
 def test_two_kernels_may_call_their_functions_the_same() -> None:
     made = [tg.c_kernel("relu", name=f"c.constant_{value}", entry="constant", dtypes=["f32"], source=f"""
 #include "tg.h"
