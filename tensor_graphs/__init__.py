@@ -44,6 +44,7 @@ from tensor_graphs.language.atomic import sin as sin
 from tensor_graphs.language.atomic import slice as slice
 from tensor_graphs.language.atomic import sqrt as sqrt
 from tensor_graphs.language.calls import worded as _worded
+from tensor_graphs.language.composite import RULE_CHECKS as _RULE_CHECKS
 from tensor_graphs.language.composite import CompositeOp as CompositeOp
 from tensor_graphs.language.composite import composite as composite
 from tensor_graphs.language.composites import abs as abs
@@ -238,6 +239,16 @@ LAZY: dict[str, tuple[str, str]] = {
 __all__ = sorted(  # noqa: PLE0605 - what is imported above, and no second list of it
     {name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, ModuleType)}
     - {"annotations", "importlib", "Any", "LAZY", "ModuleType", "TYPE_CHECKING"} | set(LAZY))
+
+
+def _rule_differs(*rule: Any) -> str | None:
+    """What looks at a gradient of a user's own: loaded when there is one."""
+    from tensor_graphs.meaning.gradient_rule import rule_differs
+
+    return rule_differs(*rule)
+
+
+_RULE_CHECKS.append(_rule_differs)
 
 
 def __getattr__(name: str) -> Any:

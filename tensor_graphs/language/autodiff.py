@@ -15,10 +15,10 @@ from typing import Any, overload
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.atomic import AtomicOp, fill, same_dim
 from tensor_graphs.language.calls import worded
-from tensor_graphs.language.composite import CompositeOp, Definition, instantiate
+from tensor_graphs.language.composite import LIBRARY, RULE_CHECKS, CompositeOp, Definition, instantiate
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, LanguageError, ShapeError
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, TensorType, encode_attribute, walk
+from tensor_graphs.language.node import Node, TensorType, apply, encode_attribute, walk
 
 Cotangents = list[Node | None]                           # one per output of a node; None = nothing flows back
 
@@ -162,6 +162,45 @@ def _no_gradient(node: Node) -> GraphError:
 
 def _by_rule(op: CompositeOp, node: Node, grads: Cotangents) -> list[Node | None]:
     """A composite's own gradient graph, put into operand order."""
+    if op.gradient_checked and LIBRARY.get(op.name) is not op and RULE_CHECKS:
+        _check_rule(op, node, grads)
+    return _of_rule(op, node, grads)
+
+
+_checked: weakref.WeakKeyDictionary[CompositeOp, set[tuple[Any, ...]]] = weakref.WeakKeyDictionary()
+
+
+def _check_rule(op: CompositeOp, node: Node, grads: Cotangents) -> None:
+    """Have a rule looked at, once for given operand types. Raises GraphError; not where the definition has none."""
+    types = [i.type for i in node.inputs]
+    given = tuple(g is not None for g in grads)
+    key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(node.attrs.items())), given)
+    known = _checked.setdefault(op, set())
+    if op.opaque or key in known:
+        return
+    operands = [leaves.argument(i, t) for i, t in enumerate(types)]
+    seeds = [leaves.argument(len(operands) + k, t) for k, t in enumerate(node.types)]
+    over, flowing = apply(op, operands, node.attrs), [s if g else None for s, g in zip(seeds, given, strict=True)]
+    rule = _of_rule(op, over, flowing)
+    if any(g is not None and g.type != a.type for g, a in zip(rule, operands, strict=True)):
+        return                                                      # which `_reverse` says
+    try:
+        own = _by_definition(op, over, flowing, tuple(t.dtype.kind == "float" for t in types))
+    except GraphError:                                              # the rule is there because the definition has none
+        return
+    finally:
+        known.add(key)
+    names = [name for name, role in op.roles(node).items() for _ in (role if name == op.variadic else (role,))]
+    for check in RULE_CHECKS:
+        why = check(names, [*operands, *seeds], rule, own)
+        if why is not None:
+            known.discard(key)
+            raise GraphError(f"the gradient= of {op.name} is not the gradient of its definition: {why}", location=node.location,
+                             fix="correct it, or leave gradient= out; gradient_checked=False where another one is meant, as one "
+                                 "straight through a rounding")
+
+
+def _of_rule(op: CompositeOp, node: Node, grads: Cotangents) -> list[Node | None]:
     assert op.gradient_rule is not None
     by_name = op.gradient_rule(node, tuple(grads))
     roles = op.roles(node)

@@ -31,6 +31,10 @@ from tensor_graphs.language.node import Node, TensorType, apply, encode_attribut
 
 Build = Callable[..., Node | tuple[Node, ...]]
 
+RULE_CHECKS: list[Callable[[Sequence[str], Sequence[Node], Sequence[Node | None], Sequence[Node | None]], str | None]] = []
+"""What compares a gradient of a user's own with that of the definition: (operands' names, placeholders of operands and cotangents,
+the one's gradients, the other's) -> how they differ. The language evaluates nothing: the package's page puts one here."""
+
 AXIS = "axis"
 """The attribute that may stand before the `*`."""
 
@@ -53,7 +57,8 @@ class CompositeOp:
     """A named op with a definition. Call it with operands and attributes to make a node.
 
     direct(roles, attrs, out_types) -> array or tuple: float64 evaluation; `roles` maps operand names to arrays (absent ones are
-    missing, `*xs` is a list), `attrs` has dims evaluated. gradient(node, grads) -> {operand name: gradient node or None}.
+    missing, `*xs` is a list), `attrs` has dims evaluated. gradient(node, grads) -> {operand name: gradient node or None}; compared
+    with that of the definition where it is first used, unless gradient_checked is False (meaning/gradient_rule.py).
     conditions(node): what must hold between sizes beside what its definition asks for (see conditions.py).
     facts: what else is true of it (see facts.py).
     """
@@ -62,11 +67,11 @@ class CompositeOp:
     group = "composite"
 
     def __init__(self, build: Build, *, name: str | None = None, direct: Callable[..., Any] | None = None,
-                 gradient: Callable[..., Any] | None = None, opaque: bool = False,
+                 gradient: Callable[..., Any] | None = None, gradient_checked: bool = True, opaque: bool = False,
                  conditions: Callable[[Node], Any] | None = None, facts: OpFacts = UNKNOWN) -> None:
         self.name, self.facts = name or build.__name__, facts
         self.build, self.direct, self.gradient_rule, self.opaque = build, direct, gradient, opaque
-        self.conditions = conditions
+        self.conditions, self.gradient_checked = conditions, gradient_checked
         self.signature = inspect.signature(build)
         # what `help`, `inspect.signature` and completion read: a composite is called like the function that defines it
         self.__name__ = self.__qualname__ = self.name
@@ -198,10 +203,11 @@ def _attribute(op: str, name: str, value: Any) -> Any:
 
 @overload
 def composite(build: Build, *, name: str | None = None, direct: Callable[..., Any] | None = None,
-              gradient: Callable[..., Any] | None = None, opaque: bool = False) -> CompositeOp: ...
+              gradient: Callable[..., Any] | None = None, gradient_checked: bool = True, opaque: bool = False) -> CompositeOp: ...
 @overload
 def composite(build: None = None, *, name: str | None = None, direct: Callable[..., Any] | None = None,
-              gradient: Callable[..., Any] | None = None, opaque: bool = False) -> Callable[[Build], CompositeOp]: ...
+              gradient: Callable[..., Any] | None = None, gradient_checked: bool = True,
+              opaque: bool = False) -> Callable[[Build], CompositeOp]: ...
 def composite(build: Build | None = None, **options: Any) -> CompositeOp | Callable[[Build], CompositeOp]:
     """Make a named op of a function that builds its definition. See the module's docstring.
 

@@ -19,7 +19,7 @@ VALUES = np.array([1.0, -2.0, 3.0])
 def double(by: float, direct_by: float, slope: float) -> tg.CompositeOp:
     """x · by, evaluated directly as x · direct_by, with the gradient g · slope."""
     @tg.composite(direct=lambda roles, attrs, types: roles["x"] * direct_by,
-                  gradient=lambda node, grads: {"x": grads[0] * slope})
+                  gradient=lambda node, grads: {"x": grads[0] * slope}, gradient_checked=False)
     def op(x: Node) -> Node:
         return x * by
 

@@ -231,7 +231,7 @@ def test_a_gradient_agrees_with_finite_differences(sample: Sample):
 
 
 def test_the_finite_differences_would_see_a_gradient_that_is_off_by_one_percent():
-    op = composite(lambda x: exp(x), name="off", gradient=lambda node, grads: {"x": grads[0] * node * 1.01})
+    op = composite(lambda x: exp(x), name="off", gradient=lambda node, grads: {"x": grads[0] * node * 1.01}, gradient_checked=False)
     x = leaves.input("x", (4,))
     a = normal(4)
     g = value([grad(op(x).sum(), x)], {x: a})[0]
