@@ -41,8 +41,8 @@ app = Verbs(
     help="Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained.",
 )
 
-VERBS = ("run", "chat", "embed", "demo", "models", "list_paths", "profile", "explain", "plan", "show", "equal", "rewrites", "db",
-         "devices", "conformance", "new_backend")
+VERBS = ("run", "chat", "embed", "demo", "models", "list_paths", "profile", "explain", "plan", "trace", "show", "equal", "rewrites",
+         "db", "devices", "conformance", "new_backend")
 
 
 def _version(asked: bool) -> None:

@@ -68,7 +68,7 @@ class Roof:
 @dataclass(frozen=True)
 class Stood:
     """A step of a plan beside its roof. seconds, nbytes, flops: of one call; least: seconds at the roof; bound: which of the two it
-    is. peak: the constant that bounds its arithmetic."""
+    is. peak: the constant that bounds its arithmetic. signature: its key."""
 
     what: str
     kernel: str
@@ -81,6 +81,7 @@ class Stood:
     least: float
     bound: str
     peak: str
+    signature: str = ""
 
     @property
     def share(self) -> float:
@@ -161,7 +162,7 @@ def kernel_table(plan: Plan, database: Database, sizes: Mapping[str, int] | None
         peak = roof.peak(signature.spec)
         moved, computed = nbytes / roof.bandwidth, flops / roof.flops[peak]
         steps.append(Stood(e.title, kernel.name, device, e.calls, e.seconds / e.margin, e.measured, nbytes, flops,
-                           max(moved, computed), "memory" if moved >= computed else "arithmetic", peak))
+                           max(moved, computed), "memory" if moved >= computed else "arithmetic", peak, e.signature))
     return KernelTable(known, tuple(roofs.values()), tuple(sorted(steps, key=lambda s: -s.lost)))
 
 

@@ -460,6 +460,17 @@ class CompiledGraph:
         return seen
 
     @worded
+    def spans(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
+              session: Session | None = None) -> list[tuple[Instruction, float, float]]:
+        """(instruction, start, end) of every step of one run, in order: seconds on the host's clock. Each step is one call from
+        Python here, and its device is waited for, so that what overlaps in a run does not. Moves the session on, like a run."""
+        seen: list[tuple[int, float, float]] = []
+        binding = solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
+        instructions = self.executors[self._cells.index(binding)].program.instructions
+        self._run(inputs, dims or {}, session, None, spans=seen)
+        return [(instructions[index], start, end) for index, start, end in seen]
+
+    @worded
     def tap(self, names: str | Node | list[str | Node], inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
             session: Session | None = None) -> dict[str | Node, np.ndarray]:
         """Values inside the graph, by what was asked: an instruction's name (`rms_norm.3`, see `explain`; `rope_table.0/1` is its

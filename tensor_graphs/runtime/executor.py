@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from tensor_graphs.devices.device import Memory
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.language import dims as d
 from tensor_graphs.paths.lower import BufferKind, Instruction, Operand, Program
 from tensor_graphs.paths.memory import ArenaLayout
@@ -122,11 +122,13 @@ class Executor:
         frame.binding = sizes
 
     def run(self, frame: Frame, sizes: tuple[int, ...], bases: Mapping[int, Memory], *, seconds: Any = None,
-            after: Callable[[Instruction, list[Any]], None] | None = None) -> None:
+            after: Callable[[Instruction, list[Any]], None] | None = None,
+            spans: list[tuple[int, float, float]] | None = None) -> None:
         """Run every instruction. bases: memory of inputs, outputs and states, by base number.
 
         seconds: array of one float per instruction that receives the time of each. after: called behind every instruction with
-        what its outputs hold (slow: for tracing).
+        what its outputs hold (slow: for tracing). spans: receives (instruction, start, end) on the host's clock; each runs alone
+        then, and its device is waited for.
         """
         self.ready(frame, sizes, bases)
         if after is not None:
@@ -134,6 +136,14 @@ class Executor:
                 for k, index in enumerate(segment.indices):
                     segment.one(frame, k)
                     after(self.program.instructions[index], [array_of(frame, w) for w in self._outs[index]])
+        elif spans is not None:
+            for segment in self.segments:
+                for k, index in enumerate(segment.indices):
+                    device = device_named(self.program.instructions[index].device)
+                    start = HOST.clock()
+                    segment.one(frame, k)
+                    device.synchronise()
+                    spans.append((index, start, HOST.clock()))
         elif seconds is not None:
             for segment in self.segments:
                 segment.time(frame, seconds)

@@ -52,6 +52,15 @@ def test_the_steps_of_a_plan_stand_beside_their_roof(tmp_path: Path) -> None:
     assert_complains(tg(*asked, "--diff", "now", "now"), "are of one plan", "fix: without --diff", code=2)
 
 
+def test_a_run_is_traced_into_a_file(tmp_path: Path) -> None:
+    asked = ("trace", SOFTMAX, "--at", "n=16", "--backends", "numpy", "--out")
+    said = document(tg(*asked, tmp_path / "t.json", "--json"))
+    slices = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    assert said["steps"] == len(slices) - 1 == 3 and said["at"] == {"n": 16} and said["one_go_us"] > 0
+    assert {e["args"].get("kernel") for e in slices} == {None, "numpy.rms_norm", "numpy.linear", "numpy.softmax"}
+    assert_complains(tg(*asked, tmp_path / "none" / "t.json"), "--out ", "cannot be written", "fix:")
+
+
 def test_a_pin_is_not_replaced_unasked_and_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     pin = tmp_path / "softmax.pin"
     asked = ("plan", SOFTMAX, "--pin", pin, "--backends", "numpy")
