@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import doctest
+import importlib
 import re
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -63,6 +65,12 @@ def test_no_two_classes_have_one_name() -> None:
                 homes.setdefault(node.name, []).append(name)
     several = {name: there for name, there in homes.items() if len(there) > 1}
     assert not several, "one name, one thing: " + "; ".join(f"{name} in {', '.join(there)}" for name, there in several.items())
+
+
+@pytest.mark.parametrize("name", sorted(name for name, path in MODULES.items() if ">>>" in path.read_text(encoding="utf-8")))
+def test_an_example_in_a_docstring_gives_what_stands_below_it(name: str) -> None:
+    found = doctest.testmod(importlib.import_module(name))
+    assert found.attempted and not found.failed
 
 
 def test_the_pages_that_name_the_rooms_name_all() -> None:

@@ -22,6 +22,8 @@ from tensor_graphs.costs.filing import (
     path_environment,
     path_workload,
     timed_workload,
+    timing_key,
+    verdict_key,
     verify_workload,
 )
 from tensor_graphs.costs.known_rates import known_links, known_rates
@@ -130,15 +132,15 @@ class PriceBook:
 
     def verdict(self, kernel: Kernel, signature: Signature) -> KnownTime | None:
         """What is known of this kernel on this signature at all sizes; None: it was never compared."""
-        return self.known.get(kernel.backend, {}).get((kernel.identity, verify_workload(signature).key))
+        return self.known.get(kernel.backend, {}).get(verdict_key(kernel, signature))
 
     def time(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> KnownTime | None:
         """What is known of it at these sizes."""
-        return self.known.get(kernel.backend, {}).get((kernel.identity, timed_workload(signature, binding).key))
+        return self.known.get(kernel.backend, {}).get(timing_key(kernel, signature, binding))
 
     def timed(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[KnownTime, bool] | None:
         """The row that prices it, and whether it was measured in its place in a whole graph, which counts before one on its own."""
-        key = kernel.identity, timed_workload(signature, binding).key
+        key = timing_key(kernel, signature, binding)
         found = self.in_graph.get(kernel.backend, {}).get(key)
         if found is not None and found.median_ms is not None:
             return found, True

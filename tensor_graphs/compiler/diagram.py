@@ -24,9 +24,8 @@ from tensor_graphs.kernels.kernel import Transfer
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.paths.lower import Operand, Program
-from tensor_graphs.paths.path import needs_choice
 from tensor_graphs.paths.plan import Plan, duration
 
 COLOURS = ("#cfe3f7", "#fbe0c3", "#d6efd0", "#f6d3dc", "#e3d9f2", "#f5efb8", "#d0eeec", "#e6dfd5")
@@ -92,7 +91,7 @@ def of_graph(graph: Graph, title: str) -> str:
     for name, node in graph.inputs.items():
         at[node] = boxes.add(Box(name, ("input", name), lines=(str(node.type),), leaf=True))
     for node in graph.nodes:
-        if not needs_choice(node):
+        if not is_step(node):
             continue
         sources = [_made_by(x) for x in node.inputs]
         named = [f"{x.op.name} {x.attrs['name']} {x.type}" for x in sources if x.op in (leaves.PARAMETER, leaves.STATE)]

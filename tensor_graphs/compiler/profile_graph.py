@@ -22,7 +22,7 @@ from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_kernels import profile_kernels
 from tensor_graphs.compiler.profile_paths import Wrong, parts_on, profile_paths, run_in_place
 from tensor_graphs.compiler.request import Request
-from tensor_graphs.costs.filing import VERIFIER
+from tensor_graphs.costs.filing import VERIFIER, timing_key
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.errors import close_to, listed
@@ -32,9 +32,9 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph, require_graph
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.paths.lower import PlanError
-from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price, needs_choice
+from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price
 from tensor_graphs.profiling.measure.calibration import measure_device
 from tensor_graphs.profiling.measure.deployed import NotDeployed
 from tensor_graphs.profiling.measure.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
@@ -198,7 +198,7 @@ def _doubtful(book: PriceBook, paths: Paths, path: Path, doubts: Doubts, binding
     A kernel that was timed in its place is asked about there (`in_place`): that time counts.
     """
     def hope(kernel: Kernel, signature: Signature) -> Price | None:
-        price, left = book.price(kernel, signature, binding, True), asked[_question(kernel, signature, binding)] < MOST_ASKED
+        price, left = book.price(kernel, signature, binding, True), asked[timing_key(kernel, signature, binding)] < MOST_ASKED
         timed = book.timed(kernel, signature, binding)
         if price is None or timed is None or timed[1] or not left:
             return price
@@ -221,7 +221,7 @@ def _doubtful(book: PriceBook, paths: Paths, path: Path, doubts: Doubts, binding
         doubt = doubts.of(way.kernel, s, binding)
         for kernel in {way.kernel.name: way.kernel, **({kept.name: kept.kernel} if kept and not doubt else {})}.values():
             timed = None if kernel is None else book.timed(kernel, s, binding)
-            if kernel is not None and timed is not None and not timed[1] and asked[_question(kernel, s, binding)] < MOST_ASKED:
+            if kernel is not None and timed is not None and not timed[1] and asked[timing_key(kernel, s, binding)] < MOST_ASKED:
                 why = "its interval meets a rival's" if doubt is None else doubt.why
                 q = Question(kernel, s, {n: int(binding[n]) for n in s.dim_names}, saved, again=why)
                 out[question_key(q)] = q
@@ -235,10 +235,6 @@ def _doubts(book: PriceBook, paths: Paths, table: Mapping[str, list[Kernel]], po
     return doubts
 
 
-def _question(kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[str, str]:
-    return question_key(Question(kernel, signature, binding, 0.0))
-
-
 def readers(graph: Graph, given: Given, binding: Mapping[str, int]) -> list[tuple[Signature, Given]]:
     """The ops that read an input whose values are given and fit at these sizes, and what their operands are given; each once."""
     out: list[tuple[Signature, Given]] = []
@@ -246,7 +242,7 @@ def readers(graph: Graph, given: Given, binding: Mapping[str, int]) -> list[tupl
     fitting = {leaf: descriptor for leaf, (name, descriptor) in leaves.items()
                if leaf is not None and _fits(name, descriptor, leaf, binding) is None}
     for node in graph.nodes:
-        if needs_choice(node) and (read := [(i, x) for i, x in enumerate(node.inputs) if x in fitting]):
+        if is_step(node) and (read := [(i, x) for i, x in enumerate(node.inputs) if x in fitting]):
             s = signature_of(node)
             names = list(s.graph.inputs)
             found = s, tuple((names[i], fitting[x]) for i, x in read)
@@ -365,7 +361,7 @@ def _reworded(paths: Paths, path: Path) -> Path | None:
 
 
 def _step_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[str, ...]:
-    return (*_question(kernel, signature, binding), "in place")
+    return (*timing_key(kernel, signature, binding), "in place")
 
 
 def _open_in_place(book: PriceBook, doubts: Doubts, asked: Asked, kernel: Kernel, signature: Signature, binding: Mapping[str, int],

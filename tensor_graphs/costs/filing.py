@@ -103,6 +103,17 @@ def verify_workload(signature: Signature) -> WorkloadRecord:
     return WorkloadRecord(signature.key)
 
 
+def verdict_key(kernel: Kernel, signature: Signature) -> tuple[str, str]:
+    """What a verdict over all sizes is about, as `latest_traces` has it: the code, and the workload."""
+    return kernel.identity, verify_workload(signature).key
+
+
+def timing_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int], given: Sequence[tuple[str, Described]] = (),
+               ) -> tuple[str, str]:
+    """What a time is about, likewise."""
+    return kernel.identity, timed_workload(signature, binding, given).key
+
+
 def timed_workload(signature: Signature, binding: Mapping[str, int], given: Sequence[tuple[str, Described]] = ()) -> WorkloadRecord:
     """The workload under which a time is filed: the signature's axes, or (if it has none) a single axis that says "fixed", and
     where the values of operands come from, if from elsewhere."""

@@ -215,6 +215,11 @@ def apply(op: Op, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None
         return _table.setdefault(key, node)
 
 
+def is_step(node: Node) -> bool:
+    """Whether a node computes something when a graph is run, so that somebody chooses how: no leaf, no view, no item of another."""
+    return node.op.kind in ("atomic", "composite") and not node.op.facts.view
+
+
 def walk(outputs: Iterable[Node]) -> list[Node]:
     """Every node that the outputs need, operands before users, each once; iterative, so depth is no limit."""
     order: list[Node] = []

@@ -13,10 +13,10 @@ from tensor_graphs.kernels.kernel import Kernel, KernelError, Spec, made_togethe
 from tensor_graphs.kernels.registry import BACKENDS, copy_kernels, kernel_named, lacking, why_missing
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, walk
+from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.paths.lower import PlanError, Program, intervals_of, lower
 from tensor_graphs.paths.memory import ArenaLayout, place
-from tensor_graphs.paths.path import Path, expanded_roots, needs_choice
+from tensor_graphs.paths.path import Path, expanded_roots
 from tensor_graphs.phases import phase
 
 
@@ -35,7 +35,7 @@ def lowered(graph: Graph, path: Path, kernel_of: Callable[[str], Kernel], backen
     """kernel_of: signature key -> the kernel that the path chose for it. largest: the sizes for which memory is laid out."""
     kernels: dict[str, Kernel] = {}
     roots = expanded_roots(graph, path)
-    nodes = {signature_of(n).key: n for n in walk(roots) if needs_choice(n)}
+    nodes = {signature_of(n).key: n for n in walk(roots) if is_step(n)}
     made_together([(kernel_of(key), Spec.of(n)) for key, n in nodes.items()])     # what cannot be made, `build` says again
 
     def choose(node: Node) -> Kernel:

@@ -34,7 +34,7 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, Op, TensorType, apply, consumers, walk
+from tensor_graphs.language.node import Node, Op, TensorType, apply, consumers, is_step, walk
 from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, between, known_when_bound
 from tensor_graphs.paths import copies
 from tensor_graphs.paths.lower import Operand
@@ -197,10 +197,6 @@ class Path:
         return [{"op": self.titles.get(k, k), "kernel": v, "calls": self.calls.get(k, 0)} for k, v in self.choices.items()]
 
 
-def needs_choice(node: Node) -> bool:
-    return node.op.kind in ("atomic", "composite") and not node.op.facts.view
-
-
 def is_way_on(name: str) -> bool:
     """Whether a choice is no kernel: the definition, or a recipe, whose own steps are chosen in turn."""
     return name == EXPAND or name.startswith(RECIPE)
@@ -252,7 +248,7 @@ class Paths:
         known = known_when_bound(order, known)
         with_gaps = copies.apart(order, known)
         for node in order:
-            if needs_choice(node):
+            if is_step(node):
                 s = signature_of(node)
                 s = self._first.setdefault(s.key, s)
                 counts[s] = counts.get(s, 0) + (node not in known)
@@ -412,7 +408,7 @@ class Paths:
         order = walk(self._expanded(chosen, expanding))
         known = known_when_bound(order)
         for node in order:
-            if needs_choice(node) and node not in known:
+            if is_step(node) and node not in known:
                 calls[self._first[signature_of(node).key]] += 1
         return calls | {s: len(nodes) for s, nodes in expanding.items()}
 
@@ -501,12 +497,12 @@ class Paths:
             groups.setdefault(s.spec.op.name, []).append(s)
         beside: dict[Signature, dict[Signature, None]] = {}
         for node in self.placement(chosen).order:
-            if needs_choice(node):
+            if is_step(node):
                 taker = self._first[signature_of(node).key]
                 for each in node.inputs:
                     while each.op.facts.view:
                         each = each.inputs[0]
-                    if needs_choice(each):
+                    if is_step(each):
                         giver = self._first[signature_of(each).key]
                         beside.setdefault(taker, {taker: None})[giver] = None
                         beside.setdefault(giver, {giver: None})[taker] = None
@@ -716,7 +712,7 @@ def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, st
     places = []
     for n, out in zip(parts, ends, strict=True):
         outputs, operands = (list(itertools.islice(made, count)) for count in (len(out), len(n.inputs)))
-        inside = [number[x] for x in between(outputs, operands) if needs_choice(x) and x in number]
+        inside = [number[x] for x in between(outputs, operands) if is_step(x) and x in number]
         key = signature_of(n).key
         places.append((key, path.choices[key], inside))
     return whole, places

@@ -6,15 +6,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.language.part import between
 
 MOST_CUTS = 160
 """Parts that are looked at for one output."""
-
-
-def is_step(node: Node) -> bool:
-    return node.op.kind in ("atomic", "composite") and not node.op.facts.view
 
 
 def inside(node: Node, operands: Collection[Node]) -> set[Node]:

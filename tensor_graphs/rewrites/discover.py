@@ -23,12 +23,12 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
-from tensor_graphs.language.node import Node, TensorType, apply
+from tensor_graphs.language.node import Node, TensorType, apply, is_step
 from tensor_graphs.language.part import over
 from tensor_graphs.proof.equality import EqualityVerdict, equal
 from tensor_graphs.proof.fingerprint import fingerprint
 from tensor_graphs.rewrites.composites import CHOICES
-from tensor_graphs.rewrites.cuts import Cuts, inside, is_step
+from tensor_graphs.rewrites.cuts import Cuts, inside
 from tensor_graphs.rewrites.errors import RewriteError
 from tensor_graphs.rewrites.recognise import MARKED, with_roots
 

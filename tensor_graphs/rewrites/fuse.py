@@ -20,9 +20,9 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.language.part import PartOp, known_when_bound, part_between
-from tensor_graphs.rewrites.cuts import fed, is_step
+from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.offer import Offer
 from tensor_graphs.rewrites.reword import Reworded, formed
 

@@ -24,9 +24,9 @@ from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
-from tensor_graphs.language.node import Node, TensorType, apply, walk
+from tensor_graphs.language.node import Node, TensorType, apply, is_step, walk
 from tensor_graphs.language.part import PartOp, note_same, over, part_between
-from tensor_graphs.rewrites.cuts import Cuts, inside, is_step
+from tensor_graphs.rewrites.cuts import Cuts, inside
 from tensor_graphs.rewrites.recognise import with_roots, write_out
 
 log = logging.getLogger(__name__)

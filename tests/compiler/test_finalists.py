@@ -17,7 +17,8 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.paths.path import Path, Paths, Price, needs_choice
+from tensor_graphs.language.node import is_step
+from tensor_graphs.paths.path import Path, Paths, Price
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import TraceRecord
@@ -47,7 +48,7 @@ def took(database: Database, graph: Graph, path: Path, us: float) -> None:
 @pytest.fixture
 def known(database: Database) -> list[Path]:
     """The paths of TWO_STEPS, the cheapest first, when two kernels of each step were verified and timed: in 10 and in 12 µs."""
-    for s in (signature_of(node) for node in TWO_STEPS.nodes if needs_choice(node)):
+    for s in (signature_of(node) for node in TWO_STEPS.nodes if is_step(node)):
         for name, us in ((f"c.{s.spec.op.name}", 10.0), (f"numpy.{s.spec.op.name}", 12.0)):
             add_row(database, kernel_named(name), s)
             add_row(database, kernel_named(name), s, {}, us=us)

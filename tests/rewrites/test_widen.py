@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,7 +18,6 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.gemma3 import gemma3_graph
-from tensor_graphs.rewrites import widen as module
 from tensor_graphs.rewrites.widen import widen
 from tests.kernels.cases import CASES, Draw, applied
 from tests.models.test_gemma3 import VARIANTS, ids_for, random_weights
@@ -130,7 +127,3 @@ def test_an_op_that_hangs_on_its_dtype_would_show(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(LIBRARY["uniform"], "facts", UNKNOWN)
     with pytest.raises(AssertionError, match="Mismatched elements"):
         test_every_op_means_the_same_when_its_dtype_is_wider("uniform")
-
-
-def test_the_example_is_what_it_says() -> None:
-    assert doctest.testmod(module) == (0, 4)

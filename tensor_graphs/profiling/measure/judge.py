@@ -21,7 +21,15 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload, verify_workload
+from tensor_graphs.costs.filing import (
+    VERIFIER,
+    environment_of,
+    graph_record,
+    implementation_of,
+    timed_workload,
+    verdict_key,
+    verify_workload,
+)
 from tensor_graphs.costs.roofline import DeviceRates, prior_rates, work
 from tensor_graphs.devices.free_memory import OutOfMemory, require_memory
 from tensor_graphs.errors import TensorGraphsError
@@ -428,7 +436,7 @@ class Judge:
         key = kernel.identity, small.key
         if key not in self._passed:
             row = queries.latest_traces(self.database, environment_of(kernel.backend, self.threads), verifier=VERIFIER).get(
-                (kernel.identity, verify_workload(small).key))
+                verdict_key(kernel, small))
             if row is None:
                 typical = dict.fromkeys(small.dim_names, TYPICAL)
                 (verdict,) = self._rounds([Asked(kernel, small, typical)], 0.0, LEAST_SECONDS, math.inf)

@@ -20,11 +20,11 @@ from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
-from tensor_graphs.language.node import Node, apply, rebuild
+from tensor_graphs.language.node import Node, apply, is_step, rebuild
 from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.lower import intervals_of, lower
 from tensor_graphs.paths.memory import place
-from tensor_graphs.paths.path import Path, needs_choice
+from tensor_graphs.paths.path import Path
 from tensor_graphs.paths.plan import Plan, Variant
 from tensor_graphs.profiling.measure.inputs import Form
 
@@ -169,7 +169,7 @@ def plain_plan(graph: Graph) -> Plan | None:
 
     roots = expand_all(graph.roots, has_kernel)
     for node in make_graph(dict(zip(graph.outputs, roots, strict=True))).nodes:
-        if needs_choice(node) and not has_kernel(node):
+        if is_step(node) and not has_kernel(node):
             return None
     return plan_along(graph, roots, lambda node: found[node], (NUMPY_COPY,), ("numpy",))
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensor_graphs.costs.filing import VERIFIER, environment_of, timed_workload, verify_workload
+from tensor_graphs.costs.filing import VERIFIER, environment_of, timing_key, verdict_key
 from tensor_graphs.kernels.kernel import Kernel, made_together
 from tensor_graphs.kernels.origin import out_of_reach
 from tensor_graphs.kernels.signature import Signature
@@ -51,7 +51,7 @@ class Question:
 
 def question_key(q: Question) -> tuple[str, str]:
     """What makes two questions the same: the code, and the workload."""
-    return q.kernel.identity, timed_workload(q.signature, q.binding, q.given).key
+    return timing_key(q.kernel, q.signature, q.binding, q.given)
 
 
 def may_pass_later(row: KnownTime | None) -> bool:
@@ -69,7 +69,7 @@ def unanswered(database: Database, questions: Sequence[Question], verifier: str,
     out: dict[tuple[str, str], Question] = {}
     for q in sorted(questions, key=lambda q: -q.worth):
         rows = known[q.kernel.backend]
-        verdict = rows.get((q.kernel.identity, verify_workload(q.signature).key))
+        verdict = rows.get(_pair(q))
         failed = verdict is not None and (verdict.status != "PASSED" or verdict.refuted)
         failed = failed and not (q.again and may_pass_later(verdict))
         if (q.again or question_key(q) not in rows) and not failed and out_of_reach(q.kernel) is None:
@@ -139,4 +139,4 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
 
 def _pair(q: Question) -> tuple[str, str]:
     """What a verdict over all sizes is about."""
-    return q.kernel.identity, verify_workload(q.signature).key
+    return verdict_key(q.kernel, q.signature)
