@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=loops.refuse,
+    return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
                    source="stages rendered as CUDA", module=__name__, arithmetic=loops.arithmetic, toolchain=_toolchain(),
                    contiguous=True)]
 
@@ -53,6 +53,21 @@ def _toolchain() -> str:
     return f"{toolchain.digest(HEADER.read_bytes())[:32]} nvrtc {nvrtc.version()} {' '.join(nvrtc.FLAGS)}"
 
 
+def refuse(spec: Spec) -> str | None:
+    """Why no kernels are written for a spec; None where they are."""
+    return _refused(loops._definition(spec))
+
+
+@lru_cache(maxsize=4096)
+def _refused(definition: Definition) -> str | None:
+    found = loops.loops_of(definition)
+    if isinstance(found, str):
+        return found
+    if any(s.scan is not None for nest in found.nests for s in nest.stages):
+        return "it is a scan, which is not written for GPUs"
+    return None
+
+
 def build(spec: Spec) -> LaunchCall:
     """The call of the kernels of a spec; they are compiled when a plan needs them. Raises NotLowered."""
     return call_of(loops._definition(spec))
@@ -61,8 +76,8 @@ def build(spec: Spec) -> LaunchCall:
 @lru_cache(maxsize=1024)
 def call_of(definition: Definition) -> LaunchCall:
     """The call that computes a definition. Raises NotLowered."""
-    refused = loops.loops_of(definition)
-    if isinstance(refused, str):
+    refused = _refused(definition)
+    if refused is not None:
         raise NotLowered(refused)
     return _call(program_of(definition))
 

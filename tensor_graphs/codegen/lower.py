@@ -231,7 +231,7 @@ class _PartLowering:
     def rounded(self, kept: _Kept, output: Array) -> None:
         """Make the stage that stores a kept value as an output, in the nest that it is made in for its other readers."""
         shape = kept.node.shape
-        nest, level = self.place(kept)
+        nest, level = self.place(kept, kept.node.rank)
         if nest is None:
             nest, axes = self.own_nest(kept.node)
             level = len(nest.axes)

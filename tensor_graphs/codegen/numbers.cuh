@@ -159,6 +159,9 @@ template <int N, class T> TG_INLINE void put_pack(T *into, const Pack<T, N> &x) 
 struct Sum {
     template <class T> TG_INLINE T operator()(T a, T b) const { return a + b; }
 };
+struct Product {
+    template <class T> TG_INLINE T operator()(T a, T b) const { return a * b; }
+};
 struct Max {
     TG_INLINE float operator()(float a, float b) const { return f32_max(a, b); }
     TG_INLINE double operator()(double a, double b) const { return f64_max(a, b); }

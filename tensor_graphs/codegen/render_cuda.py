@@ -699,8 +699,10 @@ class _Cuda(_Renderer):
 def accumulator(s: Stage) -> tuple[str, str, str, str]:
     """(type, start, what takes a value in, what comes out) of a reduction."""
     t: DType = s.value.dtype
-    if s.monoid not in ("sum", "max"):
-        raise AssertionError(s.monoid)
+    if s.monoid == "product":
+        if t.is_float:
+            return "double", "1", "Product()", f"({c_type(t)})({{}})"
+        return ("uint64_t" if t.bits == 64 else "uint32_t"), "1", "Product()", f"({c_type(t)})({{}})"
     if t.is_float:
         kind = "float" if t is f32 else "double"
         return (kind, "0", "Sum()", "{}") if s.monoid == "sum" else (kind, f"-({kind})INFINITY", "Max()", "{}")

@@ -26,7 +26,7 @@ REPLAYS = 4
 
 
 @dataclass
-class _Form:
+class _LaunchForm:
     """pieces, grids: numbers of the expressions of scratch and of grids. at: the place of the first piece's address."""
 
     call: LaunchCall
@@ -37,7 +37,7 @@ class _Form:
 
 
 @dataclass
-class _Step:
+class _LaunchStep:
     """One call. words: the place of its first word. forms: the call, and where it has one what is launched otherwise."""
 
     index: int
@@ -45,11 +45,11 @@ class _Step:
     words: int
     addresses: int
     alignment: int
-    forms: list[_Form]
+    forms: list[_LaunchForm]
 
 
 @dataclass
-class _Kept:
+class _LaunchTable:
     """Of one frame. words: what kernels are given; parameters: the address of each word; launches: of each step."""
 
     words: np.ndarray
@@ -66,7 +66,7 @@ class Launches(Segment):
 
     def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
         super().__init__(indices, instructions, lookup)
-        self.steps: list[_Step] = []
+        self.steps: list[_LaunchStep] = []
         self.silent = False
         n = 0
         base, pointer, address_at, value, value_at = (list[int]() for _ in range(5))
@@ -83,9 +83,9 @@ class Launches(Segment):
                 value.append(lookup.expr(dim))
                 value_at.append(first + k)
             first += len(call.ints)
-            forms = [_Form(each, [lookup.expr(p) for p in each.pieces], [lookup.expr(one.grid) for one in each.launches], first)
+            forms = [_LaunchForm(each, list(map(lookup.expr, each.pieces)), [lookup.expr(one.grid) for one in each.launches], first)
                      for each in (call, call.otherwise) if each is not None]
-            self.steps.append(_Step(index, device_named(ins.device), n, len(operands), call.alignment, forms))
+            self.steps.append(_LaunchStep(index, device_named(ins.device), n, len(operands), call.alignment, forms))
             n = first + max(len(form.pieces) for form in forms)
         self.size = n
         self._base, self._pointer, self._address_at, self._value, self._value_at = (
@@ -100,13 +100,13 @@ class Launches(Segment):
 
     # ---- words ----
 
-    def ready(self, frame: Frame) -> _Kept:
+    def ready(self, frame: Frame) -> _LaunchTable:
         """What this frame's launches are given now."""
-        kept: _Kept | None = frame.kept.get(id(self))
+        kept: _LaunchTable | None = frame.kept.get(id(self))
         if kept is None:
             words = np.zeros(max(1, self.size), np.uint64)
             parameters = address(words) + 8 * np.arange(len(words), dtype=np.uint64)
-            kept = frame.kept[id(self)] = _Kept(words, parameters)
+            kept = frame.kept[id(self)] = _LaunchTable(words, parameters)
         values = frame.values
         key = (frame.bases[self._base] + values[self._pointer].view(np.uint64)).tobytes() + values[self._seen].tobytes()
         if key != kept.key:
@@ -114,7 +114,7 @@ class Launches(Segment):
             kept.key = key
         return kept
 
-    def _fill(self, frame: Frame, kept: _Kept) -> None:
+    def _fill(self, frame: Frame, kept: _LaunchTable) -> None:
         values, words = frame.values, kept.words
         words[self._address_at] = frame.bases[self._base] + values[self._pointer].view(np.uint64)
         words[self._value_at] = values[self._value].view(np.uint64)
@@ -154,7 +154,7 @@ class Launches(Segment):
                 self._capture(kept)
             kept.seen = {kept.key}
 
-    def _capture(self, kept: _Kept) -> None:
+    def _capture(self, kept: _LaunchTable) -> None:
         """What has just run, for the next time. The words are copied into the graph."""
         def work(stream: Any) -> None:
             for k in range(len(self.steps)):
@@ -164,7 +164,7 @@ class Launches(Segment):
             kept.replays.pop(next(iter(kept.replays)))
         kept.replays[kept.key] = self.devices[0].captured(work)
 
-    def _launch(self, kept: _Kept, k: int, stream: Any = 0) -> None:
+    def _launch(self, kept: _LaunchTable, k: int, stream: Any = 0) -> None:
         step = self.steps[k]
         parameters = int(kept.parameters.ctypes.data) + 8 * step.words
         for entry, grid, block, shared in kept.launches[k]:
@@ -200,7 +200,7 @@ class Launches(Segment):
         return self.indices
 
 
-def _load(device: Device, form: _Form) -> list[Any]:
+def _load(device: Device, form: _LaunchForm) -> list[Any]:
     """The kernels of a call, compiled at the first use."""
     if not form.entries:
         form.entries = [device.entry(form.call.text, launch.entry, launch.shared) for launch in form.call.launches]
