@@ -20,7 +20,7 @@ from tensor_graphs.compiler.choice import Choice, in_words
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import Intermediates, forms
-from tensor_graphs.compiler.measuring import calibrate, open_judge
+from tensor_graphs.compiler.measuring import calibrate, compare_all, open_judge
 from tensor_graphs.compiler.prepare import PreparedGraph, prepare
 from tensor_graphs.compiler.reach import check_reach
 from tensor_graphs.compiler.replay import explained, form_of
@@ -355,10 +355,7 @@ class _Chooser:
             return False
         if self.judge is None:
             self.judge = open_judge(self.book.database, self.threads, self.book.device)
-        for i, (kernel, signature) in enumerate(pending):
-            self.progress(f"comparing {kernel.name} with the oracle ({i + 1} of {len(pending)}): {signature.title()}")
-            at = {n: int(binding[n]) for n in signature.dim_names}
-            self.judge.record(kernel, signature, self.judge.examine(kernel, signature, at), None)
+        compare_all(self.judge, [(k, s, {n: int(binding[n]) for n in s.dim_names}) for k, s in pending], self.progress)
         self.book.load()
         asked = {(kernel.identity, signature.key) for kernel, signature in pending}
         if asked & self.compared:                                   # or this would go on for ever

@@ -5,11 +5,12 @@ A plan whose kernels have their verdicts on file is made without it: the judge a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.costs.roofline import DeviceRates
+from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.records.database import Database
 
@@ -29,6 +30,16 @@ def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
     from tensor_graphs.profiling.measure import least_error as rounded
 
     return rounded.least_error(signature, binding)
+
+
+def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]],
+                progress: Callable[[str], None]) -> None:
+    """Have kernels compared with the oracle, each on a signature that is used at some sizes, and file what was found."""
+    from tensor_graphs.profiling.measure.judge import Asked
+
+    for i, (asked, verdict) in enumerate(judge.compare([Asked(*each) for each in pending])):
+        progress(f"compared {asked.kernel.name} with the oracle ({i + 1} of {len(pending)}): {asked.signature.title()}")
+        judge.record(asked.kernel, asked.signature, verdict, None)
 
 
 def may_have_been_disturbed() -> bool:

@@ -120,11 +120,11 @@ def test_a_small_comparison_is_not_waited_for_as_long_as_a_large_one(shared: Dat
         points = judge.points(kernel("slow"), RELU, SIZES)
         small = judge.limit(RELU, points, None)
         assert small is not None and judging.LEAST_WAIT < small < JOB_SECONDS / 2
-        judge._took[points[0].values] = 1.0
+        judge._known_of(RELU).took[points[0].values] = 1.0
         assert judge.limit(RELU, points, None) == JOB_SECONDS
         monkeypatch.setattr(judging, "LEAST_WAIT", 0.5)
         monkeypatch.setattr(judging, "SLOWER", 1.0)
-        judge._expected_for = ""
+        judge._answers.clear()
         begun = time.monotonic()
         verdict = judge.examine(kernel("spins_deaf_to_signals"), RELU, SIZES)
         assert verdict.status == "TIMEOUT" and "no answer within" in verdict.log and time.monotonic() - begun < 20

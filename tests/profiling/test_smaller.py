@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+
+os.environ.setdefault("TRIAL_SEED", "0")                            # before the module is imported, here and in the worker
 
 import tensor_graphs as tg
 from tensor_graphs.compiler.choice import in_words
@@ -19,10 +23,11 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.measure.bench import Bench
 from tensor_graphs.profiling.measure.inputs import Point, make_inputs, point_inputs, seal
-from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.profiling.measure.judge import Asked, Judge
 from tensor_graphs.profiling.measure.smaller import points_at_size, smaller
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
+from tests.profiling.wrong_at_random import FAMILIES, kernel_of
 
 N = tg.dim("n", 1, 4096)
 
@@ -188,3 +193,32 @@ def test_a_weight_is_widened_piece_by_piece_with_the_same_result(rows: int) -> N
     tied = signature_of(tg.linear_argmax(tg.input("x", (N, WIDE), tg.f32), tg.input("w", (LONG, WIDE), tg.f32))[0].inputs[0])
     found = interpret(tied.graph, inputs, dims={"n": rows}).outputs
     np.testing.assert_array_equal(found["y1"], expected.argmax(axis=-1))
+
+
+# ---- several in a row ---------------------------------------------------------------------------------------------------
+
+
+def test_kernels_that_are_compared_in_a_row_get_the_verdict_that_each_would_get_alone(shared: Database) -> None:
+    """While the worker runs one, the oracle is asked about the next, in another thread; a class is filed before its members."""
+    asked_by: dict[str, set[int]] = {}
+
+    class Noting(Judge):
+        def expected(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
+            asked_by.setdefault(signature.key, set()).add(threading.get_ident())
+            return super().expected(signature, point)
+
+    x = tg.input("x", (N, 24), tg.f32)
+    softmax, product = signature_of(tg.softmax(x)), linear(451, 261)
+    right, wrong = kernel_named("c.softmax"), kernel_of(FAMILIES["numpy.wrong_in_a_band_of_row_counts.softmax"], 0)
+    asked = [Asked(kernel_named("c.linear"), product, {"n": 1}), Asked(right, softmax, {"n": 5}), Asked(wrong, softmax, {"n": 5})]
+    with Noting(shared) as judge:
+        found = {each.kernel.name: verdict for each, verdict in judge.compare(asked)}
+        assert {name: v.status for name, v in found.items()} == {
+            "c.linear": "PASSED", "c.softmax": "PASSED", wrong.name: "INCORRECT_NUMERICAL"}
+        assert len(found["c.softmax"].covered["sizes"]["n"]) and not judge._points
+        small = smaller(kernel_named("c.linear"), product)
+        assert small is not None and asked_by.keys() >= {small.key, product.key, softmax.key}
+        assert asked_by[product.key] - {threading.get_ident()}
+        rows = queries.latest_traces(judge.database, environment_of("c", judge.threads))
+        assert rows[kernel_named("c.linear").identity, verify_workload(small).key].passed
+        assert list(judge.compare([])) == []

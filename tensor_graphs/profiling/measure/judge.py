@@ -13,7 +13,9 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -199,6 +201,27 @@ class Asked:
     given: Given = ()
 
 
+def _question(asked: Asked) -> tuple[str, str, tuple[tuple[str, int], ...]]:
+    return asked.kernel.identity, asked.signature.key, _pairs(asked.typical)
+
+
+def _of_class(kernel: Kernel, small: Signature) -> Asked:
+    return Asked(kernel, small, dict.fromkeys(small.dim_names, TYPICAL))
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What the oracle has answered on one signature, by point. took: seconds."""
+
+    expected: dict[Point, dict[str, np.ndarray] | None] = field(default_factory=dict)
+    rounding: dict[Point, dict[str, np.ndarray]] = field(default_factory=dict)
+    took: dict[Point, float] = field(default_factory=dict)
+
+
+AT_ONCE = 3
+"""signatures of which the oracle's answers are kept: that which is compared, its class, and the next"""
+
+
 class Judge:
     """Asks a worker to run kernels, compares, records. One judge per process is enough; use it as a context manager."""
 
@@ -209,11 +232,12 @@ class Judge:
         self.patient = timeout is None
         self.database, self.threads, self.rates = database, threads, rates or DeviceRates()
         self.worker = WorkerProcess(JOB_SECONDS if timeout is None else timeout)
-        self._expected: dict[Point, dict[str, np.ndarray] | None] = {}
-        self._rounding: dict[Point, dict[str, np.ndarray]] = {}
-        self._expected_for = ""
-        self._took: dict[Point, float] = {}
-        """of the oracle, on what it was asked of this signature [s]"""
+        self._answers: dict[str, _Answers] = {}
+        """of the oracle, by the key of the signature: of the last AT_ONCE of them"""
+        self._asking = threading.RLock()
+        """held while the oracle is asked: the next kernel's answers are made while a worker runs this one (`compare`)"""
+        self._points: dict[tuple[str, str, tuple[tuple[str, int], ...]], list[Point]] = {}
+        """(identity, signature's key, typical sizes) -> where a kernel is going to be compared, as far as that was found ahead"""
         self._secrets: dict[str, int] = {}
         self._levels: dict[tuple[bool, Kind], float] = {}
         """of the reference streams (native or not, kind), the lowest seen [s]"""
@@ -239,31 +263,36 @@ class Judge:
 
     def expected(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
         """The oracle's outputs, kept for the kernels of one signature (they are asked in a row); None: these sizes do not fit."""
-        if self._expected_for != signature.key:
-            self._expected.clear()
-            self._rounding.clear()
-            self._took.clear()
-            self._expected_for = signature.key
         if point.rows is not None:
             few = self.expected(signature, few_rows(point))
             numbers = row_numbers(point)
             return few and {name: take_rows(few[name], node, point.rows[0], numbers)
                             for name, node in signature.graph.outputs.items()}
         key = point.values
-        if key not in self._expected:
-            begun = time.perf_counter()
-            require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
-                           "smaller sizes, or dims in their place: a dim is compared at small sizes")
-            try:
-                inputs = point_inputs(signature.graph, point, by_rows=True)
-                self._expected[key] = dict(interpret(signature.graph, inputs, dims=point.binding).outputs)
-            except (InputError, OutOfMemory):
-                raise
-            except (TensorGraphsError, ValueError, IndexError) as e:
-                log.debug("%s has no value at %s: %s", signature.title(), point, e)
-                self._expected[key] = None
-            self._took[key] = time.perf_counter() - begun
-        return self._expected[key]
+        with self._asking:
+            known = self._known_of(signature)
+            if key not in known.expected:
+                begun = time.perf_counter()
+                require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
+                               "smaller sizes, or dims in their place: a dim is compared at small sizes")
+                try:
+                    inputs = point_inputs(signature.graph, point, by_rows=True)
+                    known.expected[key] = dict(interpret(signature.graph, inputs, dims=point.binding).outputs)
+                except (InputError, OutOfMemory):
+                    raise
+                except (TensorGraphsError, ValueError, IndexError) as e:
+                    log.debug("%s has no value at %s: %s", signature.title(), point, e)
+                    known.expected[key] = None
+                known.took[key] = time.perf_counter() - begun
+            return known.expected[key]
+
+    def _known_of(self, signature: Signature) -> _Answers:
+        """The oracle's answers on a signature; those on others but for the last ones are forgotten."""
+        found = self._answers.pop(signature.key, _Answers())
+        self._answers[signature.key] = found
+        while len(self._answers) > AT_ONCE:
+            del self._answers[next(iter(self._answers))]
+        return found
 
     def expected_in_full(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
         """The oracle's outputs for all rows of a point whose rows are copies of few."""
@@ -277,14 +306,14 @@ class Judge:
         if point.rows is not None and not in_full:
             few, numbers = self.rounding(signature, few_rows(point)), row_numbers(point)
             return {name: take_rows(error, graph.outputs[name], point.rows[0], numbers) for name, error in few.items()}
-        key = point.values
-        if key not in self._rounding:
+        key, known = point.values, self._known_of(signature).rounding
+        if key not in known:
             expected = self.expected_in_full(signature, point) if in_full else self.expected(signature, point)
             assert expected is not None
             found = running_error(graph, point_inputs(graph, point, by_rows=True), point.binding)
-            self._rounding[key] = {name: neighbours_error(expected[name], graph.outputs[name].dtype) if error is None else error
+            known[key] = {name: neighbours_error(expected[name], graph.outputs[name].dtype) if error is None else error
                                    for name, error in found.items()}
-        return self._rounding[key]
+        return known[key]
 
     def _error(self, signature: Signature, point: Point, name: str, out: np.ndarray, ref: np.ndarray, *, in_full: bool,
                rows: np.ndarray | None = None) -> ErrorReport:
@@ -304,10 +333,11 @@ class Judge:
         """
         if not self.patient:
             return None
-        seconds = sum(self._took.get(p.values, 0.0) for p in shown)
+        took = self._known_of(signature).took
+        seconds = sum(took.get(p.values, 0.0) for p in shown)
         between = 0.0
         if timing is not None:
-            seconds += RUNS_BETWEEN * max((took for p, took in self._took.items() if p.sizes == timing.point.sizes), default=0.0)
+            seconds += RUNS_BETWEEN * max((t for p, t in took.items() if p.sizes == timing.point.sizes), default=0.0)
             between = PATIENCE[0] * max(timing.budget, timing.least)
         return min(JOB_SECONDS, LEAST_WAIT + SLOWER * seconds + between)
 
@@ -420,6 +450,9 @@ class Judge:
     def _shown(self, asked: Asked) -> list[Point]:
         if not asked.verify:
             return []
+        known = self._points.pop(_question(asked), None)
+        if known is not None:
+            return known
         small = self._class_of(asked.kernel, asked.signature)
         if small is None:
             return self.points(asked.kernel, asked.signature, asked.typical)
@@ -433,19 +466,60 @@ class Judge:
         small = smaller(kernel, signature)
         if small is None:
             return None
+        if not self._is_on_file(kernel, small):
+            (verdict,) = self._rounds([_of_class(kernel, small)], 0.0, LEAST_SECONDS, math.inf)
+            self._file_class(kernel, small, verdict)
+        error = self._passed[kernel.identity, small.key]
+        return None if error is None or not error <= same_math_limit(small.spec.outputs) else small
+
+    def _is_on_file(self, kernel: Kernel, small: Signature) -> bool:
+        """Whether a kernel has a verdict on a class of sizes, here or in the database."""
         key = kernel.identity, small.key
         if key not in self._passed:
-            row = queries.latest_traces(self.database, environment_of(kernel.backend, self.threads), verifier=VERIFIER).get(
-                verdict_key(kernel, small))
+            rows = queries.latest_traces(self.database, environment_of(kernel.backend, self.threads), verifier=VERIFIER)
+            row = rows.get(verdict_key(kernel, small))
             if row is None:
-                typical = dict.fromkeys(small.dim_names, TYPICAL)
-                (verdict,) = self._rounds([Asked(kernel, small, typical)], 0.0, LEAST_SECONDS, math.inf)
-                self._passed[key] = verdict.error if verdict.status == "PASSED" else None
-                self.record(kernel, small, verdict, None)
-            else:
-                self._passed[key] = row.worst_relative_error if row.passed and not row.refuted and row.status == "PASSED" else None
-        error = self._passed[key]
-        return None if error is None or not error <= same_math_limit(small.spec.outputs) else small
+                return False
+            self._passed[key] = row.worst_relative_error if row.passed and not row.refuted and row.status == "PASSED" else None
+        return True
+
+    def _file_class(self, kernel: Kernel, small: Signature, verdict: Verdict) -> None:
+        self._passed[kernel.identity, small.key] = verdict.error if verdict.status == "PASSED" else None
+        self.record(kernel, small, verdict, None)
+
+    def compare(self, asked: Sequence[Asked]) -> Iterator[tuple[Asked, Verdict]]:
+        """A verdict on each, none of them timed: while the worker runs one, the oracle is asked about the next. Classes of sizes
+        (smaller.py) come first, and are filed here."""
+        classes: dict[tuple[str, str], Asked] = {}
+        first: list[Asked] = []
+        second: list[Asked] = []                                    # a class is known before its members are looked at ahead
+        for each in asked:
+            small = smaller(each.kernel, each.signature)
+            (first if small is None else second).append(each)
+            if small is not None and not self._is_on_file(each.kernel, small):
+                classes[each.kernel.identity, small.key] = _of_class(each.kernel, small)
+        queue = [*classes.values(), *first, *second]
+        with ThreadPoolExecutor(1) as ahead:
+            coming = ahead.submit(self._look_ahead, queue[0]) if queue else None
+            self.ready()
+            for i, each in enumerate(queue):
+                if coming is not None:
+                    coming.result()
+                coming = ahead.submit(self._look_ahead, queue[i + 1]) if i + 1 < len(queue) else None
+                verdict = self.examine(each.kernel, each.signature, each.typical)
+                if i < len(classes):
+                    self._file_class(each.kernel, each.signature, verdict)
+                else:
+                    yield each, verdict
+
+    def _look_ahead(self, asked: Asked) -> None:
+        """Ask the oracle what `examine` is going to ask. Not for a kernel from outside, as the worker may have to be asked too; and
+        what is wrong here is raised there."""
+        small = smaller(asked.kernel, asked.signature)
+        if not _ours(asked.kernel) or (small is not None and (asked.kernel.identity, small.key) not in self._passed):
+            return
+        with suppress(Exception):
+            self._points[_question(asked)] = self._shown(asked)
 
     def _part(self, asked: Asked, shown: Sequence[Point], timing: Timing) -> Verdict | _Hearing:
         """What one worker has measured, or why the kernel does not pass. Times that cannot be true are measured again, in longer
@@ -833,7 +907,8 @@ class _Hearing:
         if self._verdict is None:
             wrong = None
             for point, found in zip(self.points, self._shown, strict=True):
-                wrong = self.judge._compare(self.signature, point, found, self.file(), self.worst)
+                with self.judge._asking:
+                    wrong = self.judge._compare(self.signature, point, found, self.file(), self.worst)
                 if wrong is not None:
                     break
             self._verdict = (wrong,)
