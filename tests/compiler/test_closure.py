@@ -7,8 +7,11 @@ import subprocess
 import sys
 from collections import Counter
 
-BUDGET = 19_200
-"""lines of this package. What goes beyond is behind a door (compiler/measuring.py, rewriting.py), or the budget is raised, aloud"""
+BUDGET = 16_200
+"""lines of this package, without the library of composites, which grows with every op and is loaded by the page. What goes beyond
+is behind a door (compiler/measuring.py, rewriting.py), or the budget is raised, aloud"""
+
+LIBRARY = "tensor_graphs.language.composites"
 
 NOT_NEEDED = ("proof", "profiling", "rewrites.admission", "rewrites.egraph", "frontends", "models", "runtime", "cli",
               "meaning.interpreter", "language.autodiff", "records.queries", "compiler.listing")
@@ -24,11 +27,13 @@ print(json.dumps({name: len(open(module.__file__, encoding="utf-8").read().split
 def test_what_compiling_loads_is_within_its_budget() -> None:
     made = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     lines: dict[str, int] = json.loads(made.stdout)
+    library = sum(count for name, count in lines.items() if name.startswith(LIBRARY))
+    total = sum(lines.values()) - library
     rooms: Counter[str] = Counter()
     for name, count in lines.items():
         rooms[name.split(".")[1] if "." in name else "the page"] += count
     largest = ", ".join(f"{room} {count}" for room, count in rooms.most_common(8))
-    sys.stderr.write(f"{sum(lines.values())} lines: {largest}\n")
+    sys.stderr.write(f"{total} lines and {library} of composites: {largest}\n")
     beside = sorted(name for name in lines if any(f"{name}.".startswith(f"tensor_graphs.{room}.") for room in NOT_NEEDED))
     assert not beside, f"compiling loads {', '.join(beside)}"
-    assert sum(lines.values()) <= BUDGET, f"compiling loads {sum(lines.values())} lines, {BUDGET} are allowed: {largest}"
+    assert total <= BUDGET, f"compiling loads {total} lines, {BUDGET} are allowed: {largest}"
