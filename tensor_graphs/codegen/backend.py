@@ -5,16 +5,18 @@ that it can lower and that are no product: what is multiplied and summed again a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from tensor_graphs.codegen import libraries, render_c
 from tensor_graphs.codegen.arrange import arranged
-from tensor_graphs.codegen.lower import NotLowered, lower, stays
+from tensor_graphs.codegen.lower import FARTHEST, NotLowered, lower, stays
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.devices.toolchain import ToolchainError
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Spec
+from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp, Definition, definition_digest
 from tensor_graphs.language.dims import Dim
@@ -39,7 +41,8 @@ def versions() -> dict[str, str]:
 
 def kernels() -> list[Kernel]:
     return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse, source="stages rendered as C",
-                   module=__name__, arithmetic=arithmetic, together=together, toolchain=libraries.made_with(), contiguous=True)]
+                   module=__name__, arithmetic=arithmetic, together=together, toolchain=libraries.made_with(), contiguous=True,
+                   strided=strided)]
 
 
 def refuse(spec: Spec) -> str | None:
@@ -50,7 +53,28 @@ def refuse(spec: Spec) -> str | None:
 
 def build(spec: Spec) -> NativeCall:
     """The call of the kernel of a spec, compiled now unless the cache has it. Raises NotLowered, ToolchainError."""
-    program = _program(spec)
+    return _call(_program(spec), len(spec.inputs))
+
+
+def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
+    """The call where rows lie anywhere, one loop for all steps between them; None where elements of a row lie apart, or are few."""
+    longest = max((d.bounds(t.shape[-1])[1] for t in spec.inputs if t.rank), default=0)
+    steps: list[Dim] = []
+    for t, lie in zip(spec.inputs, strides, strict=True):
+        if t.rank and t.shape[-1] != 1 and lie[-1] != 1:
+            return None
+        if any(d.dim_ge(s, 0) is not True or d.bounds(s)[1] > FARTHEST for s in lie):
+            return None
+        steps += lie[:-1]
+    program = loops_of(_definition(spec), apart=True)
+    if longest < SHORT_ROW or isinstance(program, str):
+        return None
+    call = _call(program, len(spec.inputs))
+    return replace(call, ints=(*call.ints[:len(call.ints) - len(steps)], *steps))
+
+
+def _call(program: StageProgram | str, operands: int) -> NativeCall:
+    """Raises NotLowered, ToolchainError."""
     if isinstance(program, str):
         raise NotLowered(program)
     code = libraries.code_of(program)
@@ -60,7 +84,7 @@ def build(spec: Spec) -> NativeCall:
             raise ToolchainError(why)
     shared, own = render_c.scratch_bytes(program)
     threads = library.load().threads()
-    return NativeCall(code.symbol, tuple(range(len(spec.inputs))), program.dims, (),
+    return NativeCall(code.symbol, tuple(range(operands)), program.dims, (),
                       shared + own * threads + PAGE * (threads + 1), str(code.path))
 
 
@@ -81,6 +105,9 @@ def arithmetic(spec: Spec) -> Dim:
     return steps_of(program)
 
 
+SHORT_ROW = 16
+"""elements of rows that are copied together rather than read where they lie: a loop over each takes longer"""
+
 PAGE = 4096
 """to which the pool rounds each block up"""
 
@@ -99,10 +126,10 @@ def _definition(spec: Spec) -> Definition:
 
 
 @lru_cache(maxsize=4096)
-def loops_of(definition: Definition) -> StageProgram | str:
-    """The loops of a definition, or why there are none."""
+def loops_of(definition: Definition, apart: bool = False) -> StageProgram | str:
+    """The loops of a definition, or why there are none. apart: for operands whose rows lie anywhere."""
     try:
-        program = arranged(lower(definition))
+        program = arranged(lower(definition, apart))
     except (NotLowered, LanguageError) as e:                        # a size that may be 0 where an index is divided by it
         return str(e)
     arrays = (*program.operands, *program.outputs)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from tensor_graphs.codegen.stages import Array, Axis, Monoid, Nest, Scan, Stage, StageProgram, Value, Values, computed_in
 from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import same_dim
@@ -45,8 +46,18 @@ class NotLowered(TensorGraphsError):
     """A definition that stages cannot say, and why."""
 
 
-def lower(definition: Definition) -> StageProgram:
-    """The program of a definition; its operands are the definition's arguments, each C-contiguous. Raises NotLowered."""
+FARTHEST = 1 << 40
+"""elements from one row to the next, at most"""
+
+
+def steps_apart(number: int, shape: Sequence[Dim]) -> Strides:
+    """The strides of an operand whose rows (its last axis) lie anywhere: for each other axis a dim, known when it runs."""
+    return tuple(1 if axis == len(shape) - 1 else d.dim(f"_s{number}_{axis}", 0, FARTHEST) for axis in range(len(shape)))
+
+
+def lower(definition: Definition, apart: bool = False) -> StageProgram:
+    """The program of a definition; its operands are the definition's arguments, each C-contiguous. apart: their rows may lie
+    anywhere, as `steps_apart` says; the dims of the program are the definition's, then theirs. Raises NotLowered."""
     try:
         roots = expand_all(definition.outputs, _stays)
     except TooManyNodesError as e:
@@ -68,7 +79,7 @@ def lower(definition: Definition) -> StageProgram:
             raise NotLowered(f"its dim {dim} begins like an axis")
     dear = _shared(order, roots)
     while True:
-        made = _PartLowering(definition, roots, order, dear)
+        made = _PartLowering(definition, roots, order, dear, apart)
         program = made.program()
         if not made.whole:                                          # what is dear and would be made whole is computed again instead
             return program
@@ -142,11 +153,14 @@ class _Running:
 
 
 class _PartLowering:
-    def __init__(self, definition: Definition, roots: Sequence[Node], order: Sequence[Node], dear: frozenset[Node]) -> None:
+    def __init__(self, definition: Definition, roots: Sequence[Node], order: Sequence[Node], dear: frozenset[Node],
+                 apart: bool) -> None:
         self.roots, self.order = list(roots), order
         self.values = Values()
         self.operands = tuple(Array(f"x{i}", "operand", i, a.dtype, a.type.size()) for i, a in enumerate(definition.arguments))
         self.argument = dict(zip(definition.arguments, self.operands, strict=True))
+        self.strides = {a: steps_apart(i, a.shape) if apart else contiguous_strides(a.shape)
+                        for i, a in enumerate(definition.arguments)}
         self.nests: list[Nest] = []                                 # the last first: who reads is lowered before who is read
         self.kept = {n: _Kept(n) for n in order if n in dear or n in self.roots or n.op.name in REDUCTIONS}
         self.dear = dear
@@ -182,7 +196,8 @@ class _PartLowering:
             for stage in nest.stages:
                 stage.value = self.resolved(stage.value)            # no scan of lowering has a start
         self.values.gathered = {name: self.resolved(v) for name, v in self.values.gathered.items()}
-        return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, _dims(self.order))
+        free = [s for strides in self.strides.values() for step in strides for s in d.symbols(step) if str(s).startswith("_")]
+        return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, (*_dims(self.order), *free))
 
     def keep(self, kept: _Kept, output: Array | None) -> None:
         """Make the stage of a node, where its readers need it."""
@@ -373,7 +388,10 @@ class _Reader:
         if len(v) > MOST_VALUES:
             raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")
         if op is leaves.ARGUMENT:
-            return v.load(self.lowering.argument[node], _offset(index, node.shape), guard)
+            offset: Dim = 0
+            for at, step in zip(index, self.lowering.strides[node], strict=True):
+                offset = offset + at * step
+            return v.load(self.lowering.argument[node], offset, guard)
         if op is leaves.CONSTANT:
             value = attrs["value"]
             return v.index(value, dtype) if isinstance(value, d.Expr) else v.constant(value, dtype)

@@ -628,7 +628,8 @@ def _names(v: Value) -> list[str]:
 
 
 def _dim_name(name: str) -> str:
-    return f"d_{name}"
+    """Of a dim of the graph, or of a step between rows, which begins as axes do."""
+    return name if _is_axis(name) else f"d_{name}"
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------------------------
@@ -693,7 +694,7 @@ def _c(x: Dim) -> str:
 
 def _c_atom(atom: d.Atom) -> str:
     if isinstance(atom, d.Symbol):
-        return atom.name if _is_axis(atom.name) else _dim_name(atom.name)
+        return _dim_name(atom.name)
     args = [_c(a) for a in atom.args]
     if atom.fn == "floordiv":
         return f"({args[0]} / {args[1]})" if d.bounds(atom.args[0])[0] >= 0 else f"floor_div({args[0]}, {args[1]})"
