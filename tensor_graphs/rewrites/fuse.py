@@ -117,9 +117,15 @@ class _Clusters:
         return sorted(found, key=lambda n: -self.place[n])
 
     def leads_around(self, a: _Cluster, b: _Cluster) -> bool:
-        """Whether something outside is made of the two and goes into them; a cluster on the way is left by any of its values."""
+        """Whether something outside is made of the two and goes into them; a cluster on the way is left by any of its values. A
+        view of theirs between them is said again inside."""
         both = a.steps | b.steps
-        todo = [r for n in both for r in self.readers[n] if r not in both]
+        todo: list[Node] = []
+        inner = list(both)
+        for n in inner:
+            for r in self.readers[n]:
+                (inner if r.op.facts.view and r not in both else todo).append(r)
+        todo = [r for r in todo if r not in both]
         seen: set[Node] = set()
         while todo:
             n = todo.pop()

@@ -45,6 +45,16 @@ def test_a_part_may_have_several_outputs() -> None:
     assert len(op.written.outputs) == 2
 
 
+def test_views_between_two_steps_are_said_in_their_part() -> None:
+    heads = tg.tanh(X).reshape(N, 4, 8).permute((1, 0, 2))
+    made = fuse(tg.graph(tg.softmax(heads * 0.5)))
+    (op,) = made.parts
+    assert len(op.written.arguments) == 1 and sum(n.op is op for n in made.graph.nodes) == 1
+    values = {"x": np.linspace(-2, 2, 96, dtype=np.float32).reshape(3, 32)}
+    said, written = (interpret(g, values, dims={"n": 3}).outputs for g in (made.graph, tg.graph(tg.softmax(heads * 0.5))))
+    np.testing.assert_array_equal(*said.values(), *written.values())
+
+
 def test_what_saves_no_pass_is_not_joined() -> None:
     total = (X * Y).sum()                                           # everything is read before anything can be multiplied
     (op,) = fuse(tg.graph(Y * total)).parts
