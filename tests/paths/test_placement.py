@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path as FilePath
 
@@ -12,11 +14,14 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import Kernel, Transfer
-from tensor_graphs.kernels.registry import all_kernels, by_op
-from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.kernels.registry import all_kernels, by_op, matching
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language import leaves
+from tensor_graphs.language.composite import CompositeOp, definition_digest
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import TensorType
-from tensor_graphs.paths.path import Path, Paths, Price
+from tensor_graphs.language.node import Node, TensorType, apply, walk
+from tensor_graphs.language.part import PartOp, PartRecipe, name_of
+from tensor_graphs.paths.path import EXPAND, Path, Paths, Price
 from tests.fake.device import Fake
 from tests.plans import program_of, random_path
 from tests.runtime.test_two_devices import models
@@ -110,6 +115,115 @@ def test_enumeration_is_complete_and_the_first_path_is_the_cheapest(name: str) -
         assert everything[0].seconds == pytest.approx(least) == paths.cheapest().seconds
         for path in everything[::5]:
             assert {way: n for way, (n, _) in path.copies.items()} == copies(g, path)
+
+
+# ---- recipes on two devices, against a brute force -------------------------------------------------------------------
+
+WORDS: list[list[Callable[[Node, Node], Node]]] = [
+    [lambda a, b: (a + b) * a, lambda a, b: a * a + b * a],
+    [lambda a, b: tg.exp2(a) * tg.exp2(b), lambda a, b: tg.exp2(a + b), lambda a, b: tg.exp2(b + a) * 1.0],
+    [lambda a, b: tg.square(a) + b, lambda a, b: a * a + b],
+    [lambda a, b: tg.relu(a * b), lambda a, b: tg.maximum(a * b, b * 0.0)],
+]
+"""ways to say a function of two operands: the first is the part's own, the others are its recipes"""
+
+
+def part(rng: random.Random) -> PartOp:
+    """A random part with recipes; it may hold another one."""
+    arguments = [leaves.argument(i, X.type) for i in range(2)]
+    words = rng.choice(WORDS)
+
+    def over(say: Callable[[Node, Node], Node], inner: PartOp | None) -> PartOp:
+        operands = arguments if inner is None else [apply(inner, arguments, {}), arguments[1]]
+        made = [say(*operands)]
+        return PartOp(name_of(made, definition_digest(made)), arguments, made)
+
+    inner = part(rng) if rng.random() < 0.25 else None
+    recipes = [PartRecipe(over(say, inner), (f"rule/{i}",), "", "reassociating") for i, say in enumerate(words[1:])]
+    own = over(words[0], inner)
+    return PartOp(own.name, arguments, own.written.outputs, recipes=recipes, alone=inner is None)
+
+
+def graph_of_parts(rng: random.Random) -> Graph:
+    values: list[Node] = [X, Y]
+    for _ in range(rng.randint(1, 3)):
+        if rng.random() < 0.6:
+            values.append(apply(part(rng), [rng.choice(values), rng.choice(values)], {}))
+        else:
+            values.append(rng.choice([tg.sin, tg.sqrt, tg.silu])(rng.choice(values)))
+    return tg.graph({f"y{i}": v for i, v in enumerate(values[2:]) if i == len(values) - 3 or rng.random() < 0.3})
+
+
+def brute_force(g: Graph, usable: Callable[[Kernel, Signature], bool]) -> set[frozenset[tuple[str, str]]]:
+    """The choices of every path, by trying everything: written against the graph and the kernels alone."""
+    table = by_op(all_kernels(BACKENDS))
+
+    def asked(nodes: Iterable[Node]) -> list[Signature]:
+        return [signature_of(n) for n in nodes if n.op.kind in ("atomic", "composite") and not n.op.facts.view]
+
+    def ways(s: Signature) -> list[tuple[str, list[Signature]]]:
+        found: list[tuple[str, list[Signature]]] = [(k.name, []) for k in matching(s.spec, table) if usable(k, s)]
+        if isinstance(s.spec.op, CompositeOp):
+            words = [(EXPAND, s.spec.op), *((r.name, r.op) for r in s.spec.op.recipes)] if isinstance(s.spec.op, PartOp) else [
+                (EXPAND, s.spec.op)]
+            found += [(name, asked(walk(op.define(s.spec.inputs, s.spec.attrs).outputs))) for name, op in words]
+        return found
+
+    every: set[frozenset[tuple[str, str]]] = set()
+
+    def extend(todo: list[Signature], chosen: dict[str, str]) -> None:
+        todo = [s for s in todo if s.key not in chosen]
+        if not todo:
+            every.add(frozenset(chosen.items()))
+            return
+        for name, inside in ways(todo[0]):
+            extend(todo[1:] + inside, {**chosen, todo[0].key: name})
+
+    extend(asked(g.nodes), {})
+    return every
+
+
+def paths_listed(g: Graph, usable: Callable[[Kernel, Signature], bool], rng: random.Random) -> list[Path]:
+    link = rng.choice([0.3e-6, 2e-6, 9e-6])
+
+    def price(kernel: Kernel, s: Signature) -> Price | None:
+        return Price((1 + zlib.crc32(f"{kernel.name} {s.key}".encode()) % 13) * 1e-6) if usable(kernel, s) else None
+
+    return list(Paths(g, by_op(all_kernels(BACKENDS)), price, link=lambda source, target, t: link))
+
+
+def copied_back(g: Graph, path: Path) -> bool:
+    """Whether lowering copies to a device what it copied from another one."""
+    moved = [i for i in program_of(g, BACKENDS, path=path).instructions if isinstance(i.call, Transfer)]
+    arrived = {o.buffer for i in moved for o in i.outs}
+    return any(x.buffer in arrived for i in moved for x in i.ins)
+
+
+def compared_with_brute_force(seed: int, most: int) -> int:
+    """Of one random graph of at most so many paths: how many it has, all of which are listed, each once."""
+    rng = random.Random(seed)
+    g, refused = graph_of_parts(rng), rng.random() < 0.5
+    while len(brute_force(g, lambda kernel, s: True)) > most:
+        g = graph_of_parts(rng)
+
+    def usable(kernel: Kernel, s: Signature) -> bool:
+        return not (refused and zlib.crc32(f"{seed} {kernel.name} {s.key}".encode()) % 3 == 0)
+
+    wanted = brute_force(g, usable)
+    listed = paths_listed(g, usable, rng)
+    assert {frozenset(p.choices.items()) for p in listed} == wanted and len(listed) == len(wanted), seed
+    assert not any(copied_back(g, path) for path in listed[::max(1, len(listed) // 3)]), seed
+    return len(listed)
+
+
+def test_paths_with_recipes_on_two_devices_are_those_of_a_brute_force() -> None:
+    counts = [compared_with_brute_force(seed, 100) for seed in range(16)]
+    assert sum(counts) > 200 and len(set(counts)) > 4, "else this compares nothing"
+
+
+@pytest.mark.long
+def test_paths_of_two_hundred_graphs_with_recipes_are_those_of_a_brute_force() -> None:
+    assert sum(compared_with_brute_force(seed, 400) for seed in range(200)) > 5000
 
 
 def test_a_path_shows_its_copies() -> None:

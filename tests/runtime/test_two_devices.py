@@ -170,33 +170,35 @@ def inputs_of(g: Graph, n: int) -> Mapping[str, Any]:
             for name, node in g.inputs.items()}
 
 
+def the_same_on_two_devices(g: Graph, backends: tuple[str, ...], seed: int, steps: tuple[int, ...] = (5, 1, 3)) -> None:
+    """A model along a random path, parts of it on the fake device, gives the bits of the same choices on one: every kernel of that
+    device is numpy's function."""
+    weights, paths = weights_of(g), paths_of(g, backends)
+    path = random_path(paths, np.random.default_rng(seed))
+    one = replace(path, choices={k: name.replace("fake.", "numpy.") for k, name in path.choices.items()}, identities={})
+    mixed = bind(plan_of(g, backends, path=path, largest=dict.fromkeys(g.dims, 8)), weights)
+    alone = bind(plan_of(g, backends, path=one, largest=dict.fromkeys(g.dims, 8)), weights)
+    assert transfers(mixed.executors[0].program) and not transfers(alone.executors[0].program)
+    poison(mixed)
+    sessions, past = [mixed.session(), alone.session()], 0
+    for n in steps:
+        dims = {"m": n, "p": past} if g.states else {}
+        ran = zip((mixed, alone), sessions, strict=True)
+        outs = [each.run(inputs_of(g, n), dims=dims, session=session) for each, session in ran]
+        for name in outs[0]:
+            np.testing.assert_array_equal(outs[0][name], outs[1][name])
+            assert np.isfinite(outs[0][name]).all()
+        past += n
+    for name, value in sessions[0].snapshot().items():
+        np.testing.assert_array_equal(value, sessions[1].snapshot()[name])
+
+
 @pytest.mark.parametrize("family", ["gemma", "bert", "llama"])
 @pytest.mark.parametrize("backends", [("fake", "numpy"), ("c", "fake", "numpy")], ids="+".join)
-def test_a_model_with_parts_on_another_device_says_the_same(family: str, backends: tuple[str, ...], tmp_path: Path,
-                                                            fake: Fake) -> None:
-    g = models(tmp_path)[family]
-    weights, steps = weights_of(g), (5, 1, 3)
-    # every kernel of the fake device is numpy's function: the same choices on one device give the same bits
-    paths = paths_of(g, backends)
+def test_a_model_with_parts_on_another_device_says_the_same(family: str, backends: tuple[str, ...], tmp_path: Path) -> None:
     for seed in range(3):
-        path = random_path(paths, np.random.default_rng(seed))
-        one = replace(path, choices={k: name.replace("fake.", "numpy.") for k, name in path.choices.items()}, identities={})
-        mixed = bind(plan_of(g, backends, path=path, largest=dict.fromkeys(g.dims, 8)), weights)
-        alone = bind(plan_of(g, backends, path=one, largest=dict.fromkeys(g.dims, 8)), weights)
-        moved = transfers(mixed.executors[0].program)
-        assert moved and not transfers(alone.executors[0].program)
-        poison(mixed)
-        sessions = [mixed.session(), alone.session()]
-        past = 0
-        for n in steps:
-            dims = {"m": n, "p": past} if g.states else {}
-            outs = [each.run(inputs_of(g, n), dims=dims, session=session) for each, session in zip((mixed, alone), sessions,
-                                                                                                  strict=True)]
-            for name in outs[0]:
-                np.testing.assert_array_equal(outs[0][name], outs[1][name])
-            past += n
-        for name, value in sessions[0].snapshot().items():
-            np.testing.assert_array_equal(value, sessions[1].snapshot()[name])
+        the_same_on_two_devices(models(tmp_path)[family], backends, seed)
+
 
 
 def test_memory_on_each_device_is_as_it_was_planned(fake: Fake) -> None:
