@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tensor_graphs.cli import drawing, options
-from tensor_graphs.cli.graphs import graph_of
+from tensor_graphs.cli.graphs import graph_of, typical
 
 
 def register(app: typer.Typer) -> None:
@@ -17,17 +17,30 @@ def register(app: typer.Typer) -> None:
 
 def show(
     source: Annotated[
-        str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")
-    ],
+        str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.", show_default=False)
+    ] = "",
     dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32",
     max_positions: options.MaxPositions = None,
     expand: Annotated[bool, typer.Option("--expand", help="Replace every composite by its definition.")] = False,
     svg: drawing.Svg = None,
     dot: drawing.Dot = None,
+    kernel: Annotated[
+        str | None,
+        typer.Option("--source", metavar="KERNEL|STEP", help="The text of a kernel, by its name or by a step of the graph's plan."),
+    ] = None,
+    backends: options.Backends = None,
+    at: options.At = None,
     imports: options.Imports = None,
+    db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
-    """Print a graph in canonical text: inputs, nodes, outputs, updates, and its structural key."""
+    """Print a graph in canonical text (inputs, nodes, outputs, updates) and its structural key; or draw it; or print the text of
+    a kernel."""
+    if kernel is not None:
+        _show_source(source, kernel, dtype, max_positions, backends, at, db, json)
+        return
+    if not source:
+        raise options.UsageError("tg show: which graph?\n  fix: a .tg file, a model folder or a built-in shape; or --source KERNEL")
     from tensor_graphs.language.json_form import graph_to_json
     from tensor_graphs.language.text_writer import print_graph
     from tensor_graphs.rewrites.recognise import write_out
@@ -56,3 +69,27 @@ def show(
     else:
         print(print_graph(graph), end="")
         print(f"# structural key {graph.structural_key}")
+
+
+def _show_source(source: str, kernel: str, dtype: str, max_positions: int | None, backends: str | None, at: str | None,
+                 db: str | None, json: bool) -> None:
+    """The text of a kernel by its name alone, or of what a plan of the graph runs."""
+    from dataclasses import asdict
+
+    from tensor_graphs.compiler.source import texts_in, texts_named
+
+    if source:
+        from tensor_graphs.compiler.compile import compile_graph
+
+        graph = graph_of(source, dtype, max_positions)
+        sizes = typical(graph, at)
+        with options.status("compiling", json) as update:
+            made = compile_graph(graph, backends=options.given_backends(backends), database=options.database(db), at=sizes,
+                                 progress=update)
+        found = texts_in(made, made.variant({**made.variants[0].at, **sizes}), kernel)
+    else:
+        found = texts_named(kernel)
+    if json:
+        options.print_json([asdict(each) for each in found])
+    else:
+        print("\n".join(each.lines() for each in found), end="")

@@ -88,6 +88,14 @@ def _call(program: StageProgram | str, operands: int) -> NativeCall:
                       shared + own * threads + PAGE * (threads + 1), str(code.path))
 
 
+def text_of(spec: Spec) -> str:
+    """The C text of the kernel of a spec, with the math as a comment. Raises NotLowered."""
+    program = _program(spec)
+    if isinstance(program, str):
+        raise NotLowered(program)
+    return render_c.rendered(program)
+
+
 def together(specs: Sequence[Spec]) -> list[str | None]:
     """Compile the kernels of specs in as few runs of the compiler as can be; for each None, or why it cannot be built. Raises
     CacheFolderError."""

@@ -74,6 +74,11 @@ def build(spec: Spec) -> LaunchCall:
 
 
 @lru_cache(maxsize=1024)
+def text_of(spec: Spec) -> str:
+    """The CUDA text of the kernels of a spec. Raises NotLowered."""
+    return build(spec).text
+
+
 def call_of(definition: Definition) -> LaunchCall:
     """The call that computes a definition. Raises NotLowered."""
     refused = _refused(definition)

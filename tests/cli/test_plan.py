@@ -61,6 +61,14 @@ def test_a_run_is_traced_into_a_file(tmp_path: Path) -> None:
     assert_complains(tg(*asked, tmp_path / "none" / "t.json"), "--out ", "cannot be written", "fix:")
 
 
+def test_the_text_of_a_kernel_is_shown_by_name_and_by_step() -> None:
+    named, step = tg("show", "--source", "numpy.softmax").stdout, ("show", SOFTMAX, "--source", "softmax.0", "--backends", "numpy")
+    assert "def softmax(outs" in named and tg(*step).stdout.endswith(named.partition("identity")[2].partition("\n")[2])
+    assert [(t["kernel"], t["steps"]) for t in document(tg(*step, "--json"))] == [("numpy.softmax", ["softmax.0"])]
+    assert_complains(tg("show", "--source", "numpy.sofmax"), "no kernel is named 'numpy.sofmax'", "fix:")
+    assert_complains(tg("show"), "which graph?", "--source KERNEL", code=2)
+
+
 def test_a_pin_is_not_replaced_unasked_and_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     pin = tmp_path / "softmax.pin"
     asked = ("plan", SOFTMAX, "--pin", pin, "--backends", "numpy")
