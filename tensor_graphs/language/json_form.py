@@ -14,11 +14,11 @@ from typing import Any
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
+from tensor_graphs.language.attribute_data import from_data, to_data
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node, Op, walk
-from tensor_graphs.language.values import from_data, to_data
 from tensor_graphs.language.written_ops import apply_written, defined_op, find_op, is_library, written_name
 
 VERSION = 1

@@ -15,6 +15,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves, tensor
 from tensor_graphs.language.atomic import ATOMIC, AtomicOp
+from tensor_graphs.language.attribute_data import array_value
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.dims import Dim
@@ -23,7 +24,6 @@ from tensor_graphs.language.errors import LanguageError, Location, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply
 from tensor_graphs.language.text_tokens import KEYWORDS, VERSION, TextError, Token, Tokens, shown
-from tensor_graphs.language.values import array_value
 from tensor_graphs.language.written_ops import DefinedOp, apply_written, defined_op, find_op, written_constant
 
 T = TypeVar("T")

@@ -1,11 +1,11 @@
 """admission: a rule is let in only after its two sides have been compared on random instances.
 
-An instance is the pattern with random shapes, dtypes, attributes and values for its variables (values.py: of either sign, of all
+An instance is the pattern with random shapes, dtypes, attributes and values for its variables (drawn_values.py: of either sign, all
 sizes, and the numbers that are written in the rule). Both sides are evaluated by the oracle. Bitwise rules have to give the same
 bits as written, for 0, −0, ±∞, NaN, denormal and huge values and for integers that wrap. Reassociating ones have to give the same
 real number wherever the left side is defined, finite and met with nothing infinite on the way, but for what rounding explains
-there (rounding.py) and for what the rule's own assumptions leave out (conditions.py); and `proof.equal` must not refute a few
-of them. A rule that fails is refused, with the instance that shows it.
+there (explained_rounding.py) and for what the rule's own assumptions leave out (conditions.py); and `proof.equal` must not refute a
+few of them. A rule that fails is refused, with the instance that shows it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tensor_graphs.proof.equality import equal
 from tensor_graphs.rewrites.conditions import CONDITIONS, DOMAIN, OVERFLOW, SMALLEST, UNDERFLOW, Places, broken
 from tensor_graphs.rewrites.draw import LARGEST, MOST_ELEMENTS, Draw, RuleMemory, Unfit, first_line, symbolic
 from tensor_graphs.rewrites.drawn import Drawn
+from tensor_graphs.rewrites.drawn_values import POINTS, grid, random_values, written
 from tensor_graphs.rewrites.egraph import CLASS, EGraph
 from tensor_graphs.rewrites.errors import PatternError, RewriteError, UnsoundRuleError
+from tensor_graphs.rewrites.explained_rounding import SAFETY, runs
 from tensor_graphs.rewrites.pattern import is_among, search
-from tensor_graphs.rewrites.rounding import SAFETY, runs
 from tensor_graphs.rewrites.rule import BITWISE, NumericClass, Rule, make_rule
 from tensor_graphs.rewrites.saturate import index_of
-from tensor_graphs.rewrites.values import POINTS, grid, random_values, written
 
 log = logging.getLogger(__name__)
 

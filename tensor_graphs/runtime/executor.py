@@ -16,9 +16,9 @@ from tensor_graphs.paths.lower import BufferKind, Instruction, Operand, Program
 from tensor_graphs.paths.memory import ArenaLayout
 from tensor_graphs.paths.plan import Variant
 from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.held_numbers import array_of, constant, number
 from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments import segments_of
-from tensor_graphs.runtime.values import array_of, constant, number
 
 
 class Executor:

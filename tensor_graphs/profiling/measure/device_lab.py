@@ -15,7 +15,7 @@ from tensor_graphs.devices.device import transfer
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import DTYPES
-from tensor_graphs.runtime.values import array_of
+from tensor_graphs.runtime.held_numbers import array_of
 
 if TYPE_CHECKING:
     from tensor_graphs.runtime.executor import Executor

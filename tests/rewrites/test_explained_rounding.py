@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import tensor_graphs as tg
-from tensor_graphs.rewrites.rounding import runs
+from tensor_graphs.rewrites.explained_rounding import runs
 
 X = tg.input("x", (2,), tg.f64)
 

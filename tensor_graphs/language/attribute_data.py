@@ -1,4 +1,4 @@
-"""values: attribute values as JSON-able data and back, exactly; and constant arrays from raw bytes."""
+"""attribute_data: attribute values as JSON-able data and back, exactly; and constant arrays from raw bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""values: what admission puts into the leaves of a rule's instance, so that a wrong rule is met where it is wrong.
+"""drawn_values: what admission puts into the leaves of a rule's instance, so that a wrong rule is met where it is wrong.
 
 Plain random numbers; all of one sign, leaf by leaf; of very large and very small size; and the numbers that are written in the
 rule, with their neighbours. `grid` has all of these in every combination that a thousand points can hold, for several leaves at

@@ -1,4 +1,4 @@
-"""rounding: how much of a difference rounding explains, element by element.
+"""explained_rounding: how much of a difference rounding explains, element by element.
 
 Both sides run again with every result that had to be rounded off by up to 2^-44 of itself (Monte Carlo arithmetic, Parker 1997),
 as `meaning.counterexample` does for whole graphs. Here what float64 holds exactly is left alone, and so are constants: at x = 7.25

@@ -1,4 +1,4 @@
-"""values: numbers that a program holds (constants, values of dims) as memory of a device; and what a device holds as an array."""
+"""held_numbers: numbers that a program holds (constants, values of dims) as memory of a device; what a device holds as an array."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 import tensor_graphs as tg
-from tensor_graphs.rewrites.values import POINTS, grid, random_values, written
+from tensor_graphs.rewrites.drawn_values import POINTS, grid, random_values, written
 
 
 def test_the_numbers_of_a_rule_are_its_constants_and_attributes() -> None:
