@@ -70,19 +70,9 @@ def chat(
     sampling = sampling_of(temperature, top_k, top_p, seed)
     loaded = load_decoder(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
     chat_tokenizer(loaded)
-    made = ready(
-        loaded,
-        tolerance=tolerance,
-        backends=backends,
-        database=db,
-        threads=threads,
-        at=STEP,
-        largest={"n": loaded.max_positions, "m": 1, "p": loaded.max_positions - 1},
-        quiet=json,
-        plan=plan,
-        memory_limit=memory_limit,
-        greedy=sampling.greedy,
-    )
+    made = ready(loaded, tolerance=tolerance, backends=backends, database=db, threads=threads, at=STEP,
+                 largest={"n": loaded.max_positions, "m": 1, "p": loaded.max_positions - 1}, quiet=json, plan=plan,
+                 memory_limit=memory_limit, greedy=sampling.greedy)
     talk = Conversation(loaded, made.compiled, system=system, sampling=sampling)
     answered = _Turns(talk, made, model, tokens, quiet=json).run()
     if json:

@@ -40,20 +40,9 @@ def load_decoder(name: str, *, dtype: str, max_positions: int | None, random_see
     return loaded
 
 
-def ready(
-    model: LoadedModel,
-    *,
-    tolerance: float | None,
-    backends: str | None,
-    database: str | None,
-    threads: int | None,
-    at: Mapping[str, int],
-    largest: Mapping[str, int],
-    quiet: bool,
-    plan: str | None = None,
-    memory_limit: int | None = None,
-    greedy: bool = False,
-) -> Ready:
+def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, database: str | None, threads: int | None,
+          at: Mapping[str, int], largest: Mapping[str, int], quiet: bool, plan: str | None = None, memory_limit: int | None = None,
+          greedy: bool = False) -> Ready:
     """Compile and bind a loaded model. greedy: the graph whose outputs are the likeliest tokens, not all logits. at: the sizes at
     which it is priced; a smaller model is priced at its largest. plan: a pin's file, whose paths are run instead of choosing."""
     import time

@@ -57,13 +57,7 @@ def conformance(
         open_database(":memory:") as database,
         Judge(database, threads=threads) as judge,
     ):
-        table = judge_backend(
-            name,
-            judge,
-            cells=cells,
-            timed=time,
-            on_step=show,
-        )
+        table = judge_backend(name, judge, cells=cells, timed=time, on_step=show)
     if out is not None:
         (out / f"{name}.json").write_text(json_text(table), encoding="utf-8")
         (out / f"{name}.md").write_text(markdown(table), encoding="utf-8")

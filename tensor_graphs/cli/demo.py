@@ -51,31 +51,15 @@ def demo(
             "1. MiniLM: five sentences and how alike they are "
             "(first use on a machine compares every kernel with the oracle)\n"
         )
-    vectors, _, _ = embeddings(
-        load_model(folder),
-        list(SENTENCES),
-        tolerance=1e-3,
-        backends=None,
-        database=db,
-        threads=threads,
-        quiet=json,
-    )
+    vectors, _, _ = embeddings(load_model(folder), list(SENTENCES), tolerance=1e-3, backends=None, database=db, threads=threads,
+                               quiet=json)
     if not json:
         print_similarities(list(SENTENCES), vectors)
         print("\n2. Gemma-3-270M, true shape, random weights (so the tokens mean nothing), greedy\n")
     model = load_model("gemma-3-270m", random_seed=0)
     start = [2, 9259, 10, 20, 30, 40, 50]
-    made = ready(
-        model,
-        tolerance=1e-3,
-        backends=None,
-        database=db,
-        threads=threads,
-        at=STEP,
-        largest={"n": len(start), "m": 1, "p": len(start) + tokens},
-        quiet=json,
-        greedy=True,
-    )
+    made = ready(model, tolerance=1e-3, backends=None, database=db, threads=threads, at=STEP,
+                 largest={"n": len(start), "m": 1, "p": len(start) + tokens}, quiet=json, greedy=True)
     result = generate_and_print(made, start, tokens, Sampling(), (), quiet=json)
     if json:
         embedded = {"texts": list(SENTENCES), "embeddings": vectors.tolist()}

@@ -60,17 +60,8 @@ def embed(
     print_similarities(text, vectors)
 
 
-def embeddings(
-    loaded: Any,
-    texts: list[str],
-    *,
-    tolerance: float | None,
-    backends: str | None,
-    database: str | None,
-    threads: int | None,
-    quiet: bool,
-    plan: str | None = None,
-) -> tuple[np.ndarray, Any, list[int]]:
+def embeddings(loaded: Any, texts: list[str], *, tolerance: float | None, backends: str | None, database: str | None,
+               threads: int | None, quiet: bool, plan: str | None = None) -> tuple[np.ndarray, Any, list[int]]:
     """(one row per text, the compiled model, how many tokens of each text are beyond what the encoder reads)."""
     if loaded.tokenizer is None:
         raise options.NotPossible(f"{loaded.name} has no tokenizer.json, which embedding texts needs")
@@ -82,17 +73,8 @@ def embeddings(
                 f"--text number {number} has {cut} tokens more than the {len(one)} that {loaded.name} reads; they are left out"
             )
     longest = max(len(i) for i in ids)
-    made = ready(
-        loaded,
-        tolerance=tolerance,
-        backends=backends,
-        database=database,
-        threads=threads,
-        at={"n": 16},
-        largest={"n": longest},
-        quiet=quiet,
-        plan=plan,
-    )
+    made = ready(loaded, tolerance=tolerance, backends=backends, database=database, threads=threads, at={"n": 16},
+                 largest={"n": longest}, quiet=quiet, plan=plan)
     with phase("embed"):
         rows = [made.compiled.run({"ids": np.asarray(i, dtype=np.int32)})["embedding"].reshape(-1).copy() for i in ids]
     return np.stack(rows), made, left_out

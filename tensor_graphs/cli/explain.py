@@ -65,16 +65,8 @@ def explain(
     store = options.database(db)
     with options.status("compiling", json) as update:
         made, *others = (
-            compile_graph(
-                graph,
-                database=store,
-                at=typical(graph, at),
-                threads=threads,
-                progress=update,
-                largest=options.sizes(largest, graph, "--largest"),
-                memory_limit=memory_limit,
-                **each,
-            )
+            compile_graph(graph, database=store, at=typical(graph, at), threads=threads, progress=update,
+                          largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit, **each)
             for each in several
         )
     with phase("explain"):

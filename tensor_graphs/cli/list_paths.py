@@ -48,14 +48,8 @@ def list_paths(
     graph = graph_of(source, dtype, max_positions)
     names = options.backends(backends)
     found: Iterable[GraphPath] = islice(
-        enumerate_paths(
-            graph,
-            backends=names,
-            tolerance=tolerance,
-            database=options.database(db),
-            at=typical(graph, at),
-            threads=threads,
-        ),
+        enumerate_paths(graph, backends=names, tolerance=tolerance, database=options.database(db), at=typical(graph, at),
+                        threads=threads),
         limit,
     )
     formed = (prepare(graph, backends=names) if names else prepare(graph)).parts

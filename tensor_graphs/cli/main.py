@@ -33,13 +33,8 @@ MOST_COLUMNS = 1000
 
 log = logging.getLogger("tensor_graphs.phases")
 
-app = Verbs(
-    name="tg",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained.",
-)
+app = Verbs(name="tg", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+            help="Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained.")
 
 VERBS = ("run", "chat", "embed", "demo", "models", "list_paths", "profile", "explain", "plan", "trace", "show", "equal", "rewrites",
          "db", "devices", "conformance", "new_backend")
@@ -62,13 +57,8 @@ def common(
     ] = False,
     verbose: Annotated[
         int,
-        typer.Option(
-            "--verbose",
-            "-v",
-            count=True,
-            show_default=False,
-            help="Tell each phase on standard error; -vv tells each candidate.",
-        ),
+        typer.Option("--verbose", "-v", count=True, show_default=False,
+                     help="Tell each phase on standard error; -vv tells each candidate."),
     ] = 0,
 ) -> None:
     """Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained."""

@@ -50,10 +50,8 @@ def tolerance_of(value: float | None) -> float | None:
 
 Tolerance = Annotated[
     float,
-    typer.Option(
-        callback=tolerance_of,
-        help="Largest relative error against float64: of any kernel (measured), of the graph (predicted).",
-    ),
+    typer.Option(callback=tolerance_of,
+                 help="Largest relative error against float64: of any kernel (measured), of the graph (predicted)."),
 ]
 GraphTolerance = Annotated[
     float | None,
@@ -96,12 +94,8 @@ def _import(values: list[str] | None) -> list[str] | None:
 
 Imports = Annotated[
     list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="FILE",
-        callback=_import,
-        help="A Python module with kernels, composites or rules of yours: a path or a dotted name. Repeatable.",
-    ),
+    typer.Option("--import", metavar="FILE", callback=_import,
+                 help="A Python module with kernels, composites or rules of yours: a path or a dotted name. Repeatable."),
 ]
 STOPPED = "stopped; all that was measured is stored, and the same command goes on from there"
 """the last line of a verb that measures, behind Ctrl-C"""

@@ -49,18 +49,9 @@ def plan(
     drawing.check(svg)
     graph = graph_of(source, dtype, max_positions, greedy=not logits)
     with options.status("compiling", json) as update:
-        made = compile_graph(
-            graph,
-            tolerance=tolerance,
-            backends=options.given_backends(backends),
-            database=options.database(db),
-            at=typical(graph, at),
-            threads=threads,
-            progress=update,
-            largest=options.sizes(largest, graph, "--largest"),
-            memory_limit=memory_limit,
-            path=plan_file,
-        )
+        made = compile_graph(graph, tolerance=tolerance, backends=options.given_backends(backends), database=options.database(db),
+                             at=typical(graph, at), threads=threads, progress=update,
+                             largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit, path=plan_file)
     pinned = made.pin.made_of(_in_words(source, dtype, max_positions, logits))
     if pin is not None:
         pinned.save(pin, overwrite=force)

@@ -76,23 +76,11 @@ def profile(
     if single and inputs:
         raise options.UsageError("--inputs goes with a whole graph\n  fix: --inputs, or --kernel and --op")
     with options.progress("profiling", json) as show:
-        report = profile_graph(
-            graph,
-            budget=budget,
-            per_kernel=per_kernel,
-            backends=options.backends(backends),
-            database=store,
-            tolerance=tolerance,
-            at=typical(graph, at),
-            threads=threads,
-            inputs=named(inputs or []),
-            again=again,
-            kernels=kernel or (),
-            ops=op or (),
-            paths=paths,
-            on_step=lambda done, total, what: show(done, total, what[:60]),
-            on_verdict=None if json else print_at_once,
-        )
+        report = profile_graph(graph, budget=budget, per_kernel=per_kernel, backends=options.backends(backends), database=store,
+                               tolerance=tolerance, at=typical(graph, at), threads=threads, inputs=named(inputs or []), again=again,
+                               kernels=kernel or (), ops=op or (), paths=paths,
+                               on_step=lambda done, total, what: show(done, total, what[:60]),
+                               on_verdict=None if json else print_at_once)
     if json:
         options.print_json(
             {

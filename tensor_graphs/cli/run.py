@@ -59,19 +59,9 @@ def run(
     for one in asked:
         check_room(one.ids, tokens, loaded.max_positions, loaded.facts.vocabulary, most=loaded.config.max_position_embeddings)
     longest = max(len(one.ids) for one in asked)
-    made = ready(
-        loaded,
-        tolerance=tolerance,
-        backends=backends,
-        database=db,
-        threads=threads,
-        at=STEP,
-        largest={"n": longest, "m": 1, "p": min(longest + tokens, loaded.max_positions - 1)},
-        quiet=json,
-        plan=plan,
-        memory_limit=memory_limit,
-        greedy=sampling.greedy,
-    )
+    made = ready(loaded, tolerance=tolerance, backends=backends, database=db, threads=threads, at=STEP,
+                 largest={"n": longest, "m": 1, "p": min(longest + tokens, loaded.max_positions - 1)}, quiet=json, plan=plan,
+                 memory_limit=memory_limit, greedy=sampling.greedy)
     stop = () if ignore_eos else loaded.end_ids
     several = prompts is not None or len(asked) > 1
     documents = []

@@ -107,11 +107,8 @@ class Weights:
         found = self._entries.get(name)
         if found is None:
             near = close_to(name, self._entries)
-            raise WeightsError(
-                f"there is no tensor {name!r}",
-                file=self.source,
-                fix=f"did you mean {' or '.join(near)}?" if near else f"it holds {listed(self._entries)}",
-            )
+            raise WeightsError(f"there is no tensor {name!r}", file=self.source,
+                               fix=f"did you mean {' or '.join(near)}?" if near else f"it holds {listed(self._entries)}")
         return found
 
     def info(self, name: str) -> tuple[str, tuple[int, ...]]:
@@ -137,23 +134,15 @@ class Weights:
                 fix=f"convert it to one of {', '.join(t.upper() for t in DTYPES)}",
             )
         if shape is not None and tuple(shape) != entry.shape:
-            raise WeightsError(
-                f"tensor {name!r} has shape {list(entry.shape)}, and {list(shape)} is needed",
-                file=entry.file,
-                fix="the weights belong to another configuration than config.json says",
-            )
+            raise WeightsError(f"tensor {name!r} has shape {list(entry.shape)}, and {list(shape)} is needed", file=entry.file,
+                               fix="the weights belong to another configuration than config.json says")
         if entry.nbytes == 0:
             array = np.empty(entry.shape, entry.dtype.numpy)
         else:
             flat = np.frombuffer(self._maps[entry.file], np.uint8, entry.nbytes, entry.offset)
             if entry.offset % entry.dtype.itemsize:
-                log.info(
-                    "%s: tensor %s is copied, byte %d is no multiple of %d",
-                    entry.file,
-                    name,
-                    entry.offset,
-                    entry.dtype.itemsize,
-                )
+                log.info("%s: tensor %s is copied, byte %d is no multiple of %d", entry.file, name, entry.offset,
+                         entry.dtype.itemsize)
                 self._copied.add(name)
                 flat = flat.copy()
             if (
@@ -181,11 +170,8 @@ def open_weights(folder_or_file: str | os.PathLike[str]) -> Weights:
     entries = {}
     for name, shard in shards.items():
         if name not in opened[shard][1]:
-            raise WeightsError(
-                f"the index says that tensor {name!r} is in {shard.name}, and it is not there",
-                file=path,
-                fix="fetch the index and its files again, from one version of the model",
-            )
+            raise WeightsError(f"the index says that tensor {name!r} is in {shard.name}, and it is not there", file=path,
+                               fix="fetch the index and its files again, from one version of the model")
         entries[name] = opened[shard][1][name]
     unlisted = sum(len(of_shard) for _, of_shard in opened.values()) - len(entries)
     if unlisted:
@@ -193,12 +179,8 @@ def open_weights(folder_or_file: str | os.PathLike[str]) -> Weights:
     return Weights(path, entries, {shard: mapping for shard, (mapping, _) in opened.items()})
 
 
-def write_weights(
-    path: str | os.PathLike[str],
-    tensors: Mapping[str, tuple[DType, Sequence[int]]],
-    make: Callable[[str], np.ndarray[Any, Any]],
-    metadata: Mapping[str, str] | None = None,
-) -> None:
+def write_weights(path: str | os.PathLike[str], tensors: Mapping[str, tuple[DType, Sequence[int]]],
+                  make: Callable[[str], np.ndarray[Any, Any]], metadata: Mapping[str, str] | None = None) -> None:
     """Write a .safetensors file, one tensor at a time, so that it may be larger than memory.
 
     tensors: name -> (dtype, shape); make(name): the array, with that dtype and shape. Wider elements come first and the
@@ -231,11 +213,8 @@ def write_weights(
                 file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         os.replace(partial, path)
     except OSError as error:
-        raise WeightsError(
-            f"cannot write the weights: {error.strerror}",
-            file=path,
-            fix=f"{(at + len(text) + 8) / 1e6:.0f} MB are needed in a folder that can be written",
-        ) from error
+        raise WeightsError(f"cannot write the weights: {error.strerror}", file=path,
+                           fix=f"{(at + len(text) + 8) / 1e6:.0f} MB are needed in a folder that can be written") from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -245,11 +224,8 @@ def _find(path: Path) -> Path:
     if path.is_file():
         if path.name.endswith((".safetensors", ".safetensors.index.json")):
             return path
-        raise WeightsError(
-            "weights are read from .safetensors files",
-            file=path,
-            fix="name a .safetensors file, a .safetensors.index.json, or the folder that holds one",
-        )
+        raise WeightsError("weights are read from .safetensors files", file=path,
+                           fix="name a .safetensors file, a .safetensors.index.json, or the folder that holds one")
     if not path.is_dir():
         raise WeightsError("there is no such file or folder", file=path)
     for name in (WEIGHTS_FILE, INDEX_FILE):
@@ -265,11 +241,8 @@ def _find(path: Path) -> Path:
             fix=f"name one of the files, or fetch {INDEX_FILE} as well",
         )
     others = sorted(f.name for f in path.iterdir() if f.suffix in (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"))
-    raise WeightsError(
-        f"there is no {WEIGHTS_FILE}" + (f", only {listed(others)}" if others else ""),
-        file=path,
-        fix="fetch the .safetensors form of the weights, or convert them: save_pretrained(folder)",
-    )
+    raise WeightsError(f"there is no {WEIGHTS_FILE}" + (f", only {listed(others)}" if others else ""), file=path,
+                       fix="fetch the .safetensors form of the weights, or convert them: save_pretrained(folder)")
 
 
 def _read_index(path: Path) -> dict[str, Path]:
@@ -285,18 +258,12 @@ def _read_index(path: Path) -> dict[str, Path]:
         raise WeightsError("the index has no weight_map from tensor names to file names", file=path)
     for file in sorted(set(shards.values())):
         if file in ("", ".", "..") or file != os.path.basename(file):
-            raise WeightsError(
-                f"the index names {file!r}, which lies outside of its folder",
-                file=path,
-                fix="files of a set lie next to their index",
-            )
+            raise WeightsError(f"the index names {file!r}, which lies outside of its folder", file=path,
+                               fix="files of a set lie next to their index")
         if not (path.parent / file).is_file():
             held = sum(f == file for f in shards.values())
-            raise WeightsError(
-                f"the file {file} of the set is missing; it holds {held} of {len(shards)} tensors",
-                file=path,
-                fix=f"fetch {file} into {path.parent}",
-            )
+            raise WeightsError(f"the file {file} of the set is missing; it holds {held} of {len(shards)} tensors", file=path,
+                               fix=f"fetch {file} into {path.parent}")
     return {name: path.parent / file for name, file in shards.items()}
 
 
@@ -323,17 +290,12 @@ def _header_length(path: Path, start: bytes, size: int) -> int:
         raise WeightsError("this is a Git LFS pointer, not the weights", file=path, fix="git lfs pull")
     # the first bytes of a zip, and of a pickle; a header of 640 bytes starts with \x80\x02 too, and goes on with zeros
     if start[:4] in (b"GGUF", b"PK\x03\x04") or (start[:2] == b"\x80\x02" and any(start[2:])):
-        raise WeightsError(
-            f"this is a {'GGUF' if start[:4] == b'GGUF' else 'PyTorch'} file under the name of a safetensors file",
-            file=path,
-        )
+        raise WeightsError(f"this is a {'GGUF' if start[:4] == b'GGUF' else 'PyTorch'} file under the name of a safetensors file",
+                           file=path)
     length: int = struct.unpack("<Q", start)[0]
     if length > size - 8:
-        raise WeightsError(
-            f"truncated or not a safetensors file: a header of {length} bytes is announced, and {size - 8} follow",
-            file=path,
-            fix=again,
-        )
+        raise WeightsError(f"truncated or not a safetensors file: a header of {length} bytes is announced, and {size - 8} follow",
+                           file=path, fix=again)
     if length > _LONGEST_HEADER:
         raise WeightsError(
             f"a header of {length} bytes is announced, and {_LONGEST_HEADER} is the most there can be", file=path
@@ -364,24 +326,15 @@ def _read_header(path: Path, text: bytes, data: int, size: int) -> dict[str, Ent
         if entry.offset < at:
             raise WeightsError(f"tensors {before!r} and {entry.name!r} overlap", file=path, fix="fetch the file again")
         if entry.offset > at:
-            raise WeightsError(
-                f"{entry.offset - at} bytes before tensor {entry.name!r} belong to no tensor",
-                file=path,
-                fix="the format allows no gaps; write the file again",
-            )
+            raise WeightsError(f"{entry.offset - at} bytes before tensor {entry.name!r} belong to no tensor", file=path,
+                               fix="the format allows no gaps; write the file again")
         at, before = entry.offset + entry.nbytes, entry.name
         if at > size:
-            raise WeightsError(
-                f"truncated or out of range: tensor {entry.name!r} ends at byte {at}, the file at {size}",
-                file=path,
-                fix="fetch the file again",
-            )
+            raise WeightsError(f"truncated or out of range: tensor {entry.name!r} ends at byte {at}, the file at {size}", file=path,
+                               fix="fetch the file again")
     if at != size:
-        raise WeightsError(
-            f"{size - at} bytes at the end belong to no tensor",
-            file=path,
-            fix="the format allows no gaps; write the file again",
-        )
+        raise WeightsError(f"{size - at} bytes at the end belong to no tensor", file=path,
+                           fix="the format allows no gaps; write the file again")
     return entries
 
 
@@ -409,9 +362,6 @@ def _read_entry(path: Path, name: str, value: Any, data: int) -> Entry:
         )
     bits = math.prod(shape) * (dtype.bits if dtype else _BITS[stored])
     if bits != 8 * (end - begin):
-        raise WeightsError(
-            f"tensor {name!r}: {stored}{list(shape)} takes {bits // 8} bytes, its offsets span {end - begin}",
-            file=path,
-            fix="fetch the file again",
-        )
+        raise WeightsError(f"tensor {name!r}: {stored}{list(shape)} takes {bits // 8} bytes, its offsets span {end - begin}",
+                           file=path, fix="fetch the file again")
     return Entry(name, stored, dtype, shape, path, data + begin, end - begin)

@@ -304,18 +304,9 @@ def _linked_with(against: Path | None) -> tuple[str, ...]:
 
 
 @phase("compile C")
-def build_library(
-    sources: Sequence[Source],
-    *,
-    name: str,
-    folders: Sequence[Path] = (),
-    against: Path | None = None,
-    portable: bool = False,
-    cache: Path | None = None,
-    cc: str | None = None,
-    jobs: int = 2,
-    progress: Callable[[str], None] | None = None,
-) -> Path:
+def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Path] = (), against: Path | None = None,
+                  portable: bool = False, cache: Path | None = None, cc: str | None = None, jobs: int = 2,
+                  progress: Callable[[str], None] | None = None) -> Path:
     """The shared library made of `sources`, compiled now unless the cache has it.
 
     folders: where headers are looked for that do not lie beside a source. against: a library in the same cache folder whose

@@ -152,25 +152,16 @@ def read_generation(folder: str | os.PathLike[str]) -> GenerationConfig:
             if value is not None:
                 found = value if isinstance(value, list) else [value]
                 if not all(type(i) is int and i >= 0 for i in found):
-                    raise ConfigError(
-                        f"{key} is {value!r}, and a token id or a list of them is needed",
-                        file=path if values is said.values else outer,
-                    )
+                    raise ConfigError(f"{key} is {value!r}, and a token id or a list of them is needed",
+                                      file=path if values is said.values else outer)
                 return tuple(found)
         return ()
 
     def one_id(key: str) -> int | None:
         return next(iter(ids(key)), None)
 
-    return GenerationConfig(
-        ids("eos_token_id"),
-        one_id("bos_token_id"),
-        one_id("pad_token_id"),
-        said.boolean("do_sample", False),
-        said.optional_number("temperature"),
-        said.optional_whole("top_k"),
-        said.optional_number("top_p"),
-    )
+    return GenerationConfig(ids("eos_token_id"), one_id("bos_token_id"), one_id("pad_token_id"), said.boolean("do_sample", False),
+                            said.optional_number("temperature"), said.optional_whole("top_k"), said.optional_number("top_p"))
 
 
 def read_sentence(folder: str | os.PathLike[str]) -> SentenceConfig | None:
@@ -190,32 +181,20 @@ def read_sentence(folder: str | os.PathLike[str]) -> SentenceConfig | None:
         raise ConfigError("the file is not a list of modules with a type each", file=path)
     kinds = [m["type"].rsplit(".", 1)[-1] for m in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise ConfigError(
-            f"the modules {' → '.join(kinds) or '(none)'} are not supported",
-            file=path,
-            fix="supported: Transformer → Pooling, and Transformer → Pooling → Normalize",
-        )
+        raise ConfigError(f"the modules {' → '.join(kinds) or '(none)'} are not supported", file=path,
+                          fix="supported: Transformer → Pooling, and Transformer → Pooling → Normalize")
     pooling, dimension = _pooling(_inside(folder, modules[1].get("path"), path) / "config.json")
     transformer = _inside(folder, modules[0].get("path"), path)
     if transformer.resolve() != folder.resolve():
-        raise ConfigError(
-            f"the transformer lies in the sub-folder {modules[0]['path']!r}",
-            file=path,
-            fix="only folders that hold config.json beside modules.json are supported",
-        )
+        raise ConfigError(f"the transformer lies in the sub-folder {modules[0]['path']!r}", file=path,
+                          fix="only folders that hold config.json beside modules.json are supported")
     settings = next(iter(sorted(transformer.glob("sentence_*_config.json"))), None)
     said = Section(read_json(settings) if settings else {}, settings or transformer / "sentence_bert_config.json")
     longest = said.optional_whole("max_seq_length")
     if longest is not None and longest < 2:
         raise ConfigError(f"max_seq_length is {longest}, and the special tokens alone take 2", file=said.path)
-    return SentenceConfig(
-        pooling,
-        kinds[-1] == "Normalize",
-        dimension,
-        longest,
-        said.boolean("do_lower_case", False),
-        _default_prompt(folder / "config_sentence_transformers.json"),
-    )
+    return SentenceConfig(pooling, kinds[-1] == "Normalize", dimension, longest, said.boolean("do_lower_case", False),
+                          _default_prompt(folder / "config_sentence_transformers.json"))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -235,11 +214,8 @@ def refuse_foreign(path: Path) -> None:
                           fix=f"name its folder: {path.parent}")
     kind = FOREIGN.get(path.suffix.lower())
     if kind is not None and path.exists() and not path.is_dir():
-        raise FolderError(
-            f"this is a file of the {kind} kind, which is not read yet",
-            file=path,
-            fix="a model folder as it is published (config.json, *.safetensors), or a graph as a .tg file",
-        )
+        raise FolderError(f"this is a file of the {kind} kind, which is not read yet", file=path,
+                          fix="a model folder as it is published (config.json, *.safetensors), or a graph as a .tg file")
 
 
 def _folder(folder: str | os.PathLike[str]) -> Path:
@@ -284,10 +260,8 @@ def _pooling(path: Path) -> tuple[str, int]:
     else:
         modes = [mode for flag, mode in _POOLING_FLAGS.items() if c.boolean(flag, False)] or ["mean"]
     if len(modes) != 1 or modes[0] not in _POOLING:
-        raise c.error(
-            f"pooling by {' and '.join(map(str, modes))} is not supported",
-            fix=f"supported: one of {', '.join(_POOLING)}",
-        )
+        raise c.error(f"pooling by {' and '.join(map(str, modes))} is not supported",
+                      fix=f"supported: one of {', '.join(_POOLING)}")
     c.refuse("include_prompt", (True,), "all tokens are pooled")
     return modes[0], c.whole("word_embedding_dimension" if c.has("word_embedding_dimension") else "embedding_dimension")
 
@@ -303,19 +277,9 @@ def _default_prompt(path: Path) -> str:
 
 # --- writing a folder of random weights -------------------------------------------------------------------------------
 
-GEMMA3_270M = Gemma3TextConfig(
-    vocab_size=262_144,
-    hidden_size=640,
-    intermediate_size=2048,
-    num_hidden_layers=18,
-    num_attention_heads=4,
-    num_key_value_heads=1,
-    head_dim=256,
-    rms_norm_eps=1e-6,
-    sliding_window=512,
-    layer_types=((SLIDING,) * 5 + (FULL,)) * 3,
-    max_position_embeddings=32_768,
-)
+GEMMA3_270M = Gemma3TextConfig(vocab_size=262_144, hidden_size=640, intermediate_size=2048, num_hidden_layers=18,
+                               num_attention_heads=4, num_key_value_heads=1, head_dim=256, rms_norm_eps=1e-6, sliding_window=512,
+                               layer_types=((SLIDING,) * 5 + (FULL,)) * 3, max_position_embeddings=32_768)
 """The shape of google/gemma-3-270m."""
 
 _CHUNK = 1 << 18
@@ -387,10 +351,8 @@ def write_gemma3_folder(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_json(folder / "config.json", _gemma3_json(config, dtype))
-        _write_json(
-            folder / "generation_config.json",
-            {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "do_sample": False},
-        )
+        _write_json(folder / "generation_config.json",
+                    {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "do_sample": False})
     except OSError as error:
         raise FolderError(f"cannot write the folder: {error.strerror}", file=folder) from error
     shapes = gemma3_tensors(config)

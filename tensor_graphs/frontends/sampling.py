@@ -129,13 +129,9 @@ def _checked(logits: np.ndarray[Any, Any] | Sequence[float]) -> np.ndarray[Any, 
     largest = float(row.max())  # NaN when any is NaN
     if math.isnan(largest):
         first = int(np.flatnonzero(np.isnan(row))[0])
-        raise SamplingError(
-            f"{int(np.isnan(row).sum())} of {row.size} logits are NaN, the first of token {first}",
-            fix="the model's output is wrong: verify its kernels and weights before sampling",
-        )
+        raise SamplingError(f"{int(np.isnan(row).sum())} of {row.size} logits are NaN, the first of token {first}",
+                            fix="the model's output is wrong: verify its kernels and weights before sampling")
     if math.isinf(largest):
-        raise SamplingError(
-            f"the logit of token {int(row.argmax())} is +inf" if largest > 0 else "all logits are −inf",
-            fix="the model's output is wrong: verify its kernels and weights before sampling",
-        )
+        raise SamplingError(f"the logit of token {int(row.argmax())} is +inf" if largest > 0 else "all logits are −inf",
+                            fix="the model's output is wrong: verify its kernels and weights before sampling")
     return row

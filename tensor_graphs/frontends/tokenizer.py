@@ -37,17 +37,8 @@ class Tokenizer:
     never. prompt: what `encode` puts before each text (sentence-transformers' default prompt; mostly "").
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        splitter: Splitter,
-        *,
-        end_ids: tuple[int, ...] = (),
-        max_length: int | None = None,
-        prompt: str = "",
-        template: str | None = None,
-        special: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, splitter: Splitter, *, end_ids: tuple[int, ...] = (), max_length: int | None = None,
+                 prompt: str = "", template: str | None = None, special: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.end_ids = end_ids
         self.max_length = max_length
@@ -73,10 +64,8 @@ class Tokenizer:
         try:
             (self.prompt + text).encode()
         except UnicodeEncodeError as error:
-            raise TokenizerError(
-                f"the text is not Unicode: character {error.start} is half of a surrogate pair",
-                fix="decode its bytes as UTF-8 before",
-            ) from error
+            raise TokenizerError(f"the text is not Unicode: character {error.start} is half of a surrogate pair",
+                                 fix="decode its bytes as UTF-8 before") from error
         made = self._splitter.encode(self.prompt + text, add_special_tokens=special_tokens)
         return list(made.ids), sum(rest.special_tokens_mask.count(0) for rest in made.overflowing)
 
@@ -219,15 +208,8 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     splitter.no_truncation()
     _bert_normalizer(splitter, settings.values)
     max_length, prompt = _sentence(folder, splitter, settings.values)
-    return Tokenizer(
-        folder,
-        splitter,
-        end_ids=_end_ids(folder, splitter, settings),
-        max_length=max_length,
-        prompt=prompt,
-        template=settings.template,
-        special=settings.special,
-    )
+    return Tokenizer(folder, splitter, end_ids=_end_ids(folder, splitter, settings), max_length=max_length, prompt=prompt,
+                     template=settings.template, special=settings.special)
 
 
 def _settings(folder: Path) -> _Settings:
@@ -262,10 +244,8 @@ def _template(folder: Path, values: Mapping[str, Any]) -> str | None:
         named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
         found = named.get("default")
         if found is None:
-            raise TokenizerError(
-                f"chat_template lists {', '.join(map(str, named)) or 'nothing'}, and no template named 'default'",
-                file=folder / SETTINGS_FILE,
-            )
+            raise TokenizerError(f"chat_template lists {', '.join(map(str, named)) or 'nothing'}, and no template named 'default'",
+                                 file=folder / SETTINGS_FILE)
     if found is not None and not isinstance(found, str):
         raise TokenizerError("chat_template is neither a text nor a list of named texts", file=folder / SETTINGS_FILE)
     return found

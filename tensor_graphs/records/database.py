@@ -264,18 +264,9 @@ class Database:
             graph_id = self._graph_id(connection, definition.graph_key, f"definition {definition.name!r}")
             model = schema.DefinitionRow
             match = (model.name == definition.name) & (model.canonical_graph_id == graph_id)
-            return self._get_or_insert(
-                connection,
-                model,
-                match,
-                canonical_graph_id=graph_id,
-                name=definition.name,
-                axes=dict(definition.axes),
-                description=definition.description,
-                tags=list(definition.tags),
-                verbatim=definition.verbatim,
-                created=_now(),
-            )
+            return self._get_or_insert(connection, model, match, canonical_graph_id=graph_id, name=definition.name,
+                                       axes=dict(definition.axes), description=definition.description, tags=list(definition.tags),
+                                       verbatim=definition.verbatim, created=_now())
 
     def ensure_implementation(self, implementation: ImplementationRecord) -> int:
         """The row id of an implementation, stored with its sources if it was not.
@@ -373,14 +364,8 @@ class Database:
                     "workload_id": self._workload(connection, request.workload),
                     "environment_id": self._environment(connection, request.environment),
                 }
-                insert = self._insert(queue).values(
-                    **values,
-                    priority=request.priority,
-                    reason=request.reason,
-                    requested_at=_now(),
-                    attempts=0,
-                    last_error="",
-                )
+                insert = self._insert(queue).values(**values, priority=request.priority, reason=request.reason, requested_at=_now(),
+                                                    attempts=0, last_error="")
                 if connection.execute(insert.on_conflict_do_nothing()).rowcount:
                     new += 1
                     continue
@@ -390,14 +375,8 @@ class Database:
                 )
         return new
 
-    def claim_next(
-        self,
-        worker: str,
-        environment: Environment | str,
-        *,
-        lease_seconds: float = LEASE_SECONDS,
-        max_attempts: int = MAX_ATTEMPTS,
-    ) -> QueueItem | None:
+    def claim_next(self, worker: str, environment: Environment | str, *, lease_seconds: float = LEASE_SECONDS,
+                   max_attempts: int = MAX_ATTEMPTS) -> QueueItem | None:
         """Lease the most urgent request of this environment to `worker`, or None when nothing is left to claim.
 
         A request is free when nobody holds it or its lease has run out; one whose worker died waits until the others are done.
@@ -608,18 +587,9 @@ class Database:
             ).scalar_one()
             given_up = connection.execute(sa.select(sa.func.count()).select_from(queue).where(abandoned)).scalar_one()
             revision = stored_revision(connection, self.location)
-        return DatabaseStats(
-            location=self.location,
-            revision=revision or "",
-            file_bytes=self._file_bytes(),
-            rows=rows,
-            traces_by_status=traces,
-            waiting=rows["profile_queue"] - claimed - given_up,
-            claimed=claimed,
-            abandoned=given_up,
-            oldest=oldest,
-            newest=newest,
-        )
+        return DatabaseStats(location=self.location, revision=revision or "", file_bytes=self._file_bytes(), rows=rows,
+                             traces_by_status=traces, waiting=rows["profile_queue"] - claimed - given_up, claimed=claimed,
+                             abandoned=given_up, oldest=oldest, newest=newest)
 
     def _file_bytes(self) -> int:
         if not self.is_sqlite or not self.engine.url.database:
@@ -649,16 +619,9 @@ class Database:
         known = self._ids.get(("graph", graph.structural_key))
         if known is None:
             model = schema.GraphRow
-            known = self._get_or_insert(
-                connection,
-                model,
-                model.structural_key == graph.structural_key,
-                structural_key=graph.structural_key,
-                human_name=graph.human_name,
-                text=graph.text,
-                json=graph.json,
-                created=_now(),
-            )
+            known = self._get_or_insert(connection, model, model.structural_key == graph.structural_key,
+                                        structural_key=graph.structural_key, human_name=graph.human_name, text=graph.text,
+                                        json=graph.json, created=_now())
             self._ids["graph", graph.structural_key] = known
         return known
 
@@ -685,22 +648,11 @@ class Database:
             match = model.signature == record.signature
             found = connection.execute(sa.select(model.id, model.name).where(match)).first()
             if found is None:
-                known = self._get_or_insert(
-                    connection,
-                    model,
-                    match,
-                    signature=record.signature,
-                    type=record.type,
-                    canonical_graph_id=graph,
-                    recipe_graph_id=recipe,
-                    name=record.name,
-                    backend=record.backend,
-                    source_hash=record.source_hash,
-                    numeric_class=record.numeric_class,
-                    requirements=dict(record.requirements),
-                    verbatim=record.verbatim,
-                    created=_now(),
-                )
+                known = self._get_or_insert(connection, model, match, signature=record.signature, type=record.type,
+                                            canonical_graph_id=graph, recipe_graph_id=recipe, name=record.name,
+                                            backend=record.backend, source_hash=record.source_hash,
+                                            numeric_class=record.numeric_class, requirements=dict(record.requirements),
+                                            verbatim=record.verbatim, created=_now())
                 self._sources(connection, known, record.sources)
                 found = connection.execute(sa.select(model.id, model.name).where(match)).one()
             else:
@@ -746,19 +698,9 @@ class Database:
         known = self._ids.get(("environment", key))
         if known is None:
             model = schema.EnvironmentRow
-            known = self._get_or_insert(
-                connection,
-                model,
-                model.key == key,
-                key=key,
-                hardware_name=record.hardware_name,
-                memory_bytes=record.memory_bytes,
-                platform=record.platform,
-                backend=record.backend,
-                libs=dict(record.libs),
-                hardware=dict(record.hardware),
-                created=_now(),
-            )
+            known = self._get_or_insert(connection, model, model.key == key, key=key, hardware_name=record.hardware_name,
+                                        memory_bytes=record.memory_bytes, platform=record.platform, backend=record.backend,
+                                        libs=dict(record.libs), hardware=dict(record.hardware), created=_now())
             self._ids["environment", key] = known
         return known
 
@@ -824,33 +766,14 @@ class Database:
         workload, graph = schema.Workload, schema.GraphRow
         of, target = sa.orm.aliased(graph), sa.orm.aliased(graph)
         select = (
-            sa.select(
-                queue.priority,
-                queue.reason,
-                queue.attempts,
-                queue.claimed_by,
-                queue.claimed_at,
-                queue.lease_until,
-                implementation.id.label("implementation_id"),
-                implementation.type,
-                implementation.name,
-                implementation.backend.label("implementation_backend"),
-                implementation.source_hash,
-                implementation.numeric_class,
-                implementation.requirements,
-                implementation.verbatim,
-                of.structural_key.label("of_key"),
-                target.structural_key.label("target_key"),
-                graph.structural_key.label("graph_key"),
-                workload.axes_json,
-                workload.input_descriptors,
-                environment.hardware_name,
-                environment.memory_bytes,
-                environment.platform,
-                environment.backend,
-                environment.libs,
-                environment.hardware,
-            )
+            sa.select(queue.priority, queue.reason, queue.attempts, queue.claimed_by, queue.claimed_at, queue.lease_until,
+                      implementation.id.label("implementation_id"), implementation.type, implementation.name,
+                      implementation.backend.label("implementation_backend"), implementation.source_hash,
+                      implementation.numeric_class, implementation.requirements, implementation.verbatim,
+                      of.structural_key.label("of_key"), target.structural_key.label("target_key"),
+                      graph.structural_key.label("graph_key"), workload.axes_json, workload.input_descriptors,
+                      environment.hardware_name, environment.memory_bytes, environment.platform, environment.backend,
+                      environment.libs, environment.hardware)
             .join(implementation, implementation.id == queue.implementation_id)
             .join(workload, workload.id == queue.workload_id)
             .join(graph, graph.id == workload.canonical_graph_id)
@@ -881,14 +804,8 @@ class Database:
                 verbatim=found.verbatim,
             ),
             workload=WorkloadRecord(found.graph_key, found.axes_json, tuple(found.input_descriptors)),
-            environment=Environment(
-                found.hardware_name,
-                found.memory_bytes,
-                found.platform,
-                found.backend,
-                tuple(found.libs.items()),
-                tuple(found.hardware.items()),
-            ),
+            environment=Environment(found.hardware_name, found.memory_bytes, found.platform, found.backend,
+                                    tuple(found.libs.items()), tuple(found.hardware.items())),
             priority=found.priority,
             reason=found.reason,
             attempts=found.attempts,

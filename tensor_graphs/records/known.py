@@ -261,14 +261,8 @@ _LISTED = 5000  # row ids in one statement: far below the length that SQLite tak
 _UNTRUSTED = {"sqlite": "trusted IS 0", "postgresql": "trusted IS false"}  # as the index of untrusted sources says it
 
 
-def _known(
-    connection: Connection,
-    conditions: tuple[Any, ...],
-    kind: str | None,
-    verifier: str | None,
-    *,
-    trusted_only: bool = True,
-) -> Iterator[tuple[int, KnownTime]]:
+def _known(connection: Connection, conditions: tuple[Any, ...], kind: str | None, verifier: str | None, *,
+           trusted_only: bool = True) -> Iterator[tuple[int, KnownTime]]:
     """(environment row, what is known) of every implementation on every workload in every environment that meets the
     conditions, which name columns of `benchmark_traces` alone."""
     select = _judged(kind).where(*conditions)
@@ -337,14 +331,8 @@ def _known(
 _new_known = partial(tuple.__new__, KnownTime)  # a quarter of the time of KnownTime(...), and there are thousands
 
 
-def verdicts(
-    connection: Connection,
-    conditions: tuple[Any, ...],
-    kind: str | None,
-    verifier: str | None,
-    *,
-    trusted_only: bool = True,
-) -> dict[Group, KnownTime]:
+def verdicts(connection: Connection, conditions: tuple[Any, ...], kind: str | None, verifier: str | None, *,
+             trusted_only: bool = True) -> dict[Group, KnownTime]:
     found = _known(connection, conditions, kind, verifier, trusted_only=trusted_only)
     return {(place, each.source_hash, each.workload_key): each for place, each in found}
 

@@ -269,13 +269,8 @@ def _now() -> str:
 # ---- in --------------------------------------------------------------------------------------------------------------
 
 
-def import_file(
-    database: Database,
-    file: Path,
-    on_step: OnStep = lambda done, total: None,
-    *,
-    installed: Installed = lambda name: None,
-) -> ImportReport:
+def import_file(database: Database, file: Path, on_step: OnStep = lambda done, total: None, *,
+                installed: Installed = lambda name: None) -> ImportReport:
     """Merge an export (either form, told apart by content) into a database: all of it, or on any error nothing.
 
     installed: the implementation of a name as it is installed here, or None. Imported sources that are the same, letter by letter,
@@ -299,15 +294,8 @@ def import_file(
         return _merge(database, file, reader.schema, reader.rows(), reader.total, on_step, installed)
 
 
-def _merge(
-    database: Database,
-    file: Path,
-    revision: str,
-    rows: Iterable[tuple[str, Row]],
-    total: int,
-    on_step: OnStep,
-    installed: Installed,
-) -> ImportReport:
+def _merge(database: Database, file: Path, revision: str, rows: Iterable[tuple[str, Row]], total: int, on_step: OnStep,
+           installed: Installed) -> ImportReport:
     with database._transaction(write=True) as connection:
         merge = _Merge(database, connection, file.name, trusting=False)
         merge.take(rows, total, on_step)

@@ -147,16 +147,8 @@ class Coverage:
         return self.measured / known if known else 1.0
 
 
-def best_implementation(
-    database: Database,
-    graph_key: str,
-    workload: WorkloadRecord | str,
-    environment: Environment | str,
-    tolerance: float,
-    *,
-    kind: TraceKind = "cold",
-    verifier: str | None = None,
-) -> tuple[FullTrace, ...]:
+def best_implementation(database: Database, graph_key: str, workload: WorkloadRecord | str, environment: Environment | str,
+                        tolerance: float, *, kind: TraceKind = "cold", verifier: str | None = None) -> tuple[FullTrace, ...]:
     """Kernel or recipe? Every eligible implementation of a canonical graph on one workload, here, the fastest first.
 
     Empty when nothing measured in this environment is within `tolerance`; the caller then guesses, says so, and
@@ -203,17 +195,9 @@ def best_per_machine(
     return tuple(sorted(best.values(), key=lambda row: (row.graph_name, row.graph_key)))
 
 
-def leaderboard(
-    database: Database,
-    graph_key: str,
-    *,
-    environment: Environment | str | None = None,
-    tolerance: float = math.inf,
-    hardware_name: str | None = None,
-    backend: str | None = None,
-    kind: TraceKind = "cold",
-    verifier: str | None = None,
-) -> tuple[FullTrace, ...]:
+def leaderboard(database: Database, graph_key: str, *, environment: Environment | str | None = None, tolerance: float = math.inf,
+                hardware_name: str | None = None, backend: str | None = None, kind: TraceKind = "cold",
+                verifier: str | None = None) -> tuple[FullTrace, ...]:
     """The eligible implementations of a graph, here or (environment None) anywhere: by workload, then fastest first. Each
     row says where it was measured.
 
@@ -234,14 +218,8 @@ def leaderboard(
         return _eligible(connection, tuple(conditions), tolerance, kind, verifier)
 
 
-def history(
-    database: Database,
-    kernel: str,
-    *,
-    environment: Environment | str | None = None,
-    since: datetime | None = None,
-    limit: int = 1000,
-) -> tuple[FullTrace, ...]:
+def history(database: Database, kernel: str, *, environment: Environment | str | None = None, since: datetime | None = None,
+            limit: int = 1000) -> tuple[FullTrace, ...]:
     """Every trace of a kernel (failures too), the newest first: all its workloads, here or in all environments.
 
     kernel: its name, and then over all the identities that its code has had, or one source hash.  since: no older ones.
@@ -294,14 +272,8 @@ def _standing(median: float, trace_id: int, chosen: Counting) -> str:
     return f"disturbed, {median / chosen.lowest if chosen.lowest else math.inf:.3g} × the lowest"
 
 
-def failures(
-    database: Database,
-    *,
-    environment: Environment | str | None = None,
-    kernel: str | None = None,
-    workload: WorkloadRecord | str | None = None,
-    limit: int = 100,
-) -> tuple[Failure, ...]:
+def failures(database: Database, *, environment: Environment | str | None = None, kernel: str | None = None,
+             workload: WorkloadRecord | str | None = None, limit: int = 100) -> tuple[Failure, ...]:
     """The traces that did not pass, the newest first, each with the line of its log that says why.
 
     kernel: only this name's or source hash's. workload: only on this one.
@@ -346,14 +318,8 @@ def evidence(database: Database, *trace_ids: int) -> tuple[FullTrace, ...]:
     return tuple(rows[each] for each in trace_ids)
 
 
-def verified(
-    database: Database,
-    source_hash: str,
-    workload: WorkloadRecord | str,
-    environment: Environment | str,
-    *,
-    verifier: str | None = None,
-) -> Verification:
+def verified(database: Database, source_hash: str, workload: WorkloadRecord | str, environment: Environment | str, *,
+             verifier: str | None = None) -> Verification:
     """Has this implementation been compared with the oracle on this workload here, how often, and with what outcome?"""
     trace = BenchmarkTrace
     at = sa.select(Workload.id).where(Workload.key == _workload_key(workload)).scalar_subquery()
@@ -390,11 +356,9 @@ def coverage(database: Database, environment: Environment | str) -> tuple[Covera
             .subquery()
         )
 
-    unmeasured = ~sa.exists().where(
-        BenchmarkTrace.implementation_id == ProfileQueue.implementation_id,
-        BenchmarkTrace.workload_id == ProfileQueue.workload_id,
-        BenchmarkTrace.environment_id == ProfileQueue.environment_id,
-    )
+    unmeasured = ~sa.exists().where(BenchmarkTrace.implementation_id == ProfileQueue.implementation_id,
+                                    BenchmarkTrace.workload_id == ProfileQueue.workload_id,
+                                    BenchmarkTrace.environment_id == ProfileQueue.environment_id)
     measured, passed = pairs(BenchmarkTrace), pairs(BenchmarkTrace, BenchmarkTrace.status == "PASSED")
     waiting = pairs(ProfileQueue, unmeasured)
     counts = [sa.func.coalesce(each.c.pairs, 0) for each in (measured, passed, waiting)]
@@ -558,22 +522,17 @@ def _eligible(
 
 _target = aliased(GraphRow)
 _EVIDENCE = (
-    sa.select(
-        BenchmarkTrace.environment_id, Implementation.source_hash.label("code"), Workload.key.label("at"),
-        BenchmarkTrace.id, GraphRow.structural_key, GraphRow.human_name,
-        Implementation.type,
-        Implementation.name, Implementation.backend, Implementation.source_hash, Implementation.signature,
-        _target.structural_key,
-        Implementation.numeric_class, Workload.key, Workload.axes_json, EnvironmentRow.key,
-        EnvironmentRow.hardware_name,
-        BenchmarkTrace.kind, BenchmarkTrace.status, BenchmarkTrace.median_ms, BenchmarkTrace.spread,
-        BenchmarkTrace.sample_count,
-        BenchmarkTrace.max_relative_error, BenchmarkTrace.p999_relative_error, BenchmarkTrace.norm_error,
-        BenchmarkTrace.max_absolute_error, BenchmarkTrace.tolerance, BenchmarkTrace.baseline,
-        BenchmarkTrace.baseline_ms,
-        BenchmarkTrace.speedup_factor, BenchmarkTrace.seed, BenchmarkTrace.timer, BenchmarkTrace.verifier,
-        BenchmarkTrace.timestamp,
-    )
+    sa.select(BenchmarkTrace.environment_id, Implementation.source_hash.label("code"), Workload.key.label("at"),
+              BenchmarkTrace.id, GraphRow.structural_key, GraphRow.human_name, Implementation.type,
+              Implementation.name, Implementation.backend, Implementation.source_hash, Implementation.signature,
+              _target.structural_key, Implementation.numeric_class, Workload.key, Workload.axes_json, EnvironmentRow.key,
+              EnvironmentRow.hardware_name,
+              BenchmarkTrace.kind, BenchmarkTrace.status, BenchmarkTrace.median_ms, BenchmarkTrace.spread,
+              BenchmarkTrace.sample_count,
+              BenchmarkTrace.max_relative_error, BenchmarkTrace.p999_relative_error, BenchmarkTrace.norm_error,
+              BenchmarkTrace.max_absolute_error, BenchmarkTrace.tolerance, BenchmarkTrace.baseline, BenchmarkTrace.baseline_ms,
+              BenchmarkTrace.speedup_factor, BenchmarkTrace.seed, BenchmarkTrace.timer, BenchmarkTrace.verifier,
+              BenchmarkTrace.timestamp)
     .select_from(BenchmarkTrace)
     .join(EnvironmentRow, EnvironmentRow.id == BenchmarkTrace.environment_id)
     .join(Workload, Workload.id == BenchmarkTrace.workload_id)

@@ -198,10 +198,8 @@ class ImplementationSource(Base):
     __table_args__ = (
         UniqueConstraint("implementation_id", "path"),
         # Nearly empty, so "is it untrusted?" never reads a row, whose content fills pages.
-        Index(
-            "ix_implementation_sources_untrusted", "implementation_id",
-            sqlite_where=text("trusted IS 0"), postgresql_where=text("trusted IS false"),
-        ),
+        Index("ix_implementation_sources_untrusted", "implementation_id",
+              sqlite_where=text("trusted IS 0"), postgresql_where=text("trusted IS false")),
     )  # fmt: skip
 
 
@@ -283,17 +281,12 @@ class BenchmarkTrace(Base):
         CheckConstraint("status <> 'PASSED' OR kind = 'verify' OR median_ms IS NOT NULL", name="passed_has_time"),
         # "What is known here?" is one range of this index, in order, without touching the rows, whose samples and logs
         # fill pages: 1.9 ms for 1000 traces, 4.3 ms with the first four columns alone.
-        Index(
-            "ix_benchmark_traces_here",
-            "environment_id", "workload_id", "implementation_id", "timestamp", "id",
-            "kind", "status", "verifier", "max_relative_error", "tolerance", "median_ms",
-        ),
+        Index("ix_benchmark_traces_here", "environment_id", "workload_id", "implementation_id", "timestamp", "id",
+              "kind", "status", "verifier", "max_relative_error", "tolerance", "median_ms"),
         Index("ix_benchmark_traces_history", "implementation_id", "timestamp", "id", "environment_id"),
         Index("ix_benchmark_traces_workload", "workload_id"),
-        Index(
-            "ix_benchmark_traces_failures", "timestamp", "id",
-            sqlite_where=text("status <> 'PASSED'"), postgresql_where=text("status <> 'PASSED'"),
-        ),
+        Index("ix_benchmark_traces_failures", "timestamp", "id",
+              sqlite_where=text("status <> 'PASSED'"), postgresql_where=text("status <> 'PASSED'")),
     )  # fmt: skip
 
 

@@ -66,13 +66,8 @@ def best(
     _show_ranking(store, rows, tolerance, json, meant)
 
 
-def leaderboard(
-    what: What = None,
-    tolerance: options.Tolerance = 1e-3,
-    imports: options.Imports = None,
-    db: options.DatabaseAt = None,
-    json: options.Json = False,
-) -> None:
+def leaderboard(what: What = None, tolerance: options.Tolerance = 1e-3, imports: options.Imports = None,
+                db: options.DatabaseAt = None, json: options.Json = False) -> None:
     """All implementations within the tolerance per graph and machine: from the smallest sizes on, the fastest first at each."""
     from tensor_graphs.records import queries
 

@@ -80,12 +80,10 @@ _SELECTS = (
     sa.select(*_LINE, Workload.axes_json, Workload.input_descriptors).join(
         Workload, Workload.id == ImportedLine.workload_id
     ),
-    sa.select(
-        *_LINE, Workload.axes_json, Workload.input_descriptors, Implementation.name.label("implementation_name"),
-        EnvironmentRow.hardware_name, EnvironmentRow.libs, BenchmarkTrace.status, BenchmarkTrace.timestamp,
-        BenchmarkTrace.full_log, BenchmarkTrace.max_relative_error, BenchmarkTrace.max_absolute_error,
-        BenchmarkTrace.median_ms, BenchmarkTrace.baseline_ms, BenchmarkTrace.speedup_factor,
-    )
+    sa.select(*_LINE, Workload.axes_json, Workload.input_descriptors, Implementation.name.label("implementation_name"),
+              EnvironmentRow.hardware_name, EnvironmentRow.libs, BenchmarkTrace.status, BenchmarkTrace.timestamp,
+              BenchmarkTrace.full_log, BenchmarkTrace.max_relative_error, BenchmarkTrace.max_absolute_error,
+              BenchmarkTrace.median_ms, BenchmarkTrace.baseline_ms, BenchmarkTrace.speedup_factor)
     .join(BenchmarkTrace, BenchmarkTrace.id == ImportedLine.trace_id)
     .join(Workload, Workload.id == BenchmarkTrace.workload_id)
     .join(Implementation, Implementation.id == BenchmarkTrace.implementation_id)

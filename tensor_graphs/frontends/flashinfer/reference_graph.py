@@ -44,12 +44,8 @@ LARGEST_SIZE = 1 << 24  # of a var axis, which a definition leaves open
 LARGEST_POWER, LARGEST_BASE = 64, 2**31  # of plain numbers: a power tower would take for ever
 
 
-def reference_graph(
-    reference: str,
-    axes: Mapping[str, Mapping[str, Any]],
-    inputs: Mapping[str, Mapping[str, Any]],
-    outputs: Mapping[str, Mapping[str, Any]],
-) -> Graph:
+def reference_graph(reference: str, axes: Mapping[str, Mapping[str, Any]], inputs: Mapping[str, Mapping[str, Any]],
+                    outputs: Mapping[str, Mapping[str, Any]]) -> Graph:
     """The graph that a reference computes, checked against the shapes and dtypes that the definition declares.
 
     axes: {"type": "const", "value": 64} or {"type": "var"} by name.  inputs, outputs: {"shape": [axis, …] or None for

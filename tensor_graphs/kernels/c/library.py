@@ -138,11 +138,8 @@ class NativeLibrary:
     def call(self, symbol: str, pointers: Sequence[int | None], ints: Sequence[int] = (), floats: Sequence[float] = ()) -> None:
         """Calls one kernel with raw addresses (outputs first; None is NULL), sizes (the rest are 0) and scalars."""
         function = _KERNEL(self.address(symbol))
-        function(
-            (ctypes.c_void_p * max(1, len(pointers)))(*pointers),
-            (ctypes.c_int64 * MAX_INT)(*ints),
-            (ctypes.c_double * max(1, len(floats)))(*floats),
-        )
+        function((ctypes.c_void_p * max(1, len(pointers)))(*pointers), (ctypes.c_int64 * MAX_INT)(*ints),
+                 (ctypes.c_double * max(1, len(floats)))(*floats))
 
     def run(self, steps: ctypes.Array[Step], bases: Sequence[int], values: Sequence[int]) -> None:
         """Runs a flat list once. Raises ValueError naming the first malformed step."""
