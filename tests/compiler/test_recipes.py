@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import time
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,7 +23,9 @@ from tensor_graphs.costs.filing import VERIFIER, graph_record, part_environment,
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.node import Node, walk
+from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import RECIPE, NoPathError, Path, Paths, Price, takes_memory
 from tensor_graphs.paths.plan import Plan
@@ -63,6 +67,24 @@ def given() -> tuple[dict[str, np.ndarray], np.ndarray]:
     rng = np.random.default_rng(0)
     weights = {name: rng.standard_normal([int(s) for s in p.shape]).astype(np.float32) for name, p in GRAPH.parameters.items()}
     return weights, rng.standard_normal((4, WIDTH)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("said", "approximate"), [
+    (lambda x: 0.5 * x * (1.0 + tg.erf(x / math.sqrt(2.0))), "none"),
+    (lambda x: x * (0.5 * (1.0 + tg.erf(x * math.sqrt(0.5)))), "none"),
+    (lambda x: 0.5 * x * (1.0 + tg.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))), "tanh"),
+    (lambda x: 0.5 * x * (1.0 + tg.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * tg.pow(x, 3.0)))), "tanh"),
+], ids=["erf", "erf, half inside", "tanh", "tanh of a power"])
+@pytest.mark.parametrize("atomic", [False, True], ids=["composites", "atomic ops"])
+def test_a_gelu_of_the_textbooks_may_be_computed_as_gelu(said: Callable[[Node], Node], approximate: str, atomic: bool) -> None:
+    inner = said(tg.linear(X, tg.parameter("up", (HIDDEN, WIDTH))))
+    words = expand_all([inner], lambda node: node.op.name == "linear")[0] if atomic else inner
+    made = prepare(tg.graph(tg.linear(words, tg.parameter("down", (WIDTH, HIDDEN))))).graph
+    (part,) = {n.op: n for n in made.nodes if isinstance(n.op, PartOp)}.values()
+    (recipe,) = part.op.recipes
+    assert recipe.name.startswith(f"{RECIPE}algebra/gelu-by-")
+    (gelu,) = [n for n in walk(recipe.op.written.outputs) if n.op.name == "gelu"]
+    assert gelu.attrs["approximate"] == approximate
 
 
 @pytest.mark.parametrize(("us", "chosen"), [(19.0, True), (21.0, False)])

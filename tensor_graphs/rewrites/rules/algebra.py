@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 from tensor_graphs.language import atomic
-from tensor_graphs.language.composites import arithmetic, exp, log, sigmoid, silu, sub, tanh
+from tensor_graphs.language.composites import arithmetic, exp, gelu, log, sigmoid, silu, sub, tanh
 from tensor_graphs.language.node import Node
 from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Refused, RuleTable
 
@@ -166,6 +167,23 @@ def tanh_by_sigmoid(x: Node) -> Node:
     made: Node = tanh(x)
     return made
 
+
+def _gelus() -> None:
+    """x · Φ(x) as textbooks say it: erfc keeps the tail that 1 + erf cancels."""
+    argument = "mul(add(x, {cube}), 0.7978845608028654)"
+    words = {"erf": ("erf(mul(x, 0.7071067811865476))", "none"), "erf-over": ("erf(div(x, 1.4142135623730951))", "none"),
+             "tanh": (f"tanh({argument.format(cube='mul(mul(mul(x, 0.044715), x), x)')})", "tanh"),
+             "tanh-cube": (f"tanh({argument.format(cube='mul(integer_power(x, exponent=3), 0.044715)')})", "tanh")}
+    places = {"": "mul(mul(x, 0.5), add({phi}, 1))", "-inside": "mul(x, mul(add({phi}, 1), 0.5))"}
+    for (how, (phi, approximate)), (where, around) in itertools.product(words.items(), places.items()):
+        def made(x: Node, approximate: str = approximate) -> Node:
+            found: Node = gelu(x, approximate=approximate)
+            return found
+
+        TABLE.rule(around.format(phi=phi), REASSOCIATING, name=f"algebra/gelu-by-{how}{where}", dtypes=FLOATS)(made)
+
+
+_gelus()
 
 ASSOCIATING = tuple(r for r in TABLE if r.name.startswith("algebra/associate"))
 """The rules that put brackets elsewhere, and do no more."""
