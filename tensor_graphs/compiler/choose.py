@@ -10,10 +10,12 @@ import itertools
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tensor_graphs.compiler.request import Request
+from tensor_graphs.costs import learned
 from tensor_graphs.costs.filing import (
     VERIFIER,
     environment_of,
@@ -27,7 +29,7 @@ from tensor_graphs.costs.filing import (
     verify_workload,
 )
 from tensor_graphs.costs.known_rates import known_links, known_rates
-from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, guess_seconds, prior_rates
+from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, guess_seconds, prior_rates, says_of
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.origin import out_of_reach
@@ -44,6 +46,9 @@ from tensor_graphs.phases import phase
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.generation import generation
 from tensor_graphs.records.known import KnownTime, latest_traces, times_at, trace_conditions, why_failed
+
+if TYPE_CHECKING:
+    from tensor_graphs.costs.trees import Estimate
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +102,8 @@ class PriceBook:
     _off: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False)
     unbuildable: dict[tuple[str, str], str] = field(default_factory=dict)
     """(kernel's identity, signature key) -> why it cannot be built in this process, as its compiler failed; no row says so"""
+    _estimates: dict[tuple[str, str], Estimate] = field(default_factory=dict, repr=False)
+    """(identity, workload key) -> what the learned model says, asked once"""
     _unreachable: dict[str, str | None] = field(default_factory=dict, repr=False)
     """kernel name -> `out_of_reach`, looked up once"""
     _logged: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
@@ -218,14 +225,29 @@ class PriceBook:
             return Price(row.median_ms * 1e-3, True, error, f"trace {row.trace_id}{', in its graph' if in_graph else ''}",
                          in_graph)
         guessed = self.guess(kernel, signature, binding)
+        if guessed.learned:
+            return replace(guessed, error=error)
         off, trace = self.off(kernel.backend, signature, binding) if self.margin > 1 else (1.0, 0)
         note = guessed.note if off == 1 else f"guess (roofline × {self.margin:g} × {off:.3g}, as trace {trace} took)"
-        return Price(guessed.seconds * off, False, error, note)
+        return replace(guessed, seconds=guessed.seconds * off, error=error, note=note)
 
     def guess(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Price:
-        """The price of a kernel as if no time of its op were known."""
-        seconds = self.roofline(kernel.backend, signature, binding, kernel) * self.margin
-        return Price(seconds, False, None, "guess (roofline)" if self.margin == 1 else f"guess (roofline × {self.margin:g})")
+        """The price of a kernel as if no time of its op were known: what the learned model says, where there is one, else the
+        roofline. A margin above 1 is the book's for a roofline; the model says itself what it may be off by."""
+        at = {n: int(binding[n]) for n in signature.dim_names}
+        moved, steps = says_of(kernel, signature.spec, at)
+        model = learned.of_machine() if device_of(kernel.backend).is_host else None
+        roofline = guess_seconds(signature, at, kernel.backend, self.rates.get(device_of(kernel.backend).name), moved, steps)
+        if model is None:
+            note = "guess (roofline)" if self.margin == 1 else f"guess (roofline × {self.margin:g})"
+            return Price(roofline * self.margin, False, None, note, margin=self.margin)
+        key = kernel.identity, timed_workload(signature, binding).key
+        if key not in self._estimates:
+            self._estimates[key] = model.of_call(signature, at, kernel.backend, kernel.name, roofline, moved, steps)
+        found = self._estimates[key]
+        margin = math.exp(found.spread) if self.margin > 1 else 1.0
+        return Price(roofline * math.exp(found.off) * margin, False, None,
+                     f"guess (learned from {model.rows} times, × {margin:.2g})", margin=margin, learned=True)
 
     def paths(self, graph: Graph, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], price_of: PriceOf) -> Paths:
         """The paths of a graph at these sizes: kernels as `price_of` says, copies as they are guessed here."""
@@ -282,8 +304,7 @@ class PriceBook:
     def roofline(self, backend: str, signature: Signature, binding: Mapping[str, int], kernel: Kernel | None = None) -> float:
         """Seconds that a kernel of a backend takes at least, about; of this one, where it says itself what it moves."""
         at = {n: int(binding[n]) for n in signature.dim_names}
-        moved, steps = (None if says is None else float(d.evaluate(says(signature.spec), at))
-                        for says in ((None, None) if kernel is None else (kernel.traffic, kernel.arithmetic)))
+        moved, steps = says_of(kernel, signature.spec, at)
         return guess_seconds(signature, at, backend, self.rates.get(device_of(backend).name), moved, steps)
 
     def off(self, backend: str, signature: Signature, binding: Mapping[str, int]) -> tuple[float, int]:

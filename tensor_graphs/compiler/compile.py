@@ -456,7 +456,7 @@ class _Chooser:
             row = rows.get(key)
             doubt = None if a.kernel is None or row is None else doubts.of(a.kernel, signature, binding)
             evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
-                                   _said(a), tuple(others), refused, 1.0 if measured else self.book.margin,
+                                   _said(a), tuple(others), refused, 1.0 if measured else a.price.margin,
                                    None if row is None else row.trace_id, None if row is None else doubts.when(row),
                                    None if verdict is None else verdict.trace_id, 0 if row is None else row.times,
                                    0 if row is None else row.agreeing, "" if doubt is None else doubt.why,

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from tensor_graphs import blas_threads
 from tensor_graphs.compiler.request import Request
+from tensor_graphs.costs import learned
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.devices.toolchain import ToolchainError, check_private, default_cache, private_folder
 from tensor_graphs.kernels.registry import GENERATORS, all_kernels, backend_module, why_missing
@@ -157,7 +158,7 @@ def of(request: Request) -> PlanFile | None:
             "asked": request.decides(),
             "environments": [(name, why_missing(name), _environment(name) if why_missing(name) is None else "") for name in names],
             "kernels": sorted((k.name, k.identity) for k in all_kernels(names)),
-            "code": (_package(), sys.version, blas_threads.LATE),
+            "code": (_package(), sys.version, blas_threads.LATE, learned.version()),
             "database": _place(database),
         }
         return PlanFile(folder / f"{hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()}.plan", graph, database)

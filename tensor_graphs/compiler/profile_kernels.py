@@ -19,7 +19,7 @@ from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import VERIFIER, timed_workload
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.errors import close_to, listed
-from tensor_graphs.kernels.kernel import Kernel, KernelError
+from tensor_graphs.kernels.kernel import ANY_OP, Kernel, KernelError
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, lacking, matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.atomic import ATOMIC
@@ -52,7 +52,8 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     graph = next(forms(prepare(written, recipes=store, backends=request.here).graph, request.allowed)).graph
     wanted = {k.name: k for k in (*(_kernel(name, here) for name in names), *_of_ops(ops, here))}
     signatures = signatures_of(graph)
-    found = {name: [s for s in signatures if s.spec.op.name == k.op or k.computes(s.spec)] for name, k in wanted.items()}
+    found = {name: [s for s in signatures if (s.spec.op.name == k.op or k.computes(s.spec))
+                    and (name in names or s.spec.op.name in ops or k.op != ANY_OP)] for name, k in wanted.items()}
     for name, k in wanted.items():
         if not found[name] and isinstance(k.composite, PartOp):
             raise KernelError(f"the graph that {k.name} computes was found nowhere in this one: "
@@ -275,7 +276,7 @@ def _of_ops(ops: Sequence[str], backends: Sequence[str]) -> list[Kernel]:
     known = all_kernels(backends)
     found = []
     for op in ops:
-        kernels = [k for k in known if k.op == op]
+        kernels = [k for k in known if k.op in (op, ANY_OP)]
         if not kernels and op not in ATOMIC and op not in LIBRARY:
             near = close_to(op, [*ATOMIC, *LIBRARY, *(k.op for k in known if k.composite is not None)])
             raise KernelError(f"no op is named {op!r}\n  fix: " + (f"did you mean {' or '.join(near)}?" if near else

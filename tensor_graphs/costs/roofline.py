@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import AtomicOp
@@ -88,6 +89,13 @@ def guess_seconds(signature: Signature, binding: Mapping[str, int], backend: str
     # guesses with the latter were off by a factor of 2.6 rather than 1.9 (c, cold) and 9.0 rather than 4.6 (numpy, cold), and no
     # better where operands were hot (2.0 and 1.9, 8.1 and 4.6): what is slow about small calls is not their bytes.
     return rates.call_seconds + max(moved / (device.bandwidth * rates.bandwidth_share), flops / (device.flops * rates.flop_share))
+
+
+def says_of(kernel: Kernel | None, spec: Spec, binding: Mapping[str, int]) -> tuple[float | None, float | None]:
+    """(bytes that move, operations) of a call, where the kernel says so itself."""
+    says = (None, None) if kernel is None else (kernel.traffic, kernel.arithmetic)
+    moved, steps = (None if each is None else float(d.evaluate(each(spec), binding)) for each in says)
+    return moved, steps
 
 
 def uncertainty(backend: str) -> float:

@@ -62,13 +62,16 @@ class StalePathError(NoPathError):
 @dataclass(frozen=True)
 class Price:
     """Of one call. measured: a row of the database; else a guess. error: measured max relative error, None if unknown. in_place:
-    measured where the kernel runs in its graph, with the copies of operands that it needs there."""
+    measured where the kernel runs in its graph, with the copies of operands that it needs there. margin: a guess is so many times
+    what is expected. learned: a guess of the model that was fitted to this machine's rows."""
 
     seconds: float
     measured: bool = False
     error: float | None = None
     note: str = ""
     in_place: bool = False
+    margin: float = 1.0
+    learned: bool = False
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,15 @@ from tensor_graphs.devices.environment import Environment
 from tensor_graphs.records.database import Database, environment_key
 from tensor_graphs.records.logs import decompress_log, reason_of
 from tensor_graphs.records.rows import REFUTING, DeviceConstant, TraceKind
-from tensor_graphs.records.schema import BenchmarkTrace, DamagedValue, DeviceConstantRow, EnvironmentRow, Implementation, Workload
+from tensor_graphs.records.schema import (
+    BenchmarkTrace,
+    DamagedValue,
+    DeviceConstantRow,
+    EnvironmentRow,
+    GraphRow,
+    Implementation,
+    Workload,
+)
 
 Group = tuple[int, str, str]  # environment row, source hash, workload key
 _NUMBERS = frozenset((float, int, type(None)))
@@ -128,6 +136,16 @@ def times_at(
         found = list(_known(connection, (at,), kind, verifier))
         places = {row[0]: row[1] for row in connection.execute(sa.select(EnvironmentRow.id, EnvironmentRow.key))}
     return tuple((places[place], known) for place, known in found)
+
+
+def workloads(database: Database, keys: Iterable[str]) -> dict[str, tuple[str, dict[str, int]]]:
+    """(JSON of the canonical graph, axes) of each of these workloads that is on file, by key."""
+    wanted = sorted(keys)
+    select = sa.select(Workload.key, GraphRow.json, Workload.axes_json).join(GraphRow)
+    with database.reading() as connection:
+        rows = [row for i in range(0, len(wanted), 500)
+                for row in connection.execute(select.where(Workload.key.in_(wanted[i : i + 500])))]
+    return {key: (text, {name: int(size) for name, size in axes.items()}) for key, text, axes in rows}
 
 
 def why_failed(database: Database, environment: Environment | str, source_hash: str, workload_key: str) -> str:

@@ -1,0 +1,138 @@
+"""cost_model: how good the learned cost model is on ops and sizes that it has not seen; measures what it learns from, too.
+
+    python benchmarks/cost_model.py [--graphs 24] [--budget 20] [--database FILE] [--json FILE]
+
+Graphs of ten random ops of random sizes are profiled (all kernels of all backends that are here), --budget seconds each at most,
+into a database (default: an empty one; the same file goes on from there). Then each fifth of the canonical graphs is predicted from
+the others, as `tg costs check` does: by the model, by the roofline, and by the nearest neighbour.
+
+Ends with 1 where the model's first choice takes more than 1.10 times the best, the best of its first five more than 1.03, or the
+order of two kernels that differ by 5 % is right in less than 85 %, or the roofline or the neighbour is better in any of these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import tensor_graphs as tg
+from benchmarks.arguments import at_least, new_file
+from tensor_graphs.cli.options import progress
+from tensor_graphs.costs.training import checked, samples_of
+from tensor_graphs.devices.environment import fingerprint
+from tensor_graphs.kernels.registry import BACKENDS, why_missing
+from tensor_graphs.language.node import Node
+from tensor_graphs.records.database import open_database
+
+OPS = 10
+"""in a graph"""
+
+ELEMENTS = 1 << 22
+"""of an operand, at most"""
+
+PER_KERNEL = 0.1
+
+Maker = Callable[[random.Random, str], Node]
+
+
+def given(rng: random.Random, name: str, *shape: int) -> Node:
+    return tg.input(name, shape, rng.choice((tg.f32, tg.f32, tg.bf16)))
+
+
+def sizes(rng: random.Random, most: int = ELEMENTS) -> tuple[int, int]:
+    """Rows and columns, their logarithms drawn evenly."""
+    while True:
+        rows, columns = round(2 ** rng.uniform(0, 13)), round(2 ** rng.uniform(2, 13))
+        if rows * columns <= most:
+            return rows, columns
+
+
+def of_rows(op: Callable[[Node], Node]) -> Maker:
+    return lambda rng, name: op(given(rng, name, *sizes(rng)))
+
+
+def of_two(op: Callable[[Node, Node], Node]) -> Maker:
+    def made(rng: random.Random, name: str) -> Node:
+        x = given(rng, name, *sizes(rng))
+        return op(x, tg.input(f"{name}_y", x.shape, x.dtype))
+
+    return made
+
+
+def normed(rng: random.Random, name: str) -> Node:
+    x = given(rng, name, *sizes(rng))
+    return tg.rms_norm(x, tg.parameter(f"{name}_g", (x.shape[1],), x.dtype))
+
+
+def product(rng: random.Random, name: str) -> Node:
+    rows, inner, columns = (round(2 ** rng.uniform(low, high)) for low, high in ((0, 8), (4, 11), (4, 11)))
+    x = given(rng, name, rows, inner)
+    return tg.linear(x, tg.parameter(f"{name}_w", (columns, inner), x.dtype))
+
+
+def small_products(rng: random.Random, name: str) -> Node:
+    batch, *rest = (round(2 ** rng.uniform(low, high)) for low, high in ((0, 6), (2, 7), (2, 7), (2, 7)))
+    x = given(rng, name, batch, rest[0], rest[1])
+    return tg.dot(x, tg.input(f"{name}_y", (batch, rest[1], rest[2]), x.dtype))
+
+
+def rows_read(rng: random.Random, name: str) -> Node:
+    table = given(rng, name, *sizes(rng))
+    return tg.embedding(table, tg.input(f"{name}_i", (round(2 ** rng.uniform(0, 10)),), tg.i32))
+
+
+MAKERS: tuple[Maker, ...] = (
+    of_rows(tg.softmax), of_rows(tg.log_softmax), of_rows(tg.logsumexp), of_rows(tg.tanh), of_rows(tg.exp), of_rows(tg.gelu),
+    of_rows(tg.silu), of_rows(tg.relu), of_rows(tg.sigmoid), of_rows(tg.layer_norm), of_rows(lambda x: tg.sum(x, axis=1)),
+    of_rows(lambda x: tg.sum(x, axis=0)), of_rows(lambda x: tg.max(x, axis=1)), of_rows(lambda x: tg.mean(x, axis=1)),
+    of_rows(lambda x: tg.cumsum(x, axis=1)), of_rows(lambda x: tg.sqrt(x * x)), of_two(tg.add), of_two(tg.mul), of_two(tg.sub),
+    of_two(tg.div), of_two(lambda x, y: tg.concat(x, y, axis=1)), normed, normed, product, product, product, small_products,
+    rows_read,
+)
+
+
+def graph_of(seed: int) -> tg.Graph:
+    rng = random.Random(seed)
+    return tg.graph({f"o{i}": rng.choice(MAKERS)(rng, f"x{i}") for i in range(OPS)})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", type=at_least(1), default=24)
+    parser.add_argument("--first", type=at_least(0), default=0, help="seed of the first graph")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of profiling for each graph, at most")
+    parser.add_argument("--database", help="default: an empty one")
+    parser.add_argument("--json", type=new_file)
+    given = parser.parse_args()
+    backends = tuple(name for name in BACKENDS if why_missing(name) is None)
+    with tempfile.TemporaryDirectory() as folder, progress("profiling", quiet=False, total=given.graphs) as show:
+        file = given.database or str(Path(folder) / "bench.db")
+        for number in range(given.first, given.first + given.graphs):
+            graph = graph_of(number)
+            ops = sorted({node.op.name for node in graph.outputs.values()})
+            report = tg.profile(graph, ops=ops, budget=given.budget, per_kernel=PER_KERNEL, database=file, backends=backends)
+            show(number - given.first + 1, given.graphs, f"graph {number}: {report.measured} measured, {report.left} left")
+        with open_database(file) as database:
+            samples = samples_of(database, backends)
+    found = checked(samples)
+    print(f"{fingerprint('c')}\n{len(samples)} times of {len({s.graph for s in samples})} canonical graphs, "
+          f"{len({s.kernel for s in samples})} kernels\n{'':18s} {'off by':>7s} {'pairs':>6s} {'top 1':>6s} {'top 5':>6s}")
+    for q in found:
+        print(f"{q.name:18s} {q.factor:6.2f}× {q.pairs:6.1%} {q.top1:6.3f} {q.top5:6.3f}")
+    if given.json is not None:
+        Path(given.json).write_text(json.dumps({"rows": len(samples), "checked": [asdict(q) for q in found]}, indent=1))
+    ours, *others = found
+    good = ours.top1 <= 1.10 and ours.top5 <= 1.03 and ours.pairs >= 0.85
+    return 0 if good and all(ours.top1 <= o.top1 and ours.pairs >= o.pairs and ours.factor <= o.factor for o in others) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

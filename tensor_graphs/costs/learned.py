@@ -1,0 +1,81 @@
+"""learned: a cost model that was fitted to measurements of this machine: how far off its roofline a call is, and how sure that is.
+
+    model = learned.of_machine()             # None: none was trained here (`tg costs train`)
+    model.of_call(signature, …)              # Estimate(off, spread): log(seconds ÷ roofline), and what that may be off by
+
+What a model is stands in trees.py, which is loaded where there is one.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensor_graphs.devices.environment import fingerprint
+from tensor_graphs.devices.toolchain import ToolchainError, check_private, default_cache, private_folder
+
+if TYPE_CHECKING:
+    from tensor_graphs.costs.trees import Model
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "TENSOR_GRAPHS_LEARNED_COSTS"
+"""the environment variable: "off" to guess by rooflines alone"""
+
+def machine() -> str:
+    """The machine that a model is of."""
+    return fingerprint("numpy").machine
+
+
+def file_of_machine() -> Path:
+    """Where this machine's model is kept. Raises ToolchainError where the cache folder cannot be used."""
+    return private_folder(default_cache().parent / "costs") / f"{machine()[:32]}.json"
+
+
+def keep(model: Model) -> Path:
+    """Write a model where `of_machine` finds it, at once. Raises ToolchainError, OSError."""
+    path = file_of_machine()
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            json.dump(model.to_json(), file)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+    of_machine.cache_clear()
+    return path
+
+
+@functools.cache
+def of_machine() -> Model | None:
+    """This machine's model, read once in a process; None where there is none, or TENSOR_GRAPHS_LEARNED_COSTS says off."""
+    if os.environ.get(VARIABLE, "").lower() in ("off", "0", "no"):
+        return None
+    try:
+        path = file_of_machine()
+        if not path.exists():
+            return None
+        check_private(path)
+        from tensor_graphs.costs.trees import Model  # here, as most machines have none
+
+        model = Model.from_json(json.loads(path.read_text(encoding="utf-8")))
+        if model.machine != machine():
+            raise ValueError("it is of another machine")
+    except (OSError, ToolchainError, ValueError) as e:
+        log.warning("the learned cost model is left out: %s", e)
+        return None
+    return model
+
+
+def version() -> str:
+    """What changes when another model is in use: the file's time and size, "" where there is none."""
+    if of_machine() is None:
+        return ""
+    stat = file_of_machine().stat()
+    return f"{stat.st_mtime_ns} {stat.st_size}"

@@ -1,0 +1,215 @@
+"""training: fits the learned cost model to what is on file of this machine, and says how good it is on workloads it has not seen.
+
+What is learned is log(seconds ÷ roofline), absolute. The fold of a measurement is that of its canonical graph, so that no size of
+an op that is asked about was seen. Boosted trees: LightGBM (Ke et al., NeurIPS 2017), the extra `tuning`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.costs.features import features_of
+from tensor_graphs.costs.filing import VERIFIER, environment_of
+from tensor_graphs.costs.known_rates import known_rates
+from tensor_graphs.costs.learned import machine
+from tensor_graphs.costs.roofline import guess_seconds, says_of
+from tensor_graphs.costs.trees import HIGH, MIDDLE, Model, Tree
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.registry import all_kernels, device_of, why_missing
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language.json_form import graph_from_json
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.known import latest_traces, workloads
+
+LEAST = 60
+"""measurements, below which nothing is fitted"""
+
+FEW = 4
+"""measurements of a kernel, below which its name says nothing"""
+
+FOLDS = 5
+APART = 0.05
+"""of the lower time: pairs that differ by less are no question"""
+
+QUANTILES = {MIDDLE: 0.5, HIGH: 5 / 6}
+
+SETTINGS: Mapping[str, Any] = {
+    "objective": "quantile", "num_leaves": 15, "min_data_in_leaf": 4, "learning_rate": 0.05, "lambda_l2": 1.0, "verbosity": -1,
+    "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.6, "seed": 0, "num_threads": 2, "deterministic": True,
+}
+ROUNDS = 300
+
+
+class CannotTrain(TensorGraphsError):
+    """There is too little to learn from, or nothing to learn with."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured kernel on one workload. graph: its structural key; seconds: of a call; roofline: what was guessed."""
+
+    graph: str
+    workload: str
+    kernel: str
+    features: Mapping[str, float]
+    seconds: float
+    roofline: float
+
+    @property
+    def off(self) -> float:
+        return math.log(self.seconds / self.roofline)
+
+
+def samples_of(database: Database, backends: Sequence[str], threads: int | None = None) -> list[Sample]:
+    """What was timed alone, with cold operands, of kernels that are here as they were measured."""
+    found = []
+    for backend in backends:
+        if why_missing(backend) is not None:
+            continue
+        kernels = {k.identity: k for k in all_kernels((backend,))}
+        rows = [row for row in latest_traces(database, environment_of(backend, threads), "cold", verifier=VERIFIER).values()
+                if row.median_ms and row.status == "PASSED" and not row.refuted and row.source_hash in kernels]
+        asked = workloads(database, {row.workload_key for row in rows})
+        beside = [b for b in backends if why_missing(b) is None and device_of(b) is device_of(backend)]
+        rates = known_rates(database, beside, threads)
+        for row in rows:
+            text, axes = asked[row.workload_key]
+            kernel, (out,) = kernels[row.source_hash], graph_from_json(text).outputs.values()
+            signature = signature_of(out)
+            binding = signature.binding(axes) if signature.dim_names else {}
+            moved, steps = says_of(kernel, signature.spec, binding)
+            roofline = guess_seconds(signature, binding, backend, rates, moved, steps)
+            features = features_of(signature, binding, backend, kernel.name, roofline, moved, steps)
+            assert row.median_ms is not None
+            found.append(Sample(signature.key, row.workload_key, kernel.name, features, row.median_ms * 1e-3, roofline))
+    return found
+
+
+def fitted(samples: Sequence[Sample], note: str = "") -> Model:
+    """The model of these measurements. Raises CannotTrain."""
+    try:
+        import lightgbm
+    except ImportError as e:
+        raise CannotTrain("the cost model is fitted with LightGBM, which is not installed\n"
+                          "  fix: pip install 'tensor_graphs[tuning]'") from e
+    if len(samples) < LEAST:
+        raise CannotTrain(f"{len(samples)} measurements of this machine are on file, and a cost model needs {LEAST}\n"
+                          "  fix: tg profile some graphs first")
+    count: dict[str, int] = {}
+    for each in samples:
+        for name in each.features:
+            count[name] = count.get(name, 0) + 1
+    names = tuple(sorted(name for name, n in count.items() if n >= FEW or not name.startswith("kernel ")))
+    x = np.array([[each.features.get(name, 0.0) for name in names] for each in samples])
+    y = np.array([each.off for each in samples])
+    trees = {}
+    for which, quantile in QUANTILES.items():
+        data = lightgbm.Dataset(x, y, params={"verbosity": -1}, free_raw_data=True)
+        booster = lightgbm.train({**SETTINGS, "alpha": quantile}, data, num_boost_round=ROUNDS)
+        trees[which] = tuple(tree_of(each["tree_structure"]) for each in booster.dump_model()["tree_info"])
+    return Model(names, trees, len(samples), machine(), note)
+
+
+def tree_of(node: Mapping[str, Any]) -> Tree:
+    """LightGBM's nested form as arrays."""
+    feature: list[int] = []
+    limit: list[float] = []
+    left: list[int] = []
+    right: list[int] = []
+    value: list[float] = []
+
+    def add(each: Mapping[str, Any]) -> int:
+        if "leaf_value" in each:
+            value.append(float(each["leaf_value"]))
+            return ~(len(value) - 1)
+        i = len(feature)
+        feature.append(int(each["split_feature"]))
+        limit.append(float(each["threshold"]))
+        left.append(0)
+        right.append(0)
+        left[i], right[i] = add(each["left_child"]), add(each["right_child"])
+        return i
+
+    add(node)
+    return Tree(tuple(feature), tuple(limit), tuple(left), tuple(right), tuple(value))
+
+
+# ---- how good it is --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Of one way to predict, over workloads that it has not seen. factor: by which half of its predictions are off at most. pairs:
+    share of pairs of kernels on one workload, more than APART apart, whose order is right. top1, top5: mean time of the best of as
+    many first choices ÷ the best time."""
+
+    name: str
+    factor: float
+    pairs: float
+    top1: float
+    top5: float
+
+
+def fold_of(graph: str) -> int:
+    return int(hashlib.sha256(graph.encode()).hexdigest(), 16) % FOLDS
+
+
+def checked(samples: Sequence[Sample]) -> list[Quality]:
+    """The model, the roofline and the nearest neighbour, each fold predicted from the others. Raises CannotTrain."""
+    predicted: dict[str, dict[int, float]] = {"learned": {}, "roofline": {}, "nearest neighbour": {}}
+    for fold in range(FOLDS):
+        known = [s for s in samples if fold_of(s.graph) != fold]
+        asked = [(i, s) for i, s in enumerate(samples) if fold_of(s.graph) == fold]
+        if not asked:
+            continue
+        model, near = fitted(known), nearest(known)
+        for i, s in asked:
+            predicted["learned"][i] = s.roofline * math.exp(model.estimate(s.features).off)
+            predicted["roofline"][i] = s.roofline
+            predicted["nearest neighbour"][i] = s.roofline * math.exp(near(s))
+    return [quality(name, samples, found) for name, found in predicted.items()]
+
+
+def nearest(known: Sequence[Sample]) -> Callable[[Sample], float]:
+    """`off` of the measurement that is most alike, each feature by its spread."""
+    names = sorted({name for s in known for name in s.features})
+    x = np.array([[s.features.get(name, 0.0) for name in names] for s in known])
+    scale = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
+
+    def off(s: Sample) -> float:
+        at = np.array([s.features.get(name, 0.0) for name in names])
+        return known[int(np.argmin((((x - at) / scale) ** 2).sum(axis=1)))].off
+
+    return off
+
+
+def quality(name: str, samples: Sequence[Sample], predicted: Mapping[int, float]) -> Quality:
+    off = [abs(math.log(predicted[i] / s.seconds)) for i, s in enumerate(samples) if i in predicted]
+    right, first, firsts = [], [], []
+    for group in _rivals(samples):
+        times = {i: samples[i].seconds for i in group}
+        best = min(times.values())
+        order = sorted(group, key=lambda i: predicted[i])
+        first.append(times[order[0]] / best)
+        firsts.append(min(times[i] for i in order[:5]) / best)
+        for a, b in combinations(group, 2):
+            if abs(times[a] - times[b]) > APART * min(times[a], times[b]):
+                right.append((predicted[a] < predicted[b]) == (times[a] < times[b]))
+    return Quality(name, math.exp(median(off)), mean(right) if right else math.nan, mean(first) if first else math.nan,
+                   mean(firsts) if firsts else math.nan)
+
+
+def _rivals(samples: Sequence[Sample]) -> Iterator[list[int]]:
+    """The measurements on each workload that has several."""
+    found: dict[str, list[int]] = {}
+    for i, s in enumerate(samples):
+        found.setdefault(s.workload, []).append(i)
+    return (group for group in found.values() if len(group) > 1)

@@ -1,0 +1,182 @@
+"""The learned cost model: it learns what rows say, is used where it is on file, and does without LightGBM once it is."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
+from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.compiler.request import Request
+from tensor_graphs.costs import learned
+from tensor_graphs.costs.features import features_of
+from tensor_graphs.costs.roofline import guess_seconds
+from tensor_graphs.costs.training import LEAST, CannotTrain, Sample, checked, fitted, samples_of, tree_of
+from tensor_graphs.costs.trees import HIGH, MIDDLE, Estimate, Model, Tree
+from tensor_graphs.kernels.registry import kernel_named
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.records.database import Database, open_database
+from tests.compiler.conftest import add_row
+
+SLOW, FAST = 8.0, 2.0
+"""times its roofline that numpy's and C's kernels take in these rows"""
+
+
+@pytest.fixture(autouse=True)
+def _no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cache folder of its own, in which no model is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    learned.of_machine.cache_clear()
+    yield
+    learned.of_machine.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """Rows of two backends that take SLOW and FAST times what their rooflines say, give or take a tenth."""
+    rng = random.Random(0)
+    with open_database(tmp_path_factory.mktemp("rows") / "bench.db") as made:
+        for rows in (1, 3, 8, 40, 200, 900):
+            for wide in (16, 100, 640, 3000):
+                for op in (tg.softmax, tg.tanh, tg.rms_norm):
+                    s = signature_of(op(tg.input("x", (rows, wide))))
+                    for backend, times in (("numpy", SLOW), ("c", FAST)):
+                        kernel = kernel_named(f"{backend}.{s.spec.op.name}")
+                        seconds = guess_seconds(s, {}, backend) * times * math.exp(rng.gauss(0.0, 0.1))
+                        add_row(made, kernel, s)
+                        add_row(made, kernel, s, {}, us=seconds * 1e6)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def samples(database: Database) -> list[Sample]:
+    return samples_of(database, ("c", "numpy"))
+
+
+@pytest.fixture(scope="module")
+def model(samples: list[Sample]) -> Model:
+    return fitted(samples)
+
+
+def test_a_sample_is_what_a_row_says_of_a_kernel(samples: list[Sample]) -> None:
+    assert len(samples) == 6 * 4 * 3 * 2
+    assert {s.kernel for s in samples} == {f"{b}.{op}" for b in ("c", "numpy") for op in ("softmax", "tanh", "rms_norm")}
+    for s in samples:
+        assert s.off == pytest.approx(math.log(SLOW if s.kernel.startswith("numpy") else FAST), abs=0.6)
+
+
+def test_the_model_learns_what_the_rows_say(model: Model, samples: list[Sample]) -> None:
+    for s in samples:
+        found = model.estimate(s.features)
+        assert found.off == pytest.approx(math.log(SLOW if s.kernel.startswith("numpy") else FAST), abs=0.35)
+        assert 0.0 <= found.spread < 0.6
+
+
+def test_trees_say_what_lightgbm_says(samples: list[Sample], model: Model) -> None:
+    import lightgbm
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((200, 5))
+    y = np.where(x[:, 0] > 0.3, x[:, 1], x[:, 2] * x[:, 3])
+    booster = lightgbm.train({"objective": "quantile", "alpha": 0.5, "verbosity": -1, "min_data_in_leaf": 3},
+                             lightgbm.Dataset(x, y), num_boost_round=20)
+    trees = [tree_of(t["tree_structure"]) for t in booster.dump_model()["tree_info"]]
+    ours = [sum(t.at(row) for t in trees) for row in x]
+    np.testing.assert_allclose(ours, booster.predict(x), rtol=1e-9, atol=1e-12)
+
+
+def test_a_tree_of_one_leaf_has_one_value() -> None:
+    assert Tree((), (), (), (), (0.5,)).at([1.0]) == 0.5
+    assert tree_of({"leaf_value": 0.25}).at([]) == 0.25
+
+
+def test_a_model_survives_its_file(model: Model, samples: list[Sample]) -> None:
+    learned.keep(model)
+    again = learned.of_machine()
+    assert again is not None and again == model and again.estimate(samples[0].features) == model.estimate(samples[0].features)
+
+
+def test_a_file_of_another_format_or_machine_is_left_out(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    path = learned.keep(model)
+    for broken in ('{"format": 99}', "{", path.read_text().replace(model.machine, "0" * 64)):
+        path.write_text(broken)
+        learned.of_machine.cache_clear()
+        assert learned.of_machine() is None and "left out" in caplog.text
+        caplog.clear()
+
+
+def test_what_is_off_is_not_read(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    learned.keep(model)
+    monkeypatch.setenv(learned.VARIABLE, "off")
+    assert learned.of_machine() is None and learned.version() == ""
+
+
+def test_guesses_are_the_models_where_one_is_on_file(model: Model, database: Database) -> None:
+    s = signature_of(tg.softmax(tg.input("x", (77, 333))))
+    kernel = kernel_named("numpy.softmax")
+    request = Request(tg.graph(tg.softmax(tg.input("x", (77, 333)))), None, ("numpy",), database)
+    before = PriceBook.of(request, GUESS_MARGIN).guess(kernel, s, {})
+    learned.keep(model)
+    book = PriceBook.of(request, GUESS_MARGIN)
+    found = book.guess(kernel, s, {})
+    assert not before.learned and found.learned and f"learned from {model.rows} times" in found.note
+    expected = found.seconds / found.margin
+    assert expected == pytest.approx(SLOW * guess_seconds(s, {}, "numpy"), rel=0.5) and 1.0 <= found.margin < 2.0
+    assert PriceBook.of(request).guess(kernel, s, {}).seconds == pytest.approx(expected)
+
+
+def test_a_plan_says_that_a_price_was_learned_and_expects_no_margin(model: Model, tmp_path: Path) -> None:
+    learned.keep(model)
+    with open_database(tmp_path / "empty.db") as empty:
+        plan = compile_graph(tg.graph(tg.softmax(tg.input("x", (64, 64)))), database=empty, backends=("numpy",))
+    (choice,) = [e for e in plan.variants[0].evidence if e.calls]
+    assert "learned from" in choice.note and choice.margin >= 1.0
+    assert plan.variants[0].predicted == pytest.approx(choice.seconds / choice.margin + plan.variants[0].around)
+
+
+def test_what_is_on_file_decides_which_plan_is_read(model: Model) -> None:
+    assert learned.version() == ""
+    learned.keep(model)
+    assert learned.version()
+
+
+def test_on_graphs_that_were_not_seen_it_is_better_than_the_roofline(samples: list[Sample]) -> None:
+    by_name = {q.name: q for q in checked(samples)}
+    ours, roofline = by_name["learned"], by_name["roofline"]
+    assert ours.factor < 1.4 < roofline.factor
+    assert ours.pairs >= 0.9 and ours.top1 <= 1.1 and ours.top5 == 1.0
+
+
+def test_too_few_rows_are_refused_with_what_to_do(samples: list[Sample]) -> None:
+    with pytest.raises(CannotTrain, match=f"5 measurements .* needs {LEAST}\n  fix: tg profile"):
+        fitted(samples[:5])
+
+
+def test_without_lightgbm_training_says_what_to_install(samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    with pytest.raises(CannotTrain, match=r"fix: pip install 'tensor_graphs\[tuning\]'"):
+        fitted(samples)
+
+
+def test_asking_a_model_imports_no_lightgbm() -> None:
+    heavy = "{'lightgbm', 'tensor_graphs.costs.trees'}"
+    code = f"import sys, tensor_graphs.compiler.choose; raise SystemExit(bool({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_features_know_sizes_and_who_computes() -> None:
+    s = signature_of(tg.linear(tg.input("x", (4, 64), tg.bf16), tg.parameter("w", (128, 64), tg.bf16)))
+    found = features_of(s, {}, "c", "c.linear", 1e-6)
+    assert found["backend c"] == found["kernel c.linear"] == found["product"] == 1.0
+    assert found["itemsize"] == 2.0 and found["last axis of the output"] == pytest.approx(math.log2(129))
+    assert found["bytes"] == pytest.approx(math.log2(2 * (4 * 64 + 128 * 64 + 4 * 128) + 1))
+    assert Model(("bytes",), {MIDDLE: (Tree((0,), (9.0,), (-1,), (-2,), (1.0, 2.0)),), HIGH: (Tree((), (), (), (), (2.5,)),)}, 1,
+                 "m").estimate(found) == Estimate(2.0, 0.5)
