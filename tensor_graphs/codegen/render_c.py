@@ -168,9 +168,9 @@ class _Renderer:
         """(things that are cut into parts, in multiples of, element steps of one of them)."""
         n = self.parallel(nest)
         if nest.tile is not None:
-            (inner,) = nest.stages[0].axes
-            turns = d.product(a.size for a in nest.axes if a is not nest.tile) * d.ceil_div(nest.tile.size, TILE)
-            return turns, 1, TILE * _most((inner,)) * len(nest.stages)
+            cut, other = self.tiles_of(nest, nest.tile)
+            turns = d.product(a.size for a in nest.axes if a is not nest.tile) * d.ceil_div(cut.size, TILE)
+            return turns, 1, TILE * _most((other,)) * len(nest.stages)
         if nest.axes:
             turns = d.product(a.size for a in nest.axes[:n])
             return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *s.axes, *s.reduce)) for s in nest.stages)
@@ -244,20 +244,27 @@ class _Renderer:
                 rest = f"left{k}"
             self.write(f"(void){name};")
 
+    def tiles_of(self, nest: Nest, outer: Axis) -> tuple[Axis, Axis]:
+        """The two axes of a nest's tiles: that which is cut into parts for threads (the longer one), and the other."""
+        (inner,) = nest.stages[0].axes
+        return (outer, inner) if d.bounds(outer.size)[1] >= d.bounds(inner.size)[1] else (inner, outer)
+
     def tiled(self, nest: Nest, outer: Axis) -> None:
         """A nest in blocks of TILE by TILE of one of its axes and its stages' own. Operands that lie across are turned block by
         block into memory that stays in the cache; then all that is read lies along what is written."""
         write, ((inner,), others) = self.write, (nest.stages[0].axes, [a for a in nest.axes if a is not outer])
+        cut, other = self.tiles_of(nest, outer)
+        ends = {a: (f"{a.name}_first", f"{a.name}_past") for a in (outer, inner)}
         write.open("for (int64_t turn = from; turn < to; turn++)")
         self.scopes.append(set())
-        self.turned([*((a.name, a.size) for a in others), ("block", d.ceil_div(outer.size, TILE))])
-        ends = {a: (f"{a.name}_first", f"{a.name}_past") for a in (outer, inner)}
-        first, past = ends[outer]
-        write(f"const int64_t {first} = block * {TILE}, {past} = tg_min({first} + {TILE}, {_c(outer.size)});")
+        self.turned([*((a.name, a.size) for a in others), ("block", d.ceil_div(cut.size, TILE))])
         self.open_axes += [a.name for a in others]
-        write.open(f"for (int64_t {ends[inner][0]} = 0, {ends[inner][1]}; {ends[inner][0]} < {_c(inner.size)}; "
-                   f"{ends[inner][0]} = {ends[inner][1]})")
-        write(f"{ends[inner][1]} = tg_min({ends[inner][0]} + {TILE}, {_c(inner.size)});")
+        first, past = ends[cut]
+        write(f"const int64_t {first} = block * {TILE}, {past} = tg_min({first} + {TILE}, {_c(cut.size)});")
+        first, past = ends[other]
+        write.open(f"for (int64_t {first} = 0, {past}; {first} < {_c(other.size)}; {first} = {past})")
+        write(f"{past} = tg_min({first} + {TILE}, {_c(other.size)});")
+        first, past = ends[outer]
         begin = {a.name: d.dim(ends[a][0], 0, max(d.bounds(a.size)[1] - 1, 0)) for a in ends}
         for v in dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"):
             array, offset, _ = v.attr

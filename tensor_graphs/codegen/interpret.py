@@ -1,0 +1,219 @@
+"""interpret: what a program of stages computes, in numpy, floats as float64: the oracle of lowering and of every arrangement.
+
+    run(program, [x, w], {"n": 3})          # one array for each output
+
+It is strict where memory forgives: an index outside of its array, an element that is read before it is written, one that is written
+twice by a stage, and an output that is not written whole are errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.codegen.stages import Array, Nest, Stage, StageProgram, Value, values_in
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DTYPES, DType
+from tensor_graphs.language.node import TensorType
+from tensor_graphs.meaning.algebra import At, Real, carrier, wide
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+
+
+class StageError(TensorGraphsError):
+    """A program that reads or writes what it must not."""
+
+
+def run(program: StageProgram, operands: Sequence[Numbers], dims: Mapping[str, int] | None = None) -> list[Numbers]:
+    """The outputs, flat, floats as float64 and not rounded. operands: their memory from the first element on, in C order where it
+    is not flat. dims: by name. Raises StageError."""
+    with np.errstate(all="ignore"):
+        return _ProgramRun(program, operands, dims or {}).outputs()
+
+
+class _WrittenArray:
+    """An array as it is written: of scratch that belongs to turns of a nest, one for each of them."""
+
+    def __init__(self, array: Array, sizes: tuple[int, ...], values: Numbers | None = None) -> None:
+        self.array, self.shape = array, sizes
+        self.values = np.zeros(sizes, carrier(array.dtype)) if values is None else values
+        self.known = np.full(sizes, values is not None)
+
+
+class _ProgramRun:
+    def __init__(self, program: StageProgram, operands: Sequence[Numbers], dims: Mapping[str, int]) -> None:
+        self.program = program
+        self.sizes: dict[str, Any] = {str(s): int(dims[str(s)]) for s in program.dims}
+        self.memory: dict[Array, _WrittenArray] = {}
+        for array, given in zip(program.operands, operands, strict=True):
+            flat = wide(given.reshape(-1), array.dtype)
+            self.memory[array] = _WrittenArray(array, flat.shape, flat)
+
+    def outputs(self) -> list[Numbers]:
+        for nest in self.program.nests:
+            for stage in nest.stages:
+                _StageTurns(self, nest, stage).take()
+        out = []
+        for array in self.program.outputs:
+            made = self.written(array, ())
+            if not made.known.all():
+                raise StageError(f"{int((~made.known).sum())} of {made.known.size} elements of {array} are never written")
+            out.append(made.values)
+        return out
+
+    def written(self, array: Array, outer: tuple[int, ...]) -> _WrittenArray:
+        if array not in self.memory:
+            self.memory[array] = _WrittenArray(array, (*outer, int(_index(array.size, self.sizes))))
+        return self.memory[array]
+
+
+class _StageTurns:
+    """All turns of one stage at once: each axis, those of the nest first, is an axis of the arrays of its values."""
+
+    def __init__(self, run: _ProgramRun, nest: Nest, stage: Stage) -> None:
+        self.run, self.nest, self.stage = run, nest, stage
+        axes = (*nest.axes[:stage.level], *stage.axes, *stage.reduce)
+        self.at: dict[str, Any] = dict(run.sizes)
+        self.inside: Numbers = np.ones((), bool)
+        sizes = []
+        for k, axis in enumerate(axes):                             # the size of one may depend on those before
+            size = np.asarray(_index(axis.size, self.at))
+            sizes.append(int(size.max(initial=0)))
+            self.at[axis.name] = np.arange(sizes[-1]).reshape([-1 if i == k else 1 for i in range(len(axes))])
+            self.inside = self.inside & (self.at[axis.name] < size)
+        self.shape = tuple(sizes)
+        self.inside = np.broadcast_to(self.inside, self.shape)
+        self.values: dict[Value, Numbers] = {}
+
+    def take(self) -> None:
+        s, whole = self.stage, self.inside
+        outer = self.shape[:s.level]
+        kept = len(self.shape) - len(s.reduce)
+        value = np.broadcast_to(self.value(s.value), self.shape)
+        if s.monoid is not None:
+            take, along, identity = _MONOIDS[s.monoid]
+            value = np.where(whole, value, np.asarray(identity(s.value.dtype), value.dtype))
+            if s.scan is not None:
+                value = self.scanned(value, along, identity(s.value.dtype))
+            else:
+                value = np.asarray(take(value, axis=tuple(range(kept, value.ndim)), dtype=value.dtype))
+                whole = np.asarray(whole.any(axis=tuple(range(kept, whole.ndim)))) if whole.size else np.ones(self.shape[:kept], bool)
+                # the reduced axes are done with: what the target's index knows of has none of them
+                self.at = {k: v.reshape(v.shape[:kept]) if isinstance(v, np.ndarray) and v.shape[kept:].count(1) == len(s.reduce)
+                           else v for k, v in self.at.items()}
+        target = self.run.written(s.target, outer if s.target.level else ())
+        place = self.place(s.target, s.index, whole)
+        flat = np.ravel_multi_index([p[whole] for p in place], target.shape) if whole.any() else np.zeros(0, np.intp)
+        if len(np.unique(flat)) != len(flat):
+            raise StageError(f"an element of {s.target} is written twice")
+        target.values.reshape(-1)[flat] = value[whole]
+        target.known.reshape(-1)[flat] = True
+
+    def scanned(self, value: Numbers, along: np.ufunc, identity: Any) -> Numbers:
+        scan, s = self.stage.scan, self.stage
+        assert scan is not None
+        k = s.level + s.axes.index(scan.axis)
+        out = along.accumulate(value, axis=k, dtype=value.dtype)
+        if scan.before:
+            first = np.full((*value.shape[:k], 1, *value.shape[k + 1:]), identity, value.dtype)
+            out = np.concatenate([first, out], axis=k).take(range(value.shape[k]), axis=k)
+        return out if scan.start is None else np.asarray(along(out, self.value(scan.start)))
+
+    def place(self, array: Array, index: Dim, whole: Numbers) -> list[Numbers]:
+        """Where an index lies, for each turn that counts; elsewhere at the beginning. Raises StageError."""
+        names = [a.name for a in self.nest.axes[:array.level]] if array.role == "scratch" else []
+        found = [np.broadcast_to(x, whole.shape) for x in (*(self.at[n] for n in names), self.offset(index))]
+        size = self.run.written(array, tuple(self.shape[:array.level])).shape[-1]
+        wrong = whole & ((found[-1] < 0) | (found[-1] >= size))
+        if wrong.any():
+            raise StageError(f"{array}[{d.format_dim(index)}] is element {found[-1][wrong][0]} of {size}")
+        return [np.where(whole, x, 0) for x in found]
+
+    def offset(self, index: Dim) -> Any:
+        for name in index.symbols if isinstance(index, d.Expr) else ():
+            if name not in self.at:                                 # an index that is read
+                self.at[name] = self.value(self.run.program.values.gathered[name]).astype(np.int64)
+        return _index(index, self.at)
+
+    def value(self, root: Value) -> Numbers:
+        for v in sorted(values_in(root), key=lambda v: v.number):   # arguments are made before what they are arguments of
+            if v not in self.values:
+                self.values[v] = np.asarray(self.one(v, [self.values[a] for a in v.args]))
+        return self.values[root]
+
+    def one(self, v: Value, args: list[Numbers]) -> Any:
+        if v.op == "constant":
+            return np.asarray(v.attr, carrier(v.dtype))
+        if v.op == "index":
+            return np.asarray(self.offset(v.attr)).astype(carrier(v.dtype))
+        if v.op == "load":
+            return self.loaded(v, args)
+        if v.op in _FUNCTIONS:
+            return _FUNCTIONS[v.op](*args)
+        old, new = (DTYPES[name] for name in v.attr.split()) if v.op == "bitcast" else (v.dtype, v.dtype)
+        shape = np.broadcast_shapes(*(a.shape for a in args))
+        types = (TensorType(shape, old if v.op == "bitcast" else a.dtype) for a in v.args)
+        at = At(None, {}, (TensorType(shape, new),), tuple(types))  # type: ignore[arg-type]
+        return getattr(Real(), {"and": "bit_and", "xor": "bit_xor"}.get(v.op, v.op))(at, *(np.broadcast_to(a, shape) for a in args))
+
+    def loaded(self, v: Value, args: list[Numbers]) -> Numbers:
+        array, index, _ = v.attr
+        # of a reduction's axes, memory that does not depend on them is looked at for each of their turns: it is a small program
+        whole = self.inside & args[0] if args else self.inside
+        memory = self.run.written(array, self.shape[:array.level])
+        place = self.place(array, index, whole)
+        if not whole.any():
+            return np.zeros(whole.shape, memory.values.dtype)
+        if not memory.known[tuple(p[whole] for p in place)].all():
+            raise StageError(f"{array}[{d.format_dim(index)}] is read before it is written")
+        return np.where(whole, memory.values[tuple(place)], memory.values.dtype.type(0))
+
+
+def _index(x: Dim, at: Mapping[str, Any]) -> Any:
+    """The value of a dim where its symbols are arrays."""
+    if not isinstance(x, d.Expr):
+        return x
+    total: Any = 0
+    for monomial, k in x.terms:
+        product: Any = k
+        for atom in monomial:
+            if isinstance(atom, d.Symbol):
+                product = product * at[atom.name]
+            else:
+                args = [_index(a, at) for a in atom.args]
+                step: Callable[[Any, Any], Any] = {"floordiv": np.floor_divide, "min": np.minimum, "max": np.maximum}[atom.fn]
+                called = args[0]
+                for other in args[1:]:
+                    called = step(called, other)
+                product = product * called
+        total = total + product
+    return total
+
+
+def _least(dtype: DType) -> Any:
+    return -math.inf if dtype.is_float else dtype.min
+
+
+_MONOIDS: Mapping[str, tuple[Any, np.ufunc, Callable[[DType], Any]]] = {
+    "sum": (np.sum, np.add, lambda _: 0), "product": (np.prod, np.multiply, lambda _: 1),
+    "max": (lambda x, axis, dtype: np.max(x, axis=axis, initial=-np.inf if dtype.kind == "f" else np.iinfo(dtype).min),
+            np.maximum, _least)}
+"""name -> how numbers are taken together, two of them, and the identity"""
+
+
+def _mod(x: Numbers, y: Numbers) -> Numbers:
+    """As numbers.h says."""
+    quotient = np.floor(x / y)
+    rest = x - np.where(quotient == 0, 0, quotient * y)
+    rest = np.where(np.where(y < 0, 0 < rest, rest < 0), rest + y, rest)
+    return np.asarray(np.where(np.where(y < 0, rest <= y, y <= rest) & (y != 0) & np.isfinite(y), rest - y, rest))
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "at_least": np.greater_equal, "div": np.divide, "exp": np.exp, "tanh": np.tanh, "cos": np.cos, "tan": np.tan, "mod": _mod,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]), "erfc": np.vectorize(math.erfc, otypes=[np.float64])}

@@ -1,0 +1,81 @@
+/* nest over _i0 in 0..n
+ *     t3[0] = max over _r4 in 0..64 of (x0[64*_i0 + _r4] * 0.125)
+ *     t2[_j3] = exp(((x0[64*_i0 + _j3] * 0.125) + (t3[0] * -1.0)))    over _j3 in 0..64
+ *     t1[0] = sum over _r2 in 0..64 of t2[_r2]
+ *     y0[64*_i0 + _j1] = div(t2[_j1], t1[0])    over _j1 in 0..64 */
+#include "numbers.h"
+
+typedef struct generated_arguments {
+    float *restrict y0;
+    const float *restrict x0;
+    int64_t d_n;
+    int64_t count;
+} generated_arguments;
+
+static void generated_nest0(void *context, int part, int parts) {
+    const generated_arguments *a = context;
+    float *restrict y0 = a->y0;
+    const float *restrict x0 = a->x0;
+    const int64_t d_n = a->d_n;
+    (void)d_n;
+    char *scratch = tg_scratch(1, 256);
+    float *restrict t2 = (float *)(scratch + 0);
+    int64_t from, to;
+    tg_range(a->count, 1, part, parts, &from, &to);
+    for (int64_t turn = from; turn < to; turn++) {
+        const int64_t _i0 = turn;
+        (void)_i0;
+        /* reduce_max */
+        float t3;
+        int32_t total13 = order_f32(-INFINITY);
+        #pragma omp simd reduction(max : total13)
+        for (int64_t _r4 = 0; _r4 < 64; _r4++) {
+            const float v12 = x0[(64 * _i0 + _r4)];
+            const float v13 = v12 * 0x1.0000000000000p-3f;
+            const int32_t key = order_f32(v13); total13 = key > total13 ? key : total13;
+        }
+        t3 = unorder_f32(total13);
+        /* exp */
+        const float v15 = t3 * (-0x1.0000000000000p+0f);
+        #pragma GCC ivdep
+        for (int64_t _j3 = 0; _j3 < 64; _j3++) {
+            const float v4 = x0[(64 * _i0 + _j3)];
+            const float v6 = v4 * 0x1.0000000000000p-3f;
+            const float v16 = v6 + v15;
+            const float v17 = f32_exp(v16);
+            t2[_j3] = v17;
+        }
+        /* sum */
+        float t1;
+        double total18 = 0.0;
+        for (int64_t begin = 0, end; begin < 64; begin = end) {
+            end = tg_min(begin + 512, 64);
+            float part18 = 0;
+            #pragma omp simd reduction(+ : part18)
+            for (int64_t _r2 = begin; _r2 < end; _r2++) {
+                const float v18 = t2[_r2];
+                part18 += v18;
+            }
+            total18 += part18;
+        }
+        t1 = (float)total18;
+        /* div */
+        #pragma GCC ivdep
+        for (int64_t _j1 = 0; _j1 < 64; _j1++) {
+            const float v19 = t2[_j1];
+            const float v21 = v19 / t1;
+            y0[(64 * _i0 + _j1)] = v21;
+        }
+    }
+}
+
+TG_KERNEL(generated) {
+    (void)floats, (void)ints;
+    generated_arguments a;
+    a.y0 = ptr[0];
+    a.x0 = ptr[1];
+    const int64_t d_n = a.d_n = ints[0];
+    (void)d_n;
+    a.count = d_n;
+    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(PART_ELEMENTS, 257), 1)));
+}

@@ -1,0 +1,51 @@
+/* nest over _i3 in 0..n
+ *     y0[64*_i3 + _j4] = sum of all up to _j4 of x0[64*_i3 + _j4]    over _j4 in 0..64 */
+#include "numbers.h"
+
+typedef struct generated_arguments {
+    float *restrict y0;
+    const float *restrict x0;
+    int64_t d_n;
+    int64_t count;
+} generated_arguments;
+
+static void generated_nest0(void *context, int part, int parts) {
+    const generated_arguments *a = context;
+    float *restrict y0 = a->y0;
+    const float *restrict x0 = a->x0;
+    const int64_t d_n = a->d_n;
+    (void)d_n;
+    int64_t from, to;
+    tg_range(a->count, 1, part, parts, &from, &to);
+    for (int64_t turn = from; turn < to; turn++) {
+        const int64_t _i3 = turn;
+        (void)_i3;
+        /* sum */
+        double running8 = 0;
+        for (int64_t begin = 0, end; begin < 64; begin = end) {
+            end = tg_min(begin + 512, 64);
+            float block8[512];
+            #pragma GCC ivdep
+            for (int64_t _j4 = begin; _j4 < end; _j4++) {
+                const float v8 = x0[(64 * _i3 + _j4)];
+                block8[_j4 - begin] = v8;
+            }
+            f32_running_sum(block8, end - begin, &running8);
+            #pragma GCC ivdep
+            for (int64_t _j4 = begin; _j4 < end; _j4++) {
+                y0[(64 * _i3 + _j4)] = block8[_j4 - begin];
+            }
+        }
+    }
+}
+
+TG_KERNEL(generated) {
+    (void)floats, (void)ints;
+    generated_arguments a;
+    a.y0 = ptr[0];
+    a.x0 = ptr[1];
+    const int64_t d_n = a.d_n = ints[0];
+    (void)d_n;
+    a.count = d_n;
+    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(PART_ELEMENTS, 65), 1)));
+}

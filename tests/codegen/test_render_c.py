@@ -1,0 +1,39 @@
+"""The C of stages as it was last reviewed: one text of each kind of stage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.codegen.arrange import CHUNK, arranged
+from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.render_c import rendered
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.part import part_of
+
+if TYPE_CHECKING:
+    from tests.conftest import Snapshot
+
+N = tg.dim("n", 1, 512)
+X = tg.input("x", (N, 64))
+
+REVIEWED: dict[str, Node] = {
+    "element_wise": tg.gelu(X.cast(tg.bf16)) * 2.0,
+    "rows": tg.softmax(X * 0.125),
+    "columns": X.sum(axis=0),
+    "in_parts": tg.reduce_max(tg.input("x", (5 * CHUNK,))),
+    "gather_and_pad": tg.pad(tg.embedding(tg.input("t", (100, 16)), tg.input("i", (N,), tg.i32)), ((1, 0), (0, 0))),
+    "tiles": tg.input("t", (64, N)).permute((1, 0)) + X,
+    "scan_of_rows": tg.cumsum(X),
+    "scan_of_columns": tg.cumsum(X, axis=0),
+    "scan_of_one_row": tg.cumsum(tg.input("x", (5 * CHUNK,), tg.i32)),
+    "rows_apart": tg.rms_norm(X, tg.input("g", (64,))),
+}
+
+
+@pytest.mark.parametrize("name", REVIEWED)
+def test_the_c_is_the_text_last_reviewed(name: str, snapshot: Snapshot) -> None:
+    program = arranged(lower(part_of(tg.graph(REVIEWED[name])).written, apart=name == "rows_apart"))
+    snapshot.check(f"{name}.c", rendered(program))
