@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tensor_graphs.cli import options
 from tensor_graphs.cli.graphs import graph_of, typical
 from tensor_graphs.phases import IMPORT, phase
+
+if TYPE_CHECKING:
+    from tensor_graphs.paths.plan import Plan
 
 
 def register(app: typer.Typer) -> None:
@@ -64,14 +68,17 @@ def explain(
     several = [asked] if diff is None else [{**asked, **side(each)} for each in diff]
     store = options.database(db)
     with options.status("compiling", json) as update:
-        made, *others = (
-            compile_graph(graph, database=store, at=typical(graph, at), threads=threads, progress=update,
-                          largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit, **each)
-            for each in several
-        )
-    with phase("explain"):
+
+        def compiled(given: Mapping[str, Any], there: Mapping[str, int]) -> Plan:
+            return compile_graph(graph, database=store, at=there, threads=threads, progress=update,
+                                 largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit, **given)
+
+        made, *others = (compiled(each, typical(graph, at)) for each in several)
+        found = None
         if diff is not None:
-            found = compare(made, others[0], diff, sizes)
+            found = compare(made, others[0], diff, sizes, lambda plan, there: compiled({"path": plan.pin}, there))
+    with phase("explain"):
+        if found is not None:
             if json:
                 options.print_json(found.to_json())
             else:

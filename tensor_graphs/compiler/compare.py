@@ -6,7 +6,8 @@ not the same, with the difference in time; then errors and memory. The differenc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +116,7 @@ class Comparison:
             ratio = r.b.path.seconds / r.a.path.seconds if r.a.path.seconds else 1.0
             yield f"  B takes {ratio:.3g} × the time of A{f' at {at[0]}' if at[0] else ''}; {r.same} steps are alike"
         else:
-            yield f"  A is priced at {at[0]}, B at {at[1]}, so their times do not compare (sizes in --at, or at=, price both there)"
+            yield f"  A is priced at {at[0]}, B at {at[1]}, so their times do not compare (in Python: sizes in at= price both there)"
         for d in r.differences[:rows]:
             yield f"  {d.seconds * 1e6:+10.1f} µs  {d.what[:LONGEST]}"
             yield f"{'':17}A: {d.a if d.a else 'not reached'}   B: {d.b if d.b else 'not reached'}"
@@ -147,16 +148,31 @@ class Comparison:
 
 
 def compare(a: Plan, b: Plan, names: tuple[str, str] = ("the first", "the second"), sizes: Mapping[str, int] | None = None,
-            ) -> Comparison:
+            priced: Callable[[Plan, Mapping[str, int]], Plan] | None = None) -> Comparison:
     """Two plans of one graph, compared. sizes: at which memory is compared (default: the largest); a range that serves them comes
-    first. Raises GraphError for plans of different graphs, PlanError for a size outside of its dim's range."""
+    first. priced: a plan with the same choices and its prices at these sizes, for ranges that the two were priced at other sizes
+    in; without it their times are not compared. Raises GraphError for plans of different graphs, PlanError for a size outside of
+    its dim's range."""
     if a.pin.written != b.pin.written and a.graph != b.graph:
         raise GraphError(f"these are plans of different graphs, {a.pin.written[:12]} and {b.pin.written[:12]}",
                          fix="two plans of one graph")
-    ranges = [_range(cell, v, a, w, b) for v in a.variants for w in b.variants if (cell := v.cell.meet(w.cell)) is not None]
+    ranges = []
+    for v, w in itertools.product(a.variants, b.variants):
+        cell = v.cell.meet(w.cell)
+        if cell is not None:
+            if priced is not None and dict(v.at) != dict(w.at):
+                at = _within(cell, v.at, w.at)
+                v, w = (x if dict(x.at) == at else priced(plan, at).variant(at) for x, plan in ((v, a), (w, b)))
+            ranges.append(_range(cell, v, a, w, b))
     ranges.sort(key=lambda r: (not r.cell.holds(sizes or {}), [low for _, low, _ in r.cell.ranges]))
     at = a.binding(sizes or {})
     return Comparison(names, (a, b), tuple(ranges), at, (a.memory(**at), b.memory(**b.binding(sizes or {}))))
+
+
+def _within(cell: Cell, *priced_at: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of a cell: those of one of the plans where they lie in it, else its lowest."""
+    lowest = {**priced_at[0], **{name: low for name, low, _ in cell.ranges}}
+    return dict(next((at for at in priced_at if cell.holds(at)), lowest))
 
 
 def _range(cell: Cell, v: Variant, a: Plan, w: Variant, b: Plan) -> Range:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -38,6 +39,23 @@ def test_each_range_says_what_is_taken_instead_and_why(database: Database) -> No
     assert "B has not numpy.softmax: 9.0 µs a call (measured), not 1.0 µs" in text
     assert tg.explain(numpy, against=both, at={"n": 16}).splitlines()[2:] == text.splitlines()[2:]
     the_differences_add_up(numpy, both)
+
+
+def test_ranges_that_were_priced_at_other_sizes_are_priced_at_the_same_ones(database: Database) -> None:
+    tabled(database)
+    numpy, both = (compile_graph(TABLED, database=database, backends=b) for b in (("numpy",), ("numpy", "torch")))
+    assert not all(r.priced_alike for r in compare(numpy, both).ranges), "else this compares nothing"
+    asked = []
+
+    def priced(plan: Plan, at: Mapping[str, int]) -> Plan:
+        asked.append(dict(at))
+        return compile_graph(TABLED, database=database, path=plan.pin, at=at)
+
+    same, other = compare(numpy, both, priced=priced).ranges
+    assert same.priced_alike and other.priced_alike and asked == [{"n": 16}]
+    (difference,) = other.differences
+    assert difference.seconds == pytest.approx(-8e-6) and dict(other.a.at) == {"n": 16}
+    assert "B takes 0.111 × the time of A at n=16" in str(compare(numpy, both, priced=priced))
 
 
 def test_a_tolerance_that_refuses_a_kernel_is_the_reason(database: Database) -> None:
