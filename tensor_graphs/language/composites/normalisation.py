@@ -317,7 +317,7 @@ def _layer_norm_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradient
     return out
 
 
-@library(direct=_layer_norm_direct, gradient=_layer_norm_gradient, facts=OpFacts(mentioned=True))
+@library(direct=_layer_norm_direct, gradient=_layer_norm_gradient)
 def layer_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5) -> Node:
     """(x − mean x) · rsqrt(var x + eps) · weight[d] + bias[d], over the last axis of x[…, d].
 
@@ -383,18 +383,16 @@ def group_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *,
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or d.exact_div(channels, groups) is None:
         raise AttributeValueError(f"group_norm of {show(x)}: groups is {groups!r}",
                                   fix=f"an int that divides {format_dim(channels)}, the channels of axis 1")
-    w = wide(x)
-    size: Dim = 1
-    for s in x.shape[2:]:
-        size = size * s
     each = d.exact_div(channels, groups)
     assert each is not None
-    out = atomic.reshape(layer_norm(atomic.reshape(w, (x.shape[0], groups, each * size)), eps=eps), x.shape)
-    if weight is not None:
-        out = atomic.mul(out, _per_channel(weight, out))
-    if bias is not None:
-        out = atomic.add(out, _per_channel(bias, out))
-    return atomic.cast(out, x.dtype)
+    w = atomic.reshape(wide(x), (x.shape[0], groups, each, d.product(x.shape[2:])))
+    centred = w - _mean(w, (2, 3))
+    out = centred * arithmetic.rsqrt(_mean(centred * centred, (2, 3)) + eps)
+    # channels keep an axis of their own: loops over all of a group would divide for each element to find its weight
+    for v, op in ((weight, atomic.mul), (bias, atomic.add)):
+        if v is not None:
+            out = op(out, broadcast_to(atomic.reshape(atomic.cast(v, w.dtype), (groups, each, 1)), w.shape))
+    return atomic.cast(atomic.reshape(out, x.shape), x.dtype)
 
 
 def _batch_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
