@@ -360,6 +360,23 @@ def _argmax(spec: Spec) -> NativeCall:
     return NativeCall(f"tg_argmax{_mark(x.dtype)}_{spec.outputs[0].dtype.name}", (0,), (_rows(x), x.shape[-1]))
 
 
+def _scatter_refuse(spec: Spec) -> str | None:
+    base, index, updates = spec.inputs
+    if base.dtype not in (f32, f64, i32, i64) or updates.dtype != base.dtype:
+        return f"{base.dtype.name} is not among f32, f64, i32, i64"
+    if index.dtype not in INDEX_DTYPES:
+        return "i32 or i64 indices only"
+    return "only what is written or added" if spec.attrs["mode"] not in ("set", "add") else None
+
+
+def _scatter(spec: Spec) -> NativeCall:
+    base, index, _ = spec.inputs
+    axis, count = spec.attrs["axis"], product(index.shape)
+    rows, add = base.shape[axis], int(spec.attrs["mode"] == "add")
+    sizes = (product(base.shape[:axis]), rows, count, product(base.shape[axis + 1:]), INDEX_DTYPES[index.dtype], add)
+    return NativeCall(f"tg_scatter_{base.dtype.name}", (0, 1, 2), sizes, scratch=scratch.scatter(rows, count))
+
+
 def _cast_refuse(spec: Spec) -> str | None:
     if spec.inputs[0].dtype in WEIGHT_DTYPES and spec.outputs[0].dtype in WEIGHTS_OF:
         return None
@@ -428,6 +445,7 @@ ROWS: tuple[CRow, ...] = (
     CRow("rope_table", "rope.c", _rope_table_refuse, _rope_table),
     CRow("rope", "rope.c", _one_of(f32, f64), _with_rows(_rope), strided=_by_rows(_rope)),
     CRow("argmax", "argmax.c", _argmax_refuse, _with_rows(_argmax), strided=_by_rows(_argmax)),
+    CRow("scatter", "scatter.c", _scatter_refuse, _scatter, in_place=((0, 0),)),
     CRow("cast", "wide_elementwise.c", _cast_refuse, _cast),
 )
 

@@ -48,6 +48,59 @@ static void copy_part(void *ctx, int part, int parts) {
     }
 }
 
+enum { TILE = 16 }; /* lines of 16 elements both ways: a tile of f64 is 2 KB on either side */
+
+TG_INLINE void copy_tile(char *out, int64_t os, const char *in, int64_t is, int64_t rows, int64_t columns, const int64_t item) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) memcpy(out + i * os + j * item, in + i * item + j * is, (size_t)item);
+}
+
+/* Where memory is read along the last but one axis and written along the last one: tile by tile, so that no line of the cache is
+ * read for one element alone. A part has lines of tiles. */
+static void turned_part(void *ctx, int part, int parts) {
+    const copy *c = ctx;
+    const int64_t rows = c->shape[c->rank - 2], columns = c->shape[c->rank - 1], across = tg_ceil(rows, TILE);
+    const int64_t os = c->out_step[c->rank - 2], is = c->in_step[c->rank - 1];
+    int64_t lines = across, from, to;
+    for (int r = 0; r < c->rank - 2; r++) lines *= c->shape[r];
+    tg_range(lines, 1, part, parts, &from, &to);
+    for (int64_t line = from; line < to; line++) {
+        int64_t left = line / across, row = line % across * TILE, count = tg_min(rows - row, TILE);
+        const char *in = c->in + row * c->item;
+        char *out = c->out + row * os;
+        for (int r = c->rank - 3; r >= 0; r--) {
+            in += left % c->shape[r] * c->in_step[r], out += left % c->shape[r] * c->out_step[r];
+            left /= c->shape[r];
+        }
+        for (int64_t j = 0; j < columns; j += TILE) {
+            const char *at = in + j * is;
+            char *to_there = out + j * c->item;
+            const int64_t wide = tg_min(columns - j, TILE);
+            if (c->item == 4 && count == TILE && wide == TILE) copy_tile(to_there, os, at, is, TILE, TILE, 4);
+            else if (c->item == 4) copy_tile(to_there, os, at, is, count, wide, 4);
+            else if (c->item == 2) copy_tile(to_there, os, at, is, count, wide, 2);
+            else if (c->item == 8) copy_tile(to_there, os, at, is, count, wide, 8);
+            else if (c->item == 1) copy_tile(to_there, os, at, is, count, wide, 1);
+            else copy_tile(to_there, os, at, is, count, wide, c->item);
+        }
+    }
+}
+
+/* Whether the copy turns a matrix; then the axis along which memory is read becomes the last but one. */
+static int turned(copy *c) {
+    const int last = c->rank - 1;
+    if (last < 1 || c->out_step[last] != c->item || c->in_step[last] == c->item || c->shape[last] < TILE) return 0;
+    for (int r = last - 1; r >= 0; r--)
+        if (c->in_step[r] == c->item && c->shape[r] >= TILE) {
+            const int64_t size = c->shape[r], out_step = c->out_step[r], in_step = c->in_step[r];
+            for (int q = r; q < last - 1; q++)
+                c->shape[q] = c->shape[q + 1], c->out_step[q] = c->out_step[q + 1], c->in_step[q] = c->in_step[q + 1];
+            c->shape[last - 1] = size, c->out_step[last - 1] = out_step, c->in_step[last - 1] = in_step;
+            return 1;
+        }
+    return 0;
+}
+
 /* out[i0, i1, ...] = in[i0, i1, ...], each operand with its own strides (elements, negative and 0 allowed for in).
  * ptr: out, in (both at index 0, 0, ...).  ints: rank (0..8), itemsize [byte], shape[8], out_strides[8], in_strides[8]
  * (entries from rank on are ignored). */
@@ -73,6 +126,11 @@ TG_KERNEL(tg_copy_strided) {
         total % 1024 == 0) { /* one long line: make lines of it, to have something to cut */
         c.shape[0] = total / 1024, c.shape[1] = 1024, c.rank = 2;
         c.out_step[1] = c.in_step[1] = c.item, c.out_step[0] = c.in_step[0] = 1024 * c.item;
+    }
+    if (turned(&c)) {
+        int64_t tiles = TILE * c.shape[c.rank - 1];
+        tg_parallel(turned_part, &c, tg_parts(tg_ceil(total, tiles), tg_ceil(PART_ELEMENTS, tiles)));
+        return;
     }
     int64_t line = c.shape[c.rank - 1];
     tg_parallel(copy_part, &c, tg_parts(total / line, tg_ceil(PART_ELEMENTS, line)));

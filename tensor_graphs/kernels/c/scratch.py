@@ -54,6 +54,11 @@ def matmul(k: Dim, itemsize: int) -> Dim:
     return threads * ((dim_max(k, 1) * tile.lanes + tile.rows * _padded(k, itemsize)) * itemsize + PAGE)
 
 
+def scatter(rows: Dim, count: Dim) -> Dim:
+    """Where the updates of each row begin, and the updates in the order of rows."""
+    return (rows + 1 + count) * 8 + PAGE
+
+
 def attention(lanes: Dim, kv_heads: Dim, width: Dim, itemsize: int) -> Dim:
     """`lanes` queries for each of the heads of k and v, `width` channels."""
     tile, threads = library.load().tile(itemsize), library.load().threads()

@@ -383,6 +383,9 @@ def test_a_strided_copy_is_the_numpy_view(native: library.NativeLibrary, dtype: 
         base, base.transpose(4, 2, 0, 3, 1), base[:, ::2, 1:3, ::-1], base[1, 2, 3, 4, 5, ...], base[:0], base[..., :1],
         np.broadcast_to(base[:, :, :, :1], base.shape), base.reshape(6, 20, 6)[:, ::-3],
     ]  # fmt: skip
+    turned = np.arange(3 * 35 * 50).astype(dtype).reshape(3, 35, 50)  # in tiles, which neither size is a multiple of
+    views += [turned.transpose(axes) for axes in ((0, 2, 1), (2, 0, 1), (2, 1, 0), (1, 2, 0))]
+    views += [turned.transpose(0, 2, 1)[:, ::-1], turned.transpose(0, 2, 1)[..., ::-1], turned[:, ::2, 3:40].transpose(2, 0, 1)]
     for view in views:
         out = np.zeros(view.shape, dtype)
         pad = [0] * (8 - view.ndim)
@@ -438,6 +441,27 @@ def test_argmax_takes_the_first_of_equals_and_nan_above_all(each_build: library.
             out = poisoned((n,), dtype)
             run(each_build, symbol, [out, case], [n, d])
             assert np.array_equal(out, np.argmax(case, axis=-1))
+
+
+@pytest.mark.parametrize("index_dtype", [I32, I64])
+@pytest.mark.parametrize("outer, size, count, inner", [(1, 40, 300, 5), (3, 7, 0, 4), (2, 1000, 60, 300), (1, 9, 50, 1)])
+def test_rows_are_added_where_an_index_says_each_as_often_as_it_does(
+        native: library.NativeLibrary, outer: int, size: int, count: int, inner: int, index_dtype: Any) -> None:
+    rng = np.random.default_rng(size)
+    base, updates = rng.normal(size=(outer, size, inner)), rng.normal(size=(outer, count, inner))
+    index = rng.integers(-1, size + 1, count).astype(index_dtype)
+    inside = (index >= 0) & (index < size)
+    expected = base.astype(F32).astype(np.float64)
+    np.add.at(expected, (slice(None), index[inside]), updates.astype(F32)[:, inside])
+    ints = [outer, size, count, inner, int(index_dtype == I64), 1]
+    out = poisoned(base.shape, F32)
+    run(native, "tg_scatter_f32", [out, base.astype(F32), index, updates.astype(F32)], ints)
+    np.testing.assert_array_equal(out, expected.astype(F32))
+    whole = (base * 100).astype(np.int64)
+    run(native, "tg_scatter_i64", [whole, whole, index, (updates * 100).astype(np.int64)], ints)       # in place
+    integers = (base * 100).astype(np.int64)
+    np.add.at(integers, (slice(None), index[inside]), (updates * 100).astype(np.int64)[:, inside])
+    np.testing.assert_array_equal(whole, integers)
 
 
 # --- rotary positions ---
