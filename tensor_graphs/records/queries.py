@@ -318,6 +318,27 @@ def evidence(database: Database, *trace_ids: int) -> tuple[FullTrace, ...]:
     return tuple(rows[each] for each in trace_ids)
 
 
+def trace_count(database: Database) -> int:
+    """How many traces there are."""
+    with database.reading() as connection:
+        return int(connection.execute(sa.select(sa.func.count()).select_from(BenchmarkTrace)).scalar_one())
+
+
+def all_traces(database: Database) -> Iterator[tuple[FullTrace, tuple[float, ...]]]:
+    """Every trace with its time samples [ms], the oldest first."""
+    trace = BenchmarkTrace
+    last = 0
+    while True:
+        with database.reading() as connection:
+            after = sa.select(trace.id, trace.samples_ms).where(trace.id > last).order_by(trace.id).limit(500)
+            found = connection.execute(after).all()
+            rows = _rows(connection, [number for number, _ in found], {})
+        if not found:
+            return
+        yield from ((rows[number], tuple(samples)) for number, samples in found)
+        last = found[-1][0]
+
+
 def verified(database: Database, source_hash: str, workload: WorkloadRecord | str, environment: Environment | str, *,
              verifier: str | None = None) -> Verification:
     """Has this implementation been compared with the oracle on this workload here, how often, and with what outcome?"""

@@ -106,44 +106,20 @@ def _identity_today(name: str) -> str | None:
 
 def _again(judge: Judge, store: Database, t: FullTrace) -> tuple[str, str]:
     """Examine the kernel as it was examined then, and store the row; (its status or "NOT RETRIED", why)."""
-    from tensor_graphs.kernels.kernel import KernelError
-    from tensor_graphs.kernels.registry import by_op, kernel_named, matching
-    from tensor_graphs.language.text import parse_graph
-    from tensor_graphs.paths.plan import midpoint
-    from tensor_graphs.profiling.distrust.worker_process import JudgeError
-    from tensor_graphs.profiling.measure.descriptors import InputError, given_of
-    from tensor_graphs.profiling.measure.single import signature_of_graph
+    from tensor_graphs.profiling.dataset import NotAgain, asked_again
+    from tensor_graphs.profiling.measure.descriptors import given_of
     from tensor_graphs.records import queries
     from tensor_graphs.records.logs import reason_of
     from tensor_graphs.records.rows import REFUTING
 
     text, _ = queries.graph_text(store, t.graph_key)
+    given = given_of(queries.workload_inputs(store, t.workload_key)) if t.axes else ()
     try:
-        kernel = kernel_named(t.implementation_name)
-    except KernelError as error:  # somebody's own
-        return "NOT RETRIED", f"{_in_one_line(error)}: tg db retry {t.implementation_name} --import FILE"
-    try:
-        signature = signature_of_graph(parse_graph(text))
-        if kernel.identity != t.source_hash:
-            return "NOT RETRIED", "its source is another one today, which has no such row"
-        if not matching(signature.spec, by_op([kernel])):
-            return "NOT RETRIED", f"it does not accept {signature.title()} any more"
-        if t.axes:
-            at = signature.binding({n: v for n, v in t.axes.items() if signature.dim_names})
-            given = given_of(queries.workload_inputs(store, t.workload_key))
-            verdict = judge.examine(kernel, signature, at, time_at=at, verify=False, given=given)
-            judge.record(kernel, signature, verdict, at, given)
-        else:
-            at = {n: midpoint(s) for n, s in signature.graph.dims.items() if n in signature.dim_names}
-            verdict = judge.examine(kernel, signature, at)
-            judge.record(kernel, signature, verdict, None)
-    except (KernelError, JudgeError, InputError, ValueError) as error:
-        return "NOT RETRIED", _in_one_line(error)
+        verdict = asked_again(judge, t.implementation_name, t.source_hash, text, t.axes, given,
+                              command=f"tg db retry {t.implementation_name}")
+    except NotAgain as why:
+        return "NOT RETRIED", str(why)
     reason = reason_of(verdict.log)
     if verdict.status == "PASSED" and (t.status in REFUTING or t.status == "INCORRECT_NUMERICAL"):
         reason = f"but {t.status} stays: such code must change before it is used"
     return verdict.status, reason
-
-
-def _in_one_line(error: Exception) -> str:
-    return "; ".join(line.strip() for line in str(error).splitlines())

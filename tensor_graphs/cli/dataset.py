@@ -1,0 +1,78 @@
+"""dataset: measurements as flat rows for research, and rows of that kind measured again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as library
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tensor_graphs.cli import options
+from tensor_graphs.cli.verbs import Verbs
+
+
+def register(app: typer.Typer) -> None:
+    dataset = Verbs(no_args_is_help=True, help="Measurements as flat rows, a line of JSON each.")
+    dataset.command()(dump)
+    dataset.command()(replay)
+    app.add_typer(dataset, name="dataset")
+
+
+def dump(
+    file: Annotated[Path, typer.Argument(help="FILE.jsonl, a row a line.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+    imports: options.Imports = None,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """Write every measurement as one flat row: part, kernel, features, times, errors, environment."""
+    from tensor_graphs.profiling.dataset import rows
+
+    if file.exists() and not force:
+        raise options.NotPossible(f"{file} is there already\n  fix: --force replaces it")
+    store, count = options.database(db, create=False), 0
+    try:
+        with options.progress("writing", json) as show, file.open("w", encoding="utf-8") as out:
+            for row in rows(store, lambda done, total: show(done, total, "rows")):
+                count += 1
+                out.write(library.dumps(row, allow_nan=False, ensure_ascii=False) + "\n")
+    except OSError as e:
+        raise options.NotPossible(f"{file} cannot be written: {e.strerror}\n  fix: another file") from None
+    if json:
+        options.print_json({"file": str(file), "rows": count, "bytes": file.stat().st_size})
+    else:
+        print(f"{file}: {count} rows, {file.stat().st_size / 1e6:.2f} MB")
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="A file that tg dataset dump wrote, here or elsewhere.")],
+    limit: Annotated[int, typer.Option(min=1, max=options.MOST_ROWS, help="Measure at most so many rows again.")] = 20,
+    threads: options.Threads = None,
+    imports: options.Imports = None,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """Measure the kernels of a dataset's rows again, store what is found, and show it beside the rows. Exit code 1 where a kernel
+    that passed does not any more."""
+    from tensor_graphs.profiling.dataset import Replayed, replay
+    from tensor_graphs.profiling.measure.judge import Judge
+
+    store, found = options.database(db), list[Replayed]()
+    try:
+        with file.open(encoding="utf-8") as lines, Judge(store, threads=threads) as judge:
+            for each in replay(judge, lines, limit, threads):
+                found.append(each)
+                if not json:
+                    print(each, flush=True)
+    except OSError as e:
+        raise options.NotPossible(f"{file} cannot be read: {e.strerror}\n  fix: a file that tg dataset dump wrote") from None
+    except UnicodeDecodeError:
+        raise options.NotPossible(f"{file} is not UTF-8 text\n  fix: a file that tg dataset dump wrote") from None
+    if json:
+        options.print_json([{**dataclasses.asdict(each), "ratio": each.ratio} for each in found])
+    elif not found:
+        print("no row of it is the time of a kernel")
+    if any(each.before == "PASSED" and each.status not in ("PASSED", "NOT MEASURED") for each in found):
+        raise typer.Exit(1)
