@@ -102,7 +102,8 @@ class _StageTurns:
                 value = self.scanned(value, along, identity(s.value.dtype))
             else:
                 value = np.asarray(take(value, axis=tuple(range(kept, value.ndim)), dtype=value.dtype))
-                whole = np.asarray(whole.any(axis=tuple(range(kept, whole.ndim)))) if whole.size else np.ones(self.shape[:kept], bool)
+                whole = (np.asarray(whole.any(axis=tuple(range(kept, whole.ndim)))) if whole.size
+                         else np.ones(self.shape[:kept], bool))
                 # the reduced axes are done with: what the target's index knows of has none of them
                 self.at = {k: v.reshape(v.shape[:kept]) if isinstance(v, np.ndarray) and v.shape[kept:].count(1) == len(s.reduce)
                            else v for k, v in self.at.items()}

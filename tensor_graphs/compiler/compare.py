@@ -116,7 +116,8 @@ class Comparison:
             ratio = r.b.path.seconds / r.a.path.seconds if r.a.path.seconds else 1.0
             yield f"  B takes {ratio:.3g} × the time of A{f' at {at[0]}' if at[0] else ''}; {r.same} steps are alike"
         else:
-            yield f"  A is priced at {at[0]}, B at {at[1]}, so their times do not compare (in Python: sizes in at= price both there)"
+            yield (f"  A is priced at {at[0]}, B at {at[1]}, so their times do not compare "
+                   "(in Python: sizes in at= price both there)")
         for d in r.differences[:rows]:
             yield f"  {d.seconds * 1e6:+10.1f} µs  {d.what[:LONGEST]}"
             yield f"{'':17}A: {d.a if d.a else 'not reached'}   B: {d.b if d.b else 'not reached'}"
