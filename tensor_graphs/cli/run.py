@@ -50,6 +50,7 @@ def run(
     json: options.Json = False,
 ) -> None:
     """Generate tokens with a decoder model, on the fastest path that is accurate enough."""
+    OURS.until_here("arguments")
     with phase(IMPORT):
         from tensor_graphs.frontends.generate import check_room
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from tensor_graphs.devices.mapped_files import map_file
 from tensor_graphs.errors import FileError, close_to, listed
 from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.regular_file import open_regular, read_regular
@@ -275,7 +276,7 @@ def _open_file(path: Path) -> tuple[mmap.mmap, dict[str, Entry]]:
             start = file.read(8)
             length = _header_length(path, start, size)
             entries = _read_header(path, file.read(length), 8 + length, size)
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), entries
+            return map_file(file, path), entries
     except OSError as error:
         raise WeightsError(f"cannot read the weights: {error.strerror}", file=path) from error
 

@@ -17,8 +17,10 @@ from tensor_graphs.paths.memory import ArenaLayout
 from tensor_graphs.paths.plan import Variant
 from tensor_graphs.runtime.frame import Frame
 from tensor_graphs.runtime.held_numbers import array_of, constant, number
+from tensor_graphs.runtime.kept_values import place_of
 from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments import segments_of
+from tensor_graphs.runtime.segments.segment import Segment
 
 
 class Executor:
@@ -87,15 +89,33 @@ class Executor:
                     dirty.update(base_of(o) for o in ins.outs)
                 keys = [self.program.made_of(o.buffer) for o in ins.outs]
                 if shared is None or None in keys:
-                    segment.one(frame, k)
+                    self._make(frame, segment, k, ins, parameters)
                     continue
                 if all(key in shared for key in keys):
                     for o, key in zip(ins.outs, keys, strict=True):
                         self.fixed[base_of(o)] = shared[key]
                         frame.set_base(base_of(o), shared[key])
                     continue
-                segment.one(frame, k)
+                self._make(frame, segment, k, ins, parameters)
                 shared.update((key, self.fixed[base_of(o)]) for o, key in zip(ins.outs, keys, strict=True))
+
+    def _make(self, frame: Frame, segment: Segment, k: int, ins: Instruction, parameters: Mapping[str, Memory]) -> None:
+        """Evaluate an instruction of bind time, or map what an earlier process has made of the same (kept_values.py)."""
+        bases = [self.lookup.base(o) for o in ins.outs]
+        place = place_of(self.program, ins, parameters)
+        found = None if place is None else place.read()
+        for i, base in enumerate(bases):
+            held = self.fixed.get(base)
+            if found is None and held is not None and held.device.is_host and not held.owner.flags.writeable:
+                self.fixed[base] = held.device.allocate(held.nbytes)    # it was mapped, and is made of other parameters now
+            elif found is not None:
+                self.fixed[base] = found[i]
+            if held is not None and self.fixed[base] is not held:
+                frame.set_base(base, self.fixed[base])
+        if found is None:
+            segment.one(frame, k)
+            if place is not None:
+                place.write([self.fixed[base] for base in bases])
 
     # ---- running ----
 
