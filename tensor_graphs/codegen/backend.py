@@ -5,15 +5,16 @@ that it can lower and that are no product: what is multiplied and summed again a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 from tensor_graphs.codegen import libraries, render_c
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.lower import FARTHEST, NotLowered, lower, stays
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.steps import steps_of
-from tensor_graphs.devices.toolchain import ToolchainError
+from tensor_graphs.codegen.traffic import traffic_of
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Spec
 from tensor_graphs.kernels.strides import Strides
@@ -22,7 +23,7 @@ from tensor_graphs.language.composite import CompositeOp, Definition, definition
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.leaves import argument
-from tensor_graphs.language.node import apply
+from tensor_graphs.language.node import apply, encode_attribute
 
 NAME = "gen"
 
@@ -41,8 +42,8 @@ def versions() -> dict[str, str]:
 
 def kernels() -> list[Kernel]:
     return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse, source="stages rendered as C",
-                   module=__name__, arithmetic=arithmetic, together=together, toolchain=libraries.made_with(), contiguous=True,
-                   strided=strided)]
+                   module=__name__, traffic=traffic, arithmetic=arithmetic, together=together, toolchain=libraries.made_with(),
+                   contiguous=True, strided=strided)]
 
 
 def refuse(spec: Spec) -> str | None:
@@ -52,7 +53,7 @@ def refuse(spec: Spec) -> str | None:
 
 
 def build(spec: Spec) -> NativeCall:
-    """The call of the kernel of a spec, compiled now unless the cache has it. Raises NotLowered, ToolchainError."""
+    """The call of the kernel of a spec; it is compiled when it is needed. Raises NotLowered."""
     return _call(_program(spec), len(spec.inputs))
 
 
@@ -66,7 +67,7 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
         if any(d.dim_ge(s, 0) is not True or d.bounds(s)[1] > FARTHEST for s in lie):
             return None
         steps += lie[:-1]
-    program = loops_of(_definition(spec), apart=True)
+    program = _loops(_asked(spec), apart=True)
     if longest < SHORT_ROW or isinstance(program, str):
         return None
     call = _call(program, len(spec.inputs))
@@ -74,14 +75,10 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
 
 
 def _call(program: StageProgram | str, operands: int) -> NativeCall:
-    """Raises NotLowered, ToolchainError."""
+    """Raises NotLowered."""
     if isinstance(program, str):
         raise NotLowered(program)
-    code = libraries.code_of(program)
-    if not code.path.exists():
-        (why,) = libraries.compiled([program])
-        if why is not None:
-            raise ToolchainError(why)
+    code = libraries.later(program)
     shared, own = render_c.scratch_bytes(program)
     threads = library.load().threads()
     return NativeCall(code.symbol, tuple(range(operands)), program.dims, (),
@@ -97,12 +94,19 @@ def text_of(spec: Spec) -> str:
 
 
 def together(specs: Sequence[Spec]) -> list[str | None]:
-    """Compile the kernels of specs in as few runs of the compiler as can be; for each None, or why it cannot be built. Raises
-    CacheFolderError."""
-    programs = [_program(spec) for spec in specs]
-    made = {p: None for p in programs if not isinstance(p, str)}
+    """Compile the kernels of specs in as few runs of the compiler as can be, for rows that follow each other and for rows that lie
+    anywhere; for each None, or why it cannot be built. Raises CacheFolderError."""
+    wanted = [_programs(spec) for spec in specs]
+    made = {p: None for programs in wanted for p in programs if not isinstance(p, str)}
     whys = dict(zip(made, libraries.compiled(list(made)), strict=True))
-    return [p if isinstance(p, str) else whys[p] for p in programs]
+    return [next((why for p in programs if (why := p if isinstance(p, str) else whys[p]) is not None), None) for programs in wanted]
+
+
+def _programs(spec: Spec) -> list[StageProgram | str]:
+    """The loops of a spec, and those for operands whose rows lie anywhere, where there are such."""
+    longest = max((d.bounds(t.shape[-1])[1] for t in spec.inputs if t.rank > 1), default=0)
+    others = _loops(_asked(spec), apart=True) if longest >= SHORT_ROW else ""
+    return [_program(spec), *([others] if not isinstance(others, str) else [])]
 
 
 def arithmetic(spec: Spec) -> Dim:
@@ -110,18 +114,46 @@ def arithmetic(spec: Spec) -> Dim:
     program = _program(spec)
     if isinstance(program, str):
         raise NotLowered(program)
-    return steps_of(program)
+    return _steps(program)
 
 
 SHORT_ROW = 16
 """elements of rows that are copied together rather than read where they lie: a loop over each takes longer"""
 
+
+def traffic(spec: Spec) -> Dim:
+    """Bytes that the loops of a spec move. Raises NotLowered."""
+    program = _program(spec)
+    if isinstance(program, str):
+        raise NotLowered(program)
+    return _traffic(program)
+
+
+_steps, _traffic = lru_cache(maxsize=4096)(steps_of), lru_cache(maxsize=4096)(traffic_of)
+
 PAGE = 4096
 """to which the pool rounds each block up"""
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A spec, equal to those that say the same: a compile asks for the loops of one some forty times."""
+
+    key: tuple[Any, ...]
+    spec: Spec = field(compare=False)
+
+
+def _asked(spec: Spec) -> _Asked:
+    return _Asked((spec.op, spec.inputs, tuple((k, encode_attribute(v)) for k, v in spec.attrs.items())), spec)
+
+
 def _program(spec: Spec) -> StageProgram | str:
-    return loops_of(_definition(spec))
+    return _loops(_asked(spec))
+
+
+@lru_cache(maxsize=4096)
+def _loops(asked: _Asked, apart: bool = False) -> StageProgram | str:
+    return loops_of(_definition(asked.spec), apart)
 
 
 def _definition(spec: Spec) -> Definition:

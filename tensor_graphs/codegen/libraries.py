@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from tensor_graphs.codegen import render_c
@@ -37,9 +37,12 @@ def made_with() -> str:
     return f"{toolchain.source_identity(HEADER, (library.FOLDER,))} {library.identity_of(library.FOLDER / 'pool.c')}"
 
 
+_text = lru_cache(maxsize=4096)(render_c.rendered)
+
+
 def code_of(program: StageProgram) -> CompiledCode:
     """Where the code of a program is, or will be."""
-    known = "\0".join((render_c.rendered(program), made_with(), library.load().path.name))
+    known = "\0".join((_text(program), made_with(), library.load().path.name))
     name = f"gen_{hashlib.sha256(known.encode()).hexdigest()[:24]}"
     return CompiledCode(name, f"{name}.so")
 
@@ -54,3 +57,23 @@ def compiled(programs: Sequence[StageProgram]) -> list[str | None]:
              for code, program in zip(codes, programs, strict=True) if not (folder / code.file).exists()}
     failed = toolchain.build_each(texts, folders=(library.FOLDER,), against=library.load().path, cache=folder)
     return [str(failed[code.file]) if code.file in failed else None for code in codes]
+
+
+_waiting: dict[str, StageProgram] = {}
+"""file -> what it is compiled from, where nobody needed it so far"""
+
+
+def later(program: StageProgram) -> CompiledCode:
+    """Where the code of a program will be; it is compiled when somebody loads it, or asks for several (library.make_now)."""
+    code = code_of(program)
+    if not code.path.exists():
+        _waiting[str(code.path)] = program
+        library.make_later(str(code.path), _make)
+    return code
+
+
+def _make(images: Sequence[str]) -> None:
+    """Raises ToolchainError for the first that does not compile."""
+    why = next((why for why in compiled([_waiting[image] for image in images]) if why is not None), None)
+    if why is not None:
+        raise toolchain.ToolchainError(why)

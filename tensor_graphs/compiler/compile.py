@@ -37,6 +37,7 @@ from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.graph import Graph, require_graph
+from tensor_graphs.language.part import PartOp, steps_said
 from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.lowered import lowered
@@ -457,6 +458,7 @@ class _Chooser:
             doubt = None if a.kernel is None or row is None else doubts.of(a.kernel, signature, binding)
             evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
                                    _said(a), tuple(others), refused, 1.0 if measured else a.price.margin,
+                                   steps_said(signature.spec.op) if isinstance(signature.spec.op, PartOp) else "",
                                    None if row is None else row.trace_id, None if row is None else doubts.when(row),
                                    None if verdict is None else verdict.trace_id, 0 if row is None else row.times,
                                    0 if row is None else row.agreeing, "" if doubt is None else doubt.why,

@@ -51,7 +51,8 @@ def _variant(v: Variant) -> dict[str, Any]:
         "copies": {way: {"number": n, "us": seconds * 1e6} for way, (n, seconds) in v.path.copies.items()},
         "instructions": len(v.program.instructions), "bind_instructions": len(v.program.bind_instructions),
         "choices": [{
-            "what": e.title, "kernel": e.chosen, "calls": e.calls, "us_per_call": e.seconds * 1e6, "measured": e.measured,
+            "what": e.title, "steps": e.steps, "kernel": e.chosen,
+            "calls": e.calls, "us_per_call": e.seconds * 1e6, "measured": e.measured,
             "error": e.error, "why": e.note, **_rows(e),
             "others": [{"kernel": n, "us_per_call": s * 1e6, "measured": m} for n, s, m in e.others],
             "refused": [{"kernel": n, "why": w} for n, w in e.refused]} for e in v.evidence],
@@ -143,6 +144,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
             source = _measured(e) or ("measured" if e.measured else "guess")
             out.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<3d} {e.chosen:18s} {source:8s}{error}"
                        f"  {e.title[:58]}{other}")
+            out += [f"{'':17}computes {e.steps}"] if e.steps else []
             if rows_used["suspect"]:
                 out.append(f"{'':17}suspect: {rows_used['suspect']}; tg profile measures it again")
             out += [f"{'':17}compared at {rows_used['covered']}"] if rows_used["covered"] else []

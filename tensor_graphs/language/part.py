@@ -163,6 +163,21 @@ def name_of(outputs: Sequence[Node], key: str) -> str:
     return f"{words}_{key[:KEY_LENGTH]}"
 
 
+def steps_said(part: PartOp) -> str:
+    """The ops in a part, operands before users, for people; views are left out, and what comes again says how often.
+
+    >>> x = leaves.input("x", (3, 4))
+    >>> steps_said(part_of(make_graph((x * x * x + 1.0) * x)))
+    'mul × 2, add, mul'
+    """
+    said: list[tuple[str, int]] = []
+    for node in walk(part.written.outputs):
+        if node.op.kind in ("atomic", "composite") and not node.op.facts.view:
+            again = bool(said) and said[-1][0] == node.op.name
+            said[-1:] = [(node.op.name, said[-1][1] + 1)] if again else [*said[-1:], (node.op.name, 1)]
+    return ", ".join(name if count == 1 else f"{name} × {count}" for name, count in said)
+
+
 def known_when_bound(nodes: Sequence[Node], given: Collection[Node] = ()) -> set[Node]:
     """Of nodes, operands before users: those that parameters and constants alone decide, no dim among them; and given ones."""
     found: set[Node] = set()

@@ -94,6 +94,7 @@ class Evidence:
     others: tuple[tuple[str, float, bool], ...]         # (name, seconds, measured) of what else may be used, cheapest first
     refused: tuple[tuple[str, str], ...] = ()           # (name, why not)
     margin: float = 1.0                                 # of `seconds`: so many times what is expected, as it is only a guess
+    steps: str = ""                                     # of a part: the ops in it, in their order, for people
 
 
 @dataclass(frozen=True)
@@ -324,7 +325,8 @@ def on_one_screen(plan: Plan) -> str:
         lines.append(f"the most expensive steps{at}:")
     for e in steps[:room]:
         source = "measured" if e.measured else "guess   "
-        lines.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<4d} {e.chosen:22s} {source}  {e.title}")
+        lines.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<4d} {e.chosen:22s} {source}  "
+                     f"{f'{e.steps}: ' if e.steps else ''}{e.title}")
     if len(steps) > room:
         lines.append(f"  {sum(e.seconds * e.calls for e in steps[room:]) * 1e6:9.1f} µs in {len(steps) - room} more")
     use = plan.memory()

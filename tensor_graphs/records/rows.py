@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from tensor_graphs.devices.environment import Environment
@@ -54,7 +54,15 @@ def digest(value: Any) -> str:
 
 def workload_key(graph_key: str, axes: Mapping[str, int], inputs: Sequence[Mapping[str, Any]] = ()) -> str:
     """The key of a workload: what is computed (structural key), at which sizes, on which inputs."""
+    if not inputs:
+        return _key_of_sizes(graph_key, tuple(sorted(axes.items())))
     return digest([graph_key, dict(axes), [dict(each) for each in inputs]])
+
+
+@lru_cache(maxsize=65536)
+def _key_of_sizes(graph_key: str, axes: tuple[tuple[str, int], ...]) -> str:
+    """`workload_key` on random inputs: a compile asks for each some ten times."""
+    return digest([graph_key, dict(axes), []])
 
 
 def _one_of(what: str, value: str, allowed: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ import functools
 import logging
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,7 @@ class NativeLibrary:
         """The kernel of a library that was linked against this one, so that it runs on this one's pool: the one that ENTRY holds,
         or, of a library of several kernels, the one of this name."""
         if image not in self._images:
+            make_now([image])
             toolchain.check_private(Path(image))
             try:
                 self._images[image] = ctypes.CDLL(image)
@@ -185,6 +186,26 @@ class NativeLibrary:
     def set_threads(self, count: int) -> None:
         """Sets the number of threads, the calling one included; 0 means the default. Waits for a running kernel."""
         self._lib.tg_set_threads(count)
+
+
+_LATER: dict[str, Callable[[Sequence[str]], None]] = {}
+"""image -> what makes it, and others that it is named with"""
+
+
+def make_later(image: str, make: Callable[[Sequence[str]], None]) -> None:
+    """A library that is not there yet: `make` is called with those that are wanted together, when one is loaded or `make_now` says
+    so."""
+    _LATER[image] = make
+
+
+def make_now(images: Iterable[str]) -> None:
+    """Make those libraries that are to be made later and are not there. Raises ToolchainError."""
+    of: dict[Callable[[Sequence[str]], None], list[str]] = {}
+    for image in dict.fromkeys(images):
+        if image in _LATER and not Path(image).exists():
+            of.setdefault(_LATER[image], []).append(image)
+    for make, wanted in of.items():
+        make(wanted)
 
 
 _KERNEL = ctypes.CFUNCTYPE(
