@@ -24,7 +24,7 @@ from tensor_graphs.devices.cpu import array_view
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import HOST, of_kind, said
 from tensor_graphs.errors import TensorGraphsError, close_to
-from tensor_graphs.kernels.kernel import ANY_OP, HostCall, Kernel, KernelError, Spec, source_of
+from tensor_graphs.kernels.kernel import ANY_OP, Call, HostCall, Kernel, KernelError, NativeCall, Spec, source_of
 from tensor_graphs.kernels.place import Place, here
 from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.language.atomic import ATOMIC
@@ -47,8 +47,7 @@ OURS: dict[str, str] = {
     "torchcuda": "tensor_graphs.kernels.torch.on_cuda",
 }
 DEFAULT_BACKENDS = ("c", "numpy")
-"""What a plan may use when nothing is said; `torch` costs 1.7 s of import and `gen` a run of the C compiler for each kernel, so
-they are asked for by name."""
+"""What a plan may use when nothing is said; `torch` costs 1.7 s of import, so it is asked for by name."""
 
 GENERATORS = ("gen", "gencuda")
 """the backends that write kernels for whatever they are given"""
@@ -423,6 +422,13 @@ def kernel_named(name: str, backends: Sequence[str] | None = None) -> Kernel:
 def native_library() -> Any:
     """The loaded library of the `c` backend: `.address(symbol)`, `.run(steps, bases, values, seconds=None)`, `.set_threads(n)`."""
     return importlib.import_module("tensor_graphs.kernels.c.library").load()
+
+
+def make_images(calls: Iterable[Call]) -> None:
+    """Make the libraries of these calls that are not there yet, together. Raises ToolchainError."""
+    images = [call.image for call in calls if isinstance(call, NativeCall) and call.image]
+    if images:
+        importlib.import_module("tensor_graphs.kernels.c.library").make_now(images)
 
 
 def copy_kernels(backends: Sequence[str]) -> tuple[Kernel, ...]:

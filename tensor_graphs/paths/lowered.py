@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensor_graphs.kernels.kernel import Kernel, KernelError, Spec, made_together
-from tensor_graphs.kernels.registry import BACKENDS, copy_kernels, kernel_named, lacking, why_missing
+from tensor_graphs.kernels.kernel import Kernel, KernelError
+from tensor_graphs.kernels.registry import BACKENDS, copy_kernels, kernel_named, lacking, make_images, why_missing
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, is_step, walk
+from tensor_graphs.language.node import Node
 from tensor_graphs.paths.lower import PlanError, Program, intervals_of, lower
 from tensor_graphs.paths.memory import ArenaLayout, place
 from tensor_graphs.paths.path import Path, expanded_roots
@@ -34,16 +34,14 @@ def lowered(graph: Graph, path: Path, kernel_of: Callable[[str], Kernel], backen
             largest: Mapping[str, int]) -> Lowered:
     """kernel_of: signature key -> the kernel that the path chose for it. largest: the sizes for which memory is laid out."""
     kernels: dict[str, Kernel] = {}
-    roots = expanded_roots(graph, path)
-    nodes = {signature_of(n).key: n for n in walk(roots) if is_step(n)}
-    made_together([(kernel_of(key), Spec.of(n)) for key, n in nodes.items()])     # what cannot be made, `build` says again
 
     def choose(node: Node) -> Kernel:
         kernel = kernel_of(signature_of(node).key)
         kernels[kernel.name] = kernel
         return kernel
 
-    program = lower(graph, roots, choose, copy_kernels(backends))
+    program = lower(graph, expanded_roots(graph, path), choose, copy_kernels(backends))
+    make_images(i.call for i in (*program.bind_instructions, *program.instructions))
     return Lowered(program, place(intervals_of(program), largest), kernels)
 
 
