@@ -165,7 +165,8 @@ def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, pro
         missing = chooser.queue_misses()
     notes = (*request.notes, *_threads_in_the_way(variants))
     plan = Plan(graph, request.allowed, tuple(variants), sizes, here, notes, request.reuse_outputs, request.memory_limit,
-                missing, decided.why, decided.written, prepared.note, prepared.images, request.graph, book.generation)
+                missing, decided.why, decided.written, prepared.note, {**prepared.images, **decided.images}, request.graph,
+                book.generation)
     check_room(plan)
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
              len(variants[0].program.instructions), time.perf_counter() - started)

@@ -6,13 +6,16 @@ the prediction is beyond the tolerance, the graph is rewritten with float64 inte
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from tensor_graphs.compiler.request import Wanted
 from tensor_graphs.costs.rounding import predicted_error
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.part import PartOp
 from tensor_graphs.rewrites.widen import widen
 
 WANTED: tuple[Wanted, ...] = ("auto", "as_written", "float64")
@@ -26,7 +29,8 @@ class IntermediatesError(TensorGraphsError):
 class Intermediates:
     """What was decided. graph: the one to run. predicted: relative error of the graph as it was written. why: for people.
 
-    written: the graph as it was written, when the one to run is another.
+    written: the graph as it was written, when the one to run is another. images: what became of nodes of the widened graph where
+    parts were formed in it.
     """
 
     graph: Graph
@@ -34,6 +38,11 @@ class Intermediates:
     predicted: float
     why: str
     written: Graph | None = None
+    images: Mapping[Node, Node] = field(default_factory=dict, repr=False, compare=False)
+
+
+_worded: WeakKeyDictionary[Graph, tuple[Graph, Mapping[Node, Node]]] = WeakKeyDictionary()
+"""graph -> the same with float64 intermediates, and the images of `Intermediates`"""
 
 
 def as_written(graph: Graph, why: str = "") -> Intermediates:
@@ -43,8 +52,18 @@ def as_written(graph: Graph, why: str = "") -> Intermediates:
 
 
 def in_float64(graph: Graph, why: str = "asked for") -> Intermediates:
-    """The graph with float64 intermediates; as it is, when it holds no narrower float."""
-    return Intermediates(widen(graph, last_step=True), True, predicted_error(graph), f"float64, {why}", graph)
+    """The graph with float64 intermediates; as it is, when it holds no narrower float. Parts are written out, as they are of the
+    dtypes that were written; where some could be said otherwise, that is looked for again."""
+    if graph not in _worded:
+        wide = widen(graph, last_step=True)
+        images: Mapping[Node, Node] = {}
+        if wide is not graph and any(isinstance(n.op, PartOp) and n.op.recipes for n in graph.nodes):
+            from tensor_graphs.compiler.rewriting import said_otherwise
+
+            wide, images = said_otherwise(wide)
+        _worded[graph] = wide, images
+    made, images = _worded[graph]
+    return Intermediates(made, True, predicted_error(graph), f"float64, {why}", graph, images)
 
 
 def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto") -> Intermediates:

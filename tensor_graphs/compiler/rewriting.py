@@ -41,6 +41,12 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
     return PreparedGraph(joined.graph, note, "\n".join(said), images) if said else None
 
 
+def said_otherwise(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
+    """The graph with a part wherever recipes are found, and what became of its nodes."""
+    made = reword(graph)
+    return made.graph, dict(made.images)
+
+
 def _leaves(graph: Graph) -> list[set[str]]:
     return [set(group) for group in (graph.inputs, graph.parameters, graph.states, graph.dims)]
 

@@ -492,7 +492,7 @@ class CompiledGraph:
                 run = self.plan.images.get(w, w)
                 if self.plan.written is not None and w not in self.graph.nodes:       # of the graph before it was widened
                     wide = widened_value(self.plan.written, w, last_step=True)
-                    run = w if wide is None else wide
+                    run = w if wide is None else self.plan.images.get(wide, wide)
                 operand = program.values.get(expanded([run], path)[0])
                 if operand is None or operand.buffer not in by_buffer:
                     raise RunError(f"no instruction of a run makes the value of {w!r}; there are {known}")

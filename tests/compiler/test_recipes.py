@@ -69,6 +69,25 @@ def given() -> tuple[dict[str, np.ndarray], np.ndarray]:
     return weights, rng.standard_normal((4, WIDTH)).astype(np.float32)
 
 
+def test_recipes_are_found_where_values_are_kept_in_float64_too(database: Database) -> None:
+    plan = tg.compile(GRAPH, database=database, intermediates="float64", **ON)
+    parts = [n.op for n in plan.graph.nodes if isinstance(n.op, PartOp)]
+    assert {r.name.split()[1] for op in parts for r in op.recipes} >= {"join/two"}
+    weights, x = given()
+    model = tg.bind(plan, weights)
+    wanted = tg.interpret(GRAPH, {"x": x}, weights).outputs["out"]
+    np.testing.assert_allclose(model.run({"x": x})["out"], wanted, rtol=1e-6, atol=1e-5)
+    gate = model.tap(GATE, {"x": x})[GATE]
+    assert gate.dtype == np.float64
+    np.testing.assert_allclose(gate, tg.interpret(tg.graph(GATE), {"x": x}, weights).outputs["out"], rtol=1e-6, atol=1e-6)
+    book = PriceBook(database, ("numpy",), 1e-3, margin=GUESS_MARGIN).load()
+    listed = book.paths(plan.graph, by_op(all_kernels(("numpy",))), {}, lambda k, s: book.price(k, s, {}, True))
+    path = next(p for p in listed if any(c.startswith(f"{RECIPE}join/two ") for c in p.choices.values()))
+    again = tg.compile(GRAPH, database=database, path=path, **ON)
+    assert again.intermediates.startswith("float64") and recipe_of(again).startswith(f"{RECIPE}join/two ")
+    np.testing.assert_allclose(tg.bind(again, weights).run({"x": x})["out"], wanted, rtol=1e-6, atol=1e-5)
+
+
 @pytest.mark.parametrize(("said", "approximate"), [
     (lambda x: 0.5 * x * (1.0 + tg.erf(x / math.sqrt(2.0))), "none"),
     (lambda x: x * (0.5 * (1.0 + tg.erf(x * math.sqrt(0.5)))), "none"),
