@@ -26,7 +26,7 @@ from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 
-MOST = 24
+MOST = 14
 """paths that are run"""
 
 CLOSE = 1.25

@@ -170,7 +170,7 @@ def main() -> int:
             (given.text / f"{name.replace(' ', '_').replace('*', 'x').replace('(', '').replace(')', '')}.cu").write_text(call.text)
         sets = [operands(torch, inputs, given.rows, given.columns) for _ in range(COPIES)]
         right = [same(*s) for s in sets]
-        ours = [[torch.full_like(o, float("nan")) for o in out] for out in right]
+        ours = [[torch.full(o.shape, float("nan"), dtype=o.dtype, device="cuda") for o in out] for out in right]
         launched = [Launched(device, call, [memory_of_tensor(device, t) for t in out], [memory_of_tensor(device, t) for t in s], {})
                     for out, s in zip(ours, sets, strict=True)]
         for each in launched:

@@ -23,7 +23,7 @@ from tensor_graphs.codegen.render_c import (
     _Renderer,
     c_type,
 )
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, computed_in, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, computed_in, lies_across, values_in
 from tensor_graphs.kernels.kernel import Launch
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -31,6 +31,9 @@ from tensor_graphs.language.dtypes import DType, bool_, f32
 
 FLAT = 256
 """threads of a block of the flat form"""
+
+SIDE = 64
+"""elements of a block in which what lies across is turned, each way"""
 
 WARPS = 8
 """of a block of the column form: rows that are read beside each other"""
@@ -94,6 +97,7 @@ class _Cuda(_Renderer):
         self.packs: list[dict[int, str]] = []                       # of a value's number: the pack that has it, by block
         self.held: dict[str, str] = {}                              # arrays in registers: where this element of a row is
         self.divisors: list[dict[int, str]] = []
+        self.uniform: dict[int, str] = {}                           # conditions that hold for all lanes of a pack or for none
         self.wide = any(d.bounds(a.size)[1] >= WIDE for a in self.all_arrays()) or any(
             _most((*n.axes, *s.axes, *s.reduce)) >= WIDE for n in program.nests for s in n.stages)
 
@@ -153,7 +157,8 @@ class _Cuda(_Renderer):
 
     def close(self) -> None:
         self.write.close()
-        self.scopes.pop()
+        for number in self.scopes.pop():
+            self.uniform.pop(number, None)
         self.packs.pop()
         self.divisors.pop()
 
@@ -182,7 +187,10 @@ class _Cuda(_Renderer):
 
     def nest(self, i: int, nest: Nest) -> None:
         if self.is_flat(nest):
-            self.flat(i, nest)
+            if nest.tile is None:
+                self.flat(i, nest)
+            else:
+                self.tiled_blocks(i, nest, nest.tile)
         elif self.is_columns(nest):
             self.by_columns(i, nest)
         else:
@@ -195,7 +203,7 @@ class _Cuda(_Renderer):
         array, offset, _ = v.attr
         return (pack > 1 and self.aligned and not _is_number(array) and array.name not in self.held
                 and d.coefficient(offset, axis.name) == 1 and _divides(pack, offset - axis.symbol)
-                and not any(axis.name in a.symbols for a in v.args))
+                and all(_uniform(a, axis, pack) for a in v.args))
 
     def pack_of(self, along: Sequence[tuple[Stage, Axis]]) -> int:
         """Elements of a pack for stages that are walked along an axis each: 16 bytes of the array that has the most bytes."""
@@ -226,7 +234,7 @@ class _Cuda(_Renderer):
                 kind = f"Pack<{_kind(array)}, {pack}>"
                 name = f"p{v.number}"
                 if v.args:
-                    self.declare(v.args[0])
+                    self.declare_uniform(v.args[0], axis)
                     self.write(f"{kind} {name} = {{}};")
                     self.write(f"if ({self.ref(v.args[0])}) {name} = {read};")
                 else:
@@ -237,8 +245,29 @@ class _Cuda(_Renderer):
         """Whether all that the address of a load and its condition are made of is there, but for the axis."""
         names = {str(s) for s in d.symbols_in(v.attr[1])} - {axis.name} - set(self.dims)
         gathered = self.program.values.gathered
-        return (v.attr[2] <= set(self.open_axes) | {axis.name} and all(self.ready(a) for a in v.args)
+        self.open_axes.append(axis.name)
+        ready = all(self.ready(a) for a in v.args)
+        self.open_axes.pop()
+        return (ready and v.attr[2] <= set(self.open_axes) | {axis.name}
                 and all(n in self.open_axes or (n in gathered and self.known(gathered[n])) for n in names))
+
+    def declare_uniform(self, condition: Value, axis: Axis) -> None:
+        """A condition of a pack, which is the same for all its lanes, as it is for the first."""
+        if self.known(condition):
+            return
+        name = f"all{condition.number}"
+        self.write(f"bool {name};")
+        self.open()
+        self.open_axes.append(axis.name)
+        self.declare(condition)
+        self.write(f"{name} = {self.ref(condition)};")
+        self.open_axes.pop()
+        self.close()
+        self.scopes[-1].add(condition.number)
+        self.uniform[condition.number] = name
+
+    def ref(self, v: Value) -> str:
+        return self.uniform.get(v.number) or super().ref(v)
 
     def pack_name(self, v: Value) -> str | None:
         return next((found[v.number] for found in reversed(self.packs) if v.number in found), None)
@@ -290,6 +319,46 @@ class _Cuda(_Renderer):
         if axes:
             self.split_index("at", axes)
         self.lanes(nest.stages, axes, pack)
+        self.close_kernel()
+
+    def tiled_blocks(self, i: int, nest: Nest, outer: Axis) -> None:
+        """Blocks of SIDE by SIDE of one of the nest's axes and its stages' own. What lies across is read along the first, turned in
+        shared memory, and there as what is written lies."""
+        write, (inner,) = self.write, nest.stages[0].axes
+        others = [a for a in nest.axes if a is not outer]
+        pack = self.pack_of([(s, inner) for s in nest.stages])
+        down, right = d.ceil_div(outer.size, SIDE), d.ceil_div(inner.size, SIDE)
+        self.begin(i, d.product(a.size for a in others) * down * right, FLAT)
+        write(f"const index_t right = {_c(right)}, down = {_c(down)}, turn = (index_t)blockIdx.x / right / down;")
+        write(f"const index_t first_{inner.name} = (index_t)blockIdx.x % right * {SIDE};")
+        write(f"const index_t first_{outer.name} = (index_t)blockIdx.x / right % down * {SIDE};")
+        if others:
+            self.split_index("turn", others)
+        across = [v for v in dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load")
+                  if v.attr[0].level == 0 and not v.symbols & set(self.program.values.gathered)
+                  and lies_across(v, outer.name, inner.name)]
+        rows = {v: SIDE + max(1, 4 // _width(v.attr[0])) for v in across}       # an odd number of 4-byte words: no two in one bank
+        for v in across:
+            write(f"__shared__ {_kind(v.attr[0])} tile{v.number}[{SIDE} * {rows[v]}];")
+        self.open(f"for (int at = threadIdx.x; at < {SIDE * SIDE}; at += {FLAT})")
+        write(f"const int o = at % {SIDE}, i = at / {SIDE};")
+        write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
+        self.open(f"if ({outer.name} < {_c(outer.size)} && {inner.name} < {_c(inner.size)})")
+        for v in across:
+            write(f"tile{v.number}[o * {rows[v]} + i] = {v.attr[0].name}[{_c(v.attr[1])}];")
+        self.close()
+        self.close()
+        write("__syncthreads();")
+        self.open(f"for (int at = threadIdx.x * {pack}; at < {SIDE * SIDE}; at += {FLAT * pack})")
+        write(f"const int o = at / {SIDE}, i = at % {SIDE};")
+        write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
+        write(f"if ({outer.name} >= {_c(outer.size)} || {inner.name} >= {_c(inner.size)}) continue;")
+        self.open_axes += [outer.name, inner.name]
+        lane = " + lane" if pack > 1 else ""
+        self.tiles = {v.number: f"tile{v.number}[o * {rows[v]} + i{lane}]" for v in across}
+        self.lanes(nest.stages, (*nest.axes, inner), pack)
+        self.tiles = {}
+        self.close()
         self.close_kernel()
 
     def close_kernel(self) -> None:
@@ -711,6 +780,20 @@ def accumulator(s: Stage) -> tuple[str, str, str, str]:
     least = {"i8": "INT8_MIN", "i16": "INT16_MIN", "i32": "INT32_MIN", "i64": "INT64_MIN"}.get(t.name, "0")
     kind = {"u32": "uint32_t", "u64": "uint64_t", "i64": "int64_t"}.get(t.name, "int32_t")
     return kind, least, "Max()", f"({c_type(t)})({{}})"
+
+
+def _uniform(v: Value, axis: Axis, pack: int) -> bool:
+    """Whether a condition holds for all elements of each pack along an axis, or for none of them."""
+    if axis.name not in v.symbols:
+        return True
+    if v.op == "and":
+        return all(_uniform(a, axis, pack) for a in v.args)
+    if v.op not in ("at_least", "less") or not all(a.op in ("index", "constant") for a in v.args):
+        return False
+    left, right = (a.attr for a in v.args)
+    over = left - right if v.op == "at_least" else right - left - 1         # it holds where this is not below 0
+    step = d.coefficient(over, axis.name)
+    return (step == 1 and _divides(pack, over - axis.symbol)) or (step == -1 and _divides(pack, over + axis.symbol + 1))
 
 
 def _kind(array: Array) -> str:
