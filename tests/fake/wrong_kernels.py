@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,8 @@ def kernel(function: Any, op: str = "relu") -> Kernel:
 
 KERNELS = {f.__name__: kernel(f) for f in (writes_only_once, changes_its_operand, writes_behind_its_output, honest)}
 KERNELS["honest_of_two"] = kernel(honest_of_two, "mul")
+KERNELS["contiguous"] = replace(kernel(honest_of_two, "mul"), name="fake.contiguous", contiguous=True)
+KERNELS["contiguous_and_wrong"] = replace(kernel(changes_its_operand), name="fake.contiguous_and_wrong", contiguous=True)
 
 if os.environ.get("TENSOR_GRAPHS_WORKER"):                          # where a kernel of the table is judged, and nowhere else
     for each in KERNELS.values():

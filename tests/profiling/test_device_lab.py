@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.profiling.measure.calibration import measure_device
 from tensor_graphs.profiling.measure.clock import Watched
 from tensor_graphs.profiling.measure.judge import Judge
-from tensor_graphs.profiling.measure.single import single_kernel_plan
+from tensor_graphs.profiling.measure.single import as_stored, single_kernel_plan, views_graph
 from tensor_graphs.records.database import open_database
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.fake.device import Fake
@@ -56,15 +57,28 @@ def test_what_a_kernel_does_in_the_memory_of_its_device_shows(judge: Judge, name
     assert name != "honest" or len(verdict.samples) >= 5
 
 
-def test_operands_that_are_made_contiguous_for_their_copies_share_memory_and_are_not_changed(judge: Judge) -> None:
+@pytest.mark.parametrize("name", ["honest_of_two", "contiguous"])
+def test_operands_that_are_made_contiguous_here_or_there_share_memory_and_are_not_changed(judge: Judge, name: str) -> None:
     from tests.fake.wrong_kernels import KERNELS
 
-    register(KERNELS["honest_of_two"])
+    register(KERNELS[name])
     try:
-        verdict = judge.examine(KERNELS["honest_of_two"], signature_of(X * tg.tanh(X)), {"n": 20})
+        verdict = judge.examine(KERNELS[name], signature_of(X * tg.tanh(X)), {"n": 20})
     finally:
-        unregister("fake.honest_of_two")
+        unregister(f"fake.{name}")
     assert verdict.status == "PASSED", verdict.log
+
+
+@pytest.mark.parametrize("form", ["views", "repeated", "strided", "turned"])
+def test_a_copy_of_a_view_that_is_changed_shows(form: Any, fake: Fake) -> None:
+    from tests.fake.wrong_kernels import KERNELS
+
+    for name, changed in (("contiguous_and_wrong", True), ("honest", False)):
+        graph = tg.graph(tg.relu(tg.input("x", (4, 16))))
+        watched = Watched(bind(single_kernel_plan(views_graph(graph, form), KERNELS[name])))
+        x = as_stored(graph, {"x": np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)}, form)
+        watched.run(x, {"out": np.empty((4, 16), np.float32)}, {})
+        assert watched.lab.mutated(watched.frame) is changed, name
 
 
 def test_the_time_of_a_call_is_without_the_copies_to_and_from_its_device(fake: Fake) -> None:

@@ -112,10 +112,10 @@ device.launch(entry, 1, 1, 0, parameters.ctypes.data)
 try:
     device.synchronise()
 except Exception as e:
-    print(type(e).__name__, e)
+    print(type(e).__name__, e, flush=True)
 """
-    out = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=False).stdout
-    assert out.startswith("DeviceError") and "is lost" in out and "fix: a new process" in out
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("DeviceError") and "is lost" in done.stdout and "fix: a new process" in done.stdout, done.stderr
 
 
 @pytest.mark.gpu
