@@ -147,7 +147,17 @@ class Cuda(Device):
         if not nbytes:
             return Memory(self, 0, 0, None)
         self.use()
-        address = int(self.check(self.driver.cuMemAllocAsync(nbytes, STREAM), f"an allocation of {nbytes / 1e9:.3g} GB"))
+        what = f"an allocation of {nbytes / 1e9:.3g} GB"
+        if nbytes > (self.capacity() or 0):                             # a pool would take all that there is before it gave up
+            raise OutOfMemory(f"{what}: {self.name} has not so much in all\n  fix: smaller sizes")
+        result = self.driver.cuMemAllocAsync(nbytes, STREAM)
+        if int(result[0]):                                              # what the pool holds in pieces may do as a whole
+            self.synchronise()
+            self.driver.cuMemPoolTrimTo(self._pool, 0)
+            result = self.driver.cuMemAllocAsync(nbytes, STREAM)
+            if int(result[0]):
+                self.driver.cuMemPoolTrimTo(self._pool, 0)
+        address = int(self.check(result, what))
         owner = _Owner()
         weakref.finalize(owner, _give_back, self, address).atexit = False
         return Memory(self, address, nbytes, owner)

@@ -149,21 +149,23 @@ def surrounds(nothing: Block) -> float:
     return max(0.0, nothing.present() / len(nothing.whole) - statistics.median(nothing.whole))
 
 
-def picked(cold: Sequence[Block], nothing: Block) -> str:
-    """How much faster the runs that count are than all of them, as the judge saw it; "" when they are not.
+def picked(cold: Sequence[Block], nothing: Block, copied: bool = False) -> str:
+    """How much faster the runs that count are than all of them, as the judge saw it; "" when they are not. copied: what surrounds a
+    run are copies to another device and back, which vary by more than a short call takes.
 
     A worker claims which runs nothing disturbed; one whose fast runs are few, or whose slow ones are the first of their block, has
     a sum that agrees.
     """
     runs = sum(len(b.whole) for b in cold)
-    outside = sum(b.present() for b in cold) / runs - surrounds(nothing)
+    around = surrounds(nothing)
+    outside = sum(b.present() for b in cold) / runs - around
     told = [(seconds, calm) for b in cold
             for seconds, calm in list(zip(b.seconds(), b.quiet(level_of(b.reference), QUIET), strict=True))[WARM_UP:]]
     counting = [seconds for seconds, calm in told if calm]
     claimed = statistics.median(counting if len(counting) >= FEW_QUIET else [seconds for seconds, _ in told])
     beside = any(b.beside() or b.waited is None for b in cold)
     times, slack = (PICKED_BESIDE, SLACK_BESIDE * PICKED_SLACK) if beside else (PICKED, PICKED_SLACK)
-    if claimed * times >= outside or outside - claimed <= slack:
+    if claimed * times >= outside or outside - claimed <= slack + (OUTSIDE_AROUND * around if copied else 0.0):
         return ""
     return (f"the cold runs that count take {claimed * 1e6:.3g} µs as claimed, and all of them {outside * 1e6:.3g} µs on the "
             f"judge's clock, without what surrounds a run")
@@ -217,8 +219,9 @@ def remembered_in_part(cold: Sequence[Block], new: Block) -> str:
             f"answers are remembered in part")
 
 
-def implausible(blocks: Sequence[Block], *, anew: bool) -> str:
-    """Why these blocks cannot have happened as claimed; "" when they can. anew: the last one's operands had to be new."""
+def implausible(blocks: Sequence[Block], *, anew: bool, copied: bool = False) -> str:
+    """Why these blocks cannot have happened as claimed; "" when they can. anew: the last one's operands had to be new. copied: the
+    kernel computes on another device than the host."""
     names = [b.name for b in blocks]
     if [n for n in names if n != "plain"] != ["nothing", "cold", "cold", "hot", "same", *(["new"] if anew else [])]:
         return f"the blocks of runs were {', '.join(names) or 'none'}"
@@ -231,6 +234,7 @@ def implausible(blocks: Sequence[Block], *, anew: bool) -> str:
     found = [b.contradicts_itself() for b in blocks if b.name not in ("plain", "nothing")]
     slower = [between(b, nothing) for b in cold]
     lumps = [why for b in (*cold, hot) if (why := uneven(b))]
-    found += [slower[0] if all(slower) else "", lumps[0] if len(lumps) > 1 else "", picked(cold, nothing), remembered(hot, same)]
+    found += [slower[0] if all(slower) else "", lumps[0] if len(lumps) > 1 else "", picked(cold, nothing, copied),
+              remembered(hot, same)]
     found += [remembered_in_part(cold, by_name["new"])] if anew else []
     return next((why for why in found if why), "")

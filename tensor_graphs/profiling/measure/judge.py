@@ -531,7 +531,7 @@ class Judge:
             if isinstance(heard, Verdict):
                 return heard
             tried.append(heard)
-            why = implausible(heard.blocks, anew=bool(timing.anew))
+            why = implausible(heard.blocks, anew=bool(timing.anew), copied=not device_of(kernel.backend).is_host)
             if not why:
                 heard.worst = list(_worst(tried))
                 return heard
