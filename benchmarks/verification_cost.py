@@ -28,8 +28,7 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.models.gemma3 import GEMMA3
 from tensor_graphs.models.transformer import decoder_graph
 from tensor_graphs.profiling.distrust import process_tree
-from tensor_graphs.profiling.measure.inputs import Point
-from tensor_graphs.profiling.measure.judge import Judge, Verdict
+from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict
 
 LISTED = 25
 
@@ -45,10 +44,8 @@ def main() -> None:
     class Counting(Judge):
         """A judge that notes what each comparison took."""
 
-        def points(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int]) -> list[Point]:
-            found = super().points(kernel, signature, typical)
-            self.count = len(found)
-            return found
+        def _look_ahead(self, asked: Asked) -> None:
+            """Nothing: what the oracle takes for a kernel belongs to that kernel."""
 
         def examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], **more: Any) -> Verdict:
             self.ready()
@@ -56,12 +53,13 @@ def main() -> None:
             pid, begun, start = self.worker.pid, time.process_time(), time.time()
             verdict = super().examine(kernel, signature, typical, **more)
             worked = process_tree.worked(self.worker.pid or 0) - (before if self.worker.pid == pid else 0.0)
-            rows.append({"kernel": kernel.name, "signature": signature.title(), "status": verdict.status, "points": self.count,
+            rows.append({"kernel": kernel.name, "signature": signature.title(), "status": verdict.status,
+                         "points": verdict.covered.get("points", 0),
                          "judge": time.process_time() - begun, "worker": worked, "wall": time.time() - start, "log": verdict.log})
             print(f"{len(rows):4d} {rows[-1]['judge']:7.2f} {worked:7.2f} s  {kernel.name:30s}", end="\r", file=sys.stderr)
             return verdict
 
-    compiling.Judge = Counting                                      # type: ignore[misc]
+    compiling.open_judge = lambda database, threads, rates: Counting(database, threads=threads, rates=rates)
     graph = decoder_graph(GEMMA3_270M.read.facts, GEMMA3, max_positions=args.positions)
     with tempfile.TemporaryDirectory() as folder:
         compiling.compile_graph(graph, backends=tuple(args.backends.split(",")), database=str(Path(folder) / "bench.db"))
