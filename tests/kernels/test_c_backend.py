@@ -120,6 +120,9 @@ def samples(op: str, dtype: DType) -> list[Node]:
         "rms_norm": lambda: [tg.rms_norm(a), tg.rms_norm(a, x(4)), tg.rms_norm(a, x(4, dtype=tg.bf16))],
         "layer_norm": lambda: [tg.layer_norm(a), tg.layer_norm(a, x(4), tg.input("bias", (4,)))],
         "argmax": lambda: [tg.argmax(x(3, 4, dtype=t)) for t in (tg.f32, tg.f64)],
+        "conv": lambda: [tg.conv1d(x(2, 4, 5), x(6, 4, 3), padding=1), tg.conv2d(x(1, 2, 3, 4), x(2, 1, 2, 2), x(2), groups=2)],
+        "scatter": lambda: [tg.scatter(x(3, 4, dtype=t), x(2, dtype=i), tg.input("u", (2, 4), t), mode="add")
+                            for t in (tg.f32, tg.f64, tg.i32, tg.i64) for i in (tg.i32, tg.i64)],
         "cast": lambda: [tg.cast(x(3), tg.f64), tg.cast(x(3, dtype=tg.f64), tg.f32), tg.cast(x(3, dtype=tg.bf16), tg.f64)],
     }
     if op in own:

@@ -360,6 +360,25 @@ def _argmax(spec: Spec) -> NativeCall:
     return NativeCall(f"tg_argmax{_mark(x.dtype)}_{spec.outputs[0].dtype.name}", (0,), (_rows(x), x.shape[-1]))
 
 
+def _conv_refuse(spec: Spec) -> str | None:
+    x, weight = spec.inputs[:2]
+    if x.rank > 5:
+        return "up to three axes only"
+    if any(not isinstance(s, int) for s in weight.shape):
+        return "weights of fixed sizes only"
+    return only(f32)(spec)
+
+
+def _conv(spec: Spec) -> NativeCall:
+    x, weight = spec.inputs[:2]
+    attrs, more, groups = spec.attrs, 5 - x.rank, spec.attrs["groups"]
+    ints: list[Dim] = [x.shape[0], groups, weight.shape[1], weight.shape[0] // groups, *(1, 1, 1, 1, 0, 1) * more]
+    how = zip(attrs["stride"], attrs["padding"], attrs["dilation"], strict=True)
+    for axis, (stride, (before, _), dilation) in enumerate(how, 2):
+        ints += [x.shape[axis], spec.outputs[0].shape[axis], weight.shape[axis], stride, before, dilation]
+    return NativeCall("tg_conv_f32", (0, 1, _weight(spec, "bias")[0]), tuple(ints), scratch=scratch.conv(product(weight.shape[1:])))
+
+
 def _scatter_refuse(spec: Spec) -> str | None:
     base, index, updates = spec.inputs
     if base.dtype not in (f32, f64, i32, i64) or updates.dtype != base.dtype:
@@ -445,6 +464,7 @@ ROWS: tuple[CRow, ...] = (
     CRow("rope_table", "rope.c", _rope_table_refuse, _rope_table),
     CRow("rope", "rope.c", _one_of(f32, f64), _with_rows(_rope), strided=_by_rows(_rope)),
     CRow("argmax", "argmax.c", _argmax_refuse, _with_rows(_argmax), strided=_by_rows(_argmax)),
+    CRow("conv", "conv.c", _conv_refuse, _conv),
     CRow("scatter", "scatter.c", _scatter_refuse, _scatter, in_place=((0, 0),)),
     CRow("cast", "wide_elementwise.c", _cast_refuse, _cast),
 )

@@ -54,6 +54,12 @@ def matmul(k: Dim, itemsize: int) -> Dim:
     return threads * ((dim_max(k, 1) * tile.lanes + tile.rows * _padded(k, itemsize)) * itemsize + PAGE)
 
 
+def conv(k: Dim) -> Dim:
+    """What the windows of a panel see, k numbers each, on each thread."""
+    tile, threads = library.load().tile(4), library.load().threads()
+    return threads * (k * tile.lanes * 4 + PAGE)
+
+
 def scatter(rows: Dim, count: Dim) -> Dim:
     """Where the updates of each row begin, and the updates in the order of rows."""
     return (rows + 1 + count) * 8 + PAGE

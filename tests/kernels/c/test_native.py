@@ -17,6 +17,7 @@ import pytest
 
 from tensor_graphs.devices.toolchain import ToolchainError
 from tensor_graphs.kernels.c import library
+from tensor_graphs.language.composites.windows import Geometry, padded, strided
 
 F32, I32, I64 = np.float32, np.int32, np.int64
 SIZES = (1, 3, 17)
@@ -462,6 +463,28 @@ def test_rows_are_added_where_an_index_says_each_as_often_as_it_does(
     integers = (base * 100).astype(np.int64)
     np.add.at(integers, (slice(None), index[inside]), (updates * 100).astype(np.int64)[:, inside])
     np.testing.assert_array_equal(whole, integers)
+
+
+@pytest.mark.parametrize("n, groups, channels, outputs, shape, size, stride, padding, dilation", [
+    (1, 1, 3, 70, (1, 9, 40), (1, 3, 3), (1, 1, 1), ((0, 0), (1, 1), (1, 1)), (1, 1, 1)),
+    (2, 2, 2, 3, (5, 4, 7), (2, 3, 2), (1, 2, 3), ((1, 0), (2, 2), (0, 1)), (2, 1, 3)),
+    (3, 4, 1, 1, (1, 1, 65), (1, 1, 5), (1, 1, 2), ((0, 0), (0, 0), (4, 4)), (1, 1, 1)),
+], ids=["panels and rows that are not full", "three axes", "depthwise"])
+def test_a_convolution_is_a_product_with_what_the_windows_see(each_build: library.NativeLibrary, n: int, groups: int, channels: int,
+                                                                outputs: int, shape: Any, size: Any, stride: Any, padding: Any,
+                                                                dilation: Any) -> None:
+    rng, how = np.random.default_rng(7), Geometry(size, stride, padding, dilation)
+    x = rng.normal(size=(n, groups * channels, *shape)).astype(F32)
+    w, bias = rng.normal(size=(groups * outputs, channels, *size)).astype(F32), rng.normal(size=groups * outputs).astype(F32)
+    places = how.places(shape)
+    seen = strided(padded(x.astype(np.float64), padding, 0), how).reshape(n, groups, -1, int(np.prod(places)))
+    product = np.matmul(w.astype(np.float64).reshape(groups, outputs, -1), seen).reshape(n, groups * outputs, *places)
+    by_axis = zip(shape, places, size, stride, (before for before, _ in padding), dilation, strict=True)
+    ints = [n, groups, channels, outputs, *(number for axis in by_axis for number in axis)]
+    for shift in (None, bias):
+        out = poisoned(product.shape, F32)
+        run(each_build, "tg_conv_f32", [out, x, w, shift], ints)
+        np.testing.assert_allclose(out, product if shift is None else product + bias.reshape(-1, 1, 1, 1), rtol=1e-5, atol=1e-5)
 
 
 # --- rotary positions ---
