@@ -8,6 +8,7 @@ nest is in is one number of that row; a value that is read across rows is made w
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,13 +16,13 @@ from dataclasses import dataclass, field
 from tensor_graphs.codegen.stages import Array, Axis, Monoid, Nest, Scan, Stage, StageProgram, Value, Values, computed_in
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
+from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
-from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.composite import LIBRARY, Definition, TooManyNodesError, expand_all
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, i64
-from tensor_graphs.language.node import ArrayValue, Node, Op, walk
+from tensor_graphs.language.node import ArrayValue, Node, Op, rebuild, walk
 
 FUNCTIONS = frozenset({"exp", "tanh", "div", "erf", "erfc", "cos", "tan", "mod"})
 """composites that the renderer has as functions of numbers: computed at once they are faster and rounded less"""
@@ -62,6 +63,7 @@ def lower(definition: Definition, apart: bool = False) -> StageProgram:
         roots = expand_all(definition.outputs, _stays)
     except TooManyNodesError as e:
         raise NotLowered(str(e)) from None
+    roots = rebuild(roots, _read_rather_than_scattered)
     order = walk(roots)
     if len(order) > MOST_STEPS:
         raise NotLowered(f"it is {len(order)} steps, more than {MOST_STEPS}")
@@ -110,10 +112,55 @@ def _strange(node: Node) -> str | None:
         return None
     if op.kind != "atomic":
         return f"{op.name} is no atomic op"
-    if op.name == "scatter":
-        return "scatter writes where its index says"
     if op.name == "bitcast" and node.dtype.itemsize != node.inputs[0].dtype.itemsize:
         return "a bitcast to another width"
+    return None
+
+
+def _read_rather_than_scattered(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+    """A scatter to places that are known when it runs only, as what each place reads: of all updates for it the last, the sum, the
+    largest. Whether that is too much work is for who counts the turns of loops."""
+    if node.op.name != "scatter" or _place(inputs[1]) is not None:
+        return None
+    (base, at, updates), (axis, mode) = inputs, (node.attrs["axis"], node.attrs["mode"])
+    if at.rank != 1:
+        at = atomic.reshape(at, (at.type.size(),))
+        updates = atomic.reshape(updates, (*base.shape[:axis], at.shape[0], *base.shape[axis + 1:]))
+    (m,), s, dtype = at.shape, base.shape[axis], base.dtype
+
+    def among(x: Node, axes: Sequence[int], shape: Sequence[Dim]) -> Node:
+        return atomic.expand(atomic.reshape(x, [size if i in axes else 1 for i, size in enumerate(shape)]), shape)
+
+    places = atomic.iota((s, m), 0, i64)
+    hit = atomic.logical_not(atomic.not_equal(places, among(atomic.cast(at, i64), (1,), (s, m))))
+    if mode == "set":
+        last = atomic.reduce_max(atomic.where(hit, atomic.iota((s, m), 1, i64), atomic.fill(-1, (s, m), i64)), (1,))
+        found = among(atomic.less(atomic.fill(-1, (s,), i64), last), (axis,), base.shape)
+        return atomic.where(found, atomic.gather(updates, last, axis=axis), base)
+    pairs = (*base.shape[:axis], s, m, *base.shape[axis + 1:])
+    others = [i for i in range(len(pairs)) if i != axis]
+    none = 0 if mode == "add" else -math.inf if dtype.is_float else int(dtype.min)
+    taken = atomic.where(among(hit, (axis, axis + 1), pairs), among(updates, others, pairs), atomic.fill(none, pairs, dtype))
+    if mode == "add":
+        return atomic.add(base, atomic.sum(taken, (axis + 1,)))
+    return atomic.max(base, atomic.reduce_max(taken, (axis + 1,)))
+
+
+def _place(at: Node) -> Dim | None:
+    """c where an index of one axis is its own place + c, whatever is given; None where it is not."""
+    if at.rank != 1:
+        return None
+    if at.op.name == "iota":
+        return 0 if d.bounds(at.shape[0])[1] <= at.dtype.max else None
+    if at.op.name != "add":
+        return None
+    for x, y in (at.inputs, at.inputs[::-1]):
+        start = _place(x)
+        while y.op.name in ("expand", "reshape"):
+            y = y.inputs[0]
+        if start is not None and y.op is leaves.CONSTANT and isinstance(y.attrs["value"], (int, d.Expr)):
+            low, high = d.bounds(start + y.attrs["value"])
+            return start + y.attrs["value"] if at.dtype.min <= low and high + d.bounds(at.shape[0])[1] <= at.dtype.max else None
     return None
 
 
@@ -405,6 +452,8 @@ class _Reader:
             return self.padded(node, index, guard)
         if name == "gather":
             return self.gathered(node, index, guard)
+        if name == "scatter":
+            return self.scattered(node, index, guard)
         args = [self(x, index, guard) for x in node.inputs]
         if name == "cast":
             return args[0] if args[0].dtype == dtype else v.make("cast", dtype, *args)
@@ -414,20 +463,39 @@ class _Reader:
 
     def padded(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
         v, x = self.values, node.inputs[0]
-        inside: Value | None = None
-        inner = []
-        for at, size, (before, _) in zip(index, x.shape, node.attrs["padding"], strict=True):
-            moved = at - before
-            inner.append(moved)
-            for low, high in ((0, moved), (moved + 1, size)):       # 0 ≤ moved and moved + 1 ≤ size
-                if d.dim_ge(high, low) is not True:
-                    holds = v.make("at_least", bool_, v.index(high, i64), v.index(low, i64))
-                    inside = holds if inside is None else v.make("and", bool_, inside, holds)
+        inner = tuple(at - before for at, (before, _) in zip(index, node.attrs["padding"], strict=True))
+        inside = self.within(inner, x.shape)
         if inside is None:
-            return self(x, tuple(inner), guard)
-        both = inside if guard is None else v.make("and", bool_, guard, inside)
-        return v.make("where", computed_in(node.dtype), inside, self(x, tuple(inner), both),
+            return self(x, inner, guard)
+        return v.make("where", computed_in(node.dtype), inside, self(x, inner, self.also(guard, inside)),
                       v.constant(node.attrs["value"], computed_in(node.dtype)))
+
+    def within(self, index: Sequence[Dim], shape: Sequence[Dim]) -> Value | None:
+        """Whether an index lies inside of a shape; None where it surely does."""
+        v, inside = self.values, list[Value]()
+        for at, size in zip(index, shape, strict=True):
+            for low, high in ((0, at), (at + 1, size)):             # 0 ≤ at and at + 1 ≤ size
+                if d.dim_ge(high, low) is not True:
+                    inside.append(v.make("at_least", bool_, v.index(high, i64), v.index(low, i64)))
+        return functools.reduce(lambda a, b: v.make("and", bool_, a, b), inside) if inside else None
+
+    def also(self, guard: Value | None, other: Value) -> Value:
+        return other if guard is None else self.values.make("and", bool_, guard, other)
+
+    def scattered(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
+        """Updates that lie one behind the other, from a place on that is known."""
+        (base, positions, updates), axis, v = node.inputs, node.attrs["axis"], self.values
+        dtype, start = computed_in(node.dtype), _place(positions)
+        assert start is not None
+        inner = (*index[:axis], index[axis] - start, *index[axis + 1:])
+        inside = self.within(inner[axis:axis + 1], positions.shape)
+        new = self(updates, inner, guard if inside is None else self.also(guard, inside))
+        if node.attrs["mode"] == "set" and inside is None:
+            return new
+        old = self(base, index, guard)
+        if node.attrs["mode"] != "set":
+            new = v.make({"add": "add", "max": "max"}[node.attrs["mode"]], dtype, old, new)
+        return new if inside is None else v.make("where", dtype, inside, new, old)
 
     def gathered(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
         v, (x, positions), axis = self.values, node.inputs, node.attrs["axis"]

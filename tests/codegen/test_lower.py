@@ -61,7 +61,6 @@ def test_a_program_is_printed_with_what_is_used_twice_under_a_name() -> None:
 
 
 @pytest.mark.parametrize(("output", "why"), [
-    (atomic.scatter(X, tg.input("i", (3,), tg.i32), tg.input("u", (3, 64))), "scatter writes where its index says"),
     (atomic.bitcast(tg.input("b", (8,), tg.i32), tg.u8), "a bitcast to another width"),
 ])
 def test_what_is_no_loop_is_refused_with_the_reason(output: Node, why: str) -> None:
