@@ -78,7 +78,8 @@ WeightDtype = Annotated[
 Backends = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated backends a plan may use: c, numpy, torch, or one that is installed (default: c,numpy).",
+        help="Comma-separated backends a plan may use: c, gen, numpy, torch, or one that is installed "
+        "(default: c,gen,numpy).",
     ),
 ]
 
@@ -161,7 +162,7 @@ def backends(text: str | None) -> tuple[str, ...]:
         if n not in BACKENDS:
             raise UsageError(f"--backends: {n!r} is no backend\n  fix: {', '.join(sorted(BACKENDS))}")
     if not names:
-        raise UsageError("--backends names no backend\n  fix: --backends c,numpy")
+        raise UsageError("--backends names no backend\n  fix: --backends c,gen,numpy")
     return names
 
 

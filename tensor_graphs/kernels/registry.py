@@ -46,7 +46,7 @@ OURS: dict[str, str] = {
     "torch": "tensor_graphs.kernels.torch.backend",
     "torchcuda": "tensor_graphs.kernels.torch.on_cuda",
 }
-DEFAULT_BACKENDS = ("c", "numpy")
+DEFAULT_BACKENDS = ("c", "gen", "numpy")
 """What a plan may use when nothing is said; `torch` costs 1.7 s of import, so it is asked for by name."""
 
 GENERATORS = ("gen", "gencuda")

@@ -89,7 +89,7 @@ def test_a_wrong_one_is_refused_and_a_right_one_passes(database: Database) -> No
     x, g, w = tg.input("x", (4, HIDDEN)), tg.parameter("g", (HIDDEN,)), tg.parameter("w", (8, HIDDEN))
     graph = tg.graph(tg.linear(tg.rms_norm(x, g), w))
     with registered(FUSED, FORGETFUL):
-        report = tg.profile(graph, kernels=(FUSED.name, FORGETFUL.name), database=database, per_kernel=0.01)
+        report = tg.profile(graph, kernels=(FUSED.name, FORGETFUL.name), backends=("numpy",), database=database, per_kernel=0.01)
         assert {v.kernel: v.status for v in report.verdicts} == {FUSED.name: "PASSED", FORGETFUL.name: "INCORRECT_NUMERICAL"}
         (right,) = (v for v in report.verdicts if v.kernel == FUSED.name)
         assert "its definition" in right.alone and "µs, predicted" in right.alone
@@ -99,7 +99,7 @@ def test_a_wrong_one_is_refused_and_a_right_one_passes(database: Database) -> No
 
 def test_two_kernels_of_one_graph_are_two_ways_of_one_part() -> None:
     with registered(FUSED, replace(FORGETFUL, composite=part_of(norm_linear()))):
-        graph = prepare(two_layers()).graph
+        graph = prepare(two_layers(), backends=("numpy",)).graph
         (part,) = {s.key: s for s in signatures_of(graph) if is_somebodys(s.spec.op)}.values()
         assert {k.name for k in matching(part.spec, by_op(all_kernels(("numpy",))))} == {FUSED.name, FORGETFUL.name}
 
@@ -113,9 +113,9 @@ def test_what_is_no_op_and_no_graph_is_refused_where_the_kernel_is_declared() ->
 def test_without_the_kernel_the_graph_is_as_it_was(database: Database) -> None:
     graph = two_layers()
     with registered(FUSED):
-        formed = prepare(graph)
+        formed = prepare(graph, backends=("numpy",))
         assert any(is_somebodys(s.spec.op) for s in signatures_of(formed.graph))
-    assert not any(is_somebodys(s.spec.op) for s in signatures_of(prepare(graph).graph))
+    assert not any(is_somebodys(s.spec.op) for s in signatures_of(prepare(graph, backends=("numpy",)).graph))
 
 
 def test_paths_of_a_graph_with_parts_are_each_listed_once_with_the_price_of_what_they_run(fused: None) -> None:
