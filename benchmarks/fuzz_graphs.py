@@ -31,6 +31,9 @@ from tests.fuzzing.shrink import Failure, failure_of, from_text, shrunk, told
 BLOCK = 10
 """seeds that a process takes at a time"""
 
+LIFE = 20
+"""blocks of a process, about: what is compiled and cached fills its memory"""
+
 LONGEST = 60
 """seconds that a graph may take along all its paths: some run for ever"""
 
@@ -88,8 +91,9 @@ def blocks(seeds: Sequence[int], processes: int) -> Iterable[list[dict[str, Any]
     if processes == 1:
         yield from map(block, parts)
         return
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("forkserver"), max_tasks_per_child=20) as pool:
-        yield from pool.map(block, parts)
+    for i in range(0, len(parts), processes * LIFE):                # new processes now and then
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("forkserver")) as pool:
+            yield from pool.map(block, parts[i:i + processes * LIFE])
 
 
 def main() -> int:

@@ -85,7 +85,8 @@ def cast(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
             f = np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
             t = np.trunc(f)
             inside = (t > float(info.min) - 1) & (t < float(info.max) + (0 if info.max > 2**53 else 1))
-            out[...] = np.where(t <= float(info.min), info.min, np.where(inside, 0, info.max)).astype(out.dtype)
+            least, most = (out.dtype.type(end) for end in (info.min, info.max))     # an int of Python's may be none of numpy's
+            out[...] = np.where(t <= float(info.min), least, np.where(inside, out.dtype.type(0), most))
             keep = inside & (t > float(info.min))
             if np.any(keep):
                 out[keep] = t[keep].astype(out.dtype)
