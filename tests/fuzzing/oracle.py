@@ -1,10 +1,10 @@
 """oracle: what a graph's values are, how far rounding may move them, and whether a result is one of those.
 
 A result is compared with the float64 oracle by the project's error measure. Where that says more than a few roundings, the graph
-is evaluated some times more, as it is written, every operation that rounds moved by some units in its last place, every sum
-added as if in another order, and once as it is rounded. How far a value moves then stands for its running error; where one of those evaluations has another
-integer, a NaN or an infinity, the value depends on rounding, and nobody is held to it. What NaN and infinities do not matter to may
-be what follows from the rest (profiling/measure/adversarial.py says why).
+is evaluated some times more, as it is written, every operation that rounds moved by some units in its last place, every sum added
+as if in another order, and once as it is rounded. How far a value moves then stands for its running error; where one of those
+evaluations has another integer, a NaN or an infinity, the value depends on rounding, and nobody is held to it. What NaN and
+infinities do not matter to may be what follows from the rest (profiling/measure/adversarial.py says why).
 """
 
 from __future__ import annotations
