@@ -584,6 +584,10 @@ def _reshaped(node: Node, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
             j += 1
             continue
         m, n = _one_run(old, new, i, j)
+        if any(d.is_static(size) and size == 0 for size in old[i:m]):
+            out += [0] * (m - i)                                    # of nothing, whose remainders no index has
+            i, j = m, n
+            continue
         flat = _offset(index[j:n], new[j:n])
         parts: list[Dim] = []
         for size in reversed(old[i + 1:m]):

@@ -116,6 +116,14 @@ def _pairs(old: Any, new: Any) -> Iterator[tuple[d.Expr, Dim]]:
             yield from _pairs(a, b)
 
 
+def _becomes(pairs: Sequence[tuple[d.Expr, Dim]], mapping: Mapping[str, Dim]) -> bool:
+    """Whether every first is its second under a renaming; not where a dim's range is no part of the other's."""
+    try:
+        return all(d.substitute(old, mapping) == new for old, new in pairs)
+    except d.DimError:
+        return False
+
+
 def _renamings(pairs: Sequence[tuple[d.Expr, Dim]]) -> Iterator[dict[str, Dim]]:
     """What each symbol may have become so that every first is its second: at most a few, usually one; {} when nothing changed."""
     known: dict[str, Dim] = {}
@@ -126,7 +134,7 @@ def _renamings(pairs: Sequence[tuple[d.Expr, Dim]]) -> Iterator[dict[str, Dim]]:
     free = sorted({s for _, new in pairs for s in d.symbols(new)} - set(known.values()), key=str)
     for chosen in itertools.islice(itertools.permutations(free, len(names)), 1000):
         mapping = known | dict(zip(names, chosen, strict=True))
-        if all(d.substitute(old, mapping) == new for old, new in pairs):
+        if _becomes(pairs, mapping):
             yield {} if all(old == new for old, new in pairs) else mapping
 
 

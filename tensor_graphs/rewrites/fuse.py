@@ -10,6 +10,7 @@ words that stood there, so what it is computed by, one kernel or several, is cho
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tensor_graphs.codegen.backend import loops_of
@@ -20,7 +21,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, is_step
+from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.language.part import PartOp, known_when_bound, part_between
 from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.offer import Offer
@@ -182,10 +183,18 @@ class _Clusters:
             part = part_between(outputs, operands)
         except LanguageError:
             return None
+        if self.graph.dims and not _dims(operands) >= _dims(walk(part.written.outputs)):
+            return None                                             # a part has the dims of its operands, and no others
         if part.key not in self.known:
             made = loops_of(part.written)
             self.known[part.key] = made if isinstance(made, StageProgram) else None
         return self.known[part.key]
+
+
+def _dims(nodes: Iterable[Node]) -> set[str]:
+    """The names of the dims in the shapes and attributes of nodes."""
+    values = (value for n in nodes for value in (*(t.shape for t in n.types), *n.attrs.values()))
+    return {str(symbol) for value in values for symbol in d.symbols_in(value)}
 
 
 def _work(program: StageProgram) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import tensor_graphs as tg
+from tensor_graphs.language.part import PartOp
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.rewrites.fuse import fuse
 
@@ -70,3 +71,30 @@ def test_a_graph_compiled_with_generated_loops_is_one_call_and_right(tmp_path: P
         values = {name: rng.standard_normal((n, 32)).astype(np.float32) for name in "xy"}
         made = tg.bind(plan).run(values)["out"]
         np.testing.assert_allclose(made, interpret(graph, values, dims={"n": n}).outputs["out"], rtol=2e-6, atol=1e-6)
+
+
+def test_a_part_has_the_dims_of_its_operands_and_no_others() -> None:
+    n = tg.dim("n", 1, 9)
+    x = tg.input("x", (4,))
+    wide = tg.expand(tg.reshape(tg.tanh(x), (4, 1)), (4, n))
+    made = fuse(tg.graph(wide * 2.0 + 1.0)).graph
+    parts = [node for node in made.nodes if isinstance(node.op, PartOp)]
+    assert all(any("n" in str(size) for size in i.shape) for node in parts for i in node.inputs if "n" in str(node.shape))
+    y = tg.input("y", (4, n))
+    assert any(isinstance(node.op, PartOp) for node in fuse(tg.graph(wide * y + 1.0)).graph.nodes)
+
+
+def test_dims_of_other_ranges_are_no_renaming(tmp_path: Path) -> None:
+    """Two dims are in a part whose operands name only sums of them: which is which is tried."""
+    n, m = tg.dim("n", 0, 9), tg.dim("m", 1, 6)
+    g = tg.graph(tg.tanh(tg.input("x", (m + 2 * n,)) + 1.0))
+    x = np.linspace(-1, 1, 7, dtype=np.float32)
+    model = tg.bind(tg.compile(g, backends=("gen", "numpy"), database=tmp_path / "b.db"), {})
+    np.testing.assert_allclose(model.run({"x": x}, dims={"n": 2, "m": 3})["out"], np.tanh(x + 1.0), rtol=1e-5)
+
+
+def test_what_is_empty_is_reshaped_by_no_remainder(tmp_path: Path) -> None:
+    x = tg.input("x", (0, 6))
+    g = tg.graph(tg.reshape(tg.tanh(x + 1.0), (2, 0, 3)) * 2.0)
+    model = tg.bind(tg.compile(g, backends=("gen", "numpy"), database=tmp_path / "b.db"), {})
+    assert model.run({"x": np.zeros((0, 6), np.float32)})["out"].shape == (2, 0, 3)
