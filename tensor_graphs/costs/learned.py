@@ -33,13 +33,14 @@ def machine() -> str:
 
 
 def file_of_machine() -> Path:
-    """Where this machine's model is kept. Raises ToolchainError where the cache folder cannot be used."""
-    return private_folder(default_cache().parent / "costs") / f"{machine()[:32]}.json"
+    """Where this machine's model is kept; nothing is made."""
+    return default_cache().parent / "costs" / f"{machine()[:32]}.json"
 
 
 def keep(model: Model) -> Path:
     """Write a model where `of_machine` finds it, at once. Raises ToolchainError, OSError."""
     path = file_of_machine()
+    private_folder(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent)
     try:
         with open(handle, "w", encoding="utf-8") as file:

@@ -142,6 +142,10 @@ def test_a_plan_says_that_a_price_was_learned_and_expects_no_margin(model: Model
     assert plan.variants[0].predicted == pytest.approx(choice.seconds / choice.margin + plan.variants[0].around)
 
 
+def test_looking_for_a_model_makes_no_folder() -> None:
+    assert learned.of_machine() is None and not learned.file_of_machine().parent.exists()
+
+
 def test_what_is_on_file_decides_which_plan_is_read(model: Model) -> None:
     assert learned.version() == ""
     learned.keep(model)
