@@ -1,4 +1,4 @@
-"""roofline: a guess of a call's time: the slower of arithmetic and memory traffic, plus the price of a call.
+"""roofline: a guess of a call's time: the slower of arithmetic and memory traffic, plus the price of a call; of a copy's, too.
 
 Source: roofline model, Williams, Waterman and Patterson, CACM 52(4), 2009. Floats: flop/s and byte/s.
 """

@@ -3,8 +3,8 @@
 In: a Graph, kernels that may be used, a price for each.  Out: `Path`s (what is chosen, serialisable) and, for one path, a `Plan`:
 a flat list of instructions over a memory map.  Nothing here runs a kernel.
 May import: language, meaning, devices, kernels, codegen, records, costs, rewrites.
-Read first: signature.py (equal nodes are one question), path.py (choices and their enumeration), lower.py (path → instructions),
-memory.py (liveness and offsets).
+Read first: kernels/signature.py (equal nodes are one question), path.py (choices and their enumeration), lower.py (path →
+instructions), memory.py (liveness and offsets).
 Words: signature = one op with its attributes and types, names stripped; alternative = one way to compute it; arena = the one
 block of transient memory of a device.
 """

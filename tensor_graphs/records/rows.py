@@ -187,8 +187,8 @@ class TraceRecord:
     samples_ms: every time sample [ms]; median_ms and spread = (p75 - p25) / median follow from them unless given (an
     import may have only the median). baseline, baseline_ms: name and median [ms] of the plain path of the same run;
     speedup_factor = baseline_ms / median_ms.
-    Errors: DESIGN 4.4's measure against the float64 oracle. tolerance: what the verdict was judged at. A NaN error is
-    stored as +inf (SQLite would turn NaN into NULL, "not measured"); a mismatch of non-finite positions must come with
+    Errors: the measure of meaning/error_measure.py, against the float64 oracle. tolerance: what the verdict was judged at. A NaN
+    error is stored as +inf (SQLite would turn NaN into NULL, "not measured"); a mismatch of non-finite positions must come with
     an error above its tolerance.
     timestamp: aware; None means now, UTC. conditions: clocks, cache state, thread count, load, ... as JSON.
     """

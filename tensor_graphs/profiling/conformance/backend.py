@@ -1,6 +1,6 @@
 """backend: what a backend computes rightly, op by op and dtype by dtype: every kernel that claims a case, held to the oracle.
 
-Judging is `judge.examine` on the instances of conformance_cases.py: in a worker process, at sizes from 0 up, in place, on strided
+Judging is `judge.examine` on the instances of cases.py: in a worker process, at sizes from 0 up, in place, on strided
 operands, with NaN and infinities. Nothing is stored. A cell of the table has one of the statuses of `Kind`, and a reason.
 """
 
