@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -132,3 +132,12 @@ def snapshot(request: pytest.FixtureRequest) -> Snapshot:
 def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine of one's own: measurements wait for quiet moments."""
     monkeypatch.delenv(SHARED)
+
+
+@pytest.fixture
+def fake() -> Iterator[Any]:
+    """A second device in host memory, and its backend (tests/fake), known for the length of a test."""
+    from tests.fake import backend  # here: it is known as soon as it is imported
+
+    yield backend.make_known()
+    backend.forget()

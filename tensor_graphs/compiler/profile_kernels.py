@@ -276,8 +276,9 @@ def _of_ops(ops: Sequence[str], backends: Sequence[str]) -> list[Kernel]:
     known = all_kernels(backends)
     found = []
     for op in ops:
-        kernels = [k for k in known if k.op in (op, ANY_OP)]
-        if not kernels and op not in ATOMIC and op not in LIBRARY:
+        ours = op in ATOMIC or op in LIBRARY
+        kernels = [k for k in known if k.op == op or (ours and k.op == ANY_OP)]
+        if not kernels and not ours:
             near = close_to(op, [*ATOMIC, *LIBRARY, *(k.op for k in known if k.composite is not None)])
             raise KernelError(f"no op is named {op!r}\n  fix: " + (f"did you mean {' or '.join(near)}?" if near else
                                                                    "README.md and tg show FILE name ops"))

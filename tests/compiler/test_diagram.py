@@ -12,7 +12,6 @@ import tensor_graphs as tg
 from tensor_graphs.compiler.diagram import DiagramError, in_common, laid_out, of_graph, of_plan
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.plan import Evidence, Plan
-from tests.fake import backend as fake_backend
 from tests.plans import paths_of, plan_of
 
 LAYERS = 6
@@ -81,17 +80,14 @@ def test_boxes_of_a_plan_say_kernel_time_and_share_and_are_coloured_by_backend(p
     assert heights[max(heights)] == max(heights.values()) > heights[min(heights)]
 
 
+@pytest.mark.usefixtures("fake")
 def test_devices_are_borders_and_copies_between_them_are_boxes() -> None:
     x = tg.input("x", (8, 8))
     g = tg.graph({"y": tg.sin(tg.add(x, x))})
-    fake_backend.make_known()
-    try:
-        paths = paths_of(g, ("numpy", "fake"))
-        first = paths.cheapest()
-        there = replace(first, choices={k: n.replace("numpy.sin", "fake.sin") for k, n in first.choices.items()}, identities={})
-        text = of_plan(plan_of(g, ("numpy", "fake"), path=there), {}, "two devices")
-    finally:
-        fake_backend.forget()
+    paths = paths_of(g, ("numpy", "fake"))
+    first = paths.cheapest()
+    there = replace(first, choices={k: n.replace("numpy.sin", "fake.sin") for k, n in first.choices.items()}, identities={})
+    text = of_plan(plan_of(g, ("numpy", "fake"), path=there), {}, "two devices")
     labels, border = boxes(text), dict(re.findall(r'color="(#\w+)">on (\w+)', text))
     assert {label.split("\\n")[0] for label in labels.values()} == {"x", "numpy.add", "cpu -> fake", "fake.sin", "fake -> cpu", "y"}
     assert set(border.values()) == {"cpu", "fake"} and border[re.findall(r'fake.sin[^\n]*, color="(#\w+)"', text)[0]] == "fake"

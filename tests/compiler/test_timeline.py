@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 import tensor_graphs as tg
 from tensor_graphs.compiler.timeline import RUNS, timeline
 from tensor_graphs.records.database import open_database
 from tests.compiler.test_roofs import planned
-from tests.fake import backend as fake_backend
 from tests.plans import plan_of
 
 
@@ -29,15 +30,12 @@ def test_slices_follow_each_other_within_the_run_and_say_what_was_predicted() ->
     assert 0 < said["in_steps_us"] <= said["step_by_step_us"] and said["one_go_us"] > 0 and RUNS > 1
 
 
+@pytest.mark.usefixtures("fake")
 def test_each_device_has_a_lane_and_copies_are_slices() -> None:
     x = tg.input("x", (8, 8))
-    fake_backend.make_known()
-    try:
-        with open_database(":memory:") as empty:
-            plan = plan_of(tg.graph({"y": tg.add(tg.copy_to(tg.add(x, x), "fake"), tg.copy_to(x, "fake"))}), ("fake", "numpy"))
-            made = timeline(plan, empty, {}, "two devices")
-    finally:
-        fake_backend.forget()
+    with open_database(":memory:") as empty:
+        plan = plan_of(tg.graph({"y": tg.add(tg.copy_to(tg.add(x, x), "fake"), tg.copy_to(x, "fake"))}), ("fake", "numpy"))
+        made = timeline(plan, empty, {}, "two devices")
     lanes = {e["args"]["name"]: e["tid"] for e in made["traceEvents"] if e["name"] == "thread_name"}
     assert set(lanes) == {"run", "cpu", "fake"}
     copies = [e for e in made["traceEvents"] if e.get("cat") == "copy"]

@@ -160,6 +160,19 @@ SAMPLES = (
     Sample("concat", (normal(2, 3), normal(1, 3), normal(4, 3)), {"axis": 0}), Sample("topk", (apart(3, 6),), {"k": 2}),
     Sample("linear_argmax", (apart(2, 3), apart(4, 3)), {}),
     Sample("cumsum", (normal(3, 4),), {"axis": 0}), Sample("prod", (normal(3, 5),), {"axes": (1,)}),
+    # windows
+    Sample("windows", (normal(1, 2, 5, 6),), {"size": (2, 3), "stride": (1, 2), "padding": ((1, 0), (0, 1)), "dilation": (1, 1)}),
+    Sample("conv", (normal(1, 2, 5, 6), normal(4, 1, 2, 3), normal(4)),
+           {"stride": (1, 2), "padding": ((1, 0), (0, 1)), "dilation": (1, 1), "groups": 2}, "in groups"),
+    Sample("conv", (normal(2, 3, 7), normal(4, 3, 2), None),
+           {"stride": (1,), "padding": ((0, 0),), "dilation": (2,), "groups": 1}, "bare, with gaps"),
+    Sample("max_pool", (apart(1, 2, 4, 6),), {"size": (2, 3), "stride": (2, 3), "padding": ((0, 0), (0, 0)), "dilation": (1, 1)}),
+    *(Sample("avg_pool", (normal(1, 2, 4, 6),),
+             {"size": (2, 3), "stride": (2, 2), "padding": ((1, 0), (0, 1)), "count_padding": counted}, f"counts: {counted}")
+      for counted in (False, True)),
+    Sample("batch_norm", (normal(2, 3, 4), normal(3), positive(3), normal(3), normal(3))),
+    Sample("group_norm", (normal(2, 6, 4), normal(6), normal(6)), {"groups": 3}),
+    *(Sample("upsample", (normal(1, 2, 3, 4),), {"scale": (2, 2), "mode": mode}, mode) for mode in ("nearest", "linear")),
     # memory
     Sample("write_rows", (normal(6, 3), normal(2, 3)), {"start": 3}),
     Sample("write_rows", (normal(6, 3), normal(2, 3)), {"start": 5}, "beyond the end"),

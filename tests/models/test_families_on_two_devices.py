@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,20 +9,13 @@ import transformers
 from family_cases import DECODERS, ENCODERS, Case
 
 from tensor_graphs.frontends.huggingface import model_graph
-from tests.fake import backend
-from tests.fake.device import Fake
 from tests.runtime.test_two_devices import the_same_on_two_devices
 
 ROWS: dict[str, Case] = {case.family: case for case in reversed((*DECODERS, *ENCODERS))}
 """the first case of each family; that each family has one is tested in test_families.py"""
 
 
-@pytest.fixture(autouse=True)
-def fake() -> Iterator[Fake]:
-    yield backend.make_known()
-    backend.forget()
-
-
+@pytest.mark.usefixtures("fake")
 @pytest.mark.parametrize("family", sorted(ROWS))
 def test_a_family_with_parts_on_another_device_says_the_same(family: str, tmp_path: Path) -> None:
     case = ROWS[family]
