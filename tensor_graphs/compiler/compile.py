@@ -279,8 +279,8 @@ class _Chooser:
                 return path
 
     def _as_tried(self, paths: Paths, cheapest: GraphPath, binding: Mapping[str, int]) -> GraphPath:
-        """The fastest of the paths that were run as a whole. The cheapest by price, where it was not run and none that was comes
-        near it: something is known now that was not known then."""
+        """The fastest of the paths that were run as a whole; of those that took about as long, the cheapest by price. The cheapest
+        of all, where it was not run and none that was comes near it: something is known now that was not known then."""
         found = []
         for each in self.book.tried(self.graph, binding):
             with contextlib.suppress(NoPathError):                  # what it chose may be gone, or may not be used any more
@@ -290,7 +290,9 @@ class _Chooser:
             return cheapest
         if all(p.id != cheapest.id for _, p in found) and cheapest.seconds < NEAR * min(p.seconds for _, p in found):
             return cheapest
-        return min(found, key=lambda each: each[0])[1]
+        best, path = min(found, key=lambda each: each[0])
+        close = [p for seconds, p in found if best >= NEAR * seconds]       # between those the prices decide
+        return min(close, key=lambda p: p.seconds, default=path)
 
     def seconds(self, path: GraphPath, binding: Mapping[str, int]) -> float:
         """What a path that is chosen at some sizes takes at these (as a whole where it was run); inf where it cannot be used."""
