@@ -108,7 +108,15 @@ def test_what_a_profile_ran_as_a_whole_is_on_file_and_not_run_again(database: Da
     tried = PriceBook.of(request).tried(TWO_STEPS, {})
     assert {each.path.id for each in tried} == {p.id for p in known}
     assert tried == sorted(tried, key=lambda each: each.seconds)
-    assert compile_graph(TWO_STEPS, database=database, backends=BACKENDS).variants[0].path.id == tried[0].path.id
+    whole = compile_graph(TWO_STEPS, database=database, backends=BACKENDS).variants[0].whole
+    assert whole is not None and NEAR * whole.seconds <= tried[0].seconds
+
+
+def test_between_paths_that_took_about_as_long_the_price_decides(database: Database, known: list[Path]) -> None:
+    first, second, *_ = known
+    took(database, TWO_STEPS, first, 50.0)
+    took(database, TWO_STEPS, second, 49.5)
+    assert compile_graph(TWO_STEPS, database=database, backends=BACKENDS).variants[0].path.id == first.id
 
 
 def test_rows_of_a_backend_that_is_not_asked_for_do_not_count(database: Database, known: list[Path]) -> None:
