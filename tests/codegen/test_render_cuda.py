@@ -27,7 +27,6 @@ from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen.launched import run
 from tests.codegen.test_generated import CASES, CLOSE, drawn
 
-compiler = pytest.mark.skipif(nvrtc.why_missing() is not None, reason="NVRTC is not installed")
 N = tg.dim("n", 1, 4096)
 
 
@@ -68,7 +67,6 @@ def test_sizes_that_are_dims_are_arguments() -> None:
     assert [str(i) for i in call.ints] == ["n"] and "const int64_t d_n_" in call.text
 
 
-@compiler
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_compiler_takes_the_text_of_both_forms(name: str) -> None:
     call = call_of(definition_of(*TEXTS[name]))
@@ -76,13 +74,11 @@ def test_the_compiler_takes_the_text_of_both_forms(name: str) -> None:
         assert form is not None and nvrtc.compiled(form.text, "sm_90", HEADER.parent)[:4] == b"\x7fELF"
 
 
-@compiler
 def test_what_the_compiler_refuses_is_shown_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match=r"(?s)generated\.cu\(2\).*undefined"):
         nvrtc.compiled('// first\nextern "C" __global__ void f() { nothing = 1; }\n', "sm_90", HEADER.parent, cache=tmp_path / "c")
 
 
-@compiler
 def test_what_is_compiled_is_kept_and_others_may_not_write_to_it(tmp_path: Path) -> None:
     text = 'extern "C" __global__ void f() {}\n'
     made = nvrtc.compiled(text, "sm_90", HEADER.parent, cache=tmp_path / "c")

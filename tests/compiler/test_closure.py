@@ -7,9 +7,9 @@ import subprocess
 import sys
 from collections import Counter
 
-BUDGET = 16_400
-"""lines of this package, without the library of composites, which grows with every op and is loaded by the page. What goes beyond
-is behind a door (compiler/measuring.py, rewriting.py), or the budget is raised, aloud"""
+BUDGET, ALL = 16_400, 19_700
+"""lines of this package: without the library of composites, which grows with every op and is loaded by the page, and with it. What
+goes beyond is behind a door (compiler/measuring.py, rewriting.py), or the budget is raised, aloud"""
 
 LIBRARY = "tensor_graphs.language.composites"
 
@@ -37,3 +37,4 @@ def test_what_compiling_loads_is_within_its_budget() -> None:
     beside = sorted(name for name in lines if any(f"{name}.".startswith(f"tensor_graphs.{room}.") for room in NOT_NEEDED))
     assert not beside, f"compiling loads {', '.join(beside)}"
     assert total <= BUDGET, f"compiling loads {total} lines, {BUDGET} are allowed: {largest}"
+    assert total + library <= ALL, f"compiling loads {total + library} lines with the composites, {ALL} are allowed: {largest}"
