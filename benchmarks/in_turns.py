@@ -1,8 +1,9 @@
 """in_turns: how benchmarks time things next to each other in one process: in turns, with cold and with hot operands.
 
 Before each turn the threads that others left spinning fall asleep, and twice the last-level cache is read. Then it runs on other
-operands, so that code and activations are warm, and then on its own, which are cold: that run counts as cold, and the next one,
-on the same operands, as hot. On a machine that others use low quantiles say more than medians: neighbours only add time.
+operands, so that code and activations are warm and threads awake, and then on its own, which are cold: that run counts as cold,
+and the next one, on the same operands, as hot. On a machine that others use low quantiles say more than medians: neighbours only
+add time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.profiling.measure.bench import LLC_BYTES
-from tensor_graphs.profiling.measure.turns import settle
+from tensor_graphs.profiling.measure.turns import settle, warm_up
 
 FLUSHED = 2 * LLC_BYTES
 """bytes read before each turn"""
@@ -40,7 +41,7 @@ class Timed:
         """One turn; see the module's docstring."""
         settle()
         cache.sum()
-        self.run_warm()
+        warm_up(self.run_warm)
         for samples in (self.samples, self.hot):
             began = time.perf_counter()
             self.run_cold()

@@ -2,7 +2,8 @@
  *
  * A region is published as one 64-bit ticket: generation (32 bits) | next part (16) | parts (16). A thread claims a part
  * by compare-and-swap on the ticket. A claimed part keeps the region from ending, so the fields of the job are read only
- * after a claim; a worker that wakes too late finds no part left and touches nothing. Workers spin SPIN_NS, then sleep. */
+ * after a claim; a worker that wakes too late finds no part left and touches nothing. Workers spin SPIN_NS, then sleep, and wake
+ * on another processor than the caller's. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -18,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 256, MAX_PARTS = 65535, SPIN_NS = 50000, SLOTS = 3 };
+enum { MAX_THREADS = 256, MAX_PARTS = 65535, SPIN_NS = 500000, SLOTS = 3 };
 
 static pthread_mutex_t region_lock = PTHREAD_MUTEX_INITIALIZER; /* held by the caller whose region is running */
 static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -27,6 +28,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static pthread_t workers[MAX_THREADS];
 static int started;            /* workers alive; guarded by region_lock */
+static int kept_off = -1;      /* the processor that they may not use; -1: they may use all; guarded by region_lock */
 static _Atomic int wanted;     /* threads, the caller included; 0: not decided yet */
 static _Atomic int stopping;
 static _Atomic int sleepers;
@@ -180,6 +182,7 @@ static void after_fork_child(void) {
     pthread_mutex_init(&sleep_lock, NULL);
     pthread_cond_init(&sleep_cond, NULL);
     started = 0;
+    kept_off = -1;
     atomic_store(&sleepers, 0);
     atomic_store(&stopping, 0);
 }
@@ -205,10 +208,25 @@ TG_API void tg_set_threads(int n) {
         pthread_mutex_unlock(&sleep_lock);
         for (int i = 0; i < started; i++) pthread_join(workers[i], NULL);
         started = 0;
+        kept_off = -1;
         atomic_store(&stopping, 0);
     }
     atomic_store(&wanted, n <= 0 ? tg_default_threads() : n > MAX_THREADS ? MAX_THREADS : n);
     pthread_mutex_unlock(&region_lock);
+}
+
+/* Linux likes to wake a thread where its waker runs: there it takes turns with the caller, or spins in its place, for the some
+ * milliseconds that it takes the system to move one of them, longer than most regions. So sleepers are kept off the caller's
+ * processor before they are woken; which of the others they use is the system's choice. */
+static void keep_off_this_processor(void) {
+#ifdef __linux__
+    const int here = sched_getcpu();
+    cpu_set_t set;
+    if (here < 0 || here == kept_off || sched_getaffinity(0, sizeof set, &set) || CPU_COUNT(&set) < 2) return;
+    CPU_CLR(here, &set);
+    for (int i = 0; i < started; i++) pthread_setaffinity_np(workers[i], sizeof set, &set);
+    kept_off = here;
+#endif
 }
 
 void tg_parallel(void (*body)(void *, int, int), void *ctx, int parts) {
@@ -222,6 +240,7 @@ void tg_parallel(void (*body)(void *, int, int), void *ctx, int parts) {
     while (started < threads - 1) {
         if (pthread_create(&workers[started], NULL, worker, NULL)) break; /* fewer threads still do all the parts */
         started++;
+        kept_off = -1;
     }
     job.body = body;
     job.ctx = ctx;
@@ -229,6 +248,7 @@ void tg_parallel(void (*body)(void *, int, int), void *ctx, int parts) {
     uint64_t generation = (atomic_load_explicit(&ticket, memory_order_relaxed) >> 32) + 1;
     atomic_store(&ticket, generation << 32 | (uint64_t)parts);
     if (atomic_load(&sleepers)) {
+        keep_off_this_processor();
         pthread_mutex_lock(&sleep_lock);
         pthread_cond_broadcast(&sleep_cond);
         pthread_mutex_unlock(&sleep_lock);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tensor_graphs.profiling.measure.clock import now, others_running, switches
 from tensor_graphs.profiling.measure.inputs import make_inputs
 from tensor_graphs.profiling.measure.reference_stream import QUIET, level_of, reference_stream, waits_for_quiet
 from tensor_graphs.profiling.measure.single import plain_plan, plan_along
-from tensor_graphs.profiling.measure.turns import settle
+from tensor_graphs.profiling.measure.turns import settle, warm_up
 from tensor_graphs.runtime.compiled_graph import bind
 
 BLOCK = (1 << 20) + 7
@@ -131,8 +132,8 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
             for _ in range(EACH_TURN):
                 others, switched = others_running(), switches()
                 flushed.sum()
-                compiled[i][0].run(inputs, dims=dims, session=sessions[i][0])
-                start = now()                                       # at once: threads that wait for work sleep after 50 µs
+                warm_up(partial(compiled[i][0].run, inputs, dims=dims, session=sessions[i][0]))
+                start = now()
                 compiled[i][-1].run(inputs, dims=dims, session=sessions[i][-1])
                 whole[i].append(now() - start)
                 alone[i].append(not (others or switches() - switched or others_running()))

@@ -8,7 +8,9 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -748,6 +750,24 @@ def test_a_forked_child_starts_a_pool_of_its_own(native: library.NativeLibrary, 
     child.join(30)
     assert child.exitcode == 0 and threads == 2 and worst <= 5e-7
     native.call("tg_pause_region", [], [8, 100])
+
+
+@pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: ())(0)) < 2, reason="there is one processor, or no affinity")
+def test_a_thread_that_slept_wakes_on_another_processor_than_the_caller(native: library.NativeLibrary) -> None:
+    tasks = Path("/proc/self/task")
+    native.set_threads(1)
+    before = {task.name for task in tasks.iterdir()}
+    native.set_threads(2)
+    try:
+        native.call("tg_pause_region", [], [2, 100])
+        (worker,) = {task.name for task in tasks.iterdir()} - before
+        assert os.sched_getaffinity(int(worker)) == os.sched_getaffinity(0)
+        for _ in range(5):
+            time.sleep(0.02)  # it has gone to sleep
+            native.call("tg_pause_region", [], [2, 100])
+            assert len(os.sched_getaffinity(0) - os.sched_getaffinity(int(worker))) == 1
+    finally:
+        native.set_threads(0)
 
 
 def test_the_default_thread_count_respects_the_affinity_mask(native: library.NativeLibrary) -> None:
