@@ -315,7 +315,8 @@ def main() -> int:
             row = regret_of(case, given.database or str(Path(folder) / "bench.db"), given, cache)
             rows.append(row)
             numbers = (f"{row['paths']:8}", f"{row['timed']:8}", f"{row['best_us']:8.1f}", f"{row['regret']:8.3f}",
-                       f"{row['noise']:8.3f}", f"{row['greedy']:8.3f}", f"{row['random']:8.2f}", f"{row['tau']:8.2f}", f"{row['profiled_s']:8.1f}")
+                       f"{row['noise']:8.3f}",
+                       f"{row['greedy']:8.3f}", f"{row['random']:8.2f}", f"{row['tau']:8.2f}", f"{row['profiled_s']:8.1f}")
             print(f"{row['graph']:34} {' '.join(numbers)}  {'recipe' if row['recipe'] else 'as written'}"
                   + (f", {row['left']} questions left" if row["left"] else ""), flush=True)
     best: dict[str, float] = {}
@@ -327,7 +328,8 @@ def main() -> int:
     taus = np.array([row["tau"] for row in rows if not math.isnan(row["tau"])])
     summary = {"regret_median": float(np.median(regrets)), "regret_worst": float(regrets.max()),
                "greedy_median": float(np.median([r["greedy"] for r in rows])), "greedy_worst": max(r["greedy"] for r in rows),
-               "noise_median": float(np.median([r["noise"] for r in rows])), "random_median": float(np.median([r["random"] for r in rows])),
+               "noise_median": float(np.median([r["noise"] for r in rows])),
+               "random_median": float(np.median([r["random"] for r in rows])),
                "tau_median": float(np.median(taus)) if len(taus) else math.nan,
                "elsewhere_worst": max(r["elsewhere"] for r in rows)}
     print("  ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in summary.items()))
