@@ -34,11 +34,12 @@ from benchmarks.peers.llama_cpp_decode import LlamaCppProcess, installed
 from benchmarks.peers.transformers_decode import TransformersDecoder
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.explain import explain
+from tensor_graphs.compiler.roofs import kernel_table
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.frontends.huggingface import LoadedModel, load_model
 from tensor_graphs.frontends.huggingface_folder import GEMMA3_270M, write_gemma3_folder
 from tensor_graphs.kernels.registry import native_library
-from tensor_graphs.language.dims import evaluate
+from tensor_graphs.records.database import open_database
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.threads import set_threads
 
@@ -97,7 +98,7 @@ class OurDecoder:
     """The same interface as the peer's: prefill, then steps."""
 
     def __init__(self, model: LoadedModel, output: str, database: str | None) -> None:
-        self.model, self.output = model, output
+        self.model, self.output, self.database = model, output, database
         self.graph = model.greedy_graph if output == "token" else model.graph
         self.plan = compile_graph(self.graph, database=database, at={"n": 1, "m": 1, "p": 64}, reuse_outputs=True,
                                   largest={"n": 128, "m": 1, "p": 1024})
@@ -115,12 +116,10 @@ class OurDecoder:
         self.last = int(found["token"][0] if self.output == "token" else found["logits"][0].argmax())
         return self.last
 
-    def bytes_read(self) -> int:
-        """By one step: each weight matrix once, as it is or as it was prepared (joined, in another layout)."""
-        program = self.plan.variant({"n": 1, "m": 1, "p": 64}).program
-        read = {o.buffer for ins in program.instructions if ins.op != "embedding" for o in ins.ins}
-        kept = (program.buffers[i] for i in {program.home(i) for i in read})
-        return sum(int(evaluate(b.nbytes, {})) for b in kept if b.kind in ("parameter", "bound"))
+    def bytes_read(self) -> float:
+        """By the calls of one step: of the likeliest token's search the 8-bit codes, of an embedding its row."""
+        table = kernel_table(self.plan, open_database(self.database), {"n": 1, "m": 1, "p": 64})
+        return sum(step.nbytes * step.calls for step in table.steps)
 
     def step(self) -> int:
         found = self.compiled.run({"ids": np.array([self.last], dtype=np.int32)}, dims={"p": self.past, "m": 1},
