@@ -272,7 +272,7 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         from tensor_graphs.compiler.compile import compile_graph
         from tensor_graphs.frontends.huggingface_folder import write_gemma3_folder
-        from tensor_graphs.language.json_form import graph_to_json
+        from tensor_graphs.language.json_writer import graph_to_json
         from tensor_graphs.language.text import parse_graph
         from tensor_graphs.records.database import open_database
         from tensor_graphs.records.portable import export_file
@@ -493,7 +493,8 @@ def read_json(path: str) -> None:
     """The JSON form of a graph, read and written again."""
     from tensor_graphs.cli.main import _fail
     from tensor_graphs.errors import TensorGraphsError
-    from tensor_graphs.language.json_form import graph_from_json, graph_to_json
+    from tensor_graphs.language.json_reader import graph_from_json
+    from tensor_graphs.language.json_writer import graph_to_json
 
     try:
         graph_to_json(graph_from_json(Path(path).read_bytes().decode("utf-8", "replace")))

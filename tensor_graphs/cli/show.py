@@ -41,7 +41,7 @@ def show(
         return
     if not source:
         raise options.UsageError("tg show: which graph?\n  fix: a .tg file, a model folder or a built-in shape; or --source KERNEL")
-    from tensor_graphs.language.json_form import graph_to_json
+    from tensor_graphs.language.json_writer import graph_to_json
     from tensor_graphs.language.text_writer import print_graph
     from tensor_graphs.rewrites.recognise import write_out
 

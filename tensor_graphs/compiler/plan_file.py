@@ -30,7 +30,7 @@ from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.devices.toolchain import ToolchainError, check_private, default_cache, private_folder
 from tensor_graphs.kernels.registry import GENERATORS, all_kernels, backend_module, why_missing
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.json_form import graph_to_json
+from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.phases import phase

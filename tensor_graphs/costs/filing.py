@@ -16,7 +16,7 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import BACKENDS, backend_module, kind_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.json_form import graph_to_json
+from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, WorkloadRecord, digest
 

@@ -25,7 +25,7 @@ from tensor_graphs.costs.trees import HIGH, MIDDLE, Model, Tree
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.registry import all_kernels, device_of, why_missing
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.language.json_form import graph_from_json
+from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.known import latest_traces, workloads
 

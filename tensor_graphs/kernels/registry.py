@@ -29,12 +29,12 @@ from tensor_graphs.kernels.place import Place, here
 from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
+from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import PartOp, part_of
-from tensor_graphs.language.written_ops import DefinedOp
 
 log = logging.getLogger(__name__)
 

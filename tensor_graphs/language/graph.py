@@ -106,7 +106,8 @@ class Graph:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its JSON form: the same graph where it is read, lines of code aside; no depth is too much."""
-        from tensor_graphs.language.json_form import graph_from_json, graph_to_json
+        from tensor_graphs.language.json_reader import graph_from_json
+        from tensor_graphs.language.json_writer import graph_to_json
 
         return graph_from_json, (graph_to_json(self),)
 

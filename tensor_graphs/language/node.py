@@ -182,7 +182,8 @@ class Node(TensorOperators):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the JSON form of the graph below it; where it is read it is one object with what is equal there."""
-        from tensor_graphs.language.json_form import node_from_json, node_to_json
+        from tensor_graphs.language.json_reader import node_from_json
+        from tensor_graphs.language.json_writer import node_to_json
 
         return node_from_json, (node_to_json(self), len(self.types) > 1)
 

@@ -16,11 +16,11 @@ from typing import Any
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import Definition, definition_digest
+from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.errors import GraphError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply, walk
-from tensor_graphs.language.written_ops import DefinedOp
 
 NAMED_STEPS = 3
 """steps of a part that its name lists; a longer one is called part_…"""

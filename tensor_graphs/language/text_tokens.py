@@ -6,12 +6,7 @@ import re
 from dataclasses import dataclass
 
 from tensor_graphs.errors import TensorGraphsError
-
-VERSION = 1
-NAME = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
-KEYWORDS = frozenset({"dim", "input", "parameter", "state", "output", "update", "define", "return", "constant", "base64", "true",
-                      "false", "none", "nan", "inf", "tg"})
-"""words that no leaf, output or value is named by without quotes"""
+from tensor_graphs.language.text_writer import NAME
 
 _TOKEN = re.compile(rf"""
     (?P<space>[ \t\r]+) | (?P<comment>\#.*)
@@ -22,14 +17,8 @@ _TOKEN = re.compile(rf"""
   | (?P<string>"(?:[^"\\]|\\.)*"(?:\#[0-9a-f]{{12}}(?![0-9A-Za-z_]))?)
   | (?P<op>\.\.|\*\*|//|<=|>=|==|!=|[-+*/%@&|^~<>()\[\]{{}},;=:.])
 """, re.VERBOSE | re.DOTALL | re.ASCII)
-_PLAIN = re.compile(NAME, re.ASCII)
 _SHOWN = 100
 _BRACKETS = {")": "(", "]": "[", "}": "{"}
-
-
-def is_plain(name: str) -> bool:
-    """Whether a name can be written without quotes."""
-    return _PLAIN.fullmatch(name) is not None and name not in KEYWORDS
 
 
 class TextError(TensorGraphsError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,27 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.defined_ops import DIGEST_LENGTH, is_library, written_name
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, TensorType, walk
-from tensor_graphs.language.text_tokens import VERSION, is_plain
-from tensor_graphs.language.written_ops import DIGEST_LENGTH, is_library, written_name
+
+VERSION = 1
+NAME = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
+KEYWORDS = frozenset({"dim", "input", "parameter", "state", "output", "update", "define", "return", "constant", "base64", "true",
+                      "false", "none", "nan", "inf", "tg"})
+"""words that no leaf, output or value is named by without quotes"""
 
 LISTED_ELEMENTS = 32
 """constant arrays up to this size are written as numbers, larger ones as base64"""
+
+_PLAIN = re.compile(NAME, re.ASCII)
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name can be written without quotes."""
+    return _PLAIN.fullmatch(name) is not None and name not in KEYWORDS
 
 
 def print_graph(g: Graph) -> str:

@@ -9,7 +9,8 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.language.composite import expand
 from tensor_graphs.language.errors import GraphError
-from tensor_graphs.language.json_form import graph_from_json, graph_to_json
+from tensor_graphs.language.json_reader import graph_from_json
+from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.part import part_of
 from tensor_graphs.language.text import parse_graph, print_graph
 

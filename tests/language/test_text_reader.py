@@ -19,7 +19,7 @@ from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.text import TextError, parse_graph, print_graph
 from tensor_graphs.language.text_reader import MAX_NESTING
-from tensor_graphs.language.text_tokens import KEYWORDS
+from tensor_graphs.language.text_writer import KEYWORDS
 from tests.language.wrong_texts import HEAD, WRONG
 
 ROOT = Path(__file__).parents[2]

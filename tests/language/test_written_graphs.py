@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import tensor_graphs as tg
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.json_form import graph_from_json, graph_to_json
+from tensor_graphs.language.json_reader import graph_from_json
+from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.text import TextError, parse_graph, print_graph
 from tests.language.written_graphs import HARD, X
 from tests.strategies import graphs

@@ -15,18 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensor_graphs as tg
-from tensor_graphs.language import atomic, written_ops
+from tensor_graphs.language import atomic, defined_ops
 from tensor_graphs.language.atomic import ROWS
 from tensor_graphs.language.composite import LIBRARY, expand_all
+from tensor_graphs.language.defined_ops import MAX_DEPTH
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import GraphError, LanguageError
 from tensor_graphs.language.graph import Graph, replace_dims
-from tensor_graphs.language.json_form import graph_from_json, graph_to_json
+from tensor_graphs.language.json_reader import graph_from_json
+from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.node import ArrayValue, Node, walk
 from tensor_graphs.language.text import TextError, parse_graph, print_graph
-from tensor_graphs.language.text_tokens import KEYWORDS
-from tensor_graphs.language.written_ops import _ATTRIBUTES, MAX_DEPTH
+from tensor_graphs.language.text_writer import KEYWORDS
+from tensor_graphs.language.written_ops import _ATTRIBUTES
 from tensor_graphs.meaning.interpreter import interpret
 from tests import strategies
 
@@ -103,7 +105,7 @@ def test_a_graph_with_composites_of_the_user_reads_back_as_the_same_nodes(g):
 def test_where_the_composites_are_not_known_keys_and_texts_are_the_same(g):
     texts = [write(g) for write, _ in BOTH]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(written_ops, "_user_ops", weakref.WeakValueDictionary())
+        patch.setattr(defined_ops, "_user_ops", weakref.WeakValueDictionary())
         for text, (write, read) in zip(texts, BOTH, strict=True):
             found = read(text)
             assert found != g and found.structural_key == g.structural_key
@@ -115,7 +117,8 @@ def test_where_the_composites_are_not_known_keys_and_texts_are_the_same(g):
 
 SCRIPT = """
 import sys
-from tensor_graphs.language.json_form import graph_from_json, graph_to_json
+from tensor_graphs.language.json_reader import graph_from_json
+from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.text import parse_graph, print_graph
 if sys.argv[1] == "print":
     from tests.language.test_written_ops import users_graph
@@ -161,7 +164,7 @@ def test_a_composite_that_is_not_known_means_what_its_definition_says(monkeypatc
     x = {"x": np.random.default_rng(0).normal(size=(5, 11))}
     ours = interpret(g, x, mode=mode).outputs
     text = write(g)
-    monkeypatch.setattr(written_ops, "_user_ops", weakref.WeakValueDictionary())
+    monkeypatch.setattr(defined_ops, "_user_ops", weakref.WeakValueDictionary())
     for a, b in zip(ours.values(), interpret(read(text), x, mode=mode).outputs.values(), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -214,7 +217,7 @@ def test_dims_that_stand_in_sizes_only_as_expressions_are_found_again():
     g = tg.graph(scaled(x, by=2.0))
     text = print_graph(g)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(written_ops, "_user_ops", weakref.WeakValueDictionary())
+        patch.setattr(defined_ops, "_user_ops", weakref.WeakValueDictionary())
         assert parse_graph(text).structural_key == g.structural_key
 
 

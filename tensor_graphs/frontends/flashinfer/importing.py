@@ -29,7 +29,7 @@ from tensor_graphs.frontends.flashinfer.lines import UNREADABLE, input_files, mi
 from tensor_graphs.frontends.flashinfer.reference_functions import OpaqueReference
 from tensor_graphs.frontends.flashinfer.reference_graph import reference_graph
 from tensor_graphs.frontends.flashinfer.report import DatasetImport
-from tensor_graphs.language.json_form import graph_to_json
+from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.records.database import Database, latest_timestamp
 from tensor_graphs.records.errors import DatabaseError

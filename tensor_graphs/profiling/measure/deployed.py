@@ -30,7 +30,7 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.origin import origin_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.json_form import graph_to_json
+from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.paths.path import Path, places_of_parts
 from tensor_graphs.profiling.distrust.replies import PathTold
 from tensor_graphs.profiling.measure.judge import Judge

@@ -12,7 +12,7 @@ import numpy as np
 from tensor_graphs.kernels.registry import copy_kernels, kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.json_form import graph_from_json
+from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.paths.path import Path
 from tensor_graphs.paths.plan import Plan

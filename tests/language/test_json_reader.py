@@ -13,7 +13,8 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.json_form import JsonFormError, graph_from_json, graph_to_json
+from tensor_graphs.language.json_reader import JsonFormError, graph_from_json
+from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.text import parse_graph, print_graph
 from tensor_graphs.models.bert import BertSpec, bert_graph
 from tensor_graphs.models.gemma3 import Gemma3Spec, Rope, gemma3_graph

@@ -1,0 +1,59 @@
+"""json_writer: a graph as JSON, exactly; what the database stores beside the text form. json_reader.py reads it.
+
+`{"tensor_graphs": 1, "dims": {"n": [1, 64]}, "definitions": {…}, "nodes": [{"op": …, "inputs": [0, 1], "attrs": {…}}, …],
+"outputs": {"y": 2}, "updates": {}}`; node inputs are positions of earlier nodes. Definitions hold the bodies of composites that are
+not in the library, under `name#digest`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.attribute_data import to_data
+from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.defined_ops import is_library, written_name
+from tensor_graphs.language.graph import Graph, graph
+from tensor_graphs.language.node import Node, walk
+
+VERSION = 1
+
+
+def graph_to_json(graph: Graph) -> str:
+    """The graph as one line of JSON; equal graphs give equal text."""
+    definitions: dict[str, Any] = {}
+    nodes = _write(graph.roots, definitions)
+    index = {n: i for i, n in enumerate(walk(graph.roots))}
+    data = {"tensor_graphs": VERSION, "dims": {name: list(d.bounds(s)) for name, s in graph.dims.items()},
+            "definitions": definitions, "nodes": nodes, "outputs": {k: index[n] for k, n in graph.outputs.items()},
+            "updates": {k: index[n] for k, n in graph.updates.items()}}
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+
+
+def node_to_json(node: Node) -> str:
+    """A node as the JSON form of a graph that has it, or its first output, as its only output."""
+    return graph_to_json(graph(leaves.item(node, 0)))
+
+
+def _write(roots: Sequence[Node], definitions: dict[str, Any]) -> list[dict[str, Any]]:
+    order = walk(roots)
+    index = {n: i for i, n in enumerate(order)}
+    rows = []
+    for node in order:
+        name = node.op.name
+        if isinstance(node.op, CompositeOp) and not is_library(node.op):
+            name = written_name(node)
+            if name not in definitions:
+                definition = node.op.define([i.type for i in node.inputs], node.attrs)
+                definitions[name] = None                          # keeps its place in front of what it uses
+                body = walk([*definition.arguments, *definition.outputs])
+                at = {n: i for i, n in enumerate(body)}
+                definitions[name] = {"nodes": _write([*definition.arguments, *definition.outputs], definitions),
+                                     "arguments": [at[a] for a in definition.arguments],
+                                     "outputs": [at[o] for o in definition.outputs]}
+        rows.append({"op": name, "inputs": [index[i] for i in node.inputs],
+                     "attrs": {k: to_data(v) for k, v in node.attrs.items()}})
+    return rows
