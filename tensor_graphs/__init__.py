@@ -47,101 +47,7 @@ from tensor_graphs.language.calls import worded as _worded
 from tensor_graphs.language.composite import RULE_CHECKS as _RULE_CHECKS
 from tensor_graphs.language.composite import CompositeOp as CompositeOp
 from tensor_graphs.language.composite import composite as composite
-from tensor_graphs.language.composites import abs as abs
-from tensor_graphs.language.composites import add as add
-from tensor_graphs.language.composites import all as all
-from tensor_graphs.language.composites import any as any
-from tensor_graphs.language.composites import argmax as argmax
-from tensor_graphs.language.composites import attention as attention
-from tensor_graphs.language.composites import avg_pool as avg_pool
-from tensor_graphs.language.composites import avg_pool1d as avg_pool1d
-from tensor_graphs.language.composites import avg_pool2d as avg_pool2d
-from tensor_graphs.language.composites import batch_norm as batch_norm
-from tensor_graphs.language.composites import bit_and as bit_and
-from tensor_graphs.language.composites import bit_or as bit_or
-from tensor_graphs.language.composites import bit_xor as bit_xor
-from tensor_graphs.language.composites import ceil as ceil
-from tensor_graphs.language.composites import clip as clip
-from tensor_graphs.language.composites import concat as concat
-from tensor_graphs.language.composites import conv as conv
-from tensor_graphs.language.composites import conv1d as conv1d
-from tensor_graphs.language.composites import conv2d as conv2d
-from tensor_graphs.language.composites import conv3d as conv3d
-from tensor_graphs.language.composites import cos as cos
-from tensor_graphs.language.composites import cumsum as cumsum
-from tensor_graphs.language.composites import div as div
-from tensor_graphs.language.composites import dot as dot
-from tensor_graphs.language.composites import embedding as embedding
-from tensor_graphs.language.composites import equals as equals
-from tensor_graphs.language.composites import erf as erf
-from tensor_graphs.language.composites import erfc as erfc
-from tensor_graphs.language.composites import exp as exp
-from tensor_graphs.language.composites import expm1 as expm1
-from tensor_graphs.language.composites import flip as flip
-from tensor_graphs.language.composites import floor_div as floor_div
-from tensor_graphs.language.composites import gated as gated
-from tensor_graphs.language.composites import gather_linear as gather_linear
-from tensor_graphs.language.composites import gelu as gelu
-from tensor_graphs.language.composites import greater as greater
-from tensor_graphs.language.composites import greater_equal as greater_equal
-from tensor_graphs.language.composites import group_norm as group_norm
-from tensor_graphs.language.composites import integer_power as integer_power
-from tensor_graphs.language.composites import is_finite as is_finite
-from tensor_graphs.language.composites import is_nan as is_nan
-from tensor_graphs.language.composites import layer_norm as layer_norm
-from tensor_graphs.language.composites import less as less
-from tensor_graphs.language.composites import less_equal as less_equal
-from tensor_graphs.language.composites import linear as linear
-from tensor_graphs.language.composites import linear_argmax as linear_argmax
-from tensor_graphs.language.composites import log as log
-from tensor_graphs.language.composites import log1p as log1p
-from tensor_graphs.language.composites import log_softmax as log_softmax
-from tensor_graphs.language.composites import logsumexp as logsumexp
-from tensor_graphs.language.composites import max_pool as max_pool
-from tensor_graphs.language.composites import max_pool1d as max_pool1d
-from tensor_graphs.language.composites import max_pool2d as max_pool2d
-from tensor_graphs.language.composites import maximum as maximum
-from tensor_graphs.language.composites import mean as mean
-from tensor_graphs.language.composites import minimum as minimum
-from tensor_graphs.language.composites import mod as mod
-from tensor_graphs.language.composites import mul as mul
-from tensor_graphs.language.composites import neg as neg
-from tensor_graphs.language.composites import normal as normal
-from tensor_graphs.language.composites import not_equal as not_equal
-from tensor_graphs.language.composites import one_hot as one_hot
-from tensor_graphs.language.composites import pow as pow
-from tensor_graphs.language.composites import prod as prod
-from tensor_graphs.language.composites import random_bits as random_bits
-from tensor_graphs.language.composites import reduce_max as reduce_max
-from tensor_graphs.language.composites import reduce_min as reduce_min
-from tensor_graphs.language.composites import relu as relu
-from tensor_graphs.language.composites import rms_norm as rms_norm
-from tensor_graphs.language.composites import rope as rope
-from tensor_graphs.language.composites import rope_table as rope_table
-from tensor_graphs.language.composites import round as round
-from tensor_graphs.language.composites import rsqrt as rsqrt
-from tensor_graphs.language.composites import sigmoid as sigmoid
-from tensor_graphs.language.composites import sign as sign
-from tensor_graphs.language.composites import silu as silu
-from tensor_graphs.language.composites import softmax as softmax
-from tensor_graphs.language.composites import softplus as softplus
-from tensor_graphs.language.composites import square as square
-from tensor_graphs.language.composites import stack as stack
-from tensor_graphs.language.composites import sub as sub
-from tensor_graphs.language.composites import sum as sum
-from tensor_graphs.language.composites import tan as tan
-from tensor_graphs.language.composites import tanh as tanh
-from tensor_graphs.language.composites import threefry2x32 as threefry2x32
-from tensor_graphs.language.composites import topk as topk
-from tensor_graphs.language.composites import trunc as trunc
-from tensor_graphs.language.composites import uniform as uniform
-from tensor_graphs.language.composites import upsample as upsample
-from tensor_graphs.language.composites import var as var
-from tensor_graphs.language.composites import where as where
-from tensor_graphs.language.composites import windows as windows
-from tensor_graphs.language.composites import write_at as write_at
-from tensor_graphs.language.composites import write_at_index as write_at_index
-from tensor_graphs.language.composites import write_rows as write_rows
+from tensor_graphs.language.composites import *  # noqa: F403 - its page lists them, and this is no second list
 from tensor_graphs.language.dims import Dim as Dim
 from tensor_graphs.language.dims import Expr as Expr
 from tensor_graphs.language.dims import dim as dim
@@ -185,7 +91,7 @@ from tensor_graphs.language.leaves import state as state
 from tensor_graphs.language.node import Node as Node
 from tensor_graphs.language.node import TensorType as TensorType
 
-max, min = reduce_max, reduce_min  # over axes, as sum; element by element: maximum, minimum
+max, min = reduce_max, reduce_min  # noqa: F405 - over axes, as sum; element by element: maximum, minimum
 
 _same: dict[object, object] = {}
 for _name, _value in list(globals().items()):           # ops and leaves: a wrong argument is told with a fix, whoever defines them
@@ -195,6 +101,8 @@ for _name, _value in list(globals().items()):           # ops and leaves: a wron
         _home, _called = vars(_sys.modules[_value.__module__]), _value.__name__
         if _home.get(_called) is _value:                            # pickled by that name
             _home[_called] = _made
+    elif isinstance(_value, ModuleType) and _value.__name__.startswith("tensor_graphs.language."):
+        del globals()[_name]                            # a file of the library, which came with its ops
 
 if TYPE_CHECKING:
     from tensor_graphs.compiler.compile import compile_graph

@@ -53,7 +53,6 @@ from tensor_graphs.language.composites.convolution import conv as conv
 from tensor_graphs.language.composites.convolution import conv1d as conv1d
 from tensor_graphs.language.composites.convolution import conv2d as conv2d
 from tensor_graphs.language.composites.convolution import conv3d as conv3d
-from tensor_graphs.language.composites.elementary import ALGEBRAIC as ALGEBRAIC
 from tensor_graphs.language.composites.elementary import cos as cos
 from tensor_graphs.language.composites.elementary import erf as erf
 from tensor_graphs.language.composites.elementary import erfc as erfc
