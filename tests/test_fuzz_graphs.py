@@ -211,6 +211,74 @@ def test_infinities_have_their_places_unless_they_do_not_matter() -> None:
     assert answer(x * 2.0, x=np.ones(3, np.float32)).why_wrong(0, np.array([2, 3, 2], np.float32), reworded=True) is not None
 
 
+MOST, BEYOND = float(tg.f32.max), float(tg.f64.max)
+
+
+def hidden_overflow() -> Case:
+    """The variance overflows in f32, and what that leaves is a NaN only behind a logarithm; seed 3853."""
+    x, v = tg.input("x", (1, 1, 4)), tg.input("v", (1,))
+    return case(tg.graph(tg.log1p(tg.group_norm(x, v, v, groups=1))), x=np.array([[[MOST, 1, 2, MOST]]], np.float32),
+                v=np.array([-0.9], np.float32))
+
+
+def largest_of_overflows() -> Case:
+    """Sums of three of the largest numbers, which some orders of adding give; and one with infinities in bf16; seed 4473."""
+    x, w = tg.input("x", (1, 3)), tg.input("w", (20, 3))
+    values = np.full((20, 3), 0.5, np.float32)
+    values[-1] = MOST, -MOST, MOST
+    return case(tg.graph(tg.linear_argmax(x, tg.cast(w, tg.bf16))[1]), x=np.array([[MOST, -MOST, MOST]], np.float32), w=values)
+
+
+def zeros_of_a_padding() -> Case:
+    """0 · ∞ of a padding, beside an infinity of the image itself; seed 6135."""
+    x, w = tg.input("x", (1, 1, 3, 3)), tg.input("w", (1, 1, 3, 3))
+    weight = np.zeros((1, 1, 3, 3), np.float32)
+    weight[0, 0, 0, 0], weight[0, 0, 1, 1] = np.inf, -np.inf
+    return case(tg.graph(tg.conv(x, w, padding=((1, 1), (1, 1)))), x=np.ones((1, 1, 3, 3), np.float32), w=weight)
+
+
+def cancelled_in_a_scatter() -> Case:
+    """What is left of the largest numbers hangs on the order in which a scatter adds; seed 6374."""
+    x, i, u = tg.input("x", (3,), tg.f64), tg.input("i", (3,), tg.i32), tg.input("u", (3,), tg.f64)
+    return case(tg.graph(tg.scatter(x, i, u, mode="add")), x=np.zeros(3), i=np.zeros(3, np.int32),
+                u=np.array([1e4, -BEYOND, BEYOND]))
+
+
+def bits_of_a_nan() -> Case:
+    """The sign of a NaN, read as an integer; seed 9786."""
+    x = tg.input("x", (1,))
+    return case(tg.graph(tg.bitcast(tg.logsumexp(x), tg.i32)), x=np.array([np.nan], np.float32))
+
+
+@pytest.mark.parametrize("made", [hidden_overflow, largest_of_overflows, zeros_of_a_padding, cancelled_in_a_scatter, bits_of_a_nan])
+def test_what_once_was_taken_for_a_mistake_is_none_along_any_path(made: Callable[[], Case]) -> None:
+    small = made()
+    for backend in ("numpy", "torch", "c"):
+        for taste in ("coarse", "fine"):
+            failure = failure_of(small, Way("written", (backend, "numpy"), taste))
+            assert failure is None, f"{backend}, {taste}: {failure.why}"
+
+
+def test_what_looks_like_those_is_a_mistake_where_nothing_is_in_doubt() -> None:
+    padded = zeros_of_a_padding()
+    found = Runs(padded).answer(padded.points[0], {})
+    right = np.array([[[[-np.inf, -np.inf, -np.inf], [-np.inf, np.nan, np.nan], [-np.inf, np.nan, np.nan]]]], np.float32)
+    assert found.why_wrong(0, right) is None
+    for index, wrong in (((0, 0, 0, 0), 1.0), ((0, 0, 0, 1), np.inf), ((0, 0, 1, 1), -np.inf)):
+        value = right.copy()
+        value[index] = wrong
+        assert found.why_wrong(0, value) is not None, index
+    scattered = tg.scatter(tg.input("x", (3,)), tg.input("i", (2,), tg.i32), tg.input("u", (2,)), mode="add")
+    added = answer(scattered, x=np.array([0.1, 0.2, 0.3], np.float32), i=np.array([0, 0], np.int32),
+                   u=np.array([1e4, -1e4], np.float32))
+    assert added.why_wrong(0, np.array([0.0996, 0.2, 0.3], np.float32)) is None
+    assert added.why_wrong(0, np.array([0.1, 0.2001, 0.3], np.float32)) is not None, "nothing was added there"
+    assert added.why_wrong(0, np.array([1.1, 0.2, 0.3], np.float32)) is not None
+    kept = answer(tg.bitcast(tg.input("x", (2,)), tg.i32), x=np.array([np.nan, -1.5], np.float32))
+    assert kept.why_wrong(0, np.array([-4194304, -1.5], np.float32).view(np.int32)) is None
+    assert kept.why_wrong(0, np.array([np.nan, 1.5], np.float32).view(np.int32)) is not None
+
+
 def test_no_value_is_no_case() -> None:
     with pytest.raises(TensorGraphsError):
         answer(tg.scatter(tg.input("x", (3,)), tg.input("i", (2,), tg.i32), tg.input("u", (2,)), axis=0, mode="set"),

@@ -147,10 +147,14 @@ class Real:
 
     def bitcast(self, n: At, x: Array) -> Array:
         old, new = n.input_types[0].dtype, n.dtype
-        stored = np.ascontiguousarray(narrow(x, old) if old.kind == "float" else x).reshape(-1)
+        stored = np.ascontiguousarray(self.stored(x, old)).reshape(-1)
         if new.kind == "bool":                              # a byte other than 0 and 1 is no numpy bool
             return np.asarray(stored.view(np.uint8).reshape(n.shape) != 0)
         return wide(stored.view(new.numpy).reshape(n.shape), new)
+
+    def stored(self, x: Array, dtype: DType) -> Array:
+        """The values as memory holds them, whose bits a bitcast reads."""
+        return narrow(x, dtype) if dtype.kind == "float" else x
 
     def add(self, n: At, x: Array, y: Array) -> Array:
         return np.asarray(np.add(x, y))
@@ -302,21 +306,75 @@ class AsWritten(Real):
 class Jittered(AsWritten):
     """As written, with every term of a sum moved by up to JITTER units in its last place: as if it had been added in another order.
 
-    What that does to a result no kernel can be asked to avoid. Narrow floats count as f32, in which kernels add them; a sum that
-    would overflow on the way, if its terms were added one by one in some order, is NaN.
+    What that does to a result no kernel can be asked to avoid. Narrow floats count as f32, in which kernels add them. A sum that
+    overflows on the way, if its terms are added one by one in some order, is one of what such orders give: for every third seed
+    the total, beyond the dtype's range too, as by a kernel that goes on with a wider one; else what is drawn for each element. One
+    and the same value for all of them, NaN say, may be hidden by what reads it.
+    The sign and the payload of a NaN, which nothing keeps, are others for each of four seeds in a row.
     """
 
     JITTER = 16
 
     def __init__(self, seed: int = 1) -> None:
+        self.seed = seed
         self.rng = np.random.Generator(np.random.Philox(key=seed))
 
+    def finish(self, n: At, value: Array) -> Array:
+        rounded = super().finish(n, value)
+        if n.node.op.name == "sum" and n.dtype.kind == "float" and self.seed % 3 == 0:
+            return np.where(np.isinf(rounded), value, rounded)
+        return rounded
+
     def sum(self, n: At, x: Array) -> Array:
-        if n.dtype.kind == "float":
-            step = self.JITTER * (2.0 ** -52 if n.dtype.itemsize == 8 else 2.0 ** -23)
-            x = x * (1.0 + step * self.rng.uniform(-1.0, 1.0, x.shape))
-            total = super().sum(n, x)
-            finite = np.where(np.isfinite(x), np.abs(x), 0.0)
-            most = f64.max if n.dtype.itemsize == 8 else f32.max
-            return np.where(super().sum(n, finite) > most, np.nan, total)
-        return super().sum(n, x)
+        if n.dtype.kind != "float":
+            return super().sum(n, x)
+        x = self._moved(n, x)
+        return self._reached(n, super().sum(n, x), super().sum(n, _above_zero(x)), super().sum(n, _above_zero(-x)))
+
+    def scatter(self, n: At, base: Array, index: Array, updates: Array) -> Array:
+        if n.dtype.kind != "float" or n.attrs["mode"] != "add":
+            return super().scatter(n, base, index, updates)
+        added = super().scatter(n, np.zeros_like(base), index, np.ones_like(updates)) > 0
+        base, updates = np.where(added, self._moved(n, base), base), self._moved(n, updates)
+        up = super().scatter(n, _above_zero(base), index, _above_zero(updates))
+        down = super().scatter(n, _above_zero(-base), index, _above_zero(-updates))
+        return np.where(added, self._reached(n, super().scatter(n, base, index, updates), up, down), base)
+
+    def stored(self, x: Array, dtype: DType) -> Array:
+        out = super().stored(x, dtype)
+        none = np.isnan(x) if dtype.kind == "float" else np.zeros(0, bool)
+        if not none.any():
+            return out
+        unsigned = np.dtype(f"u{dtype.itemsize}")
+        infinity = int(narrow(np.full(1, np.inf), dtype).view(unsigned)[0])
+        quiet = (infinity & -infinity) >> 1                 # the highest bit of the fraction
+        bits = infinity | quiet | (quiet - 1 if self.seed & 2 else 0) | (1 << (8 * dtype.itemsize - 1) if self.seed & 1 else 0)
+        out = np.array(out)                                 # x itself may have come back
+        out.view(unsigned)[none] = bits
+        return out
+
+    def _moved(self, n: At, x: Array) -> Array:
+        """The terms of a sum; none becomes infinite by that."""
+        step = self.JITTER * (2.0 ** -52 if n.dtype.itemsize == 8 else 2.0 ** -23)
+        with np.errstate(all="ignore"):
+            moved = x * (1.0 + step * self.rng.uniform(-1.0, 1.0, x.shape))
+        return np.where(np.isfinite(x), np.clip(moved, -f64.max, f64.max), x)
+
+    def _reached(self, n: At, total: Array, up: Array, down: Array) -> Array:
+        """Sums as some order of adding gives them. up, down: what the positive terms and the negative ones add up to."""
+        most = (f64.max if n.dtype.itemsize == 8 else f32.max) * (1.0 - ALMOST)
+        over, under = up > most, down > most
+        if self.seed % 3 == 0 or not (over.any() or under.any()):
+            return total
+        draw = self.rng.integers(4, size=total.shape)
+        total = np.where(over & (draw == 1), np.inf, np.where(under & (draw == 2), -np.inf, total))
+        return np.where(over & under & (draw == 3), np.nan, total)
+
+
+ALMOST = 2.0 ** -20
+"""share of the largest number by which roundings may move a sum"""
+
+
+def _above_zero(x: Array) -> Array:
+    """The terms above 0 that are numbers."""
+    return np.where(np.isfinite(x) & (x > 0), x, 0.0)

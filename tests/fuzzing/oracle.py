@@ -55,13 +55,21 @@ class Shaken(Jittered):
         return super().finish(n, np.where(np.isfinite(value), moved, value))
 
     def sum(self, n: At, x: Array) -> Array:
-        if n.dtype.kind == "float":
-            with np.errstate(all="ignore"):
-                eighths = x * 8.0
-                small = bool(np.all(eighths == np.floor(eighths))) and float(np.sum(np.abs(x), initial=0.0)) < 2.0 ** 11
-            if small:                                               # exact in any order
-                return Real.sum(self, n, x)
-        return super().sum(n, x)
+        return Real.sum(self, n, x) if exact_in_any_order(n, x) else super().sum(n, x)
+
+    def scatter(self, n: At, base: Array, index: Array, updates: Array) -> Array:
+        if exact_in_any_order(n, np.concatenate([base.reshape(-1), updates.reshape(-1)])):
+            return Real.scatter(self, n, base, index, updates)
+        return super().scatter(n, base, index, updates)
+
+
+def exact_in_any_order(n: At, x: Array) -> bool:
+    """Whether all sums of these floats are numbers of the dtype, even of a narrow one."""
+    if n.dtype.kind != "float":
+        return False
+    with np.errstate(all="ignore"):
+        eighths = x * 8.0
+        return bool(np.all(eighths == np.floor(eighths))) and float(np.sum(np.abs(x), initial=0.0)) < 2.0 ** 11
 
 
 class Watched(Real):
@@ -73,6 +81,14 @@ class Watched(Real):
     def finish(self, n: At, value: Array) -> Array:
         self.infinite = self.infinite or (n.dtype.kind == "float" and not bool(np.all(np.abs(value) < float(n.dtype.max) ** 0.5)))
         return value
+
+
+class Skipped(Real):
+    """0 · x is 0 whatever x is: nobody has to multiply by zeros, of a padding say, which the definition does."""
+
+    def mul(self, n: At, x: Array, y: Array) -> Array:
+        product = super().mul(n, x, y)
+        return np.where((x == 0) | (y == 0), 0.0, product) if n.dtype.kind == "float" else product
 
 
 class Replaced(Real):
@@ -90,11 +106,13 @@ class Replaced(Real):
 
 @dataclass
 class Doubt:
-    """Of one output: other values that rounding makes of it; where NaN and infinities matter, and what follows without them."""
+    """Of one output: other values that rounding makes of it; where NaN and infinities matter, and what follows without them, and
+    without those that are multiplied by 0."""
 
     samples: list[Array]
     matters: Array
     without: Array
+    skipped: Array
 
 
 @dataclass
@@ -124,7 +142,7 @@ class Answer:
             given = {leaf: np.where(np.isfinite(v.astype(np.float64)), v, v.dtype.type(algebra.value)) if leaf.dtype.is_float else v
                      for leaf, v in given.items()}
         with np.errstate(all="ignore"):
-            walk = _Walk(given, self.binding, "as_written" if as_written else "real", True)
+            walk = _Walk(given, self.binding, "as_written" if as_written else "real", not isinstance(algebra, Skipped))
             walk.algebra = algebra
             return [np.array(x) for x in walk.run(self.graph.roots)]
 
@@ -134,12 +152,13 @@ class Answer:
             samples = [self._evaluated(Shaken(i + 1)) for i in range(SAMPLES)]
             samples.append(self._evaluated(Shaken(0, units=0.0)))   # equal numbers are rounded alike, which no drawn ones are
             high, low = self._evaluated(Replaced(REPLACED)), self._evaluated(Replaced(-REPLACED))
+            skipped = self._evaluated(Skipped())
             self._doubts = []
             for i in range(len(self.values)):
                 a, b = high[i].astype(np.float64), low[i].astype(np.float64)
                 with np.errstate(all="ignore"):
                     matters = ~(np.abs(a - b) <= INFLUENCE * np.minimum(np.abs(a), np.abs(b)))
-                self._doubts.append(Doubt([s[i] for s in samples], matters, high[i]))
+                self._doubts.append(Doubt([s[i] for s in samples], matters, high[i], skipped[i]))
         return self._doubts[index]
 
     def given_huge(self) -> bool:
@@ -175,6 +194,7 @@ class Answer:
             excused |= ~np.isfinite(reference)                      # the oracle itself overflowed: a fused product need not
         if node.dtype.is_float:                                     # tiles are padded with zeros, and 0 · ∞ is NaN
             excused |= np.isinf(reference) & np.isnan(value)
+            reference = np.where(np.isnan(reference) & ~np.isnan(value), doubt.skipped, reference)
         report = measure(np.where(excused, reference, value).astype(value.dtype), reference, node.dtype,
                          rounding=spread if node.dtype.is_float else None)
         if report.within(limit):

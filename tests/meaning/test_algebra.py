@@ -22,7 +22,7 @@ from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32, f64, i8,
 from tensor_graphs.language.node import Node, apply
 from tensor_graphs.meaning.algebra import narrow, wide
 from tensor_graphs.meaning.errors import InterpreterError, MeaningError
-from tensor_graphs.meaning.interpreter import evaluate
+from tensor_graphs.meaning.interpreter import evaluate, interpret
 from tests.strategies import ATOMIC_MAKERS, FLOATS, INTEGERS, Pool, array_of
 
 INF, NAN = math.inf, math.nan
@@ -550,3 +550,43 @@ def test_jittered_moves_what_hangs_on_the_order_of_a_sum_and_nothing_else(dtype:
     for build in (atomic.reduce_max, atomic.exp2, lambda x: atomic.mul(x, x)):
         one, other = both(build, [3.0, 1.0, 2.0])
         np.testing.assert_array_equal(one, other)
+
+
+def jittered(node: Node, seed: int, **given: np.ndarray) -> np.ndarray:
+    return interpret(tg.graph(node), given, mode="jittered", jitter=seed).outputs["out"]
+
+
+def test_a_sum_that_overflows_in_some_orders_is_what_those_orders_give_and_no_other_is_moved_far() -> None:
+    most = float(f32.max)
+
+    def seen(*row: float) -> set[str]:
+        x = tg.input("x", (64, len(row)))
+        values = np.broadcast_to(np.array(row, np.float32), (64, len(row)))
+        found = np.concatenate([jittered(atomic.sum(x, (1,)), seed, x=values).astype(float) for seed in range(6)])
+        return {str(v) for v in found[~np.isfinite(found)]}
+
+    assert seen(most, most, -most, -most) == {"inf", "-inf", "nan"}
+    assert seen(most, 0.5 * most, -0.5 * most) == {"inf"}
+    assert seen(0.6 * most, 0.3 * most, -0.6 * most) == set(), "no order leaves the range"
+    wide = jittered(atomic.sum(tg.input("x", (2,))) * 0.25, 3, x=np.full(2, most, np.float32))
+    assert np.isclose(float(wide), most / 2), "a kernel may go on in a wider dtype"
+
+
+def test_jittered_moves_only_what_a_scatter_adds_to() -> None:
+    base, index, updates = tg.input("x", (3,)), tg.input("i", (2,), i32), tg.input("u", (2,))
+    values = {"x": np.array([0.1, 0.2, 0.3], np.float32), "i": np.zeros(2, np.int32), "u": np.array([1e4, -1e4], np.float32)}
+    found = jittered(atomic.scatter(base, index, updates, mode="add"), 1, **values)
+    assert 0 < abs(float(found[0]) - 0.1) < 0.1 and (found[1:] == values["x"][1:]).all()
+    for mode in ("max", "set"):
+        values["i"] = np.array([0, 1], np.int32)
+        node = atomic.scatter(base, index, updates, mode=mode)
+        np.testing.assert_array_equal(jittered(node, 1, **values), interpret(tg.graph(node), values).outputs["out"])
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16, f32, f64], ids=str)
+def test_jittered_keeps_neither_sign_nor_payload_of_a_nan_and_every_other_bit(dtype: DType) -> None:
+    x = tg.input("x", (3,), dtype)
+    values = np.array([np.nan, -1.5, np.inf]).astype(dtype.numpy)
+    bits = np.array([jittered(atomic.bitcast(x, {2: i16, 4: i32, 8: i64}[dtype.itemsize]), seed, x=values) for seed in range(4)])
+    assert len(set(bits[:, 0])) == 4 and all(np.isnan(row.view(dtype.numpy)[0]) for row in bits)
+    np.testing.assert_array_equal(bits[:, 1:], np.broadcast_to(values.view(bits.dtype)[1:], (4, 2)))
