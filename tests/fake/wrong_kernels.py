@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.kernels.kernel import HostCall, Kernel, source_of
+from tensor_graphs.devices.known import device_named
+from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.registry import register
 from tests.fake import backend as backend
+from tests.fake.device import Fake
 
 Arrays = Sequence[np.ndarray]
 
@@ -42,6 +44,14 @@ def honest(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     np.maximum(ins[0], 0, out=outs[0])
 
 
+def far(spec: Spec) -> HostCall:
+    """An honest kernel of a device to which a copy takes much longer than any call."""
+    device = device_named("fake")
+    assert isinstance(device, Fake)
+    device.latency = 4e-3
+    return HostCall(honest)
+
+
 def honest_of_two(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     np.multiply(ins[0], ins[1], out=outs[0])
 
@@ -53,6 +63,7 @@ def kernel(function: Any, op: str = "relu") -> Kernel:
 
 KERNELS = {f.__name__: kernel(f) for f in (writes_only_once, changes_its_operand, writes_behind_its_output, honest)}
 KERNELS["honest_of_two"] = kernel(honest_of_two, "mul")
+KERNELS["far"] = replace(kernel(honest), name="fake.far", build=far)
 KERNELS["contiguous"] = replace(kernel(honest_of_two, "mul"), name="fake.contiguous", contiguous=True)
 KERNELS["contiguous_and_wrong"] = replace(kernel(changes_its_operand), name="fake.contiguous_and_wrong", contiguous=True)
 

@@ -92,6 +92,19 @@ def test_runs_that_count_are_not_a_few_fast_ones_among_slow_ones(forged: dict[st
     assert picked([honest, honest], nothing) == ""
 
 
+@pytest.mark.parametrize(("beyond", "varies", "right"), [(0.0, 1.0, True), (0.0, 1.1, True), (0.02, 1.0, False)])
+def test_copies_to_a_device_and_back_are_no_time_of_its_kernel(beyond: float, varies: float, right: bool) -> None:
+    """A kernel claims 90 µs between copies of 60 ms. beyond: seconds that it takes in truth besides; varies: by how much its copies
+    take longer than those of a run in which nothing is called."""
+    copies, calls = 0.06, 9e-5
+    nothing = replace(heard(claimed(whole=[copies] * RUNS, calls=[0.0] * RUNS), RUNS * (AROUND + copies), 0.0), waited=0.0)
+    whole = copies * varies + calls + beyond
+    said = claimed(whole=[whole] * RUNS, calls=[calls] * RUNS, walk=copies)
+    block = replace(heard(said, RUNS * (AROUND + whole), 0.0), waited=0.0)
+    assert (picked([block, block], nothing, copied=True) == "") is right
+    assert "that count" in picked([block, block], nothing), "on the host nothing is copied"
+
+
 def test_a_run_is_asked_by_what_is_drawn_for_it_and_one_that_is_compared_with_a_slow_oracle_is_not() -> None:
     def timing(ways: int) -> Timing:
         return Timing(Point((("n", 4),), 7), ways, 0.1, False, "read", 1e-4, 0.01)

@@ -150,14 +150,15 @@ def surrounds(nothing: Block) -> float:
 
 
 def picked(cold: Sequence[Block], nothing: Block, copied: bool = False) -> str:
-    """How much faster the runs that count are than all of them, as the judge saw it; "" when they are not. copied: what surrounds a
-    run are copies to another device and back, which vary by more than a short call takes.
+    """How much faster the runs that count are than all of them, as the judge saw it; "" when they are not. copied: a run copies to
+    another device and back, as one in which nothing is called does. That surrounds its calls, and varies by more than a short one
+    takes.
 
     A worker claims which runs nothing disturbed; one whose fast runs are few, or whose slow ones are the first of their block, has
     a sum that agrees.
     """
     runs = sum(len(b.whole) for b in cold)
-    around = surrounds(nothing)
+    around = surrounds(nothing) + (statistics.median(nothing.whole) if copied else 0.0)
     outside = sum(b.present() for b in cold) / runs - around
     told = [(seconds, calm) for b in cold
             for seconds, calm in list(zip(b.seconds(), b.quiet(level_of(b.reference), QUIET), strict=True))[WARM_UP:]]
