@@ -32,7 +32,7 @@ from tensor_graphs.costs.filing import environment_of, graph_record, implementat
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling.distrust.process_tree import descendants
-from tensor_graphs.records import schema
+from tensor_graphs.records import schema, upkeep
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import ProfileRequest
 
@@ -109,7 +109,7 @@ def kill_at_random(file: Path, kills: int, questions: int, seed: int = 0, longes
             children = descendants(process.pid)                     # the supervisor, then its worker
             if process.poll() is not None:
                 report.ended_before += 1
-                if not database.stats().waiting:
+                if not upkeep.stats(database).waiting:
                     break
                 continue
             target = {"profiler": process.pid, "supervisor": children[0] if children else process.pid,
@@ -121,7 +121,7 @@ def kill_at_random(file: Path, kills: int, questions: int, seed: int = 0, longes
                 process.kill()
                 report.killed["profiler"] += 1
             process.communicate()
-            report.wrong += database.check().problems
+            report.wrong += upkeep.check(database).problems
             now = cold_rows(database)
             report.wrong += [f"a row was lost: {row}" for row in (before - now)]
             before = now
@@ -131,10 +131,10 @@ def kill_at_random(file: Path, kills: int, questions: int, seed: int = 0, longes
         said, _ = last.communicate(timeout=600)
         if last.returncode:
             report.wrong.append(f"the last drain failed: {said}")
-        report.wrong += database.check().problems
+        report.wrong += upkeep.check(database).problems
         found = cold_rows(database)
         report.rows = sum(found.values())
-        stats = database.stats()
+        stats = upkeep.stats(database)
         if stats.waiting or stats.claimed or stats.abandoned:
             report.wrong.append(f"of the queue {stats.waiting} wait, {stats.claimed} are claimed, {stats.abandoned} were given up")
         answered = [row for row in found if row[2] == "cold"]

@@ -1,6 +1,7 @@
-"""database: every write to the benchmark database, each one transaction, and its care (check, vacuum, stats).
+"""database: every write to the benchmark database, each one transaction.
 
-How it is opened, locked and made durable is in connection.py; reading questions are in known.py and queries.py.
+How it is opened, locked and made durable is in connection.py; reading questions are in known.py and queries.py; how workers take
+requests from the queue is in claims.py, and its care (check, vacuum, stats) in upkeep.py.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -46,7 +46,6 @@ from tensor_graphs.records.rows import (
     GraphRecord,
     ImplementationRecord,
     ProfileRequest,
-    QueueItem,
     SourceRecord,
     TraceRecord,
     WorkloadRecord,
@@ -57,8 +56,6 @@ log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 60.0
 LOOKED_UP = 500  # keys in one statement; SQLite takes 999 in its older versions
-LEASE_SECONDS = 300.0  # longer than one measurement with compilation; renew() for what takes longer
-MAX_ATTEMPTS = 5  # a request whose workers died this often is left for a person: stats().abandoned counts them
 
 
 @phase("database")
@@ -88,33 +85,6 @@ def open_database(
     return database
 
 
-@dataclass(frozen=True)
-class CheckReport:
-    """What `check` found: nothing in `problems` means that the file, the references and the rows are sound."""
-
-    problems: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-
-@dataclass(frozen=True)
-class DatabaseStats:
-    """Row counts and sizes. `waiting`, `claimed` and `abandoned` (too many attempts) add up to the queue's rows."""
-
-    location: str
-    revision: str
-    file_bytes: int
-    rows: dict[str, int]
-    traces_by_status: dict[str, int]
-    waiting: int
-    claimed: int
-    abandoned: int
-    oldest: datetime | None
-    newest: datetime | None
-
-
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
@@ -139,7 +109,7 @@ class Database:
         self._names: dict[str, str] = {}
         self._abandoned: list[object] = []
         self._one_connection = isinstance(engine.pool, sa.pool.StaticPool)
-        self._writing = threading.RLock()
+        self.write_lock = threading.RLock()
         _open.add(self)
 
     @property
@@ -174,7 +144,7 @@ class Database:
     def _forked(self) -> None:
         """In a forked child: SQLite connections must be neither used nor closed, so they are kept and never touched."""
         self._abandoned.append(self.engine.pool)
-        self._writing = threading.RLock()  # a thread that does not exist in the child may have held the old one
+        self.write_lock = threading.RLock()  # a thread that does not exist in the child may have held the old one
         self.engine.dispose(close=False)
 
     # -- transactions ------------------------------------------------------------------------------------------------
@@ -185,11 +155,15 @@ class Database:
         with self._transaction(write=False) as connection:
             yield connection
 
+    def writing(self) -> contextlib.AbstractContextManager[Connection]:
+        """A connection in a write transaction: all that is done in it is stored, or on any error nothing."""
+        return self._transaction(write=True)
+
     @contextlib.contextmanager
     def _transaction(self, *, write: bool) -> Iterator[Connection]:
         # One writer per process: SQLite admits no more anyway, and the next one must not see ids of a transaction that
         # is rolled back.
-        with self._writing if write or self._one_connection else contextlib.nullcontext():
+        with self.write_lock if write or self._one_connection else contextlib.nullcontext():
             try:
                 with self.engine.connect() as plain:
                     connection = plain.execution_options(write=True) if write else plain
@@ -239,7 +213,7 @@ class Database:
             with contextlib.closing(self.engine.raw_connection()) as raw:
                 # outside of any transaction, where alone SQLite allows it
                 enter_wal(cast(sqlite3.Connection, raw.driver_connection))
-        with self._transaction(write=True) as connection:
+        with self.writing() as connection:
             if not self.is_sqlite:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
             found = stored_revision(connection, self.location)  # again: another process may have come first
@@ -255,12 +229,12 @@ class Database:
 
     def ensure_graph(self, graph: GraphRecord) -> int:
         """The row id of a canonical graph, stored if it was not. The first text stored under a structural key stays."""
-        with self._transaction(write=True) as connection:
+        with self.writing() as connection:
             return self._graph(connection, graph)
 
     def ensure_definition(self, definition: DefinitionRecord) -> int:
         """Bind a name to a canonical graph. Raises MissingRecord when that graph was never stored."""
-        with self._transaction(write=True) as connection:
+        with self.writing() as connection:
             graph_id = self._graph_id(connection, definition.graph_key, f"definition {definition.name!r}")
             model = schema.DefinitionRow
             match = (model.name == definition.name) & (model.canonical_graph_id == graph_id)
@@ -273,17 +247,17 @@ class Database:
 
         Raises MissingRecord for an unknown graph, InvalidRecord when the source hash is known under another name.
         """
-        with self._transaction(write=True) as connection:
+        with self.writing() as connection:
             return self._implementation(connection, implementation)
 
     def ensure_environment(self, environment: Environment) -> int:
         """The row id of an environment, stored if it was not."""
-        with self._transaction(write=True) as connection:
+        with self.writing() as connection:
             return self._environment(connection, environment)
 
     def ensure_workload(self, workload: WorkloadRecord) -> int:
         """The row id of a workload, stored if it was not. Raises MissingRecord when its graph was never stored."""
-        with self._transaction(write=True) as connection:
+        with self.writing() as connection:
             return self._workload(connection, workload)
 
     def add_recipes(
@@ -293,7 +267,7 @@ class Database:
         on any error nothing. It takes the place of what a search of this key found before. What was found here needs no trust:
         where a recipe was imported, its sources are replaced by these."""
         search, source = schema.RecipeSearch, schema.ImplementationSource
-        with self._transaction(write=True) as connection:
+        with self.writing() as connection:
             for graph in graphs:
                 self._graph(connection, graph)
             for recipe in recipes:
@@ -307,7 +281,7 @@ class Database:
 
     def trust(self, signature: str, trusted: bool = True) -> int:
         """Mark every source of one implementation as trusted (or not again); returns how many. Raises MissingRecord."""
-        with self._transaction(write=True) as connection:
+        with self.writing() as connection:
             model = schema.Implementation
             row = connection.execute(sa.select(model.id).where(model.signature == signature)).scalar()
             if row is None:
@@ -329,12 +303,12 @@ class Database:
     def add_traces(self, traces: Iterable[TraceRecord]) -> tuple[int, ...]:
         """Store many traces in one transaction: all of them, or on any error none."""
         ready = list(traces)  # before the lock is taken: the iterable may be slow, or use the database itself
-        with self._transaction(write=True) as connection:
-            return self._add_traces(connection, ready)
+        with self.writing() as connection:
+            return self.add_traces_in(connection, ready)
 
     def add_constants(self, environment: Environment, constants: Iterable[DeviceConstant]) -> None:
         """Store measured properties of devices (bandwidth, flop/s, latency); the newest of a name counts."""
-        with self._transaction(write=True) as connection:
+        with self.writing() as connection:
             row = self._environment(connection, environment)
             values = [
                 {
@@ -357,7 +331,7 @@ class Database:
         else."""
         queue = schema.ProfileQueue
         new = 0
-        with self._transaction(write=True) as connection:
+        with self.writing() as connection:
             for request in requests:
                 values = {
                     "implementation_id": self._implementation(connection, request.implementation),
@@ -374,228 +348,6 @@ class Database:
                     sa.update(queue).where(same, queue.priority < request.priority).values(priority=request.priority)
                 )
         return new
-
-    def claim_next(self, worker: str, environment: Environment | str, *, lease_seconds: float = LEASE_SECONDS,
-                   max_attempts: int = MAX_ATTEMPTS) -> QueueItem | None:
-        """Lease the most urgent request of this environment to `worker`, or None when nothing is left to claim.
-
-        A request is free when nobody holds it or its lease has run out; one whose worker died waits until the others are done.
-        Untrusted implementations are never handed out.
-        """
-        queue = schema.ProfileQueue
-        now = _now()
-        until = now + timedelta(seconds=lease_seconds)
-        free = sa.or_(queue.lease_until.is_(None), queue.lease_until < now)
-        here = (
-            sa.select(schema.EnvironmentRow.id)
-            .where(schema.EnvironmentRow.key == environment_key(environment))
-            .scalar_subquery()
-        )
-        select = (
-            sa.select(queue.id)
-            .where(
-                queue.environment_id == here, free, queue.attempts < max_attempts, ~untrusted(queue.implementation_id)
-            )
-            .order_by(queue.attempts, queue.priority.desc(), queue.id)
-            .limit(1)
-        )
-        if not self.is_sqlite:
-            select = select.with_for_update(skip_locked=True)
-        with self._transaction(write=True) as connection:
-            row = connection.execute(select).scalar()
-            if row is None:
-                return None
-            claim = sa.update(queue).where(queue.id == row)
-            connection.execute(
-                claim.values(claimed_by=worker, claimed_at=now, lease_until=until, attempts=queue.attempts + 1)
-            )
-            return self._queue_item(connection, row)
-
-    def renew(self, item: QueueItem, lease_seconds: float = LEASE_SECONDS) -> bool:
-        """Prolong a claim from now on; False when it has gone to another worker meanwhile."""
-        return self._on_claim(item, lease_until=_now() + timedelta(seconds=lease_seconds))
-
-    def complete(self, item: QueueItem, traces: Sequence[TraceRecord] = ()) -> bool:
-        """Store what was measured and take the request off the queue, in one transaction.
-
-        The traces are stored in any case; False when the lease had run out and another worker holds the request now.
-        """
-        with self._transaction(write=True) as connection:
-            self._add_traces(connection, traces)
-            return bool(connection.execute(sa.delete(schema.ProfileQueue).where(_held(item))).rowcount)
-
-    def release(self, item: QueueItem, error: str = "") -> bool:
-        """Put a claimed request back unmeasured; False when another worker holds it now.
-
-        error: what went wrong, if anything did; only then does the claim count as an attempt.
-        """
-        attempts = schema.ProfileQueue.attempts - (0 if error else 1)
-        nobody = {"claimed_by": None, "claimed_at": None, "lease_until": None}
-        return self._on_claim(item, **nobody, attempts=attempts, last_error=error)
-
-    def release_worker(self, worker: str) -> int:
-        """Put back everything a worker holds, for one known to be dead; without it the leases run out by themselves."""
-        queue = schema.ProfileQueue
-        with self._transaction(write=True) as connection:
-            change = sa.update(queue).where(queue.claimed_by == worker)
-            done = connection.execute(
-                change.values(claimed_by=None, claimed_at=None, lease_until=None, last_error="worker died")
-            )
-            return done.rowcount
-
-    def waiting(self, environment: Environment | str) -> tuple[int, float]:
-        """(how many requests of this environment may be claimed, the sum of their priorities)."""
-        queue, row = schema.ProfileQueue, schema.EnvironmentRow
-        here = sa.select(row.id).where(row.key == environment_key(environment)).scalar_subquery()
-        free = sa.or_(queue.lease_until.is_(None), queue.lease_until < _now())
-        found = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(queue.priority), 0.0)).where(
-            queue.environment_id == here, free, queue.attempts < MAX_ATTEMPTS
-        )
-        with self.reading() as connection:
-            count, worth = connection.execute(found).one()
-        return int(count), float(worth)
-
-    def claimants(self) -> list[str]:
-        """The names of all who hold requests now, sorted."""
-        queue = schema.ProfileQueue
-        select = sa.select(queue.claimed_by).where(queue.claimed_by.is_not(None)).distinct().order_by(queue.claimed_by)
-        with self.reading() as connection:
-            return [str(name) for name in connection.execute(select).scalars()]
-
-    def _on_claim(self, item: QueueItem, **values: Any) -> bool:
-        with self._transaction(write=True) as connection:
-            return bool(connection.execute(sa.update(schema.ProfileQueue).where(_held(item)).values(**values)).rowcount)
-
-    # -- care --------------------------------------------------------------------------------------------------------
-
-    def check(self, on_step: Callable[[str], None] = lambda what: None) -> CheckReport:
-        """Look for damage: the file's structure, the schema, dangling references, then rows that contradict themselves.
-
-        Changes nothing. In a damaged file the rows are not looked at. on_step is told what is looked at next.
-        """
-        try:
-            with self.reading() as connection:
-                on_step("the file")
-                damage = self._file_damage(connection) or self._schema_damage(connection)
-                if damage:
-                    return CheckReport(tuple(damage))
-                on_step("references")
-                found = list(self._reference_damage(connection))
-                on_step("rows")
-                return CheckReport((*found, *self._row_damage(connection)))
-        except CorruptDatabase as error:
-            return CheckReport((f"integrity: {error}",))
-
-    def _file_damage(self, connection: Connection) -> list[str]:
-        if not self.is_sqlite:
-            return []
-        found = connection.exec_driver_sql("PRAGMA integrity_check").scalars()
-        return [f"integrity: {line}" for line in found if line != "ok"]
-
-    def _schema_damage(self, connection: Connection) -> list[str]:
-        revisions = list(connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars())
-        found = []
-        if revisions != [schema.REVISION]:
-            found.append(f"schema: its version is {', '.join(revisions) or '(none)'}, and {schema.REVISION} is expected")
-        inspector = sa.inspect(connection)
-        tables, views = set(inspector.get_table_names()), set(inspector.get_view_names())
-        for table in schema.Base.metadata.sorted_tables:
-            if table.name not in tables:
-                found.append(f"schema: the table {table.name} is missing")
-                continue
-            have = {each["name"] for each in inspector.get_indexes(table.name)}
-            missing = {str(index.name) for index in table.indexes} - have
-            found.extend(f"schema: the index {name} is missing" for name in sorted(missing))
-        found.extend(f"schema: the view {name} is missing" for name in sorted(schema.VIEWS.keys() - views))
-        return found
-
-    def _reference_damage(self, connection: Connection) -> Iterator[str]:
-        if self.is_sqlite:  # PostgreSQL enforces them on everyone
-            for table, row, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
-                yield f"reference: row {row} of {table} points to a row of {parent} that is not there"
-
-    def _row_damage(self, connection: Connection) -> Iterator[str]:
-        mistyped = list(wrong_values(connection))
-        if mistyped:  # and what else is asked of the rows could not be answered
-            yield from mistyped
-            return
-        trace, source = schema.BenchmarkTrace, schema.ImplementationSource
-        length = "json_array_length(samples_ms)"
-        if self.is_sqlite:
-            length = f"CASE WHEN json_valid(samples_ms) THEN {length} ELSE -1 END"
-        there = sa.literal_column(length, sa.Integer)
-        wrong = sa.select(trace.id, trace.sample_count, there).where(trace.sample_count != there)
-        for row, count, samples in connection.execute(wrong):
-            found = f"{samples} are there" if samples >= 0 else "no list is there"
-            yield f"trace {row}: {count} samples were announced, {found}"
-        implementation, workload = schema.Implementation, schema.Workload
-        stray = (
-            sa.select(trace.id)
-            .join(implementation, implementation.id == trace.implementation_id)
-            .join(workload, workload.id == trace.workload_id)
-            .where(implementation.canonical_graph_id != workload.canonical_graph_id)
-        )
-        for row in connection.execute(stray).scalars():
-            yield f"trace {row}: its workload is of another graph than its implementation"
-        texts = sa.select(source.id, source.content, source.content_sha256)
-        for row, content, expected in connection.execute(texts):
-            if text_hash(content) != expected:
-                yield f"source {row}: its text is not the text that was stored"
-        for row, stamp in connection.execute(sa.select(trace.id, trace.timestamp).where(trace.timestamp > latest_timestamp())):
-            yield f"trace {row}: it is dated in the future, {stamp.isoformat()}, and the newest counts"
-
-    def vacuum(self) -> int:
-        """Give free pages back to the disk and renew the query statistics; returns the bytes saved (0 for
-        PostgreSQL)."""
-        before = self._file_bytes()
-        statements = (
-            ("VACUUM", "PRAGMA optimize", "PRAGMA wal_checkpoint(TRUNCATE)") if self.is_sqlite else ("VACUUM ANALYZE",)
-        )
-        try:
-            with self._writing, self.engine.connect() as connection:
-                raw = connection.execution_options(isolation_level="AUTOCOMMIT") if not self.is_sqlite else connection
-                for statement in statements:
-                    if self.is_sqlite:  # outside any transaction, which only the driver's own connection is
-                        raw.connection.driver_connection.execute(statement).fetchall()  # type: ignore[union-attr]
-                    else:
-                        raw.exec_driver_sql(statement)
-        except exc.DBAPIError as error:
-            raise explain(self.location, error.orig, error) from error
-        except sqlite3.Error as error:
-            raise explain(self.location, error, error) from error
-        return max(0, before - self._file_bytes())
-
-    def stats(self) -> DatabaseStats:
-        """Row counts, sizes and the state of the queue."""
-        trace, queue = schema.BenchmarkTrace, schema.ProfileQueue
-        held = sa.and_(queue.lease_until.is_not(None), queue.lease_until >= _now())
-        abandoned = sa.and_(sa.not_(held), queue.attempts >= MAX_ATTEMPTS)
-        with self.reading() as connection:
-            rows = {
-                table.name: connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
-                for table in schema.Base.metadata.sorted_tables
-            }
-            by_status = connection.execute(
-                sa.select(trace.status, sa.func.count()).group_by(trace.status).order_by(trace.status)
-            )
-            traces: dict[str, int] = {str(row[0]): int(row[1]) for row in by_status}
-            oldest, newest = connection.execute(
-                sa.select(sa.func.min(trace.timestamp), sa.func.max(trace.timestamp))
-            ).one()
-            claimed = connection.execute(
-                sa.select(sa.func.count()).select_from(queue).where(queue.claimed_by.is_not(None), held)
-            ).scalar_one()
-            given_up = connection.execute(sa.select(sa.func.count()).select_from(queue).where(abandoned)).scalar_one()
-            revision = stored_revision(connection, self.location)
-        return DatabaseStats(location=self.location, revision=revision or "", file_bytes=self._file_bytes(), rows=rows,
-                             traces_by_status=traces, waiting=rows["profile_queue"] - claimed - given_up, claimed=claimed,
-                             abandoned=given_up, oldest=oldest, newest=newest)
-
-    def _file_bytes(self) -> int:
-        if not self.is_sqlite or not self.engine.url.database:
-            return 0
-        files = (Path(self.engine.url.database + suffix) for suffix in ("", "-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
 
     # -- inside a transaction ----------------------------------------------------------------------------------------
 
@@ -731,7 +483,8 @@ class Database:
             select = sa.select(model.key, model.id).where(model.key.in_(unknown[at : at + LOOKED_UP]))
             self._ids.update({("workload", key): row for key, row in connection.execute(select)})
 
-    def _add_traces(self, connection: Connection, traces: Sequence[TraceRecord]) -> tuple[int, ...]:
+    def add_traces_in(self, connection: Connection, traces: Sequence[TraceRecord]) -> tuple[int, ...]:
+        """`add_traces` inside of a write transaction."""
         table = schema.BenchmarkTrace
         self._recall(connection, (trace.workload for trace in traces))
         values = [
@@ -761,71 +514,11 @@ class Database:
         insert = sa.insert(table).returning(table.c.id, sort_by_parameter_order=True)
         return tuple(connection.execute(insert, values).scalars())
 
-    def _queue_item(self, connection: Connection, row: int) -> QueueItem:
-        queue, implementation, environment = schema.ProfileQueue, schema.Implementation, schema.EnvironmentRow
-        workload, graph = schema.Workload, schema.GraphRow
-        of, target = sa.orm.aliased(graph), sa.orm.aliased(graph)
-        select = (
-            sa.select(queue.priority, queue.reason, queue.attempts, queue.claimed_by, queue.claimed_at, queue.lease_until,
-                      implementation.id.label("implementation_id"), implementation.type, implementation.name,
-                      implementation.backend.label("implementation_backend"), implementation.source_hash,
-                      implementation.numeric_class, implementation.requirements, implementation.verbatim,
-                      of.structural_key.label("of_key"), target.structural_key.label("target_key"),
-                      graph.structural_key.label("graph_key"), workload.axes_json, workload.input_descriptors,
-                      environment.hardware_name, environment.memory_bytes, environment.platform, environment.backend,
-                      environment.libs, environment.hardware)
-            .join(implementation, implementation.id == queue.implementation_id)
-            .join(workload, workload.id == queue.workload_id)
-            .join(graph, graph.id == workload.canonical_graph_id)
-            .join(environment, environment.id == queue.environment_id)
-            .outerjoin(of, of.id == implementation.canonical_graph_id)
-            .outerjoin(target, target.id == implementation.recipe_graph_id)
-            .where(queue.id == row)
-        )
-        found = connection.execute(select).one()
-        source = schema.ImplementationSource
-        sources = connection.execute(
-            sa.select(source.path, source.content, source.trusted, source.language, source.origin)
-            .where(source.implementation_id == found.implementation_id)
-            .order_by(source.path)
-        )
-        return QueueItem(
-            id=row,
-            implementation=ImplementationRecord(
-                type=found.type,
-                name=found.name,
-                backend=found.implementation_backend,
-                source_hash=found.source_hash,
-                graph_key=found.of_key,
-                recipe_key=found.target_key,
-                numeric_class=found.numeric_class,
-                requirements=found.requirements,
-                sources=tuple(SourceRecord(*each) for each in sources),
-                verbatim=found.verbatim,
-            ),
-            workload=WorkloadRecord(found.graph_key, found.axes_json, tuple(found.input_descriptors)),
-            environment=Environment(found.hardware_name, found.memory_bytes, found.platform, found.backend,
-                                    tuple(found.libs.items()), tuple(found.hardware.items())),
-            priority=found.priority,
-            reason=found.reason,
-            attempts=found.attempts,
-            claimed_by=found.claimed_by,
-            claimed_at=found.claimed_at,
-            lease_until=found.lease_until,
-        )
-
-
 _SAME = (
     "kind", "status", "median_ms", "spread", "max_relative_error", "p999_relative_error", "norm_error",
     "max_absolute_error", "tolerance", "baseline", "baseline_ms", "speedup_factor", "seed", "timer", "verifier",
     "timestamp", "verbatim",
 )  # fmt: skip
-
-
-def _held(item: QueueItem) -> Any:
-    """The claim `item` stands for: same worker, same moment; a claim that was lost and won again is another one."""
-    queue = schema.ProfileQueue
-    return sa.and_(queue.id == item.id, queue.claimed_by == item.claimed_by, queue.claimed_at == item.claimed_at)
 
 
 def untrusted(implementation_id: Any) -> Any:

@@ -220,7 +220,7 @@ def _write_copy(database: Database, file: Path, named: Path, on_step: OnStep) ->
         with open_database(file) as copy, database.reading() as connection:
             counts = _counts(connection)
             found = ((table.name, row) for table in TABLES for row in _rows_of(connection, table))
-            with copy._transaction(write=True) as target:
+            with copy.writing() as target:
                 _Merge(copy, target, str(file), trusting=True).take(found, sum(counts.values()), on_step)
             with contextlib.closing(copy.engine.raw_connection()) as raw:
                 raw.cursor().execute("PRAGMA journal_mode = DELETE")
@@ -296,7 +296,7 @@ def import_file(database: Database, file: Path, on_step: OnStep = lambda done, t
 
 def _merge(database: Database, file: Path, revision: str, rows: Iterable[tuple[str, Row]], total: int, on_step: OnStep,
            installed: Installed) -> ImportReport:
-    with database._transaction(write=True) as connection:
+    with database.writing() as connection:
         merge = _Merge(database, connection, file.name, trusting=False)
         merge.take(rows, total, on_step)
     database._forget()
@@ -315,7 +315,7 @@ def _vouch(database: Database, merge: _Merge, installed: Installed) -> list[int]
     source = schema.ImplementationSource
     found = {row: installed(name) for row, (_, name) in merge.untrusted.items()}
     vouched = []
-    with database._transaction(write=True) as connection:
+    with database.writing() as connection:
         for row, own in found.items():
             if own is None or own.signature != merge.untrusted[row][0]:
                 continue

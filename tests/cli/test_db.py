@@ -37,7 +37,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.profiling.measure.descriptors import read_descriptor
-from tensor_graphs.records import SourceRecord, TraceRecord, open_database, queries
+from tensor_graphs.records import SourceRecord, TraceRecord, open_database, queries, upkeep
 from tensor_graphs.records.schema import REVISION
 from tests.cli.command import ROOT, TG, assert_complains, document, environment, tg
 from tests.compiler.part_kernels import FUSED, registered
@@ -285,7 +285,7 @@ def test_retry_runs_the_judge_again_and_the_newer_row_speaks(complains, answer, 
     with open_database(db) as store:
         known = queries.latest_traces(store, environment_of("numpy"), verifier=VERIFIER)[key]
         assert (known.status, known.passed, known.refuted) == ("PASSED", True, False)
-        assert store.stats().rows["benchmark_traces"] == 4
+        assert upkeep.stats(store).rows["benchmark_traces"] == 4
     (failure,) = answer("failures", "--db", db)
     assert failure["newest"] is False  # the old row is there, and no longer the last word
     complains(("retry", 3, "--db", db), "trace 3 was measured again since")
@@ -302,7 +302,7 @@ def test_retry_compares_again_what_passed_and_a_time_by_its_number(complains, an
     assert (told["before"], told["status"], bool(told["axes"])) == ("PASSED", "PASSED", True)
     complains(("retry", 4, "--db", db), "trace 4 was measured again since")
     with open_database(db) as store:
-        assert store.stats().rows["benchmark_traces"] == 7
+        assert upkeep.stats(store).rows["benchmark_traces"] == 7
 
 
 def test_retry_of_one_trace_times_it_again_and_refutations_and_other_code_stay(ask, answer, db: Path) -> None:
@@ -355,11 +355,11 @@ def test_retry_takes_the_values_that_the_trace_was_measured_with(answer, db: Pat
     given = ((leaf, read_descriptor(leaf, f"{file}:x")),)
     with open_database(db) as store:
         store.add_trace(trace("TIMEOUT", workload=timed_workload(SIGNATURE, BINDING, given)))
-        before = store.stats().rows["workloads"]
+        before = upkeep.stats(store).rows["workloads"]
     (told,) = answer("retry", 4, "--db", db)
     assert told["status"] == "PASSED"
     with open_database(db) as store:
-        assert store.stats().rows["workloads"] == before           # no other question was answered
+        assert upkeep.stats(store).rows["workloads"] == before           # no other question was answered
         again = queries.latest_traces(store, environment_of("numpy"), "cold", verifier=VERIFIER)
         assert again[KERNEL.identity, timed_workload(SIGNATURE, BINDING, given).key].status == "PASSED"
     file.unlink()

@@ -31,7 +31,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.path import NoPathError, Path, is_way_on
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.records import queries
+from tensor_graphs.records import queries, upkeep
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import CorruptDatabase
 from tensor_graphs.runtime.compiled_graph import bind
@@ -79,12 +79,12 @@ def test_compile_verifies_what_it_uses_and_only_that(database: Database) -> None
 def test_the_same_graph_is_never_verified_or_measured_twice(database: Database, starts: list[int]) -> None:
     compile_graph(LAYER, database=database, backends=("numpy",))
     assert len(starts) == 1
-    rows = database.stats().rows["benchmark_traces"]
+    rows = upkeep.stats(database).rows["benchmark_traces"]
     compile_graph(LAYER, database=database, backends=("numpy",))
     a, b = tg.input("a", (tg.dim("m", 1, 64), 16), tg.f32), tg.parameter("b", (12, 16), tg.f32)
     renamed = tg.graph({"out": tg.softmax(tg.linear(a, b))})
     compile_graph(renamed, database=database, backends=("numpy",))
-    assert len(starts) == 1 and database.stats().rows["benchmark_traces"] == rows
+    assert len(starts) == 1 and upkeep.stats(database).rows["benchmark_traces"] == rows
 
 
 def test_a_tolerance_out_of_reach_is_refused_with_the_one_that_would_do(filled: Database) -> None:
@@ -109,7 +109,7 @@ def test_a_tolerance_far_below_one_rounding_is_refused_before_anything_is_compar
     for tolerance in (1e-30, 0.0):
         with pytest.raises(NoPathError, match=said):
             compile_graph(LAYER, database=database, tolerance=tolerance)
-    assert not starts and database.stats().rows["benchmark_traces"] == 0
+    assert not starts and upkeep.stats(database).rows["benchmark_traces"] == 0
 
 
 def test_what_rounds_nothing_meets_every_tolerance(database: Database) -> None:
@@ -246,11 +246,11 @@ def test_one_plan_holds_other_kernels_for_other_sizes_and_merges_equal_neighbour
 
 def test_each_choice_without_a_row_is_queued_once(database: Database) -> None:
     plan = compile_graph(LAYER, database=database, backends=("numpy",))
-    waiting = database.stats().waiting
+    waiting = upkeep.stats(database).waiting
     guessed = {(e.signature, tuple(v.at.items())) for v in plan.variants for e in v.evidence if not is_way_on(e.chosen)}
     assert waiting == len(guessed) == len(plan.unmeasured) > 0
     compile_graph(LAYER, database=database, backends=("numpy",))
-    assert database.stats().waiting == waiting
+    assert upkeep.stats(database).waiting == waiting
 
 
 def test_a_path_is_replayed_as_it_was_saved(filled: Database) -> None:

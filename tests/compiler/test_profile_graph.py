@@ -38,7 +38,7 @@ from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict
 from tensor_graphs.profiling.measure.speeds import Speed
 from tensor_graphs.profiling.queue import questions
 from tensor_graphs.profiling.queue.questions import Question
-from tensor_graphs.records import queries
+from tensor_graphs.records import claims, queries, upkeep
 from tensor_graphs.records.database import Database, open_database
 from tests.compiler.conftest import add_row
 from tests.compiler.trial_kernels import SLEEPY, TWO_FACED
@@ -223,7 +223,7 @@ def test_a_kernel_that_was_compared_and_not_timed_displaces_none_that_was_timed(
         add_row(database, own, signature_of(softmax), {}, us=50.0)
         plan = compile_graph(tg.graph({"y": softmax}), database=database, backends=("numpy",))
         assert kernels_of(plan) == {"numpy.softmax"} and plan.unmeasured == ()
-        item = database.claim_next("test", environment_of("numpy"))
+        item = claims.claim_next(database, "test", environment_of("numpy"))
         assert item is not None and item.implementation.name == SLEEPY.name and "may be faster than numpy.softmax" in item.reason
     finally:
         unregister(SLEEPY.name)
@@ -264,7 +264,7 @@ def test_the_first_question_is_the_one_whose_answer_may_save_most_of_the_plan(da
 def test_a_budget_of_nothing_measures_nothing_and_the_rest_is_left(database: Database) -> None:
     report = profile_graph(SMALL, database=database, budget=0.0, backends=("numpy",))
     assert report.measured == 0 and report.left > 0
-    assert database.stats().rows["benchmark_traces"] == 0
+    assert upkeep.stats(database).rows["benchmark_traces"] == 0
 
 
 def test_an_interrupted_profile_keeps_its_rows_and_goes_on_from_there(database: Database) -> None:
@@ -286,9 +286,9 @@ def test_an_interrupted_profile_keeps_its_rows_and_goes_on_from_there(database: 
 
 def test_profiling_answers_the_requests_that_compiling_left(database: Database) -> None:
     compile_graph(SMALL, database=database, backends=("numpy",))
-    assert database.stats().waiting > 0
+    assert upkeep.stats(database).waiting > 0
     profile_graph(SMALL, database=database, budget=100.0, backends=("numpy",))
-    assert database.stats().waiting == 0
+    assert upkeep.stats(database).waiting == 0
 
 
 def test_a_graph_that_nothing_may_run_is_refused(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +322,7 @@ def test_two_processes_profile_into_one_database(tmp_path: Path) -> None:
         assert found > 0 and failed == left == 0
         measured += found
     with open_database(tmp_path / "bench.db") as database:
-        assert database.check().ok
+        assert upkeep.check(database).ok
         with database.reading() as connection:                      # each measurement is a row, also one that was made again
             stored = connection.exec_driver_sql("SELECT COUNT(*) FROM benchmark_traces WHERE kind = 'cold'").scalar_one()
         assert stored == measured
@@ -374,7 +374,7 @@ def test_values_that_do_not_fit_are_refused_before_anything_is_measured(database
                                 ({"z": "random"}, {"n": 3}, "no input or parameter named 'z'\n  fix: it has x")):
         with pytest.raises(InputError, match=message):
             profile_graph(g, database=database, budget=100.0, backends=("numpy",), at=at, largest=at, inputs=inputs)
-    assert database.stats().rows["benchmark_traces"] == 0
+    assert upkeep.stats(database).rows["benchmark_traces"] == 0
     done = profile_graph(g, database=database, budget=100.0, backends=("numpy",), at={"n": 5}, largest={"n": 5},
                          inputs={"x": f"{weights}:rows"})
     assert done.unused == () and {kernel for kernel, _ in workloads(database)} == {"numpy.softmax"}
@@ -464,4 +464,4 @@ def test_the_variable_names_the_database_of_the_python_api(tmp_path: Path, monke
     report = tg.profile(SMALL, budget=0.001, backends=("numpy",))
     tg.compile(SMALL, backends=("numpy",))
     with open_database(tmp_path / "own.db") as found:
-        assert found.stats().rows["benchmark_traces"] > sum(report.statuses.values()) == 1
+        assert upkeep.stats(found).rows["benchmark_traces"] > sum(report.statuses.values()) == 1

@@ -30,6 +30,7 @@ from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import RECIPE, NoPathError, Path, Paths, Price, takes_memory
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.records import upkeep
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import TraceRecord
 from tensor_graphs.rewrites import reword
@@ -141,7 +142,7 @@ def test_what_a_compile_finds_is_read_by_the_next_one(database: Database, monkey
     monkeypatch.setattr(prepare_room, "_formed", WeakKeyDictionary())   # as in another process
     monkeypatch.setattr(reword, "_RewordSearch", None)
     assert [p.id for p in list_paths(GRAPH, database=database, **ON)] == [p.id for p in found]
-    assert database.stats().rows["recipe_searches"] == 1
+    assert upkeep.stats(database).rows["recipe_searches"] == 1
 
 
 def test_paths_with_and_without_it_are_listed_saved_and_run_again(database: Database) -> None:

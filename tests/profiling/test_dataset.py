@@ -13,6 +13,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.profiling.dataset import DatasetError, replay, rows
 from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.records import upkeep
 from tensor_graphs.records.database import open_database
 from tests.compiler.conftest import add_row
 
@@ -29,7 +30,7 @@ def test_rows_stand_alone_and_are_measured_again_where_their_code_is_here(tmp_pa
         assert timed["bytes"] == 2 * 4 * 8 * 32 and timed["flops"] > 8 * 32 and timed["median_ms"] == pytest.approx(0.025)
         assert timed["identity"] == kernel_named("numpy.softmax").identity and timed["where"]["backend"] == "numpy"
         assert parse_graph(timed["graph"]).structural_key == timed["structural_key"] == SOFTMAX.key
-        assert len({row["trace"] for row in found}) == len(found) == database.stats().rows["benchmark_traces"]
+        assert len({row["trace"] for row in found}) == len(found) == upkeep.stats(database).rows["benchmark_traces"]
         other = {**timed, "identity": "0" * 64}
         gone = {**timed, "kernel": "numpy.sofmax"}
         lines = [json.dumps(each) for each in (other, gone, timed)]

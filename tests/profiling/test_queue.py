@@ -21,7 +21,7 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling.measure.descriptors import read_descriptor
 from tensor_graphs.profiling.queue import requests as queue
 from tensor_graphs.profiling.queue.requests import drain_queue, reclaim, settle_queue, worker_name
-from tensor_graphs.records import queries
+from tensor_graphs.records import claims, queries, upkeep
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import ProfileRequest
 
@@ -52,7 +52,7 @@ def test_draining_measures_every_request_at_its_sizes_and_empties_the_queue(data
     rows = queries.latest_traces(database, environment_of("numpy"))
     for name, signature, at in asked:
         assert rows[kernel_named(name).identity, timed_workload(signature, at).key].median_ms is not None
-    assert database.stats().waiting == 0
+    assert upkeep.stats(database).waiting == 0
     assert drain_queue(database, backends=("numpy",)).measured == 0
 
 
@@ -75,11 +75,11 @@ def test_a_request_on_a_tensor_of_a_file_is_measured_on_it_and_put_back_when_the
 def test_a_request_that_was_answered_meanwhile_is_not_measured_again(database: Database) -> None:
     database.enqueue(request(database, "numpy.softmax", SOFTMAX, {"n": 7}))
     drain_queue(database, backends=("numpy",))
-    traces = database.stats().rows["benchmark_traces"]
+    traces = upkeep.stats(database).rows["benchmark_traces"]
     database.enqueue(request(database, "numpy.softmax", SOFTMAX, {"n": 7}))
     report = drain_queue(database, backends=("numpy",))
     assert (report.answered, report.measured, report.left) == (1, 0, 0)
-    assert database.stats().rows["benchmark_traces"] == traces
+    assert upkeep.stats(database).rows["benchmark_traces"] == traces
 
 
 def test_settling_takes_off_what_has_rows_and_leaves_the_rest(database: Database) -> None:
@@ -87,7 +87,7 @@ def test_settling_takes_off_what_has_rows_and_leaves_the_rest(database: Database
     drain_queue(database, backends=("numpy",))
     database.enqueue(*(request(database, "numpy.softmax", SOFTMAX, {"n": n}) for n in (6, 7, 8)))
     assert settle_queue(database, ("numpy",)) == 1
-    stats = database.stats()
+    stats = upkeep.stats(database)
     assert stats.waiting == 2 and stats.claimed == 0 and stats.abandoned == 0
 
 
@@ -119,7 +119,7 @@ def test_whatever_stops_the_drain_gives_the_request_back(database: Database, mon
     else:
         with pytest.raises(how):
             drain_queue(database, backends=("numpy",))
-    stats = database.stats()
+    stats = upkeep.stats(database)
     assert stats.waiting == 1 and stats.claimed == 0
 
 
@@ -139,11 +139,11 @@ def test_what_a_dead_process_of_this_machine_claimed_is_free_at_once(tmp_path: P
         mine = worker_name()
         gone = mine.replace(f":{os.getpid()}:", f":{dead.pid}:")
         elsewhere = mine.replace(mine.split(":")[0], "another.machine", 1)
-        assert database.claim_next(gone, environment_of("numpy")) is not None
-        assert database.claim_next(elsewhere, environment_of("numpy")) is not None
+        assert claims.claim_next(database, gone, environment_of("numpy")) is not None
+        assert claims.claim_next(database, elsewhere, environment_of("numpy")) is not None
         assert reclaim(database) == 1
-        assert database.claimants() == [elsewhere]
-        again = database.claim_next(mine, environment_of("numpy"))
+        assert claims.claimants(database) == [elsewhere]
+        again = claims.claim_next(database, mine, environment_of("numpy"))
         assert again is not None and again.attempts == 2
         assert reclaim(database) == 0
 

@@ -31,6 +31,7 @@ from tensor_graphs.records import (
     UnsupportedDatabase,
     open_database,
     schema,
+    upkeep,
 )
 from tensor_graphs.records.connection import parse_target
 from tensor_graphs.records.location import default_path
@@ -85,7 +86,7 @@ def test_missing_folders_are_made_and_a_second_opening_finds_the_rows(tmp_path: 
     with open_database(path) as first:
         first.ensure_graph(make.graph)
     with open_database(f"sqlite:///{path}") as second:
-        assert second.stats().rows["canonical_graphs"] == 1
+        assert upkeep.stats(second).rows["canonical_graphs"] == 1
 
 
 def test_a_path_that_a_person_typed_makes_no_folders(tmp_path: Path) -> None:
@@ -101,8 +102,8 @@ def test_a_database_in_memory_is_one_database_for_all_its_users(make) -> None:
     with open_database(":memory:") as database:
         database.ensure_graph(make.graph)
         assert database.add_trace(make.trace()) == 1
-        assert database.stats().rows["benchmark_traces"] == 1
-        assert database.check().ok
+        assert upkeep.stats(database).rows["benchmark_traces"] == 1
+        assert upkeep.check(database).ok
 
 
 def test_a_path_below_a_regular_file_is_refused(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_a_read_only_file_can_be_read_and_says_so_when_written(open_folder: Path
     path.chmod(0o444)
     open_folder.chmod(0o777)
     with ordinary_user(), open_database(path) as database:
-        assert database.stats().rows["canonical_graphs"] == 1
+        assert upkeep.stats(database).rows["canonical_graphs"] == 1
         with pytest.raises(DatabaseReadOnly, match="cannot be written") as caught:
             database.ensure_graph(make.target)
         assert "fix: make the file and its folder writable" in str(caught.value)
@@ -162,8 +163,8 @@ def test_a_damaged_file_is_reported_as_damaged(tmp_path: Path, make) -> None:
     with open_database(path) as database:
         database.ensure_graph(make.graph)
         database.add_traces(make.trace(log=os.urandom(3000).hex()) for _ in range(50))
-        database.vacuum()
-        assert database.check().ok
+        upkeep.vacuum(database)
+        assert upkeep.check(database).ok
     sound = path.read_bytes()
 
     def damage(first: int) -> None:
@@ -174,7 +175,7 @@ def test_a_damaged_file_is_reported_as_damaged(tmp_path: Path, make) -> None:
 
     damage(len(sound) // 2 // 4096 * 4096)  # rows in the second half: the file opens, and the check finds it
     with open_database(path) as database:
-        report = database.check()
+        report = upkeep.check(database)
         assert not report.ok and report.problems[0].startswith("integrity: ")
     damage(2 * 4096)  # all but the header: not even the list of tables can be read
     message = refusal(CorruptDatabase, path)
@@ -206,8 +207,8 @@ def test_a_full_disk_loses_the_new_row_and_no_other(database, make) -> None:
         database.add_traces(make.trace(log=os.urandom(100_000).hex()) for _ in range(3))
     assert "fix: free disk space" in str(caught.value)
     event.remove(database.engine, "begin", no_more_room)
-    assert database.stats().rows["benchmark_traces"] == 1
-    assert database.check().ok
+    assert upkeep.stats(database).rows["benchmark_traces"] == 1
+    assert upkeep.check(database).ok
 
 
 def test_a_lock_held_for_too_long_is_reported_as_busy(tmp_path: Path, make) -> None:
@@ -242,7 +243,7 @@ def test_what_is_not_there_is_not_made_for_a_question(tmp_path: Path, make) -> N
     with open_database(file) as made:
         made.ensure_graph(make.graph)
     with open_database(file, create=False) as found:
-        assert found.stats().rows["canonical_graphs"] == 1
+        assert upkeep.stats(found).rows["canonical_graphs"] == 1
 
 
 def test_text_that_only_looks_like_a_url_is_refused() -> None:

@@ -22,8 +22,8 @@ from tensor_graphs.records import (
     open_database,
     queries,
     schema,
+    upkeep,
 )
-from tensor_graphs.records.database import MAX_ATTEMPTS
 from tensor_graphs.records.logs import LOG_BYTES, compress_log, decompress_log
 
 
@@ -37,7 +37,7 @@ def test_storing_the_same_thing_twice_stores_it_once(database, make) -> None:
         assert database.ensure_implementation(make.kernel(sources=(SourceRecord("k.c", "int x;"),))) == 1
         definition = DefinitionRecord("tanh_16", make.graph.structural_key, {"n": {"type": "var"}}, tags=("a",))
         assert database.ensure_definition(definition) == 1
-    rows = database.stats().rows
+    rows = upkeep.stats(database).rows
     assert (rows["environments"], rows["workloads"], rows["implementations"], rows["definitions"]) == (1, 1, 1, 1)
     assert rows["implementation_sources"] == 1
 
@@ -81,8 +81,8 @@ def test_a_batch_with_one_bad_trace_stores_nothing(database, make) -> None:
     with pytest.raises(MissingRecord, match="refers to the canonical graph nobody") as caught:
         database.add_traces([make.trace(), make.trace(make.kernel("other")), make.trace(workload=unknown)])
     assert "fix: store the graph first (ensure_graph)" in str(caught.value)
-    assert database.stats().rows["benchmark_traces"] == 0
-    assert database.stats().rows["implementations"] == 0
+    assert upkeep.stats(database).rows["benchmark_traces"] == 0
+    assert upkeep.stats(database).rows["implementations"] == 0
     assert database.add_traces([make.trace()]) == (1,)  # no id of the rolled back rows was kept
 
 
@@ -91,7 +91,7 @@ def test_two_kernels_under_one_source_hash_are_refused_as_one_would_pass_for_the
     with pytest.raises(InvalidRecord, match="'softmax' and 'gelu' have one source hash") as caught:
         database.add_trace(make.trace(make.kernel("gelu", source_hash="whole file")))
     assert "fix: hash the text of the function" in str(caught.value)
-    assert database.stats().rows["benchmark_traces"] == 1
+    assert upkeep.stats(database).rows["benchmark_traces"] == 1
 
 
 def test_an_implementation_of_an_unknown_graph_is_refused(database, make) -> None:
@@ -124,144 +124,6 @@ def test_the_newest_device_constant_counts(database, make) -> None:
     assert queries.constants(database, "another environment") == {}
 
 
-def test_check_finds_a_dangling_reference_and_a_changed_source(database, make) -> None:
-    database.add_trace(make.trace(make.kernel(sources=(SourceRecord("k.c", "int x;", trusted=True),))))
-    assert database.check().ok
-    raw = sqlite3.connect(database.location)
-    raw.execute("UPDATE implementation_sources SET content = 'int y;'")
-    raw.execute("UPDATE benchmark_traces SET sample_count = 7")
-    raw.execute("DELETE FROM workloads")  # foreign keys are off in a connection that did not ask for them
-    raw.commit()
-    raw.close()
-    report = database.check()
-    assert not report.ok
-    text = "\n".join(report.problems)
-    assert "benchmark_traces points to a row of workloads that is not there" in text
-    assert "7 samples were announced, 3 are there" in text
-    assert "its text is not the text that was stored" in text
-
-
-def test_vacuum_gives_space_back_and_keeps_the_rows(database, make) -> None:
-    database.add_traces(make.trace(log=str(list(range(20_000)))) for _ in range(30))
-    raw = sqlite3.connect(database.location)
-    raw.execute("UPDATE benchmark_traces SET full_log = NULL")
-    raw.commit()
-    raw.close()
-    assert database.vacuum() > 100_000
-    assert database.stats().rows["benchmark_traces"] == 30
-    assert database.check().ok
-
-
-def test_stats_count_rows_statuses_and_the_queue(database, make) -> None:
-    database.add_traces([make.trace(), make.trace(status="TIMEOUT")])
-    database.enqueue(*(ProfileRequest(make.kernel(), make.workload(batch), make.here) for batch in range(3)))
-    assert database.claim_next("w", make.here) is not None
-    stats = database.stats()
-    assert stats.traces_by_status == {"PASSED": 1, "TIMEOUT": 1}
-    assert (stats.waiting, stats.claimed, stats.abandoned) == (2, 1, 0)
-    assert stats.file_bytes > 0 and stats.oldest <= stats.newest
-
-
-# -- the queue ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_request_is_queued_once_and_the_higher_priority_goes_first(database, make) -> None:
-    low, high = (ProfileRequest(make.kernel(), make.workload(batch), make.here, priority=batch) for batch in (1, 2))
-    assert database.enqueue(low, high, low) == 2
-    assert database.enqueue(ProfileRequest(make.kernel(), make.workload(1), make.here, priority=9, reason="now")) == 0
-    assert database.claim_next("w", make.here).workload == make.workload(1)
-    assert database.claim_next("w", make.here.key()).workload == make.workload(2)
-    assert database.claim_next("w", make.here) is None
-
-
-def test_a_claimed_item_brings_everything_that_is_needed_to_measure_it(database, make) -> None:
-    source = SourceRecord("k.c", "int x;", trusted=True, language="c", origin="ours")
-    wanted = make.kernel(requirements={"arch": ["avx512"]}, sources=(source,), numeric_class="bitwise", verbatim="{}")
-    database.enqueue(ProfileRequest(wanted, make.workload(4), make.here, 2.5, "missed by the compiler"))
-    database.enqueue(ProfileRequest(make.recipe(), make.workload(4), make.here))
-    item = database.claim_next("w", make.here)
-    assert (item.implementation, item.workload, item.environment) == (wanted, make.workload(4), make.here)
-    assert (item.priority, item.reason, item.attempts, item.claimed_by) == (2.5, "missed by the compiler", 1, "w")
-    assert item.environment.key() == make.here.key()
-    assert database.claim_next("w", make.here).implementation == make.recipe()
-
-
-def test_draining_the_queue_makes_it_empty_and_leaves_the_traces(database, make) -> None:
-    database.enqueue(*(ProfileRequest(make.kernel(), make.workload(batch), make.here) for batch in range(4)))
-    while (item := database.claim_next("w", make.here)) is not None:
-        assert database.complete(item, [make.trace(item.implementation, workload=item.workload)])
-    stats = database.stats()
-    assert (stats.rows["profile_queue"], stats.rows["benchmark_traces"]) == (0, 4)
-
-
-def test_a_request_for_another_environment_is_not_handed_out(database, make) -> None:
-    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
-    assert database.claim_next("w", "another environment") is None
-
-
-def test_a_renewed_lease_keeps_others_away(database, make) -> None:
-    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
-    slow = database.claim_next("slow", make.here, lease_seconds=-1)
-    assert database.renew(slow)
-    assert database.claim_next("other", make.here) is None
-    assert database.complete(slow)
-
-
-def test_a_lease_runs_out_and_the_late_worker_cannot_take_the_request_away(database, make) -> None:
-    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
-    late = database.claim_next("late", make.here, lease_seconds=-1)
-    quick = database.claim_next("quick", make.here)
-    assert quick.id == late.id
-    assert not database.renew(late)
-    assert not database.release(late)
-    assert not database.complete(late, [make.trace()])  # its trace is kept, the request stays with the other worker
-    stats = database.stats()
-    assert (stats.rows["benchmark_traces"], stats.claimed) == (1, 1)
-    assert database.complete(quick)
-
-
-def test_an_expired_lease_is_claimed_by_the_next_worker(database, make) -> None:
-    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
-    assert database.claim_next("dead", make.here, lease_seconds=2.0) is not None     # long enough for a slow machine to look once
-    assert database.claim_next("next", make.here) is None
-    time.sleep(2.1)
-    item = database.claim_next("next", make.here)
-    assert (item.claimed_by, item.attempts) == ("next", 2)
-
-
-def test_a_request_that_keeps_killing_its_workers_is_set_aside(database, make) -> None:
-    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
-    for _ in range(MAX_ATTEMPTS):
-        assert database.claim_next("victim", make.here, lease_seconds=-1) is not None
-    assert database.claim_next("victim", make.here) is None
-    assert database.stats().abandoned == 1
-    assert database.claim_next("brave", make.here, max_attempts=100) is not None
-
-
-def test_a_worker_that_stops_in_peace_uses_up_no_attempt(database, make) -> None:
-    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
-    for _ in range(MAX_ATTEMPTS + 2):
-        assert database.release(database.claim_next("budget is up", make.here))
-    assert database.claim_next("w", make.here).attempts == 1
-    assert database.release_worker("w") == 1
-    failed = database.claim_next("w", make.here)
-    assert database.release(failed, "no compiler")
-    assert database.claim_next("w", make.here).attempts == 3
-
-
-def test_an_untrusted_source_is_never_handed_out(database, make) -> None:
-    imported = make.kernel("imported", sources=(SourceRecord("k.c", "system(0);", origin="downloaded"),))
-    database.enqueue(ProfileRequest(imported, make.workload(), make.here))
-    assert database.claim_next("w", make.here) is None
-    assert database.trust(imported.signature) == 1
-    item = database.claim_next("w", make.here)
-    assert item.implementation.name == "imported"
-    assert queries.sources(database, imported.signature)[0].trusted
-
-
-# -- several threads and processes -------------------------------------------------------------------------------------
-
-
 def test_threads_that_store_the_same_things_agree_on_the_rows(database, make) -> None:
     errors: list[BaseException] = []
 
@@ -279,7 +141,7 @@ def test_threads_that_store_the_same_things_agree_on_the_rows(database, make) ->
     for thread in threads:
         thread.join()
     assert errors == []
-    rows = database.stats().rows
+    rows = upkeep.stats(database).rows
     assert (rows["benchmark_traces"], rows["implementations"], rows["workloads"]) == (20, 5, 5)
 
 
@@ -298,7 +160,7 @@ def test_a_forked_child_writes_through_connections_of_its_own(database, make) ->
     assert child.exitcode == 0
     assert answer.get() == 2
     assert database.add_trace(make.trace()) == 3
-    assert database.check().ok
+    assert upkeep.check(database).ok
 
 
 FIRST_USE = """
@@ -320,14 +182,14 @@ def test_four_processes_that_use_a_new_file_first_do_not_race(tmp_path, start) -
         assert process.returncode == 0, error
         assert out.split() == ["ready", "1", schema.REVISION]
     with open_database(path) as opened:
-        assert opened.check().ok
-        assert opened.stats().rows["canonical_graphs"] == 1
+        assert upkeep.check(opened).ok
+        assert upkeep.stats(opened).rows["canonical_graphs"] == 1
 
 
 WORKER = """
 import sys, time
 from sqlalchemy import event
-from tensor_graphs.records import TraceRecord, open_database
+from tensor_graphs.records import TraceRecord, claims, open_database, upkeep
 path, name, environment, stall_at = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 database, done, completing = open_database(path), 0, False
 
@@ -342,8 +204,8 @@ def stall(connection):
         time.sleep(600)
 
 database.close()  # reconnect, with the small cache
-while database.stats().rows["profile_queue"]:
-    item = database.claim_next(name, environment, lease_seconds=2)
+while upkeep.stats(database).rows["profile_queue"]:
+    item = claims.claim_next(database, name, environment, lease_seconds=2)
     if item is None:
         time.sleep(0.05)
         continue
@@ -354,7 +216,7 @@ while database.stats().rows["profile_queue"]:
         for kind in ("cold", "hot")
     ]
     completing = True
-    database.complete(item, traces)
+    claims.complete(database, item, traces)
     completing = False
     done += 1
     print("stored", item.workload.key, flush=True)
@@ -381,7 +243,7 @@ def test_a_worker_killed_in_the_middle_of_a_write_costs_nothing(database, make, 
     out, error = survivor.communicate(timeout=60)
     assert survivor.returncode == 0, error
 
-    assert database.check().problems == ()
+    assert upkeep.check(database).problems == ()
     known = {each.workload_key: each for each in queries.history(database, make.kernel().source_hash)}
     assert set(known) == {each.key for each in asked}
     raw = sqlite3.connect(database.location)
@@ -393,7 +255,7 @@ def test_a_worker_killed_in_the_middle_of_a_write_costs_nothing(database, make, 
     assert writers.count("victim") == 2 * 3  # what it had committed before it died is there
     told_by_both = {line.split()[1] for line in [*told, *out.splitlines()] if line.startswith("stored")}
     assert told_by_both == {each.key for each in asked}
-    assert database.stats().rows["profile_queue"] == 0  # the claim of the dead came back and was measured
+    assert upkeep.stats(database).rows["profile_queue"] == 0  # the claim of the dead came back and was measured
 
 
 def _queue(database) -> list[tuple[int, str]]:

@@ -20,9 +20,11 @@ from tensor_graphs.records import (
     ProfileRequest,
     SchemaMismatch,
     SourceRecord,
+    claims,
     open_database,
     queries,
     schema,
+    upkeep,
 )
 from tensor_graphs.records.portable import CHUNK, KEYS, TABLES, export_file, import_file
 
@@ -43,10 +45,10 @@ def filled(database, make):
         make.trace(make.recipe(), conditions={"load": [0.5, None]}, verbatim='{"x": 1}\n'),
     ])  # fmt: skip
     database.enqueue(ProfileRequest(own, make.workload(9), make.here, 3.0, "guess"))
-    assert database.claim_next("somebody", make.here) is not None
+    assert claims.claim_next(database, "somebody", make.here) is not None
     database.add_constants(make.here, [DeviceConstant("read_bandwidth", 54e9, "byte/s")])
     database.add_recipes("f" * 64, [{"recipes": [make.recipe().signature]}], [make.graph, make.target], [make.recipe()])
-    with database._transaction(write=True) as connection:
+    with database.writing() as connection:
         connection.exec_driver_sql(
             "INSERT INTO imported_files VALUES (1, 'set', 'traces/a.jsonl', 'f00', 12, '2026-03-01 12:00:00.000000')"
         )
@@ -93,7 +95,7 @@ def test_what_was_exported_comes_back_in_an_empty_database(filled, tmp_path: Pat
     with open_database(tmp_path / "other.db") as other:
         report = import_file(other, tmp_path / name)
         after = content(other)
-        assert other.check().ok
+        assert upkeep.check(other).ok
     assert dict(report.new) == dict(written.rows) and not any(report.known.values())
     for row in before["implementation_sources"]:
         row.update(trusted=False, origin=f"imported from {name}")
@@ -203,7 +205,7 @@ def test_a_cut_export_is_refused_and_nothing_of_it_is_stored(filled, tmp_path: P
     with open_database(tmp_path / "other.db") as other:
         with pytest.raises(ExportError, match=name):
             import_file(other, file)
-        assert sum(other.stats().rows.values()) == 0
+        assert sum(upkeep.stats(other).rows.values()) == 0
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_a_text_that_is_no_whole_export_is_refused_with_its_line(filled, tmp_pat
     with open_database(tmp_path / "other.db") as other:
         with pytest.raises(ExportError, match=message):
             import_file(other, tmp_path / "bad.jsonl")
-        assert sum(other.stats().rows.values()) == 0
+        assert sum(upkeep.stats(other).rows.values()) == 0
 
 
 def test_a_row_that_the_tables_refuse_rolls_everything_back(filled, tmp_path: Path) -> None:
@@ -238,7 +240,7 @@ def test_a_row_that_the_tables_refuse_rolls_everything_back(filled, tmp_path: Pa
     with open_database(tmp_path / "other.db") as other:
         with pytest.raises(InvalidRecord, match="refused a row"):
             import_file(other, tmp_path / "bad.jsonl")
-        assert sum(other.stats().rows.values()) == 0
+        assert sum(upkeep.stats(other).rows.values()) == 0
 
 
 def test_one_source_hash_under_two_names_is_refused(filled, make, tmp_path: Path) -> None:
@@ -262,7 +264,7 @@ def test_an_interrupted_import_leaves_nothing_and_an_interrupted_export_no_file(
     with open_database(tmp_path / "other.db") as other:
         with pytest.raises(KeyboardInterrupt):
             import_file(other, tmp_path / "rows.jsonl", stop)
-        assert sum(other.stats().rows.values()) == 0
+        assert sum(upkeep.stats(other).rows.values()) == 0
         assert any(import_file(other, tmp_path / "rows.jsonl").new.values())  # and ids of the lost rows are forgotten
     for name in FORMS:
         with pytest.raises(KeyboardInterrupt):
@@ -318,7 +320,7 @@ def test_of_a_damaged_database_the_error_names_the_database_and_not_the_export(m
     with open_database(damaged) as filled:
         filled.ensure_graph(make.graph)
         filled.add_traces(make.trace(log=os.urandom(3000).hex()) for _ in range(50))
-        filled.vacuum()
+        upkeep.vacuum(filled)
     data = bytearray(damaged.read_bytes())
     for place in range(len(data) // 2 // 4096 * 4096, len(data) - 4 * 4096, 4096):  # vacuum has put the text of the views last
         data[place : place + 2048] = os.urandom(2048)
@@ -375,7 +377,7 @@ def test_a_database_is_never_exported_onto_itself_by_whatever_name(make, tmp_pat
                 export_file(own, Path(name), replace=replace)
             with pytest.raises(ExportError, match="is the database itself"):
                 import_file(own, Path(name))
-        assert own.stats().rows["benchmark_traces"] == 1 and own.check().ok
+        assert upkeep.stats(own).rows["benchmark_traces"] == 1 and upkeep.check(own).ok
     with open_database(f"sqlite:///file:{file}?uri=true") as own, pytest.raises(ExportError, match="is the database itself"):
         export_file(own, file, replace=True)
 
@@ -404,7 +406,7 @@ def test_a_source_whose_text_is_not_the_text_that_was_hashed_is_refused(filled, 
         with open_database(tmp_path / "other.db") as other:
             with pytest.raises(ExportError, match=f"{name}: row 1 of implementation_sources: 'k.c' is not the text that was"):
                 import_file(other, tmp_path / name)
-            assert sum(other.stats().rows.values()) == 0
+            assert sum(upkeep.stats(other).rows.values()) == 0
         with pytest.raises(ExportError):  # known here or not: the file is damaged
             import_file(filled, tmp_path / name)
 
@@ -415,11 +417,12 @@ def test_what_is_dated_in_the_future_is_refused(filled, make, tmp_path: Path) ->
         ahead.ensure_graph(make.graph)
         ahead.add_trace(make.trace(timestamp=now + timedelta(hours=23)))  # a clock in another time zone, say
         export_file(ahead, tmp_path / "tomorrow.jsonl")
-        assert ahead.check().ok
+        assert upkeep.check(ahead).ok
         ahead.add_trace(make.trace(timestamp=datetime(2999, 1, 1, tzinfo=UTC)))
         export_file(ahead, tmp_path / "ahead.jsonl")
         export_file(ahead, tmp_path / "ahead.sqlite")
-        assert ahead.check().problems == ("trace 2: it is dated in the future, 2999-01-01T00:00:00+00:00, and the newest counts",)
+        found = upkeep.check(ahead).problems
+        assert found == ("trace 2: it is dated in the future, 2999-01-01T00:00:00+00:00, and the newest counts",)
     with open_database(tmp_path / "constants.db") as constants:
         constants.add_constants(make.here, [DeviceConstant("read_bandwidth", 1e9, "byte/s", timestamp=now + timedelta(hours=25))])
         export_file(constants, tmp_path / "constants.jsonl")

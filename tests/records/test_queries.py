@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensor_graphs.records import MissingRecord, ProfileRequest, SourceRecord, TraceRecord, known, open_database, queries
+from tensor_graphs.records import MissingRecord, ProfileRequest, SourceRecord, TraceRecord, claims, known, open_database, queries
 from tensor_graphs.records.rows import REFUTING, STATUSES
 
 ELSEWHERE_NAME = "NVIDIA GeForce RTX 4090"
@@ -64,7 +64,7 @@ def test_a_tolerance_of_nan_admits_nothing_and_one_equal_to_the_error_does(datab
 
 def test_a_nan_that_reached_the_table_by_another_way_fails_as_well(database, make) -> None:
     database.add_trace(make.trace())
-    with database._transaction(write=True) as connection:
+    with database.writing() as connection:
         connection.exec_driver_sql("UPDATE benchmark_traces SET max_relative_error = ?", (math.nan,))
     assert best(database, make, math.inf) == []
 
@@ -305,8 +305,8 @@ def test_evidence_is_given_in_the_order_asked_for(database, make) -> None:
 def test_coverage_counts_pairs_and_rises_as_the_queue_drains(database, make) -> None:
     database.enqueue(*(ProfileRequest(make.kernel(), make.workload(batch), make.here) for batch in range(4)))
     fractions = []
-    while (item := database.claim_next("w", make.here)) is not None:
-        database.complete(item, [make.trace(item.implementation, workload=item.workload)] * 2)
+    while (item := claims.claim_next(database, "w", make.here)) is not None:
+        claims.complete(database, item, [make.trace(item.implementation, workload=item.workload)] * 2)
         (row,) = queries.coverage(database, make.here)
         fractions.append(row.fraction)
     assert fractions == [0.25, 0.5, 0.75, 1.0]

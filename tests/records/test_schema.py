@@ -15,7 +15,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from tensor_graphs.records import schema
+from tensor_graphs.records import schema, upkeep
 from tensor_graphs.records.connection import MIGRATIONS, connect, parse_target, upgrade
 from tensor_graphs.records.database import open_database
 from tensor_graphs.records.errors import SchemaMismatch
@@ -92,8 +92,8 @@ def test_the_last_schema_before_the_first_release_gets_what_it_lacks_and_keeps_i
     database.close()
     make.as_of_0004(Path(database.location))
     with open_database(database.location) as again:
-        assert again.revision() == schema.REVISION and again.check().ok
-        assert again.stats().rows["benchmark_traces"] == 1 and again.stats().rows["recipe_searches"] == 0
+        assert again.revision() == schema.REVISION and upkeep.check(again).ok
+        assert upkeep.stats(again).rows["benchmark_traces"] == 1 and upkeep.stats(again).rows["recipe_searches"] == 0
         with open_database(tmp_path / "new.db") as new:
             assert described(again.engine) == described(new.engine)
 
@@ -158,7 +158,7 @@ def test_every_status_type_and_kind_the_rows_allow_is_allowed_by_the_table(datab
     for status in STATUSES:
         for kind in TRACE_KINDS:
             database.add_trace(make.trace(status=status, kind=kind))
-    stored = database.stats()
+    stored = upkeep.stats(database)
     assert stored.traces_by_status == dict.fromkeys(STATUSES, len(TRACE_KINDS))
     assert {make.kernel().type, make.recipe().type} == set(IMPLEMENTATION_TYPES)
     database.ensure_implementation(make.recipe())

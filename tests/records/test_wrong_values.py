@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensor_graphs.records import open_database, queries
+from tensor_graphs.records import open_database, queries, upkeep
 from tensor_graphs.records.errors import CorruptDatabase
 
 
@@ -38,21 +38,21 @@ def test_a_text_where_a_number_belongs_is_named(file: Path, make: SimpleNamespac
         with pytest.raises(CorruptDatabase) as caught:
             queries.latest_traces(database, make.here, "cold")
         said = f"benchmark_traces.{column} of row 1 holds {shown}, and no number"
-        assert f"{file} is damaged: {said}\n  fix: `tg db check`" in str(caught.value) and said in database.check().problems
-        assert database.stats().rows["benchmark_traces"] == 2                    # nothing is lost
+        assert f"{file} is damaged: {said}\n  fix: `tg db check`" in str(caught.value) and said in upkeep.check(database).problems
+        assert upkeep.stats(database).rows["benchmark_traces"] == 2                    # nothing is lost
 
 
 def test_a_time_and_json_that_are_none_are_named(file: Path, make: SimpleNamespace) -> None:
     write(file, "UPDATE benchmark_traces SET timestamp = 7, conditions = 8 WHERE id = 2")
     with open_database(file) as database:
-        damage = database.check().problems
+        damage = upkeep.check(database).problems
     assert "benchmark_traces.timestamp of row 2 holds 7, stored as integer, and no time" in damage
     assert any("benchmark_traces.conditions of row 2" in line and "no JSON" in line for line in damage)
 
 
 def test_a_sound_database_has_no_wrong_value(file: Path) -> None:
     with open_database(file) as database:
-        assert database.check().ok
+        assert upkeep.check(database).ok
 
 
 def test_an_error_that_is_not_the_files_stays_what_it_is(file: Path) -> None:

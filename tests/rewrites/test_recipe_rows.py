@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 import tensor_graphs as tg
-from tensor_graphs.records import queries
+from tensor_graphs.records import queries, upkeep
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.portable import export_file, import_file
 from tensor_graphs.rewrites import beside_oracle, recipe_rows
@@ -49,7 +49,7 @@ def said(found: list[Offer]) -> list[object]:
 
 
 def change(database: Database, statement: str) -> None:
-    with database._transaction(write=True) as connection:
+    with database.writing() as connection:
         assert connection.execute(sa.text(statement)).rowcount
     database._forget()
 
@@ -75,7 +75,7 @@ def test_a_recipe_is_a_row_with_its_verdict_beside_the_words_that_stand_there(da
     assert 0 < own and 0 < row.max_relative_error <= row.tolerance
     assert {s.path: s.content for s in queries.sources(database, row.signature)} == {
         "rules.txt": "\n".join(offer.others[0].rules), "derivation.txt": offer.others[0].derivation}
-    assert database.check().ok
+    assert upkeep.check(database).ok
 
 
 def _names(database: Database) -> list[str]:
@@ -174,4 +174,4 @@ def test_a_database_that_cannot_be_written_keeps_nothing_and_fails_nobody(tmp_pa
     with open_database(tmp_path / "recipes.db") as database:
         monkeypatch.setattr(database, "add_recipes", refused)
         monkeypatch.setattr(database, "ensure_graph", refused)
-        assert found_in(database) and sum(database.stats().rows.values()) == 0
+        assert found_in(database) and sum(upkeep.stats(database).rows.values()) == 0

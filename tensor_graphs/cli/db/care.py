@@ -12,9 +12,11 @@ from tensor_graphs.cli import options
 
 def check(db: options.DatabaseAt = None, json: options.Json = False) -> None:
     """Is the file sound, is its schema ours, and do all rows refer to what exists? Exit code 1 if not."""
+    from tensor_graphs.records import upkeep
+
     store = options.database(db, create=False)
     with options.status("checking", json) as update:
-        found = store.check(lambda what: update(f"checking {what}"))
+        found = upkeep.check(store, lambda what: update(f"checking {what}"))
     if json:
         options.print_json({"ok": found.ok, "problems": list(found.problems)})
     else:
@@ -25,9 +27,11 @@ def check(db: options.DatabaseAt = None, json: options.Json = False) -> None:
 
 def vacuum(db: options.DatabaseAt = None, json: options.Json = False) -> None:
     """Give unused space in the file back, and renew the statistics that queries are planned with."""
+    from tensor_graphs.records import upkeep
+
     store = options.database(db, create=False)
     with options.status("vacuuming", json):
-        saved = store.vacuum()
+        saved = upkeep.vacuum(store)
     if json:
         options.print_json({"bytes": saved})
     else:

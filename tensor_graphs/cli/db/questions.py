@@ -23,8 +23,10 @@ Limit = Annotated[int, typer.Option(min=1, max=options.MOST_ROWS, help="Show at 
 
 def stats(db: options.DatabaseAt = None, json: options.Json = False) -> None:
     """Path, schema version, size, rows per table, and the profile queue."""
+    from tensor_graphs.records import upkeep
+
     store = options.database(db, create=False)
-    found = store.stats()
+    found = upkeep.stats(store)
     if json:
         options.print_json(dataclasses.asdict(found))
         return

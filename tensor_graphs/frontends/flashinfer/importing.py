@@ -83,7 +83,7 @@ def import_dataset(
         raise malformed(problems, str(root))
     report = DatasetImport(dataset or root.name[:NAME_LENGTH], str(root))
     reader = _Import(database, report)
-    with database._transaction(write=True) as connection:
+    with database.writing() as connection:
         for path, whole in found:
             data, lines, problems = _content(path, root, whole=whole)
             if problems:

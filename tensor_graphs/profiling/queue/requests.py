@@ -22,7 +22,7 @@ from tensor_graphs.profiling.measure.descriptors import InputError, given_of
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.single import signature_of_graph
 from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
-from tensor_graphs.records import queries
+from tensor_graphs.records import claims, queries, upkeep
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import QueueItem
 
@@ -88,27 +88,27 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
         for backend in here:
             environment = environment_of(backend, threads)
             while time.perf_counter() - started < budget:
-                item = database.claim_next(worker, environment)
+                item = claims.claim_next(database, worker, environment)
                 if item is None:
                     break
                 try:
                     status = _serve(database, judge, item)
                 except KeyboardInterrupt:
-                    database.release(item)
+                    claims.release(database, item)
                     report.interrupted = True
                     break
                 except (KernelError, InputError) as e:
                     if isinstance(e, Obsolete):
-                        database.complete(item)
+                        claims.complete(database, item)
                         report.obsolete += 1
                     else:                                          # put back at the end: released now, it would be claimed next
                         returned.append((item, str(e)))
                     log.info("request %d is not answered: %s", item.id, e)
                     continue
                 except BaseException:
-                    database.release(item, "the drain stopped at it")
+                    claims.release(database, item, "the drain stopped at it")
                     raise
-                database.complete(item)
+                claims.complete(database, item)
                 if status is None:
                     report.answered += 1
                     continue
@@ -116,14 +116,14 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
                 report.measured += status == "PASSED"
                 report.failed += status != "PASSED"
                 if on_step is not None:
-                    on_step(report.measured + report.failed, Waiting(*database.waiting(environment)),
+                    on_step(report.measured + report.failed, Waiting(*claims.waiting(database, environment)),
                             f"{item.implementation.name} {item.reason}")
             if report.interrupted:
                 break
     for item, why in returned:
-        database.release(item, why)
+        claims.release(database, item, why)
     report.impossible = len(returned)
-    report.left = database.stats().waiting
+    report.left = upkeep.stats(database).waiting
     report.seconds = time.perf_counter() - started
     return report
 
@@ -144,16 +144,16 @@ def settle_queue(database: Database, backends: Sequence[str], threads: int | Non
     for backend in backends:
         environment = environment_of(backend, threads)
         rows = queries.latest_traces(database, environment, "cold", verifier=VERIFIER)
-        while (item := database.claim_next(worker, environment)) is not None:
+        while (item := claims.claim_next(database, worker, environment)) is not None:
             verdict = rows.get((item.implementation.source_hash, verify_key(item)))
             refuted = verdict is not None and (verdict.status != "PASSED" or verdict.refuted)
             if refuted or (item.implementation.source_hash, item.workload.key) in rows:
-                database.complete(item)
+                claims.complete(database, item)
                 done += 1
             else:
                 kept.append(item)
     for item in kept:
-        database.release(item)
+        claims.release(database, item)
     return done
 
 
@@ -170,10 +170,10 @@ def worker_name() -> str:
 def reclaim(database: Database) -> int:
     """Put back what processes of this machine hold that are gone (killed, say): their leases need not run out first. How many."""
     done = 0
-    for name in database.claimants():
+    for name in claims.claimants(database):
         *host, process, started, _ = ["", "", "", *name.split(":")]
         if ":".join(host[3:]) == socket.gethostname() and process.isdigit() and _started(int(process)) != started:
-            done += database.release_worker(name)
+            done += claims.release_worker(database, name)
             log.info("%s is gone; what it had claimed is free again", name)
     return done
 

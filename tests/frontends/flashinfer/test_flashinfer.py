@@ -24,7 +24,7 @@ from tensor_graphs.frontends.flashinfer import (
     import_dataset,
 )
 from tensor_graphs.language.text import parse_graph
-from tensor_graphs.records import DefinitionRecord, GraphRecord, open_database, queries
+from tensor_graphs.records import DefinitionRecord, GraphRecord, open_database, queries, upkeep
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.logs import LOG_BYTES
 
@@ -47,7 +47,7 @@ def records(data: bytes, path: str) -> list[Any]:
 
 
 def change(database: Database, statement: str, **values: Any) -> int:
-    with database._transaction(write=True) as connection:
+    with database.writing() as connection:
         return connection.execute(sa.text(statement), values).rowcount
 
 
@@ -243,7 +243,7 @@ def test_nothing_that_was_imported_is_trusted_or_handed_out(imported: Database, 
 
 
 def test_the_database_is_sound_after_an_import(imported: Database) -> None:
-    assert imported.check().problems == ()
+    assert upkeep.check(imported).problems == ()
 
 
 # ---- what was changed shows ------------------------------------------------------------------------------------------
@@ -335,9 +335,9 @@ def test_a_deleted_row_takes_its_lines_along(imported: Database, folder: Path, t
 
 
 def test_a_second_import_finds_everything_there(imported: Database, folder: Path) -> None:
-    before = imported.stats().rows
+    before = upkeep.stats(imported).rows
     report = import_dataset(folder, imported)
-    assert imported.stats().rows == before
+    assert upkeep.stats(imported).rows == before
     assert (report.files_new, report.files_changed, len(report.files_known)) == ([], [], 18)
     assert report.lines()[1] == "files: 0 new, 0 changed, 18 already there"
 
@@ -363,9 +363,9 @@ def test_a_description_that_changed_in_the_file_changes_the_row(imported: Databa
         data = (folder / path).read_bytes()
         assert old in data
         (folder / path).write_bytes(data.replace(old, new))
-    before = imported.stats().rows
+    before = upkeep.stats(imported).rows
     import_dataset(folder, imported)
-    assert imported.stats().rows == before
+    assert upkeep.stats(imported).rows == before
     assert rows(imported, "SELECT description FROM definitions WHERE name = 'gemm_n6_k8'")[0][0] == "C = A B^T"
     assert rows(imported, "SELECT description FROM implementations WHERE name = 'gemm_cuda'")[0][0] == "in CUDA"
     export_dataset(imported, tmp_path / "out")
@@ -448,7 +448,7 @@ def test_a_malformed_file_is_named_with_its_line_and_nothing_of_it_is_stored(
         import_dataset(folder, database)
     message = str(caught.value)
     assert message.startswith(f"{path}, {place}") and "\n  fix: " in message and fix in message
-    assert set(database.stats().rows.values()) == {0}
+    assert set(upkeep.stats(database).rows.values()) == {0}
     (folder / path).write_bytes(good[path])
     assert not import_dataset(folder, database).files_known
     export_dataset(database, tmp_path / "out")
@@ -486,7 +486,7 @@ def test_all_that_cannot_be_read_is_told_at_once_and_nothing_is_stored(
     ]
     assert fix.startswith("  fix: correct or remove that line") and fix.endswith("nothing of the data set was stored")
     assert "make the file readable; correct that record" in fix
-    assert set(database.stats().rows.values()) == {0}
+    assert set(upkeep.stats(database).rows.values()) == {0}
 
 
 def test_of_very_many_unreadable_lines_the_first_are_told(database: Database, folder: Path) -> None:
@@ -501,7 +501,7 @@ def test_of_very_many_unreadable_lines_the_first_are_told(database: Database, fo
 def test_a_set_of_which_a_later_file_fails_leaves_nothing(database: Database, folder: Path, monkeypatch: Any) -> None:
     from tensor_graphs.frontends.flashinfer import importing
 
-    before, seen, stored_lines = database.stats().rows, [], importing.stored_lines
+    before, seen, stored_lines = upkeep.stats(database).rows, [], importing.stored_lines
 
     def fail_late(*given: Any) -> Any:
         seen.append(given)
@@ -512,9 +512,9 @@ def test_a_set_of_which_a_later_file_fails_leaves_nothing(database: Database, fo
     monkeypatch.setattr(importing, "stored_lines", fail_late)
     with pytest.raises(KeyboardInterrupt):
         import_dataset(folder, database)
-    assert database.stats().rows == before
+    assert upkeep.stats(database).rows == before
     assert len(import_dataset(folder, database).files_new) == 18       # and ids of the lost rows are forgotten
-    assert database.check().ok
+    assert upkeep.check(database).ok
 
 
 def test_a_trace_of_the_future_is_kept_whole_and_counts_nowhere(database: Database, folder: Path, tmp_path: Path) -> None:
@@ -525,7 +525,7 @@ def test_a_trace_of_the_future_is_kept_whole_and_counts_nowhere(database: Databa
     (folder / TRACES).write_text(text.replace(line, json.dumps(document)))
     report = import_dataset(folder, database)
     assert report.kept_whole[f"{TRACES}:{number}"] == "it is dated in the future"
-    assert database.check().ok
+    assert upkeep.check(database).ok
     export_dataset(database, tmp_path / "out")
     assert files(tmp_path / "out") == files(folder)
 
@@ -533,11 +533,11 @@ def test_a_trace_of_the_future_is_kept_whole_and_counts_nowhere(database: Databa
 def test_a_file_that_fails_while_it_is_stored_leaves_nothing(database: Database, folder: Path, monkeypatch: Any) -> None:
     from tensor_graphs.frontends.flashinfer import importing
 
-    before = database.stats().rows
+    before = upkeep.stats(database).rows
     monkeypatch.setattr(importing, "stored_lines", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         import_dataset(folder, database)
-    assert database.stats().rows == before
+    assert upkeep.stats(database).rows == before
 
 
 IMPORT = """

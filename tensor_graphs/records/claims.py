@@ -1,0 +1,180 @@
+"""claims: workers take requests from the profile queue, one at a time, each on a lease; what dies leaves its request to others.
+
+`Database.enqueue` files requests: the compiler does that, and takes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tensor_graphs.devices.environment import Environment
+from tensor_graphs.records import schema
+from tensor_graphs.records.database import Database, environment_key, untrusted
+from tensor_graphs.records.rows import ImplementationRecord, QueueItem, SourceRecord, TraceRecord, WorkloadRecord
+
+LEASE_SECONDS = 300.0  # longer than one measurement with compilation; renew() for what takes longer
+MAX_ATTEMPTS = 5  # a request whose workers died this often is left for a person: stats().abandoned counts them
+
+
+def claim_next(database: Database, worker: str, environment: Environment | str, *, lease_seconds: float = LEASE_SECONDS,
+               max_attempts: int = MAX_ATTEMPTS) -> QueueItem | None:
+    """Lease the most urgent request of this environment to `worker`, or None when nothing is left to claim.
+
+    A request is free when nobody holds it or its lease has run out; one whose worker died waits until the others are done.
+    Untrusted implementations are never handed out.
+    """
+    queue = schema.ProfileQueue
+    now = datetime.now(UTC)
+    until = now + timedelta(seconds=lease_seconds)
+    free = sa.or_(queue.lease_until.is_(None), queue.lease_until < now)
+    here = (
+        sa.select(schema.EnvironmentRow.id)
+        .where(schema.EnvironmentRow.key == environment_key(environment))
+        .scalar_subquery()
+    )
+    select = (
+        sa.select(queue.id)
+        .where(
+            queue.environment_id == here, free, queue.attempts < max_attempts, ~untrusted(queue.implementation_id)
+        )
+        .order_by(queue.attempts, queue.priority.desc(), queue.id)
+        .limit(1)
+    )
+    if not database.is_sqlite:
+        select = select.with_for_update(skip_locked=True)
+    with database.writing() as connection:
+        row = connection.execute(select).scalar()
+        if row is None:
+            return None
+        claim = sa.update(queue).where(queue.id == row)
+        connection.execute(
+            claim.values(claimed_by=worker, claimed_at=now, lease_until=until, attempts=queue.attempts + 1)
+        )
+        return _queue_item(connection, row)
+
+
+def renew(database: Database, item: QueueItem, lease_seconds: float = LEASE_SECONDS) -> bool:
+    """Prolong a claim from now on; False when it has gone to another worker meanwhile."""
+    return _on_claim(database, item, lease_until=datetime.now(UTC) + timedelta(seconds=lease_seconds))
+
+
+def complete(database: Database, item: QueueItem, traces: Sequence[TraceRecord] = ()) -> bool:
+    """Store what was measured and take the request off the queue, in one transaction.
+
+    The traces are stored in any case; False when the lease had run out and another worker holds the request now.
+    """
+    with database.writing() as connection:
+        database.add_traces_in(connection, traces)
+        return bool(connection.execute(sa.delete(schema.ProfileQueue).where(_held(item))).rowcount)
+
+
+def release(database: Database, item: QueueItem, error: str = "") -> bool:
+    """Put a claimed request back unmeasured; False when another worker holds it now.
+
+    error: what went wrong, if anything did; only then does the claim count as an attempt.
+    """
+    attempts = schema.ProfileQueue.attempts - (0 if error else 1)
+    nobody = {"claimed_by": None, "claimed_at": None, "lease_until": None}
+    return _on_claim(database, item, **nobody, attempts=attempts, last_error=error)
+
+
+def release_worker(database: Database, worker: str) -> int:
+    """Put back everything a worker holds, for one known to be dead; without it the leases run out by themselves."""
+    queue = schema.ProfileQueue
+    with database.writing() as connection:
+        change = sa.update(queue).where(queue.claimed_by == worker)
+        done = connection.execute(
+            change.values(claimed_by=None, claimed_at=None, lease_until=None, last_error="worker died")
+        )
+        return done.rowcount
+
+
+def waiting(database: Database, environment: Environment | str) -> tuple[int, float]:
+    """(how many requests of this environment may be claimed, the sum of their priorities)."""
+    queue, row = schema.ProfileQueue, schema.EnvironmentRow
+    here = sa.select(row.id).where(row.key == environment_key(environment)).scalar_subquery()
+    free = sa.or_(queue.lease_until.is_(None), queue.lease_until < datetime.now(UTC))
+    found = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(queue.priority), 0.0)).where(
+        queue.environment_id == here, free, queue.attempts < MAX_ATTEMPTS
+    )
+    with database.reading() as connection:
+        count, worth = connection.execute(found).one()
+    return int(count), float(worth)
+
+
+def claimants(database: Database) -> list[str]:
+    """The names of all who hold requests now, sorted."""
+    queue = schema.ProfileQueue
+    select = sa.select(queue.claimed_by).where(queue.claimed_by.is_not(None)).distinct().order_by(queue.claimed_by)
+    with database.reading() as connection:
+        return [str(name) for name in connection.execute(select).scalars()]
+
+
+def _on_claim(database: Database, item: QueueItem, **values: Any) -> bool:
+    with database.writing() as connection:
+        return bool(connection.execute(sa.update(schema.ProfileQueue).where(_held(item)).values(**values)).rowcount)
+
+
+def _queue_item(connection: Connection, row: int) -> QueueItem:
+    queue, implementation, environment = schema.ProfileQueue, schema.Implementation, schema.EnvironmentRow
+    workload, graph = schema.Workload, schema.GraphRow
+    of, target = sa.orm.aliased(graph), sa.orm.aliased(graph)
+    select = (
+        sa.select(queue.priority, queue.reason, queue.attempts, queue.claimed_by, queue.claimed_at, queue.lease_until,
+                  implementation.id.label("implementation_id"), implementation.type, implementation.name,
+                  implementation.backend.label("implementation_backend"), implementation.source_hash,
+                  implementation.numeric_class, implementation.requirements, implementation.verbatim,
+                  of.structural_key.label("of_key"), target.structural_key.label("target_key"),
+                  graph.structural_key.label("graph_key"), workload.axes_json, workload.input_descriptors,
+                  environment.hardware_name, environment.memory_bytes, environment.platform, environment.backend,
+                  environment.libs, environment.hardware)
+        .join(implementation, implementation.id == queue.implementation_id)
+        .join(workload, workload.id == queue.workload_id)
+        .join(graph, graph.id == workload.canonical_graph_id)
+        .join(environment, environment.id == queue.environment_id)
+        .outerjoin(of, of.id == implementation.canonical_graph_id)
+        .outerjoin(target, target.id == implementation.recipe_graph_id)
+        .where(queue.id == row)
+    )
+    found = connection.execute(select).one()
+    source = schema.ImplementationSource
+    sources = connection.execute(
+        sa.select(source.path, source.content, source.trusted, source.language, source.origin)
+        .where(source.implementation_id == found.implementation_id)
+        .order_by(source.path)
+    )
+    return QueueItem(
+        id=row,
+        implementation=ImplementationRecord(
+            type=found.type,
+            name=found.name,
+            backend=found.implementation_backend,
+            source_hash=found.source_hash,
+            graph_key=found.of_key,
+            recipe_key=found.target_key,
+            numeric_class=found.numeric_class,
+            requirements=found.requirements,
+            sources=tuple(SourceRecord(*each) for each in sources),
+            verbatim=found.verbatim,
+        ),
+        workload=WorkloadRecord(found.graph_key, found.axes_json, tuple(found.input_descriptors)),
+        environment=Environment(found.hardware_name, found.memory_bytes, found.platform, found.backend,
+                                tuple(found.libs.items()), tuple(found.hardware.items())),
+        priority=found.priority,
+        reason=found.reason,
+        attempts=found.attempts,
+        claimed_by=found.claimed_by,
+        claimed_at=found.claimed_at,
+        lease_until=found.lease_until,
+    )
+
+
+def _held(item: QueueItem) -> Any:
+    """The claim `item` stands for: same worker, same moment; a claim that was lost and won again is another one."""
+    queue = schema.ProfileQueue
+    return sa.and_(queue.id == item.id, queue.claimed_by == item.claimed_by, queue.claimed_at == item.claimed_at)

@@ -1,0 +1,112 @@
+"""claims: each request is measured once, whoever dies, and none is handed to two workers at a time."""
+
+from __future__ import annotations
+
+import time
+
+from tensor_graphs.records import (
+    ProfileRequest,
+    SourceRecord,
+    claims,
+    queries,
+    upkeep,
+)
+from tensor_graphs.records.claims import MAX_ATTEMPTS
+
+
+def test_a_request_is_queued_once_and_the_higher_priority_goes_first(database, make) -> None:
+    low, high = (ProfileRequest(make.kernel(), make.workload(batch), make.here, priority=batch) for batch in (1, 2))
+    assert database.enqueue(low, high, low) == 2
+    assert database.enqueue(ProfileRequest(make.kernel(), make.workload(1), make.here, priority=9, reason="now")) == 0
+    assert claims.claim_next(database, "w", make.here).workload == make.workload(1)
+    assert claims.claim_next(database, "w", make.here.key()).workload == make.workload(2)
+    assert claims.claim_next(database, "w", make.here) is None
+
+
+def test_a_claimed_item_brings_everything_that_is_needed_to_measure_it(database, make) -> None:
+    source = SourceRecord("k.c", "int x;", trusted=True, language="c", origin="ours")
+    wanted = make.kernel(requirements={"arch": ["avx512"]}, sources=(source,), numeric_class="bitwise", verbatim="{}")
+    database.enqueue(ProfileRequest(wanted, make.workload(4), make.here, 2.5, "missed by the compiler"))
+    database.enqueue(ProfileRequest(make.recipe(), make.workload(4), make.here))
+    item = claims.claim_next(database, "w", make.here)
+    assert (item.implementation, item.workload, item.environment) == (wanted, make.workload(4), make.here)
+    assert (item.priority, item.reason, item.attempts, item.claimed_by) == (2.5, "missed by the compiler", 1, "w")
+    assert item.environment.key() == make.here.key()
+    assert claims.claim_next(database, "w", make.here).implementation == make.recipe()
+
+
+def test_draining_the_queue_makes_it_empty_and_leaves_the_traces(database, make) -> None:
+    database.enqueue(*(ProfileRequest(make.kernel(), make.workload(batch), make.here) for batch in range(4)))
+    while (item := claims.claim_next(database, "w", make.here)) is not None:
+        assert claims.complete(database, item, [make.trace(item.implementation, workload=item.workload)])
+    stats = upkeep.stats(database)
+    assert (stats.rows["profile_queue"], stats.rows["benchmark_traces"]) == (0, 4)
+
+
+def test_a_request_for_another_environment_is_not_handed_out(database, make) -> None:
+    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
+    assert claims.claim_next(database, "w", "another environment") is None
+
+
+def test_a_renewed_lease_keeps_others_away(database, make) -> None:
+    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
+    slow = claims.claim_next(database, "slow", make.here, lease_seconds=-1)
+    assert claims.renew(database, slow)
+    assert claims.claim_next(database, "other", make.here) is None
+    assert claims.complete(database, slow)
+
+
+def test_a_lease_runs_out_and_the_late_worker_cannot_take_the_request_away(database, make) -> None:
+    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
+    late = claims.claim_next(database, "late", make.here, lease_seconds=-1)
+    quick = claims.claim_next(database, "quick", make.here)
+    assert quick.id == late.id
+    assert not claims.renew(database, late)
+    assert not claims.release(database, late)
+    assert not claims.complete(database, late, [make.trace()])  # its trace is kept, the request stays with the other worker
+    stats = upkeep.stats(database)
+    assert (stats.rows["benchmark_traces"], stats.claimed) == (1, 1)
+    assert claims.complete(database, quick)
+
+
+def test_an_expired_lease_is_claimed_by_the_next_worker(database, make) -> None:
+    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
+    # a lease that is long enough for a slow machine to look once
+    assert claims.claim_next(database, "dead", make.here, lease_seconds=2.0) is not None
+    assert claims.claim_next(database, "next", make.here) is None
+    time.sleep(2.1)
+    item = claims.claim_next(database, "next", make.here)
+    assert (item.claimed_by, item.attempts) == ("next", 2)
+
+
+def test_a_request_that_keeps_killing_its_workers_is_set_aside(database, make) -> None:
+    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
+    for _ in range(MAX_ATTEMPTS):
+        assert claims.claim_next(database, "victim", make.here, lease_seconds=-1) is not None
+    assert claims.claim_next(database, "victim", make.here) is None
+    assert upkeep.stats(database).abandoned == 1
+    assert claims.claim_next(database, "brave", make.here, max_attempts=100) is not None
+
+
+def test_a_worker_that_stops_in_peace_uses_up_no_attempt(database, make) -> None:
+    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
+    for _ in range(MAX_ATTEMPTS + 2):
+        assert claims.release(database, claims.claim_next(database, "budget is up", make.here))
+    assert claims.claim_next(database, "w", make.here).attempts == 1
+    assert claims.release_worker(database, "w") == 1
+    failed = claims.claim_next(database, "w", make.here)
+    assert claims.release(database, failed, "no compiler")
+    assert claims.claim_next(database, "w", make.here).attempts == 3
+
+
+def test_an_untrusted_source_is_never_handed_out(database, make) -> None:
+    imported = make.kernel("imported", sources=(SourceRecord("k.c", "system(0);", origin="downloaded"),))
+    database.enqueue(ProfileRequest(imported, make.workload(), make.here))
+    assert claims.claim_next(database, "w", make.here) is None
+    assert database.trust(imported.signature) == 1
+    item = claims.claim_next(database, "w", make.here)
+    assert item.implementation.name == "imported"
+    assert queries.sources(database, imported.signature)[0].trusted
+
+
+# -- several threads and processes -------------------------------------------------------------------------------------
