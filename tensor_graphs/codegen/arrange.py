@@ -7,6 +7,7 @@ In: a program as it was lowered.  Out: the same program, changed in place; what 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Scan, Stage, StageProgram, Value, dim_of, lies_across, values_in
 from tensor_graphs.language import dims as d
@@ -83,8 +84,8 @@ def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axi
     """The one axis that walks what a and b walk, and the stages changed to it; None where an index or a scan tells them apart."""
     if any(s.scan is not None and s.scan.axis in (a, b) for s in stages):
         return None
-    if d.symbols(a.size) and any(str(s) == b.name for s in d.symbols(a.size)):
-        return None
+    if any(str(x) in (a.name, b.name) for s in stages for axis in (*s.axes, *s.reduce) for x in d.symbols(axis.size)):
+        return None                                                 # a loop that is as long as one of the two has come
     both = Axis(b.name + "_", a.size * b.size)
 
     def change(x: Dim) -> Dim | None:
@@ -101,6 +102,8 @@ def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axi
     names = {a.name, b.name}
     for s in stages:
         s.index, s.value = must(s.index), _changed(program, s.value, must, names, both.name)
+        if s.scan is not None and s.scan.start is not None:
+            s.scan = replace(s.scan, start=_changed(program, s.scan.start, must, names, both.name))
     gathered = program.values.gathered
     for name, v in list(gathered.items()):
         if v.symbols & names and all(change(x) is not None for x in _dims_of_value(v)):
@@ -128,10 +131,11 @@ def _dims(program: StageProgram, stage: Stage) -> Iterable[Dim]:
     yield stage.index
     for axis in (*stage.axes, *stage.reduce):
         yield axis.size
-    yield from _dims_of_value(stage.value)
-    for name, v in program.values.gathered.items():
-        if name in stage.value.symbols:
-            yield from _dims_of_value(v)
+    for root in stage.roots():
+        yield from _dims_of_value(root)
+        for name, v in program.values.gathered.items():
+            if name in root.symbols:
+                yield from _dims_of_value(v)
 
 
 def _dims_of_value(value: Value) -> Iterable[Dim]:
@@ -219,7 +223,8 @@ def _in_parts(program: StageProgram, nest: Nest) -> list[Nest]:
         last = Stage(stage.target, stage.index, (), read, 0, (total,), stage.monoid, f"{stage.note} of the parts")
         return [*nests, Nest((), [last])]
     begun = Array(f"t{number + 1}", "scratch", 0, stage.value.dtype, part.size)
-    before = Stage(begun, total.symbol, (total,), read, 0, (), stage.monoid, "before each part", Scan(total, before=True))
+    before = Stage(begun, total.symbol, (total,), read, 0, (), stage.monoid, "before each part",
+                   Scan(total, before=True, start=scan.start))
     last = Stage(stage.target, index, inner, value, 1, (), stage.monoid, stage.note,
                  Scan(inner[0], scan.before, values.load(begun, part.symbol)))
     return [*nests, Nest((), [before]), Nest((part,), [last])]

@@ -30,7 +30,7 @@ def _parts(program: StageProgram, nest: Nest) -> list[Nest]:
     if len(nest.stages) != 1:
         return [nest]
     (stage,) = nest.stages
-    if not stage.monoid or not stage.axes or stage.level != len(nest.axes):
+    if not stage.reduce or not stage.axes or stage.level != len(nest.axes):
         return [nest]
     first, own = stage.reduce[0], (*nest.axes, *stage.axes)
     columns = d.bounds(d.product(a.size for a in own))[1]

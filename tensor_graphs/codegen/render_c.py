@@ -686,17 +686,17 @@ def _bitcast(what: str, x: str) -> str:
 
 
 def _c(x: Dim) -> str:
-    """A dim as C; dims of the graph are called d_…"""
+    """A dim as C that may stand in any expression: behind a % or a /, 2 * n is not what 2 * n was. Dims of the graph are d_…"""
     if not isinstance(x, d.Expr):
         return str(int(x)) if abs(int(x)) < 1 << 31 else f"{int(x)}LL"
-    out = ""
+    out, factors = "", list[str]()
     for monomial, k in x.terms:
         factors = [_c_atom(a) for a in monomial]
         if abs(k) != 1 or not factors:
             factors.insert(0, str(abs(k)) if abs(k) < 1 << 31 else f"{abs(k)}LL")
         sign = (" - " if k < 0 else " + ") if out else ("-" if k < 0 else "")
         out += sign + " * ".join(factors)
-    return f"({out})" if len(x.terms) > 1 or out.startswith("-") else out
+    return f"({out})" if len(x.terms) > 1 or len(factors) > 1 or out.startswith("-") else out
 
 
 def _c_atom(atom: d.Atom) -> str:

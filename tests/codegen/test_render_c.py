@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 import tensor_graphs as tg
@@ -12,6 +13,7 @@ from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.render_c import rendered
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_of
+from tests.codegen.generated import Library
 
 if TYPE_CHECKING:
     from tests.conftest import Snapshot
@@ -37,3 +39,15 @@ REVIEWED: dict[str, Node] = {
 def test_the_c_is_the_text_last_reviewed(name: str, snapshot: Snapshot) -> None:
     program = arranged(lower(part_of(tg.graph(REVIEWED[name])).written, apart=name == "rows_apart"))
     snapshot.check(f"{name}.c", rendered(program))
+
+
+def test_a_size_that_is_a_product_is_one_number_where_turns_are_counted() -> None:
+    """turn % 2 * n is not turn % (2 * n)."""
+    n = tg.dim("n", 1, 64)
+    graph = tg.graph(tg.input("x", (2 * n, 3, 5)).permute((1, 0, 2)) * 2.0)
+    written = part_of(graph).written
+    library = Library([arranged(lower(written))])
+    assert "% (2 * d_n)" in rendered(library.programs[0])
+    x = np.arange(8 * 15, dtype=np.float32).reshape(8, 3, 5)
+    (out,) = library.run(0, written, [x], {"n": 4})
+    np.testing.assert_array_equal(out, x.transpose(1, 0, 2) * 2)

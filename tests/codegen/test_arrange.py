@@ -1,0 +1,48 @@
+"""Arranging changes no meaning, also of programs that no definition is lowered to today (tests/fuzzing draws such at random)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tensor_graphs.codegen import columns
+from tensor_graphs.codegen.arrange import CHUNK, arranged
+from tensor_graphs.codegen.interpret import run
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Scan, Stage, StageProgram, Values
+from tensor_graphs.language.dtypes import i64
+
+
+def test_axes_stay_apart_where_a_loop_is_as_long_as_one_of_them_has_come() -> None:
+    a, b = Axis("_a", 1), Axis("_b", 12)
+    short = Axis("_r", b.symbol + 1)
+
+    def program() -> StageProgram:
+        values = Values()
+        x, y = Array("x0", "operand", 0, i64, 12), Array("y0", "output", 0, i64, 12)
+        at = b.symbol
+        return StageProgram((x,), (y,), [Nest((), [Stage(y, at, (a, b), values.load(x, at), 0, (short,), "sum")])], values)
+
+    x = np.arange(12)
+    np.testing.assert_array_equal(run(arranged(program()), [x])[0], x * (1 + x))
+
+
+def started(rows: int, length: int) -> StageProgram:
+    """Each row of y as the running sum of x, begun with the row's number of z."""
+    values = Values()
+    x, z = Array("x0", "operand", 0, i64, length), Array("x1", "operand", 1, i64, rows)
+    y = Array("y0", "output", 0, i64, rows * length)
+    i, j, k = Axis("_i", rows), Axis("_j", 1), Axis("_k", length)
+    outer = () if rows == 1 else (i,)
+    first = 0 if rows == 1 else i.symbol
+    scan = Scan(k, start=values.load(z, first))
+    own = (k,) if rows == 1 else (j, k)
+    stage = Stage(y, length * first + k.symbol, own, values.load(x, k.symbol), len(outer), (), "sum", "", scan)
+    return StageProgram((x, z), (y,), [Nest(outer, [stage])], values)
+
+
+def test_what_a_scan_begins_with_is_kept_where_axes_become_one_and_where_it_is_cut() -> None:
+    for rows, length in ((3, 5), (1, 5 * CHUNK)):
+        x, z = np.arange(length), 100 * np.arange(1, rows + 1)
+        expected = (np.cumsum(x)[None] + z[:, None]).reshape(-1)
+        for program in (started(rows, length), arranged(started(rows, length)), columns.in_parts(arranged(started(rows, length)))):
+            np.testing.assert_array_equal(run(program, [x, z])[0], expected)
+    assert len(arranged(started(1, 5 * CHUNK)).nests) == 3
