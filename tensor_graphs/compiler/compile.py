@@ -23,9 +23,7 @@ from tensor_graphs.compiler.intermediates import Intermediates, forms
 from tensor_graphs.compiler.measuring import calibrate, compare_all, open_judge
 from tensor_graphs.compiler.prepare import PreparedGraph, prepare
 from tensor_graphs.compiler.reach import check_reach
-from tensor_graphs.compiler.replay import explained, form_of
 from tensor_graphs.compiler.request import Request, Wanted, as_given, roundoff
-from tensor_graphs.compiler.room import check_room
 from tensor_graphs.compiler.samples import Samples, samples_of
 from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.costs.roofline import uncertainty
@@ -43,7 +41,6 @@ from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.lowered import lowered
 from tensor_graphs.paths.path import Alternative, NoPathError, Paths, StalePathError
 from tensor_graphs.paths.path import Path as GraphPath
-from tensor_graphs.paths.pin import Pin
 from tensor_graphs.paths.plan import Plan, Variant, WholeRun, given_sizes
 from tensor_graphs.phases import phase
 from tensor_graphs.records.database import Database
@@ -52,6 +49,7 @@ from tensor_graphs.records.known import KnownTime, trace_conditions
 from tensor_graphs.records.rows import ProfileRequest
 
 if TYPE_CHECKING:
+    from tensor_graphs.paths.pin import Pin
     from tensor_graphs.profiling.measure.judge import Judge
 
 log = logging.getLogger(__name__)
@@ -108,6 +106,8 @@ def answer(request: Request, progress: Progress | None = None) -> Plan:
         if given is None:
             prepared, decided = prepare(graph, request.simplify, recipes=request.store, backends=request.here), None
         else:
+            from tensor_graphs.compiler.replay import form_of  # a door: most paths are chosen, and not given
+
             prepared, decided = form_of(graph, given, request.simplify, request.store)
     try:
         plan = _compiled(request, prepared, progress, decided)
@@ -152,13 +152,13 @@ def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, pro
     book = PriceBook.of(request, GUESS_MARGIN)
     table = by_op(all_kernels(here))
     samples = samples_of(graph, sizes, at)
-    pinned = path.points(graph, given_sizes(graph, at, "at")) if isinstance(path, Pin) else None
+    pinned = None if request.pin is None else request.pin.points(graph, given_sizes(graph, at, "at"))
     points = list(samples.points.values()) if pinned is None else [binding for _, binding, _ in pinned]
     with _Chooser(graph, book, table, request.threads, progress or (lambda text: None), points) as chooser:
         if pinned is not None:
             chosen = [(cell, binding, chooser.given(found, binding)) for cell, binding, found in pinned]
         else:
-            assert not isinstance(path, Pin)
+            assert path is None or isinstance(path, GraphPath)
             chosen = _chosen(samples, chooser, path)
     variants = [chooser.variant(cell, binding, cell.largest(sizes), found, here) for cell, binding, found in chosen]
     with phase("database"):
@@ -167,7 +167,10 @@ def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, pro
     plan = Plan(graph, request.allowed, tuple(variants), sizes, here, notes, request.reuse_outputs, request.memory_limit,
                 missing, decided.why, decided.written, prepared.note, {**prepared.images, **decided.images}, request.graph,
                 book.generation)
-    check_room(plan)
+    if plan.capacity is not None or plan.elsewhere:
+        from tensor_graphs.compiler.room import check_room  # a door: on the host alone there is no limit but a given one
+
+        check_room(plan)
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
              len(variants[0].program.instructions), time.perf_counter() - started)
     return plan
@@ -312,6 +315,8 @@ class _Chooser:
             paths = self.paths(binding, optimistic=False)
             return paths.priced(path)
         except StalePathError as e:
+            from tensor_graphs.compiler.replay import explained  # the same door: the path was given
+
             signature = next((s for s in paths.known() if s.key == e.key), None)
             raise explained(e, signature, self.book.backends, self.table, self.book, binding) from None
 

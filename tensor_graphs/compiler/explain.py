@@ -12,7 +12,9 @@ from tensor_graphs.language.calls import worded
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import require_graph
 from tensor_graphs.paths.path import EXPAND, is_way_on
-from tensor_graphs.paths.plan import Evidence, Plan, Variant, expected, given_sizes, human
+from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes
+from tensor_graphs.paths.plan_screen import expected
+from tensor_graphs.paths.screen import human
 
 MOST_STEPS = 9
 """lines of how a recipe is derived, on the screen"""

@@ -16,7 +16,6 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import PartOp
-from tensor_graphs.rewrites.widen import widen
 
 WANTED: tuple[Wanted, ...] = ("auto", "as_written", "float64")
 
@@ -45,6 +44,13 @@ _worded: WeakKeyDictionary[Graph, tuple[Graph, Mapping[Node, Node]]] = WeakKeyDi
 """graph -> the same with float64 intermediates, and the images of `Intermediates`"""
 
 
+def _widened(graph: Graph, last_step: bool = False) -> Graph:
+    """The graph with float64 between its ops, of their last steps too where asked for; itself where it holds no narrower float."""
+    from tensor_graphs.rewrites.widen import widen  # a door: most graphs run as they are written
+
+    return widen(graph, last_step=last_step)
+
+
 def as_written(graph: Graph, why: str = "") -> Intermediates:
     """The graph as it is."""
     predicted = predicted_error(graph)
@@ -55,7 +61,7 @@ def in_float64(graph: Graph, why: str = "asked for") -> Intermediates:
     """The graph with float64 intermediates; as it is, when it holds no narrower float. Parts are written out, as they are of the
     dtypes that were written; where some could be said otherwise, that is looked for again."""
     if graph not in _worded:
-        wide = widen(graph, last_step=True)
+        wide = _widened(graph, last_step=True)
         images: Mapping[Node, Node] = {}
         if wide is not graph and any(isinstance(n.op, PartOp) and n.op.recipes for n in graph.nodes):
             from tensor_graphs.compiler.rewriting import said_otherwise
@@ -75,7 +81,7 @@ def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto") -> Intermedi
     if wanted == "float64":
         return in_float64(graph)
     predicted = predicted_error(graph)
-    if predicted <= tolerance or widen(graph) is graph:
+    if predicted <= tolerance or _widened(graph) is graph:
         return as_written(graph)
     return in_float64(graph, f"since rounding the values as they are written is predicted to cost {predicted:.1e}, beyond the "
                              f"tolerance {tolerance:.1e}")
@@ -93,5 +99,5 @@ def forms(graph: Graph, tolerance: float, wanted: Wanted = "auto") -> Iterator[I
     if decided.wide:
         yield as_written(graph, f"as written, since no path with float64 between the ops is within the tolerance {tolerance:.1e}; "
                                 f"the predicted error {decided.predicted:.1e} is beyond it too")
-    elif widen(graph) is not graph:
+    elif _widened(graph) is not graph:
         yield in_float64(graph, "since no path is accurate enough as the graph is written")

@@ -18,9 +18,9 @@ from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import Path as GraphPath
-from tensor_graphs.paths.pin import Pin
 
 if TYPE_CHECKING:
+    from tensor_graphs.paths.pin import Pin
     from tensor_graphs.records.database import Database
 
 Wanted = Literal["auto", "as_written", "float64"]
@@ -57,10 +57,15 @@ class Request:
 
         return [(f.name, said(getattr(self, f.name))) for f in fields(self) if f.name not in ("graph", "database", "path")]
 
+    @property
+    def pin(self) -> Pin | None:
+        """The path, where it is a pin."""
+        return None if self.path is None or isinstance(self.path, GraphPath) else self.path
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Of the backends that may be used, here or not."""
-        given = self.path.backends if self.backends is None and isinstance(self.path, Pin) else self.backends
+        given = self.pin.backends if self.backends is None and self.pin is not None else self.backends
         return (given,) if isinstance(given, str) else tuple(DEFAULT_BACKENDS if given is None else given)
 
     @cached_property
@@ -86,7 +91,7 @@ class Request:
     def allowed(self) -> float:
         """The tolerance; by default 1e-3, or two roundings of the coarsest dtype of an output or state where that is more. Raises
         PlanError."""
-        asked = self.path.tolerance if self.tolerance is None and isinstance(self.path, Pin) else self.tolerance
+        asked = self.pin.tolerance if self.tolerance is None and self.pin is not None else self.tolerance
         if asked is None:
             return max([DEFAULT_TOLERANCE, *(ROUNDINGS * roundoff(root.dtype) for root in self.graph.roots)])
         if isinstance(asked, bool) or not isinstance(asked, (int, float)) or not asked >= 0:
@@ -96,7 +101,11 @@ class Request:
 
 def as_given(path: GraphPath | Pin | str | os.PathLike[str] | None) -> GraphPath | Pin | None:
     """What `compile_graph` takes as `path`. Raises PinError for a file that is no pin, GraphError for what is no path."""
-    if path is None or isinstance(path, GraphPath | Pin):
+    if path is None or isinstance(path, GraphPath):
+        return path
+    from tensor_graphs.paths.pin import Pin  # a door: most plans are chosen, and not given
+
+    if isinstance(path, Pin):
         return path
     if isinstance(path, str | os.PathLike):
         return Pin.load(path)

@@ -20,7 +20,8 @@ from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import device_of, why_missing
 from tensor_graphs.language import dims as d
 from tensor_graphs.paths.path import is_way_on
-from tensor_graphs.paths.plan import Plan, duration, human
+from tensor_graphs.paths.plan import Plan
+from tensor_graphs.paths.screen import duration, human
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.known import constants
 

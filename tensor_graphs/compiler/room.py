@@ -16,8 +16,6 @@ STEPS = 4096
 
 def check_room(plan: Plan) -> None:
     """Raise PlanError when the plan, at its largest sizes, needs more than its capacity: how much, for what, and what would fit."""
-    if plan.capacity is None and not plan.elsewhere:
-        return
     for binding in _largest_per_variant(plan, plan.largest):
         text = plan.over_capacity(binding)
         if text is not None:

@@ -1,4 +1,4 @@
-"""attribute_data: attribute values as JSON-able data and back, exactly; and constant arrays from raw bytes."""
+"""attribute_data: attribute values of the data that json_writer.py makes of them, exactly; and constant arrays from raw bytes."""
 
 from __future__ import annotations
 
@@ -7,35 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_reader import parse_dim
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.language.node import ArrayValue
 
 
-def to_data(value: Any) -> Any:
-    """An attribute value as JSON data. Floats are hexadecimal text, so that every bit (−0.0, an ulp) survives."""
-    if isinstance(value, np.generic):
-        value = value.item()                                        # the same attribute as the Python number: equal encodings
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return {"float": value.hex()}
-    if isinstance(value, DType):
-        return {"dtype": value.name}
-    if isinstance(value, d.Expr):
-        return {"dim": d.format_dim(value)}
-    if isinstance(value, ArrayValue):
-        return {"array": base64.b64encode(value.data).decode(), "dtype": value.dtype.name, "shape": list(value.shape)}
-    if isinstance(value, tuple):
-        return [to_data(v) for v in value]
-    raise TypeError(f"an attribute of type {type(value).__name__} cannot be written: {value!r}")
-
-
 def from_data(data: Any, symbols: Mapping[str, Dim]) -> Any:
-    """The inverse of `to_data`. Raises ValueError for data that it did not write."""
+    """The inverse of `json_writer.to_data`. Raises ValueError for data that it did not write."""
     if data is None or isinstance(data, (bool, int, str)):
         return data
     if isinstance(data, list):
@@ -46,7 +25,7 @@ def from_data(data: Any, symbols: Mapping[str, Dim]) -> Any:
         if set(data) == {"dtype"} and data["dtype"] in DTYPES:
             return DTYPES[data["dtype"]]
         if set(data) == {"dim"}:
-            return d.parse_dim(data["dim"], symbols)
+            return parse_dim(data["dim"], symbols)
         if set(data) == {"array", "dtype", "shape"} and data["dtype"] in DTYPES and isinstance(data["shape"], list):
             return array_value(data["array"], DTYPES[data["dtype"]], data["shape"])
     raise ValueError(f"{data!r} is no attribute value")

@@ -10,18 +10,15 @@ of `//`, `min` or `max`. Equal forms mean equal values at every size in range; r
     dim_min(n, 5000)                      n: bounds decide
 
 Questions the normal form cannot answer (`proved_equal`, `dim_ge`) go on to bounds, to a try at sample sizes (which
-refutes), to a try at all sizes or all residues when there are few (which proves), and identities of min and max over
-large ranges at last to sympy, whose import costs 0.4 s (decision 0002). Division is Python's: it floors, also for
-negative numbers; a divisor that may be 0 in range is refused where it is written.
+refutes), and at last to dim_trials.py. Division is Python's: it floors, also for negative numbers; a divisor that may be 0
+in range is refused where it is written. `parse_dim` is in dim_reader.py, functions of sizes are in dim_functions.py.
 """
 
 from __future__ import annotations
 
-import ast
 import itertools
 import keyword
 import math
-import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -787,13 +784,6 @@ def _extreme_case(x: Expr, call: Call) -> tuple[int, int]:
 
 # ---- proofs ----------------------------------------------------------------------------------------------------------
 
-_ALL_SIZES = 1 << 17
-"""Up to so many combinations of sizes a question is decided by trying them all (about 0.25 µs each)."""
-
-_ALL_RESIDUES = 1 << 10
-"""Up to so many combinations of residues an identity of floors is decided by going through them (about 20 µs each)."""
-
-
 def _samples(x: Expr) -> Iterable[dict[str, int]]:
     """A few sizes: the ends, near the ends, and scattered ones, the same at every run."""
     for shift in range(12):
@@ -805,15 +795,6 @@ def _samples(x: Expr) -> Iterable[dict[str, int]]:
                   else 7919 * (shift + 3) * (i + 2) + 104729 * shift)
             point[s.name] = s.lo + at % (span + 1)
         yield point
-
-
-def _everywhere(x: Expr) -> Iterable[int] | None:
-    """The values at all sizes; None when there are too many."""
-    found = [x.symbols[name] for name in sorted(x.symbols)]
-    if math.prod(s.hi - s.lo + 1 for s in found) > _ALL_SIZES:
-        return None
-    function = compile_dims([x], [s.name for s in found])
-    return (function(*point)[0] for point in itertools.product(*(range(s.lo, s.hi + 1) for s in found)))
 
 
 def proved_equal(a: Dim, b: Dim) -> bool:
@@ -829,67 +810,9 @@ def _vanishes(gap: Expr) -> bool:
         return False
     if any(_value(gap, point) for point in _samples(gap)):
         return False
-    if (values := _everywhere(gap)) is not None:
-        return not any(values)
-    calls = _calls(gap)
-    if not calls:
-        return False       # a polynomial ≠ 0 over ranges longer than its degree has a size where it is not 0
-    if {c.fn for c in calls} == {"floordiv"}:
-        return _vanishes_by_residue(gap, calls)
-    return _sympy_vanishes(gap)
+    from tensor_graphs.language.dim_trials import vanishes  # a door: bounds and samples answer nearly all
 
-
-def _calls(x: Dim) -> set[Call]:
-    """Every call in x, those within calls too."""
-    found: set[Call] = set()
-    for monomial, _ in _terms(x):
-        for atom in monomial:
-            if isinstance(atom, Call):
-                found |= {atom}.union(*map(_calls, atom.args))
-    return found
-
-
-def _vanishes_by_residue(gap: Expr, calls: set[Call]) -> bool:
-    """Whether the expression is 0 for each residue of its symbols: with n = period·q + r floors by ints come undone."""
-    divisors = [b for b in {c.args[1] for c in calls} if isinstance(b, int)]
-    if any(isinstance(c.args[1], Expr) for c in calls):
-        return False
-    period = math.prod(divisors)
-    names = sorted(set().union(*(c.args[0].symbols for c in calls if isinstance(c.args[0], Expr))))
-    if period ** len(names) > _ALL_RESIDUES:
-        return False
-    for residues in itertools.product(range(period), repeat=len(names)):
-        mapping: dict[str, Dim] = {}
-        for name, r in zip(names, residues, strict=True):
-            s = gap.symbols[name]
-            low, high = -((r - s.lo) // period), (s.hi - r) // period
-            if low > high:
-                break
-            mapping[name] = _sum((_atom(Symbol(name + "'", low, high)), period), (r, 1))
-        if len(mapping) == len(names) and _substitute(gap, mapping) != 0:
-            return False
-    return True
-
-
-def _sympy_vanishes(gap: Expr) -> bool:
-    """Whether sympy can show that the expression is 0, case by case of its minima and maxima."""
-    import sympy
-
-    names = {name: sympy.Symbol(name, integer=True, nonnegative=True, positive=s.lo > 0 or None)
-             for name, s in gap.symbols.items()}
-
-    def convert(x: Dim) -> Any:
-        return sympy.Add(*(sympy.Mul(k, *map(factor, monomial)) for monomial, k in _terms(x)))
-
-    def factor(atom: Atom) -> Any:
-        if isinstance(atom, Symbol):
-            return names[atom.name]
-        args = [convert(a) for a in atom.args]
-        return sympy.floor(args[0] / args[1]) if atom.fn == "floordiv" else (
-            sympy.Min(*args) if atom.fn == "min" else sympy.Max(*args))
-
-    cases = sympy.piecewise_fold(convert(gap).rewrite(sympy.Piecewise))
-    return bool(sympy.simplify(cases) == 0)
+    return vanishes(gap)
 
 
 def dim_ge(a: Dim, b: Dim) -> bool | None:
@@ -906,7 +829,11 @@ def _never_negative(gap: Expr) -> bool | None:
     if high < 0:
         return False
     signs = {_value(gap, point) >= 0 for point in _samples(gap)}
-    values = _everywhere(gap) if len(signs) == 1 else None
+    if len(signs) > 1:
+        return None
+    from tensor_graphs.language.dim_trials import everywhere  # the same door
+
+    values = everywhere(gap)
     if values is None:
         return None
     sign = signs.pop()
@@ -972,111 +899,3 @@ def _format_atom(atom: Atom, alone: bool) -> str:
         sides.append(format_dim(arg) if simple else f"({format_dim(arg)})")
     text = f"{sides[0]} // {sides[1]}"
     return text if alone else f"({text})"
-
-
-_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod}
-
-
-def parse_dim(text: str, symbols: Mapping[str, Dim] | Iterable[Expr] = ()) -> Dim:
-    """The Dim that `text` says: ints, names, `+ − * // % **`, `min(…)`, `max(…)` and parentheses.
-
-    symbols: the dims that names stand for, by name, or symbols as made by `dim`. Raises DimError for anything else.
-    """
-    known = dict(symbols) if isinstance(symbols, Mapping) else {str(s): s for s in symbols}
-    try:
-        return _parse(ast.parse(text.strip(), mode="eval").body, known)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
-        reason = f"{e.msg}, at character {e.offset}" if isinstance(e, SyntaxError) else str(e) or type(e).__name__
-        shown = text if len(text) <= 200 else text[:200] + "…"
-        raise DimError(f"{shown!r} is no dim: {reason}", fix="like n*(m + 1) // 8, min(n, 512)") from None
-
-
-def _parse(tree: ast.expr, known: Mapping[str, Dim]) -> Dim:
-    if isinstance(tree, ast.Constant) and type(tree.value) is int:
-        return tree.value
-    if isinstance(tree, ast.Name):
-        if tree.id not in known:
-            raise DimError(f"no dim is named {tree.id!r}", fix=f"known here: {', '.join(sorted(known)) or 'none'}")
-        return known[tree.id]
-    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, (ast.USub, ast.UAdd)):
-        x = _parse(tree.operand, known)
-        return -x if isinstance(tree.op, ast.USub) else x
-    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
-        left, right = _parse(tree.left, known), _parse(tree.right, known)
-        if isinstance(tree.op, (ast.FloorDiv, ast.Mod)) and right == 0:
-            raise DimError(f"division by 0 in {ast.unparse(tree)!r}")
-        return _need(_OPERATORS[type(tree.op)](left, right))
-    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Pow):
-        left, right = _parse(tree.left, known), _parse(tree.right, known)
-        # one atom to a small power: what format_dim prints, and nothing that could blow up
-        if isinstance(left, Expr) and _alone(left) is not None and isinstance(right, int) and 0 <= right <= 64:
-            return left**right
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id in ("min", "max") and (
-            tree.args and not tree.keywords):
-        return _extreme(tree.func.id, [_parse(a, known) for a in tree.args])
-    raise DimError(f"{ast.unparse(tree)!r} is no dim", fix="ints, names, + - * // % **, min(…) and max(…)")
-
-
-# ---- many at once ----------------------------------------------------------------------------------------------------
-
-
-def compile_dims(exprs: Sequence[Dim], names: Sequence[str]) -> Callable[..., list[int]]:
-    """One Python function that takes the sizes of `names`, in order, and returns the value of every expression.
-
-    Common sub-expressions are computed once. Sizes are not checked against their ranges: who calls this has done so
-    (`check_range`). Raises DimError when an expression has a symbol that `names` lacks, or a name stands twice.
-    """
-    if len(set(names)) != len(names):
-        raise DimError(f"a dim stands twice in {list(names)}")
-    writer = _CallWriter({name: f"v{i}" for i, name in enumerate(names)})
-    exprs = [_need(x) for x in exprs]
-    for x in exprs:
-        missing = sorted(set(x.symbols) - set(names)) if isinstance(x, Expr) else []
-        if missing:
-            raise DimError(f"{x} needs the dim {missing[0]!r}", fix=f"given are {', '.join(names) or 'none'}")
-    results = [writer.write(x) for x in exprs]
-    lines = [f"def dims({', '.join(writer.names.values())}):", *writer.lines, f"    return [{', '.join(results)}]"]
-    space: dict[str, Any] = {"__builtins__": {}}
-    exec("\n".join(lines), space)  # noqa: S102 - our own text: ints, v0, v1, … and t0, t1, … only
-    return space["dims"]  # type: ignore[no-any-return]
-
-
-class _CallWriter:
-    """Writes one assignment per distinct call, product and sum."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self.names = names
-        self.lines: list[str] = []
-        self.known: dict[str, str] = {}
-
-    def assign(self, text: str) -> str:
-        if text not in self.known:
-            self.known[text] = f"t{len(self.known)}"
-            self.lines.append(f"    {self.known[text]} = {text}")
-        return self.known[text]
-
-    def write(self, x: Dim) -> str:
-        """The name, or the number, that holds x."""
-        if not isinstance(x, Expr):
-            return str(x)
-        text = ""
-        for monomial, k in x.terms:
-            product = ""
-            for atom in monomial:
-                factor = self.names[atom.name] if isinstance(atom, Symbol) else self.call(atom)
-                product = self.assign(f"{product}*{factor}") if product else factor
-            size = product if abs(k) == 1 and product else f"{abs(k)}*{product}" if product else str(abs(k))
-            text += ("-" if k < 0 else "+" if text else "") + size
-        return text if text.isalnum() else self.assign(text)
-
-    def call(self, atom: Call) -> str:
-        args = [self.write(a) for a in atom.args]
-        if atom.fn == "floordiv":
-            return self.assign(f"{args[0]}//{args[1]}" if not args[0].startswith("-") else f"({args[0]})//{args[1]}")
-        best = args[0]
-        sign = "<" if atom.fn == "min" else ">"
-        for other in args[1:]:
-            best = self.assign(f"{best} if {best} {sign} {other} else {other}")
-        return best

@@ -7,17 +7,20 @@ not in the library, under `name#digest`.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.attribute_data import to_data
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.defined_ops import is_library, written_name
+from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph, graph
-from tensor_graphs.language.node import Node, walk
+from tensor_graphs.language.node import ArrayValue, Node, walk
 
 VERSION = 1
 
@@ -57,3 +60,22 @@ def _write(roots: Sequence[Node], definitions: dict[str, Any]) -> list[dict[str,
         rows.append({"op": name, "inputs": [index[i] for i in node.inputs],
                      "attrs": {k: to_data(v) for k, v in node.attrs.items()}})
     return rows
+
+
+def to_data(value: Any) -> Any:
+    """An attribute value as JSON data. Floats are hexadecimal text, so that every bit (−0.0, an ulp) survives."""
+    if isinstance(value, np.generic):
+        value = value.item()                                        # the same attribute as the Python number: equal encodings
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, DType):
+        return {"dtype": value.name}
+    if isinstance(value, d.Expr):
+        return {"dim": d.format_dim(value)}
+    if isinstance(value, ArrayValue):
+        return {"array": base64.b64encode(value.data).decode(), "dtype": value.dtype.name, "shape": list(value.shape)}
+    if isinstance(value, tuple):
+        return [to_data(v) for v in value]
+    raise TypeError(f"an attribute of type {type(value).__name__} cannot be written: {value!r}")

@@ -19,6 +19,7 @@ from tensor_graphs.language.attribute_data import array_value
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.defined_ops import DefinedOp, defined_op
+from tensor_graphs.language.dim_reader import parse_dim
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.language.errors import LanguageError, Location, written_at
@@ -269,7 +270,7 @@ class _GraphReader:
             parts.append(token.text)
         if not parts:
             raise self.error("a size is missing", start)
-        return self.guard(start, lambda: d.parse_dim(" ".join(parts), self.symbols))
+        return self.guard(start, lambda: parse_dim(" ".join(parts), self.symbols))
 
     def result(self, kind: str) -> None:
         token = self.peek()

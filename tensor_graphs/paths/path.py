@@ -39,7 +39,6 @@ from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, between, kno
 from tensor_graphs.paths import copies
 from tensor_graphs.paths.lower import Operand
 from tensor_graphs.paths.placement import Crossing, Placement
-from tensor_graphs.paths.screen import fitted
 
 EXPAND = "expand"
 
@@ -148,6 +147,8 @@ class Path:
         return f"<path {self.id}: {len(self.choices)} choices, {price}>"
 
     def __str__(self) -> str:
+        from tensor_graphs.paths.screen import fitted
+
         return fitted(self.lines(), "steps")
 
     def lines(self, beside: Path | None = None) -> list[str]:

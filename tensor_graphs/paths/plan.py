@@ -23,8 +23,9 @@ from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.lowered import chosen_here, lowered
 from tensor_graphs.paths.memory import ArenaLayout, aligned
 from tensor_graphs.paths.path import Path, is_way_on
-from tensor_graphs.paths.pin import Pin, Pinned
-from tensor_graphs.paths.screen import SCREEN_LINES, fitted
+
+if TYPE_CHECKING:
+    from tensor_graphs.paths.pin import Pin
 
 
 def given_sizes(graph: Graph, sizes: Mapping[str, int] | None, what: str) -> dict[str, int]:
@@ -180,11 +181,13 @@ class Plan:
 
     def __repr__(self) -> str:
         calls = [len(v.program.instructions) for v in self.variants]
-        return (f"<plan of graph {self.graph.structural_key[:12]}: {_count(len(self.variants), 'variant')} of "
+        return (f"<plan of graph {self.graph.structural_key[:12]}: {counted(len(self.variants), 'variant')} of "
                 f"{min(calls)}{f' to {max(calls)}' if max(calls) != min(calls) else ''} calls, tolerance {self.tolerance:.1e}, "
                 f"backends {', '.join(self.backends)}>")
 
     def __str__(self) -> str:
+        from tensor_graphs.paths.plan_screen import on_one_screen
+
         return on_one_screen(self)
 
     def __copy__(self) -> Plan:
@@ -209,6 +212,8 @@ class Plan:
     @property
     def pin(self) -> Pin:
         """What was chosen, at all sizes, as data: `plan.pin.save(file)`, and then `compile(graph, path=file)` chooses the same."""
+        from tensor_graphs.paths.pin import Pin, Pinned  # a door: most plans are run, and not kept
+
         made = self.given or self.written or self.graph
         titles = {key: title for v in self.variants for key, title in v.path.titles.items()}
         return Pin(made.structural_key, self.graph.canonical.dim_names, self.tolerance, self.backends,
@@ -289,6 +294,8 @@ class Plan:
         return tuple(dict.fromkeys(name for v in self.variants for name in v.program.devices[1:]))
 
     def _too_much(self, use: MemoryUse, limit: int, binding: Mapping[str, int]) -> str:
+        from tensor_graphs.paths.screen import human
+
         size, members = self.variant(binding).layout.largest_live_set(binding, use.device)
         largest = ", ".join(f"{m.label} {human(int(d.evaluate(m.nbytes, binding)))}" for m in members[:4]) or "nothing transient"
         sizes = ", ".join(f"{n}={v}" for n, v in sorted(binding.items()))
@@ -299,45 +306,7 @@ class Plan:
                 f"  largest live set, {human(size)}: {largest}")
 
 
-def on_one_screen(plan: Plan) -> str:
-    """What is computed, its variants, the most expensive steps of the most expensive one, and the memory at the largest sizes."""
-    g = plan.graph
-    lines = [repr(plan)]
-    for what, nodes in (("inputs", g.inputs), ("states", g.states), ("outputs", g.outputs)):
-        listed = [f"{name} {node.type}" for name, node in nodes.items()]
-        if listed:
-            lines.append(f"  {what}: {', '.join(listed[:6])}{f', and {len(listed) - 6} more' if len(listed) > 6 else ''}")
-    lines += [f"  intermediates: {plan.intermediates}"] if plan.intermediates else []
-    lines += [f"  {plan.prepared}"] if plan.prepared else []
-    lines += [f"  note: {n}" for n in plan.notes[:3]]
-    lines += plan.cells.map()[:SCREEN_LINES // 4]
-    for v in plan.variants[:8]:
-        priced = f" at {', '.join(f'{n}={s}' for n, s in v.at.items())}" if v.at else ""
-        calls = _count(len(v.program.instructions), "call")
-        lines.append(f"{plan.cells.where(v.cell)}path {v.path.id}, {calls}, {expected(v)}{priced}, "
-                     f"{v.measured_share:.0%} of it from measured rows")
-    lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
-    dearest = max(plan.variants, key=lambda v: v.path.seconds)
-    steps = sorted((e for e in dearest.evidence if not is_way_on(e.chosen)), key=lambda e: -e.seconds * e.calls)
-    room = max(5, min(14, SCREEN_LINES - len(lines) - 5))
-    if steps:
-        at = f" for {dearest.cell}" if dearest.cell.ranges else ""
-        lines.append(f"the most expensive steps{at}:")
-    for e in steps[:room]:
-        source = "measured" if e.measured else "guess   "
-        lines.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<4d} {e.chosen:22s} {source}  "
-                     f"{f'{e.steps}: ' if e.steps else ''}{e.title}")
-    if len(steps) > room:
-        lines.append(f"  {sum(e.seconds * e.calls for e in steps[room:]) * 1e6:9.1f} µs in {len(steps) - room} more")
-    use = plan.memory()
-    sizes = ", ".join(f"{n}={s}" for n, s in plan.largest.items())
-    lines.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters"
-                 + "".join(f"; on {other.device} {human(other.total)}" for other in use.elsewhere))
-    lines.append("more: tg.explain(plan) says why, and what else there is; plan.memory(n=…); plan.variants[0].program.instructions")
-    return fitted(lines)
-
-
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
@@ -354,31 +323,6 @@ def restored(stored: Mapping[str, Any],
         new = lowered(graph, path, chosen_here(path), stored["backends"], cell.largest(stored["largest"]))
         made.append(Variant(cell, path, new.program, new.layout, new.kernels, evidence, at, around, whole))
     return Plan(variants=tuple(made), **stored)
-
-
-def expected(v: Variant) -> str:
-    """What a run of a variant is expected to take, for people."""
-    if v.whole is None:
-        return f"{duration(v.predicted)} predicted"
-    return f"{duration(v.whole.seconds)} measured as a whole (trace {v.whole.trace}, of {v.whole.among} paths)"
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people.
-
-    >>> duration(12.34e-6), duration(0.0123)
-    ('12.3 µs', '12.30 ms')
-    """
-    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-4 else f"{seconds * 1e3:.2f} ms"
-
-
-def human(nbytes: float) -> str:
-    """Bytes for people: 1.5 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000 or unit == "GB":
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1000
-    raise AssertionError
 
 
 def midpoint(symbol: Any) -> int:

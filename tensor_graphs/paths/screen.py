@@ -1,4 +1,4 @@
-"""screen: what `print` shows of a plan, a path or a report fits on one screen, whatever it is of."""
+"""screen: what `print` shows of a plan, a path or a report fits on one screen, whatever it is of; times and bytes for people."""
 
 from __future__ import annotations
 
@@ -28,3 +28,21 @@ def fitted(lines: Sequence[str], what: str = "lines", keep: int = 0) -> str:
         last = lines[len(lines) - keep:]
         lines = [*lines[:shown], f"… {len(lines) - shown - keep} more {what}", *last]
     return "\n".join(line if len(line) <= SCREEN_WIDTH else line[:SCREEN_WIDTH - 1] + "…" for line in lines)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(12.34e-6), duration(0.0123)
+    ('12.3 µs', '12.30 ms')
+    """
+    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-4 else f"{seconds * 1e3:.2f} ms"
+
+
+def human(nbytes: float) -> str:
+    """Bytes for people: 1.5 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000 or unit == "GB":
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    raise AssertionError

@@ -26,11 +26,13 @@ from tensor_graphs.errors import close_to, listed
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import CallError, misfit, worded
 from tensor_graphs.language.conditions import conditions_of
+from tensor_graphs.language.dim_functions import compile_dims
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.paths.lower import Instruction, Operand
 from tensor_graphs.paths.path import expanded
-from tensor_graphs.paths.plan import MemoryUse, Plan, human
+from tensor_graphs.paths.plan import MemoryUse, Plan
+from tensor_graphs.paths.screen import human
 from tensor_graphs.phases import phase
 from tensor_graphs.rewrites.widen import widened_value
 from tensor_graphs.runtime.arrays import as_array, as_output, solve_dims
@@ -122,7 +124,7 @@ class CompiledGraph:
         self._output_types = {n: node.type for n, node in self.graph.outputs.items()}
         self._state_types = {n: node.type for n, node in self.graph.states.items()}
         self._conditions = conditions_of(self.graph.roots)
-        self._gaps = d.compile_dims([c.gap for c in self._conditions], self.dims)
+        self._gaps = compile_dims([c.gap for c in self._conditions], self.dims)
         self.written_rows = given_rows(self.graph)
         self._allowed: tuple[int, ...] | None = None         # the sizes of the last run, at which every condition holds
         self._plain_inputs = [(n, t.dtype.numpy) for n, t in self._input_types.items()]

@@ -12,6 +12,7 @@ from typing import Any
 from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_functions import compile_dims
 from tensor_graphs.paths.lower import BufferKind, Instruction, Operand, Program
 from tensor_graphs.paths.memory import ArenaLayout
 from tensor_graphs.paths.plan import Variant
@@ -39,7 +40,7 @@ class Executor:
         for segment in (*self.segments, *self.bind_segments):
             segment.prepare()
         self._dim_buffers = [(self.lookup.first + i, b) for i, b in enumerate(self.program.buffers) if b.kind == "dims"]
-        self._dim_values = d.compile_dims([b.value for _, b in self._dim_buffers], self.dims)
+        self._dim_values = compile_dims([b.value for _, b in self._dim_buffers], self.dims)
         layout_dims = {str(s) for interval in self.layout.intervals for s in d.symbols(interval.nbytes)}
         self._layout_dims = tuple(i for i, n in enumerate(self.dims) if n in layout_dims)
         self.input_bases, self.output_bases = self._bases_of("input"), self._bases_of("output")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_functions import compile_dims
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.paths.lower import Operand, Program, arena_buffers
@@ -61,7 +61,7 @@ class Lookup:
     def close(self) -> None:
         names = list(self._exprs)
         self.n_exprs = len(names)
-        self._evaluate = d.compile_dims(names, self.dims)
+        self._evaluate = compile_dims(names, self.dims)
         self._slot_index = np.array([slot for slot, _ in self._pointers], dtype=np.int64)
         self._expr_index = np.array([expr for _, expr in self._pointers], dtype=np.int64)
 

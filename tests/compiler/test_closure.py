@@ -7,14 +7,16 @@ import subprocess
 import sys
 from collections import Counter
 
-BUDGET, ALL = 15_300, 18_650
+BUDGET, ALL = 14_600, 18_000
 """lines of this package: without the library of composites, which grows with every op and is loaded by the page, and with it. What
 goes beyond is behind a door (compiler/measuring.py, rewriting.py), or the budget is raised, aloud"""
 
 LIBRARY = "tensor_graphs.language.composites"
 
 NOT_NEEDED = ("proof", "profiling", "rewrites.admission", "rewrites.egraph", "frontends", "models", "runtime", "cli",
-              "meaning.interpreter", "language.autodiff", "records.queries", "compiler.listing")
+              "meaning.interpreter", "language.autodiff", "language.dim_trials", "language.json_reader", "language.text_reader",
+              "records.claims", "records.queries", "records.upkeep", "rewrites.widen", "paths.pin", "paths.screen",
+              "compiler.listing", "compiler.replay", "compiler.room")
 
 SCRIPT = """
 import json, sys

@@ -14,13 +14,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_functions import compile_dims
+from tensor_graphs.language.dim_reader import parse_dim
 from tensor_graphs.language.dims import (
     MAX_SIZE,
     Dim,
     DimError,
     bounds,
     ceil_div,
-    compile_dims,
     dim,
     dim_ge,
     dim_max,
@@ -85,7 +86,7 @@ def test_bounds_hold_everywhere(text):
 @given(trees())
 def test_text_reads_back_as_the_very_same_dim(text):
     x = build(text)
-    again = d.parse_dim(d.format_dim(x), SYMBOLS)
+    again = parse_dim(d.format_dim(x), SYMBOLS)
     assert again == x and type(again) is type(x) and d.format_dim(again) == d.format_dim(x)
 
 
@@ -236,6 +237,7 @@ def test_a_near_miss_is_not_proved():
 def test_everyday_questions_do_not_import_sympy():
     code = """
 import sys
+from tensor_graphs.language.dim_functions import compile_dims
 from tensor_graphs.language.dims import *
 n, m = dim('n', 1, 10**6), dim('m', 1, 64)
 assert proved_equal(n * m * 2, m * 2 * n) and not proved_equal(n, m) and not proved_equal(n // 8, n // 9)
@@ -277,6 +279,7 @@ def test_symbols_are_exchanged_all_at_once():
 def test_dims_survive_pickling_into_another_process(x):
     code = """
 import pickle, sys
+from tensor_graphs.language.dim_functions import compile_dims
 from tensor_graphs.language.dims import *
 n, m, x = dim('n', 1, 40), dim('m', 1, 9), pickle.loads(sys.stdin.buffer.read())
 assert x in (n, n*m + n//8 - dim_min(n, m)) and x - x == 0
@@ -312,17 +315,17 @@ print(x)
     (lambda: d.substitute(N, {"n": N + 1}), "its replacement n \\+ 1 from 2 to 41"),
     (lambda: dim_min(), "min of nothing"), (lambda: dim_max(N, 1.5), "1.5 .float. is no dim"),
     (lambda: compile_dims([N * M], ["n"]), "m\\*n needs the dim 'm'"), (lambda: compile_dims([N], ["n", "n"]), "twice"),
-    (lambda: d.parse_dim("n + q", SYMBOLS), "no dim is named 'q'.*known here: m, n, s"),
-    (lambda: d.parse_dim("n +", SYMBOLS), "is no dim"),
-    (lambda: d.parse_dim("n // 0", SYMBOLS), "the divisor may be 0|division by 0"),
-    (lambda: d.parse_dim("4 % 0"), "division by 0"),
-    (lambda: d.parse_dim("__import__('os')", SYMBOLS), "is no dim"),
-    (lambda: d.parse_dim("n.lo", SYMBOLS), "is no dim"),
-    (lambda: d.parse_dim("9**9**9**9"), "is no dim"), (lambda: d.parse_dim("1.5"), "is no dim"),
-    (lambda: d.parse_dim("True"), "is no dim"),
-    (lambda: d.parse_dim("(" * 5000 + "n" + ")" * 5000, SYMBOLS), "is no dim"),
-    (lambda: d.parse_dim("n\0", SYMBOLS), "is no dim"),
-    (lambda: d.parse_dim("-" * 3000 + "n", SYMBOLS), "is no dim")])
+    (lambda: parse_dim("n + q", SYMBOLS), "no dim is named 'q'.*known here: m, n, s"),
+    (lambda: parse_dim("n +", SYMBOLS), "is no dim"),
+    (lambda: parse_dim("n // 0", SYMBOLS), "the divisor may be 0|division by 0"),
+    (lambda: parse_dim("4 % 0"), "division by 0"),
+    (lambda: parse_dim("__import__('os')", SYMBOLS), "is no dim"),
+    (lambda: parse_dim("n.lo", SYMBOLS), "is no dim"),
+    (lambda: parse_dim("9**9**9**9"), "is no dim"), (lambda: parse_dim("1.5"), "is no dim"),
+    (lambda: parse_dim("True"), "is no dim"),
+    (lambda: parse_dim("(" * 5000 + "n" + ")" * 5000, SYMBOLS), "is no dim"),
+    (lambda: parse_dim("n\0", SYMBOLS), "is no dim"),
+    (lambda: parse_dim("-" * 3000 + "n", SYMBOLS), "is no dim")])
 def test_what_cannot_be_meant_is_refused_with_names_values_and_a_fix(act, message):
     with pytest.raises(DimError) as caught:
         act()

@@ -8,8 +8,8 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.paths.cells import Cell
-from tensor_graphs.paths.plan import Evidence, PlanError, human, midpoint
-from tensor_graphs.paths.screen import SCREEN_LINES, SCREEN_WIDTH
+from tensor_graphs.paths.plan import Evidence, PlanError, midpoint
+from tensor_graphs.paths.screen import SCREEN_LINES, SCREEN_WIDTH, human
 from tests.plans import plan_of
 
 N = tg.dim("n", 1, 1000)

@@ -1,0 +1,52 @@
+"""plan_screen: what `print(plan)` shows: one screen, whatever the plan is of."""
+
+from __future__ import annotations
+
+from tensor_graphs.paths.path import is_way_on
+from tensor_graphs.paths.plan import Plan, Variant, counted
+from tensor_graphs.paths.screen import SCREEN_LINES, duration, fitted, human
+
+
+def on_one_screen(plan: Plan) -> str:
+    """What is computed, its variants, the most expensive steps of the most expensive one, and the memory at the largest sizes."""
+    g = plan.graph
+    lines = [repr(plan)]
+    for what, nodes in (("inputs", g.inputs), ("states", g.states), ("outputs", g.outputs)):
+        listed = [f"{name} {node.type}" for name, node in nodes.items()]
+        if listed:
+            lines.append(f"  {what}: {', '.join(listed[:6])}{f', and {len(listed) - 6} more' if len(listed) > 6 else ''}")
+    lines += [f"  intermediates: {plan.intermediates}"] if plan.intermediates else []
+    lines += [f"  {plan.prepared}"] if plan.prepared else []
+    lines += [f"  note: {n}" for n in plan.notes[:3]]
+    lines += plan.cells.map()[:SCREEN_LINES // 4]
+    for v in plan.variants[:8]:
+        priced = f" at {', '.join(f'{n}={s}' for n, s in v.at.items())}" if v.at else ""
+        calls = counted(len(v.program.instructions), "call")
+        lines.append(f"{plan.cells.where(v.cell)}path {v.path.id}, {calls}, {expected(v)}{priced}, "
+                     f"{v.measured_share:.0%} of it from measured rows")
+    lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
+    dearest = max(plan.variants, key=lambda v: v.path.seconds)
+    steps = sorted((e for e in dearest.evidence if not is_way_on(e.chosen)), key=lambda e: -e.seconds * e.calls)
+    room = max(5, min(14, SCREEN_LINES - len(lines) - 5))
+    if steps:
+        at = f" for {dearest.cell}" if dearest.cell.ranges else ""
+        lines.append(f"the most expensive steps{at}:")
+    for e in steps[:room]:
+        source = "measured" if e.measured else "guess   "
+        lines.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<4d} {e.chosen:22s} {source}  "
+                     f"{f'{e.steps}: ' if e.steps else ''}{e.title}")
+    if len(steps) > room:
+        lines.append(f"  {sum(e.seconds * e.calls for e in steps[room:]) * 1e6:9.1f} µs in {len(steps) - room} more")
+    use = plan.memory()
+    sizes = ", ".join(f"{n}={s}" for n, s in plan.largest.items())
+    lines.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters"
+                 + "".join(f"; on {other.device} {human(other.total)}" for other in use.elsewhere))
+    lines.append("more: tg.explain(plan) says why, and what else there is; plan.memory(n=…); plan.variants[0].program.instructions")
+    return fitted(lines)
+
+
+def expected(v: Variant) -> str:
+    """What a run of a variant is expected to take, for people."""
+    if v.whole is None:
+        return f"{duration(v.predicted)} predicted"
+    return f"{duration(v.whole.seconds)} measured as a whole (trace {v.whole.trace}, of {v.whole.among} paths)"
