@@ -376,7 +376,12 @@ def _conv(spec: Spec) -> NativeCall:
     how = zip(attrs["stride"], attrs["padding"], attrs["dilation"], strict=True)
     for axis, (stride, (before, _), dilation) in enumerate(how, 2):
         ints += [x.shape[axis], spec.outputs[0].shape[axis], weight.shape[axis], stride, before, dilation]
-    return NativeCall("tg_conv_f32", (0, 1, _weight(spec, "bias")[0]), tuple(ints), scratch=scratch.conv(product(weight.shape[1:])))
+    needs: Dim = scratch.conv(product(weight.shape[1:]))
+    if weight.shape[1] == 1 and x.rank < 5:
+        axes = [(1, 1, 1, 1), *zip(weight.shape[2:], attrs["stride"], attrs["dilation"], spec.outputs[0].shape[2:], strict=True)]
+        (k1, s1, d1, high), (k2, s2, d2, wide) = axes[-2:]
+        needs = scratch.depthwise((k1, k2), (s1, s2), (d1, d2), high, wide)
+    return NativeCall("tg_conv_f32", (0, 1, _weight(spec, "bias")[0]), tuple(ints), scratch=needs)
 
 
 def _scatter_refuse(spec: Spec) -> str | None:

@@ -1,16 +1,9 @@
 /* conv.c: convolution over up to three axes as a product of the weight with what its windows see, which is packed panel by panel
  * and never written as a whole. */
+#include "conv.h"
+
+#include "depthwise.h"
 #include "gemm.h"
-
-enum { AXES = 3 };
-
-typedef struct conv {
-    float *out;
-    const float *x, *w, *bias;
-    int64_t n, groups, channels, outputs; /* channels and outputs of one group */
-    int64_t in[AXES], places[AXES], size[AXES], stride[AXES], before[AXES], dilation[AXES];
-    int64_t inside, area, k, panels, chunks; /* elements of a channel of x, of out; products of a sum; of the places */
-} conv;
 
 /* to[l] = row[stride * (place + l) + offset] for l < count, 0 outside of the row. */
 TG_INLINE void pack_line(float *to, const float *row, int64_t length, int64_t place, int64_t stride, int64_t offset, int64_t count) {
@@ -52,9 +45,8 @@ static void pack(const conv *p, float *panel, const float *x, int64_t first, int
     for (int64_t i = 0; i < p->k && cols < lanes; i++) memset(panel + i * lanes + cols, 0, (size_t)(lanes - cols) * 4);
 }
 
-/* Without memory for a panel: each place by itself. */
-static void one_by_one(const conv *p, float *out, const float *x, const float *w, const float *bias, int64_t rows, int64_t first,
-                       int64_t cols) {
+void tg_conv_one_by_one(const conv *p, float *out, const float *x, const float *w, const float *bias, int64_t rows, int64_t first,
+                        int64_t cols) {
     for (int64_t o = 0; o < rows; o++)
         for (int64_t l = 0; l < cols; l++) {
             const int64_t place = first + l, at2 = place % p->places[2], rest = place / p->places[2];
@@ -79,7 +71,7 @@ TG_INLINE void column_panel(const conv *p, const int nv, float *out, const float
     const int64_t lanes = nv * VW;
     float *panel = tg_scratch(1, (size_t)(p->k * lanes) * 4);
     if (!panel) {
-        one_by_one(p, out, x, w, bias, rows, first, cols);
+        tg_conv_one_by_one(p, out, x, w, bias, rows, first, cols);
         return;
     }
     pack(p, panel, x, first, cols, lanes);
@@ -112,12 +104,7 @@ static void conv_part(void *ctx, int part, int parts) {
     }
 }
 
-/* out[n, groups * outputs, places] = bias + sums over c and k of x[n, groups * channels, in] * w[groups * outputs, channels, size],
- * x at stride * place + dilation * k - before, 0 outside.
- * ptr: out, x, w, bias (or NULL).  ints: n, groups, channels, outputs (of a group), then for each of three axes: in, places, size,
- * stride, before, dilation; of fewer axes the first ones are 1, 1, 1, 1, 0, 1. */
-TG_KERNEL(tg_conv_f32) {
-    (void)floats;
+conv tg_conv_of(void *const *ptr, const int64_t *ints) {
     conv p = {.out = ptr[0], .x = ptr[1], .w = ptr[2], .bias = ptr[3], .n = ints[0], .groups = ints[1], .channels = ints[2],
               .outputs = ints[3], .inside = 1, .area = 1, .k = ints[2]};
     for (int a = 0; a < AXES; a++) {
@@ -125,7 +112,21 @@ TG_KERNEL(tg_conv_f32) {
         p.in[a] = at[0], p.places[a] = at[1], p.size[a] = at[2], p.stride[a] = at[3], p.before[a] = at[4], p.dilation[a] = at[5];
         p.inside *= at[0], p.area *= at[1], p.k *= at[2];
     }
+    return p;
+}
+
+/* out[n, groups * outputs, places] = bias + sums over c and k of x[n, groups * channels, in] * w[groups * outputs, channels, size],
+ * x at stride * place + dilation * k - before, 0 outside.
+ * ptr: out, x, w, bias (or NULL).  ints: n, groups, channels, outputs (of a group), then for each of three axes: in, places, size,
+ * stride, before, dilation; of fewer axes the first ones are 1, 1, 1, 1, 0, 1. */
+TG_KERNEL(tg_conv_f32) {
+    (void)floats;
+    conv p = tg_conv_of(ptr, ints);
     if (p.n <= 0 || p.groups * p.outputs <= 0 || p.area <= 0) return;
+    if (p.channels == 1 && p.in[0] == 1 && p.places[0] == 1 && p.size[0] == 1) {
+        tg_depthwise(&p);
+        return;
+    }
     p.panels = tg_ceil(p.area, PANEL), p.chunks = 1;
     const int64_t tasks = p.n * p.groups * p.panels, wanted = 2 * tg_threads();
     if (tasks < wanted) p.chunks = tg_max_i(1, tg_min(tg_ceil(wanted, tasks), p.outputs / (4 * TILE_ROWS)));

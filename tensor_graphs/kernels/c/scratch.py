@@ -1,6 +1,7 @@
 """scratch: how much memory of their own the C kernels ask the pool for, as expressions of their dims.
 
-The formulas are those of the tg_scratch calls in linear.c, gather_linear.c, matmul.c, attention.c and their wide twins, as upper
+The formulas are those of the tg_scratch calls in linear.c, gather_linear.c, matmul.c,
+conv.c, depthwise.c, attention.c and their wide twins, as upper
 bounds: every thread of the pool is taken to do a part, and a symbolic number of rows to be as awkward as it can be. A test compares
 them with what the pool was asked for. In: numbers of rows and widths.  Out: bytes, on all threads together.
 """
@@ -15,6 +16,7 @@ STREAM_LIMIT = {4: 8, 8: 6}                            # rows that `linear` stre
 GROUP = {4: (4, 192 << 10), 8: (2, 256 << 10)}         # linear: tiles, or bytes, of weights that go through together
 FEW_LANES = 8                                          # attention: lanes up to which keys are cut between threads
 GATHERED = 512                                         # gather_linear: rows that are brought together at once
+BLOCK = (32, 256)                                      # depthwise: rows and columns that are computed together
 LONGEST_GROUP = 16                                     # linear: the most tiles that go through together
 
 
@@ -58,6 +60,14 @@ def conv(k: Dim) -> Dim:
     """What the windows of a panel see, k numbers each, on each thread."""
     tile, threads = library.load().tile(4), library.load().threads()
     return threads * (k * tile.lanes * 4 + PAGE)
+
+
+def depthwise(size: tuple[Dim, Dim], stride: tuple[int, int], dilation: tuple[int, int], high: Dim, wide: Dim) -> Dim:
+    """A block of lines of one channel, for high x wide outputs and windows of `size`, on each thread."""
+    threads, lanes = library.load().threads(), library.load().tile(4).lanes // 2
+    rows = (dim_min(high, BLOCK[0]) - 1) * stride[0] + (size[0] - 1) * dilation[0] + 1
+    last = dim_max(dim_min(wide, BLOCK[1]), lanes) + (size[1] - 1) * dilation[1] // stride[1] + 1
+    return threads * (rows * stride[1] * ceil_div(last, lanes) * lanes * 4 + PAGE)
 
 
 def scatter(rows: Dim, count: Dim) -> Dim:

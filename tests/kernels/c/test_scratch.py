@@ -43,6 +43,12 @@ CASES: dict[str, Callable[[Dim, DType], Node]] = {
     "dot": lambda n, t: dot(n, 100, 333, t),
 }
 
+IMAGES: dict[str, Callable[[Dim], Node]] = {
+    "conv": lambda n: tg.conv2d(tg.input("x", (2, 12, n, 9)), tg.input("w", (10, 12, 5, 3)), padding=2, stride=2),
+    "conv of each channel": lambda n: tg.conv2d(tg.input("x", (2, 12, n, 9)), tg.input("w", (24, 1, 3, 5)), padding=4, stride=3,
+                                                dilation=2, groups=12),
+}
+
 
 @pytest.mark.parametrize("dtype", [tg.f32, tg.f64], ids=str)
 @pytest.mark.parametrize("name", CASES)
@@ -63,6 +69,20 @@ def test_the_plan_covers_what_the_kernel_asks_for(name: str, dtype: DType) -> No
             assert asked > 0
         if op == "linear" and n <= 6 and "bf16" not in name and "vector" not in name:
             assert planned == asked == 0
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_plan_of_a_convolution_covers_what_the_kernel_asks_for(name: str) -> None:
+    lib, g = library.load(), tg.graph(IMAGES[name](N))
+    plan = single_kernel_plan(g, kernel_named(f"c.{name.split()[0]}"))
+    compiled = bind(plan)
+    for n in (1, 2, 7, 33, 300, 700):
+        values = make_inputs(g, {"n": n}, 1)
+        lib.scratch_watch()
+        compiled.run(values)
+        asked = lib.scratch_watch()
+        planned = plan.memory(n=n).scratch
+        assert 0 < asked <= planned <= 3 * lib.threads() * asked + (1 << 17), (n, asked, planned)
 
 
 def test_the_watch_counts_each_block_once_and_a_larger_one_by_the_difference() -> None:
