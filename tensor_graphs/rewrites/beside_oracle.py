@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.node import Node, walk
 from tensor_graphs.meaning.algebra import Array
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.errors import MeaningError
@@ -24,7 +25,7 @@ VERIFIER = "oracle 1"
 """version of this comparison, as traces say it; another one compares every recipe again"""
 
 MOST_ELEMENTS = 1 << 24
-"""of all operands: what is larger rests on its rules alone"""
+"""of all operands, and of the largest value of any atomic op that is computed: what is larger rests on its rules alone"""
 
 WORSE, ROUNDOFFS = 2.0, 4.0
 """times the error of the graph as written that other words may have, and roundings of an output that are always allowed"""
@@ -53,10 +54,12 @@ def compare(graph: Graph, other: Graph) -> Compared:
     is among the graph's inputs. Of several outputs the one that is worst beside what it may be."""
     inputs = {**graph.inputs, **other.inputs}                       # the graph may not read all that the other one does
     dims = {**graph.dims, **other.dims}
+    steps = {n.shape for g in (graph, other) for n in walk(expand_all(g.roots))}
     for rows in (ROWS, 1):
         sizes = {name: min(d.bounds(s)[1], max(d.bounds(s)[0], rows)) for name, s in dims.items()}
         shapes = {name: [int(d.evaluate(s, sizes)) for s in node.shape] for name, node in inputs.items()}
-        if sum(map(math.prod, shapes.values())) > MOST_ELEMENTS or not all(map(_is_drawn, inputs.values())):
+        largest = max(math.prod(int(d.evaluate(s, sizes)) for s in shape) for shape in steps)
+        if max(largest, sum(map(math.prod, shapes.values()))) > MOST_ELEMENTS or not all(map(_is_drawn, inputs.values())):
             return Compared(None, None, None, sizes)
         rng = np.random.default_rng(0)
         given = {name: rng.standard_normal(shapes[name], np.float32).astype(node.dtype.numpy) for name, node in inputs.items()}

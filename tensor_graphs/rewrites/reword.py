@@ -22,6 +22,7 @@ from tensor_graphs.costs.rounding import predicted_error
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
+from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
@@ -57,6 +58,9 @@ ROUNDED = 1.25
 
 STAYS = 0.3
 """microseconds by which a step of the graph itself is preferred: what is changed for nothing hides what is gained"""
+
+TIES = 0.01
+"""of the smaller of a step's arithmetic and traffic counts: of two wordings that take as long, the one that reads less"""
 
 RENAMES = "composite/"
 """rules that write a definition out or find one: a path may do that by itself, and they alone say nothing new"""
@@ -362,12 +366,25 @@ def _seconds(view: View, at: Mapping[str, int]) -> Cost:
         if node.key not in known:
             arguments = [leaves.argument(i, view.types[view.find(c)]) for i, c in enumerate(node.children)]
             signature = signature_of(apply(node.op, arguments, node.attrs))
-            moved, flops = work(signature, tuple(sorted((n, at[n]) for n in signature.dim_names)))
-            busy = flops / (device.flops * rates.flop_share) if node.op.facts.product else 0.0
-            known[node.key] = 1e6 * (rates.call_seconds + max(moved / (device.bandwidth * rates.bandwidth_share), busy))
+            moved = work(signature, tuple(sorted((n, at[n]) for n in signature.dim_names)))[0]
+            moving, busy = moved / (device.bandwidth * rates.bandwidth_share), _product_flops(signature.graph.nodes, at) / (
+                device.flops * rates.flop_share)
+            known[node.key] = 1e6 * (rates.call_seconds + max(moving, busy) + TIES * min(moving, busy))
         return known[node.key]
 
     return cost
+
+
+def _product_flops(nodes: Sequence[Node], at: Mapping[str, int]) -> float:
+    """Operations of the innermost products alone: what else a composite does is done on its way, and counts nowhere."""
+    total = 0.0
+    for n in nodes:
+        if n.op.facts.product:
+            assert isinstance(n.op, CompositeOp)
+            inside = walk(n.op.define([i.type for i in n.inputs], n.attrs).outputs)
+            signature = signature_of(n)
+            total += _product_flops(inside, at) or work(signature, tuple(sorted((s, at[s]) for s in signature.dim_names)))[1]
+    return total
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------

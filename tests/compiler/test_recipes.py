@@ -23,6 +23,7 @@ from tensor_graphs.costs.filing import VERIFIER, graph_record, part_environment,
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.language.part import PartOp
@@ -35,6 +36,7 @@ from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import TraceRecord
 from tensor_graphs.rewrites import reword
 from tests.compiler.conftest import add_row
+from tests.rewrites.attention_wordings import WORDINGS
 
 WIDTH, HIDDEN = 16, 48
 ON = {"backends": ("numpy",)}
@@ -305,3 +307,21 @@ def test_profile_runs_both_wordings_of_a_part_and_files_each_as_a_whole(database
     kinds = {" as its own words by " in name for name in found}
     assert kinds == {True, False}
     assert "as a whole" in tg.explain(tg.compile(GRAPH, database=database, **ON))
+
+
+@pytest.mark.parametrize("name", WORDINGS)
+def test_attention_in_any_words_is_one_kernel_that_keeps_no_scores(database: Database, name: str) -> None:
+    """Where each kernel takes 10 µs, one is the fastest; how it comes about is said."""
+    graph = WORDINGS[name].graph
+    at = {dim: d.bounds(size)[1] for dim, size in graph.dims.items()}
+    for s in signatures_of(prepare(graph).graph):
+        for kernel in all_kernels(("numpy",)):
+            if kernel.computes(s.spec):
+                add_row(database, kernel, s)
+                add_row(database, kernel, s, {n: at[n] for n in s.dim_names}, us=10.0)
+    plan = tg.compile(graph, database=database, at=at, **ON)
+    ran = [call.op for call in plan.variants[0].program.instructions]
+    several = "heads" in name or graph.outputs["out"].rank > 2      # they are put behind each other
+    assert ran == ["attention", "store"][:1 + several]
+    text = tg.explain(plan)
+    assert recipe_of(plan) in text and "  1. " in text

@@ -288,21 +288,18 @@ def _attention(spec: Spec) -> NativeCall:
 
 
 def _strided_attention(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-    """Queries with gaps between them and between their heads, keys and values with gaps between positions."""
+    """Gaps between positions, and between their heads; an array that is all there for one head after the other, too."""
     q, k = spec.inputs[:2]
     mask = spec.role_index().get("mask")
     a = spec.attrs
     (n, hq, d), (s, hkv, _) = q.shape, k.shape
-    whole = [is_contiguous(t.shape[1:], lie[1:]) for t, lie in zip(spec.inputs[1:3], strides[1:3], strict=True)]
-    if not all(whole) or (d != 1 and strides[0][2] != 1) or any(
+    heads = [d if t.shape[1] == 1 else lie[1] for t, lie in zip(spec.inputs[:3], strides[:3], strict=True)]
+    if 0 in heads or (d != 1 and any(lie[2] != 1 for lie in strides[:3])) or any(
             not is_contiguous(t.shape, lie) for t, lie in zip(spec.inputs[3:], strides[3:], strict=True)):
-        return None
-    head = d if hq == 1 else strides[0][1]
-    if head == 0:
         return None
     return NativeCall(f"tg_attention{_mark(q.dtype)}", (0, 1, 2, mask if isinstance(mask, int) else None),
                       (n, s, hq, hkv, d, int(bool(a["causal"])), a["window"], a["start"], strides[1][0], strides[2][0],
-                       strides[0][0], head),
+                       strides[0][0], *heads),
                       (float(a["scale"]), float(a["softcap"])), scratch.attention(n * (hq // hkv), hkv, d, q.dtype.itemsize))
 
 

@@ -12,7 +12,7 @@ typedef struct attention {
     double *out;
     const double *q, *k, *v;
     const uint8_t *mask;
-    int64_t n, s, hq, hkv, d, causal, window, start, k_stride, v_stride, q_stride, q_head;
+    int64_t n, s, hq, hkv, d, causal, window, start, k_stride, v_stride, q_stride, q_head, k_head, v_head;
     double scale, cap;
     int64_t group, lanes;   /* lanes = n * group, per key/value head */
     int64_t splits, lo, hi; /* few lanes: keys [lo, hi) in `splits` pieces */
@@ -128,7 +128,7 @@ static void few_task(const attention *t, int64_t head, int64_t split) {
     int64_t to = tg_min(t->hi, t->lo + blocks * (split + 1) / t->splits * FEW_KEYS);
     for (int64_t j0 = from; j0 < to; j0 += FEW_KEYS) {
         const int64_t keys = tg_min(FEW_KEYS, to - j0);
-        const double *k = t->k + j0 * t->k_stride + head * d, *v = t->v + j0 * t->v_stride + head * d;
+        const double *k = t->k + j0 * t->k_stride + head * t->k_head, *v = t->v + j0 * t->v_stride + head * t->v_head;
         int64_t l = 0;
         for (; l + 4 <= lanes; l += 4) few_scores(4, q + l * d, k, t->k_stride, keys, d, score + l);
         for (; l < lanes; l++) few_scores(1, q + l * d, k, t->k_stride, keys, d, score + l);
@@ -249,7 +249,7 @@ TG_INLINE void many_task(const attention *t, const int nv, int64_t head, int64_t
     const int64_t begin = first_key(t, low), end = end_key(t, high);
     for (int64_t j0 = begin; j0 < end; j0 += KEYS) {
         const int64_t keys = tg_min(KEYS, end - j0);
-        const double *k = t->k + j0 * t->k_stride + head * d, *v = t->v + j0 * t->v_stride + head * d;
+        const double *k = t->k + j0 * t->k_stride + head * t->k_head, *v = t->v + j0 * t->v_stride + head * t->v_head;
         int64_t k_stride = t->k_stride;
         if (copy_keys) {
             for (int64_t j = 0; j < keys; j++) memcpy(copied + j * apart, k + j * k_stride, (size_t)d * 8);
@@ -283,7 +283,8 @@ static void many_part(void *ctx, int part, int parts) {
 /* out[n,hq,d] from q[n,hq,d], k[s,hkv,d], v[s,hkv,d], all f64; what is visible and capped: see tg_attention.
  * ptr: out, q, k, v, mask (u8 [n,s], 0 = hidden) or NULL.
  * ints: n, s, hq, hkv, d, causal, window, start, k_stride, v_stride (elements from one key to the next), q_stride, q_head (from
- * one query, and from one head of it, to the next; q_head 0: one behind the other).
+ * one query, and from one head of it, to the next; q_head 0: one behind the other), k_head, v_head (from one head of a key to the
+ * next; 0: one behind the other).
  * floats: scale, softcap (0: none). */
 TG_KERNEL(tg_attention_f64) {
     attention t = {.out = ptr[0], .q = ptr[1], .k = ptr[2], .v = ptr[3], .mask = ptr[4], .n = ints[0], .s = ints[1],
@@ -291,6 +292,8 @@ TG_KERNEL(tg_attention_f64) {
                    .k_stride = ints[8], .v_stride = ints[9], .scale = floats[0], .cap = floats[1]};
     if (t.n <= 0 || t.hq <= 0 || t.hkv <= 0 || t.d <= 0) return;
     t.q_head = ints[11] ? ints[11] : t.d;
+    t.k_head = ints[12] ? ints[12] : t.d;
+    t.v_head = ints[13] ? ints[13] : t.d;
     t.q_stride = ints[11] ? ints[10] : t.hq * t.d;
     t.group = t.hq / t.hkv;
     t.lanes = t.n * t.group;

@@ -7,6 +7,7 @@ Each file has a RuleTable (and REFUSED, tempting rules that are wrong). tests/re
 from __future__ import annotations
 
 from tensor_graphs.rewrites.addresses import CountingIndices
+from tensor_graphs.rewrites.attending import ATTENDING
 from tensor_graphs.rewrites.collect import Collecting
 from tensor_graphs.rewrites.composites import Expansion, Recognition
 from tensor_graphs.rewrites.constants import Folding
@@ -33,7 +34,8 @@ but with constants, which Collecting finds in one walk."""
 SIMPLIFYING: tuple[Rewrite, ...] = (*SHRINKING, Recognition())
 """What a simplification runs."""
 
-ALL: tuple[Rewrite, ...] = (*(r for r in RULES if not r.assuming and not r.option), *KNOWN, Expansion(), Recognition())
+ALL: tuple[Rewrite, ...] = (*(r for r in RULES if not r.assuming and not r.option), *KNOWN, *ATTENDING, Expansion(),
+                            Recognition())
 
 ASSUMPTIONS: tuple[str, ...] = tuple(dict.fromkeys(a for r in RULES for a in r.assuming))
 OPTIONS: tuple[str, ...] = tuple(dict.fromkeys(r.option for r in RULES if r.option))

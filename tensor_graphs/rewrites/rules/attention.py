@@ -1,13 +1,109 @@
-"""attention: keys and values in two halves, each attended to alone, merged by their log-sum-exps (flash decoding)."""
+"""attention: scores, their softmax and its product with values are one op, whose kernels keep no row of scores; and keys in halves.
+
+What is written as softmax(q·kᵀ · c, hidden where nothing is to be seen) · v becomes `attention`: its kernels go over the keys once,
+with a maximum, a sum and weighted values so far for each query, rescaled where a larger score comes (Milakov and Gimelshein, Online
+normalizer calculation for softmax, 2018). That two such states can be joined, in any order, is what `split_keys` says: keys in two
+halves, each attended to alone, merged by their log-sum-exps (flash decoding). What numbers and positions say as operands, and
+attributes can say as well, is in rewrites/attending.py.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from tensor_graphs.language import atomic
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.composites import attention, dot, exp, logsumexp
+from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import Node
 from tensor_graphs.rewrites.rule import REASSOCIATING, RuleTable
 
 TABLE = RuleTable("attention")
+FLOATS = ("float",)
+
+
+# ---- from the naive form ---------------------------------------------------------------------------------------------
+
+
+def _same(a: Any, b: Any) -> bool:
+    return len(a) == len(b) and all(map(same_dim, a, b))
+
+
+def _groups(lead: tuple[Dim, ...], own: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
+    """The leading axes of keys or values that are there; those that follow are repeated for the queries. None: it is not so."""
+    own = (1,) * (len(lead) - len(own)) + own
+    count = len(own)
+    while count and own[count - 1] == 1:
+        count -= 1
+    return own[:count] if len(own) == len(lead) and _same(own[:count], lead[:count]) else None
+
+
+def _by_position(x: Node, lead: tuple[Dim, ...]) -> Node:
+    """[…, t, d] -> [t, heads, d]"""
+    rows, heads = x.shape[-2:], d.product(lead)
+    if heads == 1:
+        return atomic.reshape(x, (rows[0], 1, rows[1]))
+    return atomic.permute(atomic.reshape(x, (heads, *rows)), (1, 0, 2))
+
+
+def seen_by_all(mask: Node, n: Dim, s: Dim) -> Node | None:
+    """A mask of scores as attention takes it, [n, s]: of queries and keys, the same for all heads. None where it is not."""
+    while mask.op.name == "expand" and any(size != 1 for size in mask.shape[:-2]):
+        mask = mask.inputs[0]
+    if mask.rank < 2 or any(size != 1 for size in mask.shape[:-2]):
+        return None
+    return atomic.expand(atomic.reshape(mask, mask.shape[-2:]), (n, s))
+
+
+def attended(q: Node, k: Node, v: Node, axis: int, seen: Node | None = None) -> Node | None:
+    """softmax(q[…, n, d] · k[…, d, s], −∞ but where seen[n, s]) · v[…, s, e] as attention, of any leading axes."""
+    if min(q.rank, k.rank, v.rank) < 2 or axis % q.rank != q.rank - 1:
+        return None
+    lead = q.shape[:-2]
+    groups = _groups(lead, k.shape[:-2])
+    if groups is None or groups != _groups(lead, v.shape[:-2]) or any(not isinstance(s, int) for s in lead[len(groups):]):
+        return None
+    turned = atomic.permute(k, (*range(k.rank - 2), k.rank - 1, k.rank - 2))
+    operands = [_by_position(q, lead), _by_position(turned, groups), _by_position(v, groups)]
+    made: Node = attention(*operands, *([] if seen is None else [seen]), scale=1.0)
+    shape = (*lead, q.shape[-2], v.shape[-1])
+    return atomic.reshape(made if d.product(lead) == 1 else atomic.permute(made, (1, 0, 2)), shape)
+
+
+@TABLE.rule("dot(softmax(dot(q, k), axis=a), v)", REASSOCIATING, dtypes=FLOATS, shapes="q[h, n, d] k[h, d, s] v[h, s, e]")
+def online(q: Node, k: Node, v: Node, a: int) -> Node | None:
+    """Weights that are never all there; what is hidden is read by attending.HiddenScores."""
+    return attended(q, k, v, a)
+
+
+@TABLE.rule("mul(dot(x, y), expand(c, shape=s))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m] c[n, 1]")
+def scale_into_dot(x: Node, y: Node, c: Node) -> Node | None:
+    """Rows are scaled before the product: scores by scaled queries, sums by scaled weights."""
+    by = _of_rows(x, y, c)
+    return None if by is None else dot(atomic.mul(x, by), y)
+
+
+@TABLE.rule("div(dot(x, y), expand(c, shape=s))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m] c[n, 1]")
+def divisor_into_dot(x: Node, y: Node, c: Node) -> Node | None:
+    """Of weights that are divided by their sum after they met the values, too."""
+    by = _of_rows(x, y, c)
+    return None if by is None else dot(x / by, y)
+
+
+@TABLE.rule("mul(x, expand(reciprocal(c), shape=s))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, m] c[n, 1]")
+def divided_by_repeated(x: Node, c: Node) -> Node:
+    """Each row times the reciprocal of its sum is what a softmax divides by."""
+    return x / atomic.expand(c, x.shape)
+
+
+def _of_rows(x: Node, y: Node, c: Node) -> Node | None:
+    """What is the same for a row of a product, repeated along x."""
+    fits = 2 <= y.rank <= x.rank == c.rank and c.shape[-1] == 1
+    return atomic.expand(c, x.shape) if fits else None
+
+
+# ---- in halves -------------------------------------------------------------------------------------------------------
 
 
 @TABLE.rule("attention(q, k, v, scale=c)", REASSOCIATING, dtypes=("float",), expanding=True, option="split",

@@ -623,6 +623,19 @@ def test_attention_reads_keys_and_values_out_of_wider_rows(native: library.Nativ
     assert error(out, attention(q, k, v, None, causal=1, window=0, start=50 - n, scale=0.3, softcap=0.0)) <= 3e-6
 
 
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("n", [1, 30])
+def test_attention_reads_one_head_after_the_other(native: library.NativeLibrary, n: int, wide: bool) -> None:
+    """Queries, keys and values that lie as [heads, positions, channels]."""
+    dtype = np.float64 if wide else F32
+    q, k, v = (normal(shape, seed).astype(dtype) for seed, shape in enumerate([(4, n, 32), (2, 50, 32), (2, 50, 32)]))
+    out = poisoned((n, 4, 32), dtype)
+    ints = [n, 50, 4, 2, 32, 1, 0, 50 - n, 32, 32, 32, n * 32, 50 * 32, 50 * 32]
+    run(native, "tg_attention_f64" if wide else "tg_attention", [out, q, k, v, None], ints, [0.3, 0.0])
+    by_position = (x.transpose(1, 0, 2) for x in (q, k, v))
+    assert error(out, attention(*by_position, None, causal=1, window=0, start=50 - n, scale=0.3, softcap=0.0)) <= 3e-6
+
+
 @pytest.mark.parametrize("n", [1, 40])
 def test_attention_never_reads_keys_that_no_query_may_see(native: library.NativeLibrary, n: int) -> None:
     q, k, v = normal((n, 2, 16), 1), normal((400, 1, 16), 2), normal((400, 1, 16), 3)
