@@ -59,6 +59,12 @@ def profile(
         typer.Option(min=0, max=options.MOST_ROWS, metavar="N",
                      help="The first N listed paths as wholes, and the one that is written out the furthest."),
     ] = 0,
+    tune: Annotated[
+        float, typer.Option(min=0.0, metavar="SECONDS", help="Then search schedules of generated kernels for as long.")
+    ] = 0.0,
+    strategy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How: descent (as it is), beam, evolution, tree, random.")
+    ] = None,
     imports: options.Imports = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
@@ -73,12 +79,14 @@ def profile(
     single = bool(kernel or op)
     if paths and (single or inputs):
         raise options.UsageError("--paths measures whole paths on random values\n  fix: --paths, or --kernel, --op and --inputs")
+    if tune and (single or paths):
+        raise options.UsageError("--tune goes with a whole graph\n  fix: --tune, or --kernel, --op and --paths")
     if single and inputs:
         raise options.UsageError("--inputs goes with a whole graph\n  fix: --inputs, or --kernel and --op")
     with options.progress("profiling", json) as show:
         report = profile_graph(graph, budget=budget, per_kernel=per_kernel, backends=options.backends(backends), database=store,
                                tolerance=tolerance, at=typical(graph, at), threads=threads, inputs=named(inputs or []), again=again,
-                               kernels=kernel or (), ops=op or (), paths=paths,
+                               kernels=kernel or (), ops=op or (), paths=paths, tune=tune, strategy=strategy,
                                on_step=lambda done, total, what: show(done, total, what[:60]),
                                on_verdict=None if json else print_at_once)
     if json:
@@ -100,6 +108,7 @@ def profile(
                 "rests": [dataclasses.asdict(each) for each in report.rests],
                 "may_save": report.may_save,
                 "verdicts": [{**dataclasses.asdict(each), "ratio": each.ratio} for each in report.verdicts],
+                "tuned": [dataclasses.asdict(each) for each in report.tuned],
                 "walked": [dataclasses.asdict(each) for each in report.walked],
                 "walked_share": report.walked_share,
                 "sizes": [dict(each) for each in report.sizes],
@@ -113,7 +122,7 @@ def profile(
             options.note(
                 f"{report.device_seconds:.1f} s went into measuring the device's bandwidth and flops, which is done once a month"
             )
-        longer = report.seconds > budget + report.device_seconds and not (report.interrupted or single or paths)
+        longer = report.seconds > budget + tune + report.device_seconds and not (report.interrupted or single or paths)
         if longer and report.search_seconds > 0.5:
             options.note(f"{report.search_seconds:.1f} s went into finding out what to measure, beside the budget")
     if report.interrupted:

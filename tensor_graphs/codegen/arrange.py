@@ -6,7 +6,7 @@ In: a program as it was lowered.  Out: the same program, changed in place; what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Scan, Stage, StageProgram, Value, dim_of, lies_across, values_in
@@ -22,14 +22,25 @@ LEAST_TILE = 8
 
 
 def arranged(program: StageProgram) -> StageProgram:
+    """As the rules would have it. actions.py says the same steps one by one."""
+    merged(program)
+    cut(program, [part_by_rule(nest) for nest in program.nests])
+    for nest in program.nests:
+        nest.tile = tile_by_rule(program, nest)
+    return program
+
+
+def merged(program: StageProgram) -> StageProgram:
+    """Neighbouring axes that walk memory as one as one."""
     for nest in program.nests:
         _merge_axes(program, nest)
-    nests: list[Nest] = []
-    for nest in program.nests:
-        nests += _in_parts(program, nest)
-    for nest in nests:
-        nest.tile = _tile(program, nest)
-    program.nests = nests
+    return program
+
+
+def cut(program: StageProgram, parts: Sequence[int]) -> StageProgram:
+    """Each nest in parts of so many elements; 0: as it is, and so is one that cannot be cut."""
+    program.nests = [made for nest, size in zip(program.nests, parts, strict=True)
+                     for made in (in_parts(program, nest, size) if size else [nest])]
     return program
 
 
@@ -163,7 +174,7 @@ def _changed(program: StageProgram, value: Value, change: Callable[[Dim], Dim], 
 # ---- what lies across ----------------------------------------------------------------------------------------------------------
 
 
-def _tile(program: StageProgram, nest: Nest) -> Axis | None:
+def tile_by_rule(program: StageProgram, nest: Nest) -> Axis | None:
     """The axis of a nest that stores, along which most operands lie that lie across its stages' own; None where there are none, or
     one of the two axes is too short for blocks."""
     if any(s.monoid is not None or s.level != len(nest.axes) or len(s.axes) != 1 or s.axes != nest.stages[0].axes
@@ -180,25 +191,38 @@ def _tile(program: StageProgram, nest: Nest) -> Axis | None:
 # ---- sums over everything, and long scans ------------------------------------------------------------------------------------
 
 
-def _in_parts(program: StageProgram, nest: Nest) -> list[Nest]:
-    """A nest of one long reduction to one number, or one long scan, as several: parts of it, beside each other, and what they come
-    to. Of a scan: what each part comes to, what is before each, and each part begun with that."""
+def part_by_rule(nest: Nest) -> int:
+    """Elements of a part of a nest of one long reduction to one number, or one long scan; 0 where it stays whole."""
+    over = cut_along(nest)
+    return CHUNK if over and d.bounds(d.product(a.size for a in over))[1] > 4 * CHUNK else 0
+
+
+def cut_along(nest: Nest) -> tuple[Axis, ...]:
+    """The axes that a nest of one reduction to one number, or one scan, can be cut along."""
     if nest.axes or len(nest.stages) != 1:
+        return ()
+    (stage,) = nest.stages
+    over = stage.reduce if stage.scan is None else (stage.scan.axis,)
+    if stage.monoid in (None, "product") or stage.axes != (() if stage.scan is None else over):
+        return ()
+    return over
+
+
+def in_parts(program: StageProgram, nest: Nest, size: int) -> list[Nest]:
+    """A nest that can be cut as several: parts of it, beside each other, and what they come to. Of a scan: what each part comes to,
+    what is before each, and each part begun with that."""
+    over = cut_along(nest)
+    if not over:
         return [nest]
     (stage,) = nest.stages
     scan = stage.scan
-    over = stage.reduce if scan is None else (scan.axis,)
-    if stage.monoid in (None, "product") or stage.axes != (() if scan is None else over):
-        return [nest]
-    if not over or d.bounds(d.product(a.size for a in over))[1] <= 4 * CHUNK:
-        return [nest]
     first, *rest = over
     if rest:
         part, inner, value, index = first, tuple(rest), stage.value, stage.index
     else:
-        part = Axis(f"{first.name}p", d.ceil_div(first.size, CHUNK))
-        inner = (Axis(f"{first.name}q", d.dim_min(CHUNK, first.size - part.symbol * CHUNK)),)
-        at = part.symbol * CHUNK + d.dim(inner[0].name, 0, CHUNK - 1)
+        part = Axis(f"{first.name}p", d.ceil_div(first.size, size))
+        inner = (Axis(f"{first.name}q", d.dim_min(size, first.size - part.symbol * size)),)
+        at = part.symbol * size + d.dim(inner[0].name, 0, size - 1)
 
         def change(x: Dim) -> Dim:
             if not isinstance(x, d.Expr) or first.name not in x.symbols:
@@ -214,15 +238,15 @@ def _in_parts(program: StageProgram, nest: Nest) -> list[Nest]:
             return [nest]
         if any(first.name in v.symbols for v in program.values.gathered.values()):
             return [nest]
-    values, number = program.values, len(program.scratch)
-    parts = Array(f"t{number}", "scratch", 0, stage.value.dtype, part.size)
+    values, name = program.values, stage.target.name                # of two nests that are cut the names differ
+    parts = Array(f"{name}p", "scratch", 0, stage.value.dtype, part.size)
     total = Axis(f"{first.name}t", part.size)
     read = values.load(parts, total.symbol)
     nests = [Nest((part,), [Stage(parts, part.symbol, (), value, 1, inner, stage.monoid, f"{stage.note}, in parts")])]
     if scan is None:
         last = Stage(stage.target, stage.index, (), read, 0, (total,), stage.monoid, f"{stage.note} of the parts")
         return [*nests, Nest((), [last])]
-    begun = Array(f"t{number + 1}", "scratch", 0, stage.value.dtype, part.size)
+    begun = Array(f"{name}b", "scratch", 0, stage.value.dtype, part.size)
     before = Stage(begun, total.symbol, (total,), read, 0, (), stage.monoid, "before each part",
                    Scan(total, before=True, start=scan.start))
     last = Stage(stage.target, index, inner, value, 1, (), stage.monoid, stage.note,

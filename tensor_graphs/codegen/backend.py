@@ -26,6 +26,8 @@ from tensor_graphs.language.leaves import argument
 from tensor_graphs.language.node import apply, encode_attribute
 
 NAME = "gen"
+TUNED = "tensor_graphs.codegen.tuned"
+"""the module that makes kernels of this backend whose schedule was searched"""
 
 MOST_TURNS = 24
 """turns of the innermost loops for each element that is read or written: what takes more is a product"""
@@ -54,7 +56,7 @@ def refuse(spec: Spec) -> str | None:
 
 def build(spec: Spec) -> NativeCall:
     """The call of the kernel of a spec; it is compiled when it is needed. Raises NotLowered."""
-    return _call(_program(spec), len(spec.inputs))
+    return call_of(_program(spec), len(spec.inputs))
 
 
 def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
@@ -67,14 +69,14 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
         if any(d.dim_ge(s, 0) is not True or d.bounds(s)[1] > FARTHEST for s in lie):
             return None
         steps += lie[:-1]
-    program = _loops(_asked(spec), apart=True)
+    program = _loops(asked(spec), apart=True)
     if longest < SHORT_ROW or isinstance(program, str):
         return None
-    call = _call(program, len(spec.inputs))
+    call = call_of(program, len(spec.inputs))
     return replace(call, ints=(*call.ints[:len(call.ints) - len(steps)], *steps))
 
 
-def _call(program: StageProgram | str, operands: int) -> NativeCall:
+def call_of(program: StageProgram | str, operands: int) -> NativeCall:
     """Raises NotLowered."""
     if isinstance(program, str):
         raise NotLowered(program)
@@ -96,16 +98,20 @@ def text_of(spec: Spec) -> str:
 def together(specs: Sequence[Spec]) -> list[str | None]:
     """Compile the kernels of specs in as few runs of the compiler as can be, for rows that follow each other and for rows that lie
     anywhere; for each None, or why it cannot be built. Raises CacheFolderError."""
-    wanted = [_programs(spec) for spec in specs]
+    return compiled([programs_of(spec) for spec in specs])
+
+
+def compiled(wanted: Sequence[Sequence[StageProgram | str]]) -> list[str | None]:
+    """Compile the programs of several kernels; for each kernel None, or why it cannot be built. Raises CacheFolderError."""
     made = {p: None for programs in wanted for p in programs if not isinstance(p, str)}
     whys = dict(zip(made, libraries.compiled(list(made)), strict=True))
     return [next((why for p in programs if (why := p if isinstance(p, str) else whys[p]) is not None), None) for programs in wanted]
 
 
-def _programs(spec: Spec) -> list[StageProgram | str]:
+def programs_of(spec: Spec) -> list[StageProgram | str]:
     """The loops of a spec, and those for operands whose rows lie anywhere, where there are such."""
     longest = max((d.bounds(t.shape[-1])[1] for t in spec.inputs if t.rank > 1), default=0)
-    others = _loops(_asked(spec), apart=True) if longest >= SHORT_ROW else ""
+    others = _loops(asked(spec), apart=True) if longest >= SHORT_ROW else ""
     return [_program(spec), *([others] if not isinstance(others, str) else [])]
 
 
@@ -114,7 +120,7 @@ def arithmetic(spec: Spec) -> Dim:
     program = _program(spec)
     if isinstance(program, str):
         raise NotLowered(program)
-    return _steps(program)
+    return steps(program)
 
 
 SHORT_ROW = 16
@@ -126,37 +132,37 @@ def traffic(spec: Spec) -> Dim:
     program = _program(spec)
     if isinstance(program, str):
         raise NotLowered(program)
-    return _traffic(program)
+    return traffic_in(program)
 
 
-_steps, _traffic = lru_cache(maxsize=4096)(steps_of), lru_cache(maxsize=4096)(traffic_of)
+steps, traffic_in = lru_cache(maxsize=4096)(steps_of), lru_cache(maxsize=4096)(traffic_of)
 
 PAGE = 4096
 """to which the pool rounds each block up"""
 
 
 @dataclass(frozen=True)
-class _Asked:
+class AskedSpec:
     """A spec, equal to those that say the same: a compile asks for the loops of one some forty times."""
 
     key: tuple[Any, ...]
     spec: Spec = field(compare=False)
 
 
-def _asked(spec: Spec) -> _Asked:
-    return _Asked((spec.op, spec.inputs, tuple((k, encode_attribute(v)) for k, v in spec.attrs.items())), spec)
+def asked(spec: Spec) -> AskedSpec:
+    return AskedSpec((spec.op, spec.inputs, tuple((k, encode_attribute(v)) for k, v in spec.attrs.items())), spec)
 
 
 def _program(spec: Spec) -> StageProgram | str:
-    return _loops(_asked(spec))
+    return _loops(asked(spec))
 
 
 @lru_cache(maxsize=4096)
-def _loops(asked: _Asked, apart: bool = False) -> StageProgram | str:
-    return loops_of(_definition(asked.spec), apart)
+def _loops(asked: AskedSpec, apart: bool = False) -> StageProgram | str:
+    return loops_of(definition_of(asked.spec), apart)
 
 
-def _definition(spec: Spec) -> Definition:
+def definition_of(spec: Spec) -> Definition:
     """What a spec says, over placeholders: of a composite its definition, of an op that is not written out itself."""
     if isinstance(spec.op, CompositeOp) and not spec.op.opaque and not stays(spec.op, spec.outputs[0].dtype):
         return spec.op.define(spec.inputs, spec.attrs)

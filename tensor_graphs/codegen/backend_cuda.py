@@ -55,7 +55,7 @@ def _toolchain() -> str:
 
 def refuse(spec: Spec) -> str | None:
     """Why no kernels are written for a spec; None where they are."""
-    return _refused(loops._definition(spec))
+    return _refused(loops.definition_of(spec))
 
 
 @lru_cache(maxsize=4096)
@@ -70,7 +70,7 @@ def _refused(definition: Definition) -> str | None:
 
 def build(spec: Spec) -> LaunchCall:
     """The call of the kernels of a spec; they are compiled when a plan needs them. Raises NotLowered."""
-    return call_of(loops._definition(spec))
+    return call_of(loops.definition_of(spec))
 
 
 @lru_cache(maxsize=1024)

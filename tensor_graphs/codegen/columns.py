@@ -19,26 +19,40 @@ LEAST = 64
 
 def in_parts(program: StageProgram) -> StageProgram:
     """Cut the reductions of columns that are few and long."""
-    nests: list[Nest] = []
-    for nest in program.nests:
-        nests += _parts(program, nest)
-    program.nests = nests
+    program.nests = [made for nest in program.nests for made in cut(program, nest, _rows_by_rule(nest))]
     return program
 
 
-def _parts(program: StageProgram, nest: Nest) -> list[Nest]:
+def _rows_by_rule(nest: Nest) -> int:
+    """Rows of a part; 0 where the nest stays whole."""
+    if why_whole(nest) is not None:
+        return 0
+    (stage,) = nest.stages
+    columns = d.bounds(d.product(a.size for a in (*nest.axes, *stage.axes)))[1]
+    rows = d.bounds(stage.reduce[0].size)[1]
+    if rows < 4 * LEAST or columns >= PARALLEL:
+        return 0
+    return max(LEAST, -(-rows // max(1, PARALLEL // columns)))
+
+
+def why_whole(nest: Nest) -> str | None:
+    """Why a nest is no reduction of columns that can be cut; None where it is one."""
     if len(nest.stages) != 1:
-        return [nest]
+        return "it has several stages"
     (stage,) = nest.stages
     if not stage.reduce or not stage.axes or stage.level != len(nest.axes):
+        return "it is no reduction across memory"
+    return None if d.is_static(stage.reduce[0].size) else "how many rows there are is known when it runs"
+
+
+def cut(program: StageProgram, nest: Nest, chunk: int) -> list[Nest]:
+    """A reduction of columns in parts of so many rows, and what these come to; as it is where that is no part."""
+    if why_whole(nest) is not None:
         return [nest]
+    (stage,) = nest.stages
     first, own = stage.reduce[0], (*nest.axes, *stage.axes)
-    columns = d.bounds(d.product(a.size for a in own))[1]
     rows = d.bounds(first.size)[1]
-    if not d.is_static(first.size) or rows < 4 * LEAST or columns >= PARALLEL:
-        return [nest]
-    chunk = max(LEAST, -(-rows // max(1, PARALLEL // columns)))
-    if chunk >= rows:
+    if not 0 < chunk < rows:
         return [nest]
     part = Axis(f"{first.name}p", -(-rows // chunk))
     inner = Axis(f"{first.name}q", d.dim_min(chunk, first.size - part.symbol * chunk) if rows % chunk else chunk)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensor_graphs.codegen.stages import Array, Axis, Monoid, Nest, Scan, Stage, StageProgram, Value, Values, computed_in
@@ -56,9 +56,26 @@ def steps_apart(number: int, shape: Sequence[Dim]) -> Strides:
     return tuple(1 if axis == len(shape) - 1 else d.dim(f"_s{number}_{axis}", 0, FARTHEST) for axis in range(len(shape)))
 
 
-def lower(definition: Definition, apart: bool = False) -> StageProgram:
+def lower(definition: Definition, apart: bool = False, again: Collection[int] | None = None) -> StageProgram:
     """The program of a definition; its operands are the definition's arguments, each C-contiguous. apart: their rows may lie
-    anywhere, as `steps_apart` says; the dims of the program are the definition's, then theirs. Raises NotLowered."""
+    anywhere, as `steps_apart` says; the dims of the program are the definition's, then theirs. again: of what is dear and needed by
+    several stages, which is computed again instead of kept (by number; None: what would be kept whole). Raises NotLowered."""
+    roots, order, dear = _read(definition)
+    numbered = [node for node in order if node in dear]
+    kept = dear if again is None else frozenset(node for i, node in enumerate(numbered) if i not in again)
+    while True:
+        made = _PartLowering(definition, roots, order, kept, apart)
+        program = made.program()
+        if not made.whole or again is not None:
+            program.again = tuple(i for i, node in enumerate(numbered) if node not in kept)
+            program.dear = len(numbered)
+            return program
+        kept = kept - made.whole                                    # what would be made whole is computed again instead
+
+
+def _read(definition: Definition) -> tuple[list[Node], Sequence[Node], frozenset[Node]]:
+    """The outputs of a definition in ops that stages say, all their nodes in order, and those that are worth keeping. Raises
+    NotLowered."""
     try:
         roots = expand_all(definition.outputs, _stays)
     except TooManyNodesError as e:
@@ -79,13 +96,7 @@ def lower(definition: Definition, apart: bool = False) -> StageProgram:
     for dim in _dims(order):
         if str(dim).startswith("_"):
             raise NotLowered(f"its dim {dim} begins like an axis")
-    dear = _shared(order, roots)
-    while True:
-        made = _PartLowering(definition, roots, order, dear, apart)
-        program = made.program()
-        if not made.whole:                                          # what is dear and would be made whole is computed again instead
-            return program
-        dear = dear - made.whole
+    return list(roots), order, _shared(order, roots)
 
 
 def stays(op: Op, dtype: DType) -> bool:

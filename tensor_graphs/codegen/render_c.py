@@ -2,7 +2,8 @@
 
 The text is to be read: the program's stages stand above it as a comment, values are written once, where all that they depend on is
 known. Loops over the axis that walks memory have bodies without branches, which the compiler turns into vector instructions. A sum
-of floats is accumulated in f32 over BLOCK elements and in f64 beyond, as the hand-written kernels do.
+of floats is accumulated in f32 over a block of elements and in f64 beyond, as the hand-written kernels do. How many, and how loops
+are walked beside that, is the program's advice (`StageAdvice`, `NestAdvice`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tensor_graphs.codegen.stages import (
     Array,
     Axis,
     Nest,
+    NestAdvice,
     Scan,
     Stage,
     StageProgram,
@@ -27,14 +29,11 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i64
 
-BLOCK = 512
-"""elements that a sum of f32 runs over before it goes on in f64"""
-
-COLUMNS, ROWS = 512, 64
-"""of a reduction across memory: columns that are reduced beside each other, rows that are summed in f32"""
-
 TILE = 64
-"""turns of each of the two axes of a block, as TILE of numbers.h"""
+"""turns of each of the two axes of a block at most, as TILE of numbers.h: a row of a block is as long"""
+
+PART_ELEMENTS = NestAdvice().grain
+"""as in loops.h"""
 
 STORED = {"f16": "uint16_t", "bf16": "uint16_t", "f32": "float", "f64": "double", "i8": "int8_t", "i16": "int16_t",
           "i32": "int32_t", "i64": "int64_t", "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t",
@@ -89,7 +88,7 @@ class _Writer:
         self.lines.append("    " * self.depth + line if line else "")
 
     def open(self, line: str) -> None:
-        self(line + " {")
+        self(f"{line} {{".lstrip())
         self.depth += 1
 
     def close(self) -> None:
@@ -149,40 +148,15 @@ class _Renderer:
                 write(f"a.{x.name} = ({c_type(x.dtype)} *)(scratch + {_c(at)});")
                 at = at + _padded(x)
         for i, nest in enumerate(p.nests):
-            turns, unit, work = self.split(nest)
+            turns, unit, work = _split(nest)
             write(f"a.count = {_c(turns)};")
             if turns == 1:
                 write(f"{self.name}_nest{i}(&a, 0, 1);")
             else:
-                parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil(tg_ceil(PART_ELEMENTS, {_c(min(work, MOST_WORK))}), {unit}))"
+                grain = "PART_ELEMENTS" if nest.advice.grain == PART_ELEMENTS else nest.advice.grain
+                parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil(tg_ceil({grain}, {_c(min(work, MOST_WORK))}), {unit}))"
                 write(f"if (a.count > 0) tg_parallel({self.name}_nest{i}, &a, {parts});")
         write.close()
-
-    # ---- how a nest is cut into parts ----
-
-    def parallel(self, nest: Nest) -> int:
-        """How many of the nest's axes are cut into parts."""
-        return min([s.level for s in nest.stages if s.level > 0], default=0)
-
-    def split(self, nest: Nest) -> tuple[Dim, int, int]:
-        """(things that are cut into parts, in multiples of, element steps of one of them)."""
-        n = self.parallel(nest)
-        if nest.tile is not None:
-            cut, other = self.tiles_of(nest, nest.tile)
-            turns = d.product(a.size for a in nest.axes if a is not nest.tile) * d.ceil_div(cut.size, TILE)
-            return turns, 1, TILE * _most((other,)) * len(nest.stages)
-        if nest.axes:
-            turns = d.product(a.size for a in nest.axes[:n])
-            return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *s.axes, *s.reduce)) for s in nest.stages)
-        axes, scan = nest.stages[0].axes, nest.stages[0].scan
-        if any(s.axes != axes or s.scan != scan for s in nest.stages):
-            return 1, 1, 1
-        if scan is not None:                                        # the scanned axis stays in one piece, and is walked in order
-            free = tuple(a for a in axes if a is not scan.axis)
-            axes = (*free, scan.axis) if free else ()
-        if not axes:
-            return 1, 1, 1
-        return axes[0].size, 64 if len(axes) == 1 + (scan is not None) else 1, max(1, _most((*axes[1:], *nest.stages[0].reduce)))
 
     # ---- one nest ----
 
@@ -211,11 +185,11 @@ class _Renderer:
                     if x in local:
                         write(f"{c_type(x.dtype)} *restrict {x.name} = ({c_type(x.dtype)} *)(scratch + {_c(at)});")
                     at = at + _padded(x)
-        _, unit, _ = self.split(nest)
+        _, unit, _ = _split(nest)
         write("int64_t from, to;")
         write(f"tg_range(a->count, {unit}, part, parts, &from, &to);")
         self.scopes, self.open_axes = [set()], []
-        n = self.parallel(nest)
+        n = parallel(nest)
         if nest.tile is not None:
             self.tiled(nest, nest.tile)
         elif nest.axes:
@@ -229,7 +203,7 @@ class _Renderer:
         else:
             write("(void)from, (void)to;")
             for s in nest.stages:
-                self.stage(s, ("from", "to") if self.split(nest)[0] != 1 else None)
+                self.stage(s, ("from", "to") if _split(nest)[0] != 1 else None)
         write.close()
 
     def turned(self, counted: Sequence[tuple[str, Dim]]) -> None:
@@ -244,26 +218,22 @@ class _Renderer:
                 rest = f"left{k}"
             self.write(f"(void){name};")
 
-    def tiles_of(self, nest: Nest, outer: Axis) -> tuple[Axis, Axis]:
-        """The two axes of a nest's tiles: that which is cut into parts for threads (the longer one), and the other."""
-        (inner,) = nest.stages[0].axes
-        return (outer, inner) if d.bounds(outer.size)[1] >= d.bounds(inner.size)[1] else (inner, outer)
-
     def tiled(self, nest: Nest, outer: Axis) -> None:
-        """A nest in blocks of TILE by TILE of one of its axes and its stages' own. Operands that lie across are turned block by
+        """A nest in square blocks of one of its axes and its stages' own. Operands that lie across are turned block by
         block into memory that stays in the cache; then all that is read lies along what is written."""
         write, ((inner,), others) = self.write, (nest.stages[0].axes, [a for a in nest.axes if a is not outer])
-        cut, other = self.tiles_of(nest, outer)
+        wide = nest.advice.tile
+        cut, other = _tiles_of(nest, outer)
         ends = {a: (f"{a.name}_first", f"{a.name}_past") for a in (outer, inner)}
         write.open("for (int64_t turn = from; turn < to; turn++)")
         self.scopes.append(set())
-        self.turned([*((a.name, a.size) for a in others), ("block", d.ceil_div(cut.size, TILE))])
+        self.turned([*((a.name, a.size) for a in others), ("block", d.ceil_div(cut.size, wide))])
         self.open_axes += [a.name for a in others]
         first, past = ends[cut]
-        write(f"const int64_t {first} = block * {TILE}, {past} = tg_min({first} + {TILE}, {_c(cut.size)});")
+        write(f"const int64_t {first} = block * {wide}, {past} = tg_min({first} + {wide}, {_c(cut.size)});")
         first, past = ends[other]
         write.open(f"for (int64_t {first} = 0, {past}; {first} < {_c(other.size)}; {first} = {past})")
-        write(f"{past} = tg_min({first} + {TILE}, {_c(other.size)});")
+        write(f"{past} = tg_min({first} + {wide}, {_c(other.size)});")
         first, past = ends[outer]
         begin = {a.name: d.dim(ends[a][0], 0, max(d.bounds(a.size)[1] - 1, 0)) for a in ends}
         for v in dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"):
@@ -408,7 +378,7 @@ class _Renderer:
             self.scanned(s, s.scan, bounds)
         elif s.monoid is None:
             self.stored(s, bounds)
-        elif s.axes and self.across(s):
+        elif across(s):
             self.columns(s, bounds)
         else:
             opened = []
@@ -424,6 +394,8 @@ class _Renderer:
         opened = []
         for k, axis in enumerate(s.axes):
             last = k == len(s.axes) - 1
+            if last and s.advice.unroll > 1:
+                self.write(f"#pragma GCC unroll {s.advice.unroll}")
             self.loop(axis, bounds if k == 0 else None, "GCC ivdep" if last else "")
             opened.append(axis)
             if not last:
@@ -444,16 +416,6 @@ class _Renderer:
                 text = f"(uint8_t)({text})"
         self.write(f"{target.name}[{_c(s.index)}] = {text};")
 
-    def across(self, s: Stage) -> bool:
-        """Whether the last own axis walks memory rather than the axis that is reduced."""
-        own, over = 0, 0
-        for v in values_in(s.value):
-            if v.op == "load":
-                size = d.bounds(v.attr[0].size)[1]
-                own += size if d.coefficient(v.attr[1], s.axes[-1].name) == 1 else 0
-                over += size if d.coefficient(v.attr[1], s.reduce[-1].name) == 1 else 0
-        return own > over
-
     def rows(self, s: Stage) -> None:
         """A reduction to one number."""
         write, t, last = self.write, s.value.dtype, s.reduce[-1]
@@ -466,23 +428,50 @@ class _Renderer:
             self.declare(s.value, only_ready=True)
         if blocks:
             write.open(f"for (int64_t begin = 0, end; begin < {_c(last.size)}; begin = end)")
-            write(f"end = tg_min(begin + {BLOCK}, {_c(last.size)});")
+            write(f"end = tg_min(begin + {s.advice.block}, {_c(last.size)});")
             write(f"{kind} {part} = 0;")
-            self.loop(last, ("begin", "end"), f"omp simd reduction(+ : {part})")
-            self.declare(s.value)
-            write(f"{part} += {self.ref(s.value)};")
-            self.end(last)
+            self.taken(s, ("begin", "end"), kind, part, "0", combine)
             write(f"{total} += {part};")
             write.close()
         else:
-            sign = {"sum": "+", "max": "max", "product": "*"}[s.monoid or "sum"]
-            self.loop(last, None, f"omp simd reduction({sign} : {total})")
-            self.declare(s.value)
-            write(combine.format(acc=total, x=self.ref(s.value)))
-            self.end(last)
+            self.taken(s, ("0", _c(last.size)), kind, total, start, combine)
         for axis in reversed(s.reduce[:-1]):
             self.end(axis)
         self.put(s, f"({kind}){total}" if blocks else done.format(total))
+
+    def taken(self, s: Stage, bounds: tuple[str, str], kind: str, into: str, start: str, combine: str) -> None:
+        """The innermost loop of a reduction to one number: all that lies between bounds, taken into a variable. With lanes, by so
+        many accumulators that do not wait for each other."""
+        write, last, lanes = self.write, s.reduce[-1], s.advice.lanes
+        if lanes == 1:
+            sign = {"sum": "+", "max": "max", "product": "*"}[s.monoid or "sum"]
+            self.loop(last, bounds, f"omp simd reduction({sign} : {into})")
+            self.declare(s.value)
+            write(combine.format(acc=into, x=self.ref(s.value)))
+            self.end(last)
+            return
+        low, high = bounds
+        names = [f"lane{i}" for i in range(lanes)]
+        sign = {"sum": "+", "max": "max", "product": "*"}[s.monoid or "sum"]
+        write(f"{kind} {', '.join(f'{name} = {start}' for name in names)};")
+        write(f"const int64_t share = ({high} - {low}) / {lanes};")
+        write(f"#pragma omp simd reduction({sign} : {', '.join(names)})")
+        write.open("for (int64_t at = 0; at < share; at++)")
+        for i, name in enumerate(names):
+            write.open("")
+            self.scopes.append(set())
+            self.open_axes.append(last.name)
+            write(f"const int64_t {last.name} = {low} + {i} * share + at;")
+            self.declare(s.value)
+            write(combine.format(acc=name, x=self.ref(s.value)))
+            self.end(last)
+        write.close()
+        self.loop(last, (f"{low} + {lanes} * share", high))
+        self.declare(s.value)
+        write(combine.format(acc=names[0], x=self.ref(s.value)))
+        self.end(last)
+        for name in names:
+            write(f"{into} = {name} > {into} ? {name} : {into};" if s.monoid == "max" else f"{into} {sign}= {name};")
 
     def monoid(self, s: Stage) -> tuple[str, str, str, str]:
         """(type, start, how a value is taken in, what comes out) of an accumulator in the stage's own dtype."""
@@ -524,8 +513,8 @@ class _Renderer:
             axis = inner[-1]
             low, high = (bounds if bounds and not opened else None) or ("0", _c(axis.size))
             write.open(f"for (int64_t first = {low}, past; first < {high}; first = past)")
-            write(f"past = tg_min(first + {COLUMNS}, {high});")
-            write(f"{kind} {running}[{COLUMNS}];")
+            write(f"past = tg_min(first + {s.advice.columns}, {high});")
+            write(f"{kind} {running}[{s.advice.columns}];")
             write(f"for (int64_t at = 0; at < past - first; at++) {running}[at] = {start};")
             self.loop(scan.axis)
             self.declare(s.value, only_ready=True)
@@ -545,8 +534,8 @@ class _Renderer:
             block, axis, shift = f"block{s.value.number}", scan.axis, int(scan.before)
             write(f"{kind} {running} = {start};")
             write.open(f"for (int64_t begin = 0, end; begin < {_c(axis.size)}; begin = end)")
-            write(f"end = tg_min(begin + {BLOCK}, {_c(axis.size)});")
-            write(f"{c_type(t)} {block}[{BLOCK + shift}];")
+            write(f"end = tg_min(begin + {s.advice.block}, {_c(axis.size)});")
+            write(f"{c_type(t)} {block}[{s.advice.block + shift}];")
             if scan.before:
                 write(f"{block}[0] = {done.format(running)};")
             self.loop(axis, ("begin", "end"), "GCC ivdep")
@@ -579,16 +568,16 @@ class _Renderer:
             opened.append(own)
         low, high = (bounds if bounds and len(s.axes) == 1 else None) or ("0", _c(axis.size))
         write.open(f"for (int64_t first = {low}, past; first < {high}; first = past)")
-        write(f"past = tg_min(first + {COLUMNS}, {high});")
-        write(f"{'double' if narrow else kind} {total}[{COLUMNS}];")
+        write(f"past = tg_min(first + {s.advice.columns}, {high});")
+        write(f"{'double' if narrow else kind} {total}[{s.advice.columns}];")
         write(f"for (int64_t at = 0; at < past - first; at++) {total}[at] = {'0.0' if narrow else start};")
         outer, last = s.reduce[:-1], s.reduce[-1]
         for over in outer:
             self.loop(over)
         if narrow:
             write.open(f"for (int64_t begin = 0, end; begin < {_c(last.size)}; begin = end)")
-            write(f"end = tg_min(begin + {ROWS}, {_c(last.size)});")
-            write(f"float {part}[{COLUMNS}];")
+            write(f"end = tg_min(begin + {s.advice.rows}, {_c(last.size)});")
+            write(f"float {part}[{s.advice.columns}];")
             write(f"for (int64_t at = 0; at < past - first; at++) {part}[at] = 0.0f;")
             self.loop(last, ("begin", "end"))
         else:
@@ -614,6 +603,19 @@ class _Renderer:
             self.end(own)
 
 
+def across(s: Stage) -> bool:
+    """Whether a reduction runs across memory: its last own axis walks memory rather than the axis that is reduced."""
+    if s.monoid is None or s.scan is not None or not s.axes:
+        return False
+    own, over = 0, 0
+    for v in values_in(s.value):
+        if v.op == "load":
+            size = d.bounds(v.attr[0].size)[1]
+            own += size if d.coefficient(v.attr[1], s.axes[-1].name) == 1 else 0
+            over += size if d.coefficient(v.attr[1], s.reduce[-1].name) == 1 else 0
+    return own > over
+
+
 def _arrays(program: StageProgram, s: Stage) -> Iterable[Array]:
     yield s.target
     yield from (v.attr[0] for v in _used(program, s) if v.op == "load")
@@ -637,6 +639,46 @@ def _names(v: Value) -> list[str]:
 def _dim_name(name: str) -> str:
     """Of a dim of the graph, or of a step between rows, which begins as axes do."""
     return name if _is_axis(name) else f"d_{name}"
+
+
+# ---- how a nest is cut into parts ----------------------------------------------------------------------------------------------
+
+
+def is_shared_out(nest: Nest) -> bool:
+    """Whether a nest has several turns, which threads may share."""
+    return _split(nest)[0] != 1
+
+
+def parallel(nest: Nest) -> int:
+    """How many of the nest's axes are cut into parts."""
+    return min([s.level for s in nest.stages if s.level > 0], default=0)
+
+
+def _split(nest: Nest) -> tuple[Dim, int, int]:
+    """(things that are cut into parts, in multiples of, element steps of one of them)."""
+    n = parallel(nest)
+    if nest.tile is not None:
+        cut, other = _tiles_of(nest, nest.tile)
+        turns = d.product(a.size for a in nest.axes if a is not nest.tile) * d.ceil_div(cut.size, nest.advice.tile)
+        return turns, 1, nest.advice.tile * _most((other,)) * len(nest.stages)
+    if nest.axes:
+        turns = d.product(a.size for a in nest.axes[:n])
+        return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *s.axes, *s.reduce)) for s in nest.stages)
+    axes, scan = nest.stages[0].axes, nest.stages[0].scan
+    if any(s.axes != axes or s.scan != scan for s in nest.stages):
+        return 1, 1, 1
+    if scan is not None:                                        # the scanned axis stays in one piece, and is walked in order
+        free = tuple(a for a in axes if a is not scan.axis)
+        axes = (*free, scan.axis) if free else ()
+    if not axes:
+        return 1, 1, 1
+    return axes[0].size, 64 if len(axes) == 1 + (scan is not None) else 1, max(1, _most((*axes[1:], *nest.stages[0].reduce)))
+
+
+def _tiles_of(nest: Nest, outer: Axis) -> tuple[Axis, Axis]:
+    """The two axes of a nest's tiles: that which is cut into parts for threads (the longer one), and the other."""
+    (inner,) = nest.stages[0].axes
+    return (outer, inner) if d.bounds(outer.size)[1] >= d.bounds(inner.size)[1] else (inner, outer)
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------------------------

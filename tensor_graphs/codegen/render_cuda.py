@@ -21,7 +21,9 @@ from tensor_graphs.codegen.render_c import (
     _is_number,
     _most,
     _Renderer,
+    across,
     c_type,
+    parallel,
 )
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, computed_in, lies_across, values_in
 from tensor_graphs.kernels.kernel import Launch
@@ -431,7 +433,7 @@ class _Cuda(_Renderer):
             return False
         (s,) = nest.stages
         inner = {a.name for a in (*nest.axes, *s.axes)}
-        return (s.monoid is not None and bool(s.axes) and s.level == len(nest.axes) and s.target.level == 0 and self.across(s)
+        return (s.monoid is not None and bool(s.axes) and s.level == len(nest.axes) and s.target.level == 0 and across(s)
                 and not any(str(x) in inner for a in s.reduce for x in d.symbols(a.size)))
 
     def by_columns(self, i: int, nest: Nest) -> None:
@@ -484,7 +486,7 @@ class _Cuda(_Renderer):
 
     def by_turns(self, i: int, nest: Nest) -> None:
         write = self.write
-        outer = nest.axes[:self.parallel(nest)]
+        outer = nest.axes[:parallel(nest)]
         turns = d.product(a.size for a in outer)
         loops, group = self.shared_among(nest, outer)
         groups = max(1, 128 // group) if group <= 32 else 1
@@ -569,7 +571,7 @@ class _Cuda(_Renderer):
     def stays(self, nest: Nest, k: int, loops: dict[int, _Loop]) -> bool:
         """Whether each thread reads of a row what it has written itself, with the same loop."""
         s, loop = nest.stages[k], loops[k]
-        if s.level != len(nest.axes) or self.parallel(nest) != len(nest.axes) or len(loop.axes) != 1 or s.monoid is not None \
+        if s.level != len(nest.axes) or parallel(nest) != len(nest.axes) or len(loop.axes) != 1 or s.monoid is not None \
                 or s.index != loop.axes[0].symbol:
             return False
         for other, reader in enumerate(nest.stages):
@@ -595,7 +597,7 @@ class _Cuda(_Renderer):
             if k not in loops:
                 continue
             loop = loops[k]
-            if not loop.turns or len(loop.axes) != 1 or s.level != self.parallel(nest) or loop.pack == 1:
+            if not loop.turns or len(loop.axes) != 1 or s.level != parallel(nest) or loop.pack == 1:
                 continue
             (axis,) = loop.axes
             for v in values_in(s.value):

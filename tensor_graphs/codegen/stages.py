@@ -18,7 +18,7 @@ What a renderer does with a program, whatever language it prints; interpret.py d
   register).
 - A load with an argument reads memory only where that is true, and is 0 elsewhere.
 - Arithmetic goes on in `computed_in(dtype)`; what is stored to an output is rounded to its dtype.
-- `Nest.tile` is advice: what is computed does not change without it.
+- `Nest.tile` and what is called advice are advice: what is computed does not change without it.
 """
 
 from __future__ import annotations
@@ -195,6 +195,30 @@ class Scan:
     start: Value | None = None
 
 
+@dataclass(frozen=True)
+class StageAdvice:
+    """How a stage is walked, by a renderer that takes advice; what is computed does not change, but for the order of sums.
+
+    block: elements that a sum of narrow floats runs over before it goes on in a wider dtype. lanes: accumulators of a reduction
+    along memory (1: as the compiler likes). unroll: turns of the innermost loop that are written out (1: as it likes). columns,
+    rows: of a reduction across memory, how many are reduced beside each other, and how many are summed in the narrow dtype.
+    """
+
+    block: int = 512
+    lanes: int = 1
+    unroll: int = 1
+    columns: int = 512
+    rows: int = 64
+
+
+@dataclass(frozen=True)
+class NestAdvice:
+    """grain: element steps that are a part of their own for a thread. tile: turns of either axis of a block."""
+
+    grain: int = 1 << 14
+    tile: int = 64
+
+
 @dataclass(eq=False)
 class Stage:
     """target[index] = value, or the reduction of value over `reduce`, or a scan of it, for all `axes`, inside of `level` axes of
@@ -209,6 +233,7 @@ class Stage:
     monoid: Monoid | None = None
     note: str = ""
     scan: Scan | None = None
+    advice: StageAdvice = StageAdvice()
 
     def roots(self) -> tuple[Value, ...]:
         """The expressions that it computes."""
@@ -226,17 +251,21 @@ class Nest:
     axes: tuple[Axis, ...]
     stages: list[Stage]
     tile: Axis | None = None
+    advice: NestAdvice = NestAdvice()
 
 
 @dataclass(eq=False)
 class StageProgram:
-    """What computes one part. dims: the symbols of its sizes, in the order in which their values are given to the kernel."""
+    """What computes one part. dims: the symbols of its sizes, in the order in which their values are given to the kernel. dear,
+    again: how many values are dear and needed by several stages, and which of them are computed again instead of kept."""
 
     operands: tuple[Array, ...]
     outputs: tuple[Array, ...]
     nests: list[Nest]
     values: Values
     dims: tuple[d.Expr, ...] = ()
+    dear: int = 0
+    again: tuple[int, ...] = ()
 
     @property
     def scratch(self) -> list[Array]:

@@ -33,7 +33,7 @@ from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, 
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.origin import out_of_reach
-from tensor_graphs.kernels.registry import all_kernels, device_of, why_missing
+from tensor_graphs.kernels.registry import all_kernels, backend_module, device_of, why_missing
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
@@ -121,6 +121,10 @@ class PriceBook:
         for backend in self.backends:
             if why_missing(backend) is None:
                 environment = environment_of(backend, self.threads)
+                if hasattr(backend_module(backend), "TUNED"):       # a door: most backends have what they have
+                    from tensor_graphs.compiler.tuned_here import know_tuned
+
+                    know_tuned(self.database, backend, environment)
                 self.known[backend] = latest_traces(self.database, environment, "cold", verifier=VERIFIER)
                 self.in_graph[backend] = latest_traces(self.database, environment, "in_graph", verifier=VERIFIER)
         self.parts.clear()
@@ -201,7 +205,7 @@ class PriceBook:
             return f"it cannot be built: {why}"
         v, row = self.verdict(kernel, signature), self.time(kernel, signature, binding)
         if v is None:
-            return "unverified"
+            return "it was made for a question that was not asked here" if kernel.remade else "unverified"
         for found, where in ((v, "when compared with the oracle"), (row, "at these sizes")):
             if found is None or (found is row and found.only_timed):
                 continue

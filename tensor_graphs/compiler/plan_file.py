@@ -157,7 +157,7 @@ def of(request: Request) -> PlanFile | None:
             "graph": (graph.structural_key, graph_to_json(graph)),
             "asked": request.decides(),
             "environments": [(name, why_missing(name), _environment(name) if why_missing(name) is None else "") for name in names],
-            "kernels": sorted((k.name, k.identity) for k in all_kernels(names)),
+            "kernels": sorted((k.name, k.identity) for k in all_kernels(names) if not k.remade),     # rows say which were tuned
             "code": (_package(), sys.version, blas_threads.LATE, learned.version()),
             "database": _place(database),
         }

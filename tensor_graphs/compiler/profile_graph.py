@@ -22,6 +22,7 @@ from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_kernels import profile_kernels
 from tensor_graphs.compiler.profile_paths import Wrong, parts_on, profile_paths, run_in_place
 from tensor_graphs.compiler.request import Request
+from tensor_graphs.compiler.tune_graph import require_strategy, tune_graph
 from tensor_graphs.costs.filing import VERIFIER, timing_key
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.costs.roofline import uncertainty
@@ -409,7 +410,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                   timeout: float | None = None, on_step: OnStep | None = None,
                   inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None, again: bool = False,
                   kernels: Sequence[str] = (), ops: Sequence[str] = (), paths: int = 0,
-                  on_verdict: OnVerdict | None = None) -> ProfileReport:
+                  on_verdict: OnVerdict | None = None, tune: float = 0.0, strategy: str | None = None) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
     The budget is for measuring kernels and paths. What comes before and between (what the graph is made of, which question is worth
@@ -425,6 +426,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     kernels, ops: measure just the kernels of these names, and those of these ops, at the signatures at which they occur; each
     verdict is reported to on_verdict as soon as it is known (profile_kernels.py). `inputs` does not go with them.
     paths: measure this many of the listed paths as wholes, and the one that is written out the furthest (profile_paths.py).
+    tune: seconds after that in which schedules of generated kernels are searched, where the path takes most time beyond what the
+    machine allows (tune_graph.py). strategy: one of tuning.strategies, by default descent.
 
     Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
     one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before
@@ -454,6 +457,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         if inputs:
             raise InputError("whole paths are measured on random values\n  fix: inputs, or paths")
         return profile_paths(request, paths, budget=budget, timeout=timeout, again=again, on_step=on_step)
+    strategy = require_strategy(strategy)
     if not budget >= 0:
         raise PlanError(f"the budget is {budget!r} seconds\n  fix: 0 or more")
     started = time.perf_counter()
@@ -539,6 +543,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     end = time.perf_counter() + max(budget - spent.seconds, FINAL * budget)
                     report.paths = sum(try_finalists(judge, form.graph, binding, request, end, say, again)
                                        for binding in itertools.chain(*asked_points(form.graph, at, largest)))
+            if tune > 0:
+                report.tuned += tune_graph(judge, form.graph, points[0], request, tune, strategy, say)
         settle_queue(store, here, threads)
         with contextlib.suppress(NoPathError):
             report.rests = rests_on(form.graph, *points, request)

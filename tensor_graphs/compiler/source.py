@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
+from functools import partial
 
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Spec
@@ -34,6 +36,8 @@ class KernelText:
 def text_of(kernel: Kernel, spec: Spec | None = None, what: str = "", steps: tuple[str, ...] = ()) -> KernelText:
     """spec: what it is to compute, which a backend that writes its kernels (`text_of` of its module) needs. Raises KernelError."""
     writes = getattr(backend_module(kernel.backend), "text_of", None)
+    if kernel.remade and spec is not None:
+        writes = partial(importlib.import_module(kernel.module).text_of, kernel)
     if writes is None:
         return KernelText(kernel.name, kernel.backend, kernel.op, kernel.identity, kernel.module, kernel.source, "", steps)
     if spec is None:

@@ -176,6 +176,8 @@ class Kernel:
     composite: what it computes where `op` is the name of a composite that is not the library's; whatever composite of that name
     has the same definition is meant, and of a part (language/part.py) whatever was proved to be the same.  crash_note: what a
     person should look at first when it ends its process, with a fix; for people, no part of its identity.
+    remade: of a kernel that a generator has made for one question, by name the function of its module that makes it anew of its
+    `source` in another process; it computes what its `accepts` takes of the op of this name.
     """
 
     name: str
@@ -200,6 +202,7 @@ class Kernel:
     together: Callable[[Sequence[Spec]], Sequence[str | None]] | None = None
     composite: CompositeOp | None = None
     crash_note: str = ""
+    remade: str = ""
 
     def __post_init__(self) -> None:
         wrong = problem(self.requirements)
@@ -215,8 +218,8 @@ class Kernel:
 
     def computes(self, spec: Spec) -> bool:
         """Whether it is a kernel of this spec's op, and not of a namesake."""
-        if self.op == ANY_OP:
-            return True
+        if self.op == ANY_OP or self.remade:
+            return self.op in (ANY_OP, spec.op.name)
         if self.composite is None or self.composite is spec.op:
             return self.composite is spec.op or ATOMIC.get(self.op) is spec.op or LIBRARY.get(self.op) is spec.op
         part = isinstance(self.composite, PartOp)

@@ -17,16 +17,19 @@ ALIAS = "__tensor_graphs_main__"
 
 class Origin(NamedTuple):
     """module, file: of the module that declares the kernel. package: that the file's relative imports begin at. parcel: of a kernel
-    that no file declares (kernels/parcel.py)."""
+    that no file declares (kernels/parcel.py). made: of one that its module makes (`Kernel.remade`): by which function, of what."""
 
     module: str
     file: str | None = None
     package: str | None = None
     parcel: bytes | None = None
+    made: tuple[str, str] | None = None
 
 
 def origin_of(kernel: Kernel) -> Origin:
     """Where a worker gets this kernel. Raises ParcelError for one of a session that uses what no other process can be given."""
+    if kernel.remade:
+        return Origin(kernel.module, made=(kernel.remade, kernel.source))
     place = registry.place_of(kernel)
     if place is not None and place.file is None and not kernel.module.startswith("tensor_graphs."):
         from tensor_graphs.kernels import parcel
@@ -72,7 +75,11 @@ def load(origin: Origin) -> None:
 
         registry.put(*parcel.unpack(origin.parcel))
         return
-    name, file, package, _ = origin
+    if origin.made is not None:
+        function, text = origin.made
+        registry.know(getattr(importlib.import_module(origin.module), function)(text))
+        return
+    name, file, package, *_ = origin
     alias = ALIAS if name == MAIN else name
     if alias in sys.modules:
         return

@@ -68,6 +68,9 @@ _registered: list[Kernel] = []
 _places: dict[str, Place] = {}
 """of each registered kernel, by name"""
 
+made: dict[str, Kernel] = {}
+"""name -> kernels that generators have made for single questions (`Kernel.remade`)"""
+
 _added: dict[str, str] = {}
 
 
@@ -270,6 +273,12 @@ def put(kernel: Kernel, place: Place) -> Kernel:
     return kernel
 
 
+def know(kernel: Kernel) -> Kernel:
+    """Make a kernel known that its generator has made for one question, or made anew."""
+    with _lock:
+        return made.setdefault(kernel.name, kernel)
+
+
 def place_of(kernel: Kernel) -> Place | None:
     """Where a kernel was registered; None for one of a backend."""
     with _lock:
@@ -356,7 +365,7 @@ def all_kernels(backends: Sequence[str] = DEFAULT_BACKENDS) -> list[Kernel]:
     for name in backends:
         found += load_backend(name)
     with _lock:
-        found += [k for k in _registered if k.backend in backends and k.backend not in _missing]
+        found += [k for k in (*_registered, *made.values()) if k.backend in backends and k.backend not in _missing]
     return found
 
 
@@ -409,7 +418,7 @@ def kernel_named(name: str, backends: Sequence[str] | None = None) -> Kernel:
     for k in load_backend(own) if own in (BACKENDS if backends is None else backends) else ():
         if k.name == name:
             return k
-    for k in _registered:
+    for k in (*_registered, *made.values()):
         if k.name == name:
             return k
     if own in BACKENDS or not own.isidentifier() or "." not in name:

@@ -7,7 +7,7 @@ several variants, each for a cell of sizes (cells.py). All share parameters, sta
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.errors import no_attribute
 from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.origin import Origin, load, origin_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
@@ -199,7 +200,8 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("variants", "images", "given")}
-        return restored, (stored, [(v.cell, v.path, v.evidence, dict(v.at), v.around, v.whole) for v in self.variants])
+        made = {origin_of(k) for v in self.variants for k in v.kernels.values() if k.remade}
+        return restored, (stored, [(v.cell, v.path, v.evidence, dict(v.at), v.around, v.whole) for v in self.variants], made)
 
     if not TYPE_CHECKING:                                            # a checker of types knows what is there
         def __getattr__(self, name: str) -> Any:
@@ -311,10 +313,13 @@ def counted(number: int, what: str) -> str:
 
 
 def restored(stored: Mapping[str, Any],
-             variants: Sequence[tuple[Cell, Path, tuple[Evidence, ...], Mapping[str, int], float, WholeRun | None]]) -> Plan:
-    """The plan that was pickled, with this process's kernels. Raises PlanError when one is missing here or has other code, and when
-    an op of the graph is defined otherwise."""
+             variants: Sequence[tuple[Cell, Path, tuple[Evidence, ...], Mapping[str, int], float, WholeRun | None]],
+             remade: Collection[Origin] = ()) -> Plan:
+    """The plan that was pickled, with this process's kernels; those that were made for one question are made anew. Raises
+    PlanError when one is missing here or has other code, and when an op of the graph is defined otherwise."""
     graph: Graph = stored["graph"]
+    for origin in remade:
+        load(origin)
     made = []
     for cell, path, evidence, at, around, whole in variants:
         if path.graph_key != graph.structural_key:

@@ -271,7 +271,7 @@ def _judged(kind: str | None) -> Any:
     median = trace.median_ms if kind is None else sa.case((trace.kind == kind, trace.median_ms))
     error = sa.case((_MISJUDGED, sa.literal(math.inf)), else_=trace.max_relative_error)
     key = trace.environment_id, trace.workload_id, trace.implementation_id
-    select = sa.select(*key, trace.id, trace.status, error, median)
+    select = sa.select(*key, trace.id, trace.status, error, median).where(trace.kind != "search")
     return select.order_by(*key, trace.timestamp, trace.id)
 
 

@@ -21,7 +21,7 @@ from tensor_graphs.records.errors import InvalidRecord
 
 ImplementationType = Literal["KERNEL", "GRAPH_RECIPE"]
 NumericClass = Literal["bitwise", "reassociating", "approximate"]
-TraceKind = Literal["cold", "hot", "in_graph", "verify"]
+TraceKind = Literal["cold", "hot", "in_graph", "verify", "search"]
 Status = Literal[
     "PASSED",
     "INCORRECT_NUMERICAL",
@@ -36,7 +36,7 @@ Status = Literal[
 
 IMPLEMENTATION_TYPES: tuple[ImplementationType, ...] = ("KERNEL", "GRAPH_RECIPE")
 NUMERIC_CLASSES: tuple[NumericClass, ...] = ("bitwise", "reassociating", "approximate")
-TRACE_KINDS: tuple[TraceKind, ...] = ("cold", "hot", "in_graph", "verify")
+TRACE_KINDS: tuple[TraceKind, ...] = ("cold", "hot", "in_graph", "verify", "search")
 STATUSES: tuple[Status, ...] = (
     "PASSED", "INCORRECT_NUMERICAL", "INCORRECT_SHAPE", "INCORRECT_DTYPE", "RUNTIME_ERROR", "COMPILE_ERROR", "TIMEOUT",
     "MUTATED_INPUT", "IMPLAUSIBLE",
@@ -183,7 +183,7 @@ class TraceRecord:
     """One measurement, good or bad.
 
     kind: cold (weights beyond the last-level cache), hot (cached), in_graph (inside the deployed list), verify (judged,
-    not timed).
+    not timed), search (of a schedule, compared with the seed only: it says nothing about what may be chosen).
     samples_ms: every time sample [ms]; median_ms and spread = (p75 - p25) / median follow from them unless given (an
     import may have only the median). baseline, baseline_ms: name and median [ms] of the plain path of the same run;
     speedup_factor = baseline_ms / median_ms.

@@ -36,7 +36,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tensor_graphs.records.rows import IMPLEMENTATION_TYPES, NUMERIC_CLASSES, STATUSES, TRACE_KINDS
 
-REVISION = "0005"  # the newest migration; only a database of an older revision is opened by Alembic
+REVISION = "0006"  # the newest migration; only a database of an older revision is opened by Alembic
 UNRELEASED = ("0001", "0002", "0003", "0004")  # of trees before the first release; only the last has the columns of today
 
 KEY = String(64)  # sha256, hexadecimal
@@ -111,6 +111,9 @@ class UtcDateTime(_Checked):
 
 def _in(column: str, words: tuple[str, ...]) -> str:
     return f"{column} IN ({', '.join(repr(word) for word in words)})"
+
+
+TRACE_KIND_CHECK = _in("kind", TRACE_KINDS)
 
 
 class Base(DeclarativeBase):
@@ -276,7 +279,7 @@ class BenchmarkTrace(Base):
     verbatim: Mapped[str | None] = mapped_column(Text)
     __table_args__ = (
         CheckConstraint(_in("status", STATUSES), name="status"),
-        CheckConstraint(_in("kind", TRACE_KINDS), name="kind"),
+        CheckConstraint(TRACE_KIND_CHECK, name="kind"),
         CheckConstraint("median_ms >= 0", name="median_ms"),
         CheckConstraint("status <> 'PASSED' OR kind = 'verify' OR median_ms IS NOT NULL", name="passed_has_time"),
         # "What is known here?" is one range of this index, in order, without touching the rows, whose samples and logs
@@ -399,7 +402,7 @@ JOIN implementations i ON i.id = t.implementation_id
 JOIN workloads w ON w.id = t.workload_id
 JOIN canonical_graphs g ON g.id = w.canonical_graph_id
 JOIN environments e ON e.id = t.environment_id
-WHERE t.status = 'PASSED' AND t.median_ms IS NOT NULL
+WHERE t.status = 'PASSED' AND t.median_ms IS NOT NULL AND t.kind <> 'search'
   AND t.id = {_COUNTING}
   AND NOT EXISTS (SELECT 1 FROM benchmark_traces n
     WHERE {_SAME_CODE}
@@ -426,6 +429,11 @@ JOIN environments e ON e.id = t.environment_id""",
 
 @event.listens_for(Base.metadata, "after_create")
 def _create_views(target: MetaData, connection: Connection, **_: Any) -> None:
+    create_views(connection)
+
+
+def create_views(connection: Connection) -> None:
+    """Make the views, in place of those that are there."""
     for name, select in VIEWS.items():
         connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
         connection.exec_driver_sql(f"CREATE VIEW {name} AS{select}")

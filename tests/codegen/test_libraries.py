@@ -24,7 +24,7 @@ X = tg.input("x", (5, 9))                                       # rows too short
 
 def of(node: Node) -> tuple[StageProgram, Spec]:
     spec = Spec.of(node)
-    program = backend.loops_of(backend._definition(spec))
+    program = backend.loops_of(backend.definition_of(spec))
     assert isinstance(program, StageProgram)
     return program, spec
 

@@ -63,11 +63,21 @@ def as_of_0004(file: Path, revision: str = "0004") -> None:
         raw.execute("PRAGMA journal_mode = DELETE")
 
 
+def as_of_0005(file: Path) -> None:
+    """Make a SQLite database what the tree before the kind `search` would have written."""
+    with contextlib.closing(sqlite3.connect(file)) as raw:
+        raw.execute("PRAGMA writable_schema = ON")
+        raw.execute("UPDATE sqlite_master SET sql = replace(sql, ', ''search'')', ')') WHERE name = 'benchmark_traces'")
+        raw.execute("UPDATE alembic_version SET version_num = '0005'")
+        raw.commit()
+        raw.execute("PRAGMA journal_mode = DELETE")
+
+
 @pytest.fixture(scope="session")
 def make() -> SimpleNamespace:
     return SimpleNamespace(
         kernel=kernel, recipe=recipe, workload=workload, trace=trace, here=HERE, graph=GRAPH, target=TARGET,
-        as_of_0004=as_of_0004,
+        as_of_0004=as_of_0004, as_of_0005=as_of_0005,
     )
 
 

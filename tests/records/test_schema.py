@@ -15,7 +15,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from tensor_graphs.records import schema, upkeep
+from tensor_graphs.records import known, schema, upkeep
 from tensor_graphs.records.connection import MIGRATIONS, connect, parse_target, upgrade
 from tensor_graphs.records.database import open_database
 from tensor_graphs.records.errors import SchemaMismatch
@@ -162,3 +162,24 @@ def test_every_status_type_and_kind_the_rows_allow_is_allowed_by_the_table(datab
     assert stored.traces_by_status == dict.fromkeys(STATUSES, len(TRACE_KINDS))
     assert {make.kernel().type, make.recipe().type} == set(IMPLEMENTATION_TYPES)
     database.ensure_implementation(make.recipe())
+
+
+def test_a_database_of_0005_takes_traces_of_searches_and_keeps_its_rows(database, make) -> None:
+    row = database.add_trace(make.trace())
+    database.close()
+    make.as_of_0005(Path(database.location))
+    with open_database(database.location) as again:
+        assert again.revision() == schema.REVISION and upkeep.check(again).ok
+        assert upkeep.stats(again).rows["benchmark_traces"] == row == 1
+        again.add_trace(make.trace(kind="search"))
+        with again.engine.connect() as connection:
+            views = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = 'leaderboard'").scalar_one()
+        assert "search" in views
+
+
+def test_what_a_search_measured_is_no_time_that_a_choice_rests_on(database, make) -> None:
+    database.add_trace(make.trace(kind="search"))
+    assert known.latest_traces(database, make.here) == {}
+    database.add_trace(make.trace(max_relative_error=1e-7))
+    (one,) = known.latest_traces(database, make.here).values()
+    assert one.times == 1

@@ -90,6 +90,31 @@ class Walked:
         return "  ".join(filter(None, said))
 
 
+@dataclass(frozen=True)
+class TunedPart:
+    """What a search for a schedule came to. kernel: the winner; that of the rules where nothing was faster. status: of the judge;
+    SEED where nothing was faster, LEFT where the time ended before. ratio: its time ÷ the seed's, in pairs. looked: how many were
+    tried. actions: in which the winner differs from the seed."""
+
+    signature: str
+    at: Mapping[str, int]
+    kernel: str
+    status: str
+    ratio: float
+    looked: int
+    seconds: float
+    strategy: str
+    actions: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        sizes = f" at {sizes_in_words(self.at)}" if self.at else ""
+        tried = f"{self.looked} schedules in {self.seconds:.1f} s"
+        if self.status == "SEED":
+            return f"tuned  {self.signature}{sizes}: none of {tried} is faster than the rules'"
+        return (f"tuned  {self.signature}{sizes}: {self.kernel} {self.status}, {self.ratio:.2f} × the rules' time, of {tried}: "
+                f"{'; '.join(self.actions)}")
+
+
 @dataclass
 class ProfileReport:
     """What one profiling run did; `print` shows it. statuses: number of questions per status; left: questions that the budget left
@@ -127,6 +152,8 @@ class ProfileReport:
     unsized: tuple[str, ...] = ()
     """dims of which the caller gave no size, so that theirs in `sizes` are those at which the graph is priced"""
 
+    tuned: list[TunedPart] = field(default_factory=list)
+    """parts whose schedules were searched"""
     walked: list[Walked] = field(default_factory=list)
     """whole paths, where these were asked for, in the order in which they are listed"""
 
@@ -149,7 +176,8 @@ class ProfileReport:
         call: what it is that can be repeated. at: how sizes are asked for.
         """
         unused = (f"{name}: no measured op reads it directly, so its values were of no use" for name in self.unused)
-        found = (*self._paths(), *self._failures(), self._sizes(at), rests_on(self.rests), what_is_left(self, call), *unused)
+        said = (*map(str, self.tuned), *self._paths(), *self._failures(), self._sizes(at))
+        found = (*said, rests_on(self.rests), what_is_left(self, call), *unused)
         return [self.counts(), *filter(None, found)]
 
     @property

@@ -1,23 +1,23 @@
 /* nest over _j2p in 0..5
- *     t0[_j2p] = sum over _j2q in 0..16384 of x0[16384*_j2p + _j2q]
+ *     y0p[_j2p] = sum over _j2q in 0..16384 of x0[16384*_j2p + _j2q]
  * nest over nothing
- *     t1[_j2t] = sum of all before _j2t of t0[_j2t]    over _j2t in 0..5
+ *     y0b[_j2t] = sum of all before _j2t of y0p[_j2t]    over _j2t in 0..5
  * nest over _j2p in 0..5
- *     y0[16384*_j2p + _j2q] = sum of t1[_j2p] and all up to _j2q of x0[16384*_j2p + _j2q]    over _j2q in 0..16384 */
+ *     y0[16384*_j2p + _j2q] = sum of y0b[_j2p] and all up to _j2q of x0[16384*_j2p + _j2q]    over _j2q in 0..16384 */
 #include "numbers.h"
 
 typedef struct generated_arguments {
     int32_t *restrict y0;
     const int32_t *restrict x0;
-    int32_t *restrict t0;
-    int32_t *restrict t1;
+    int32_t *restrict y0p;
+    int32_t *restrict y0b;
     int64_t count;
 } generated_arguments;
 
 static void generated_nest0(void *context, int part, int parts) {
     const generated_arguments *a = context;
     const int32_t *restrict x0 = a->x0;
-    int32_t *restrict t0 = a->t0;
+    int32_t *restrict y0p = a->y0p;
     int64_t from, to;
     tg_range(a->count, 1, part, parts, &from, &to);
     for (int64_t turn = from; turn < to; turn++) {
@@ -30,14 +30,14 @@ static void generated_nest0(void *context, int part, int parts) {
             const int32_t v10 = x0[(16384 * _j2p + _j2q)];
             total10 += (uint32_t)v10;
         }
-        t0[_j2p] = (int32_t)total10;
+        y0p[_j2p] = (int32_t)total10;
     }
 }
 
 static void generated_nest1(void *context, int part, int parts) {
     const generated_arguments *a = context;
-    int32_t *restrict t0 = a->t0;
-    int32_t *restrict t1 = a->t1;
+    int32_t *restrict y0p = a->y0p;
+    int32_t *restrict y0b = a->y0b;
     int64_t from, to;
     tg_range(a->count, 1, part, parts, &from, &to);
     (void)from, (void)to;
@@ -49,7 +49,7 @@ static void generated_nest1(void *context, int part, int parts) {
         block11[0] = (int32_t)running11;
         #pragma GCC ivdep
         for (int64_t _j2t = begin; _j2t < end; _j2t++) {
-            const int32_t v11 = t0[_j2t];
+            const int32_t v11 = y0p[_j2t];
             block11[_j2t - begin + 1] = v11;
         }
         for (int64_t at = 1; at < end - begin + 1; at++) {
@@ -58,7 +58,7 @@ static void generated_nest1(void *context, int part, int parts) {
         }
         #pragma GCC ivdep
         for (int64_t _j2t = begin; _j2t < end; _j2t++) {
-            t1[_j2t] = block11[_j2t - begin];
+            y0b[_j2t] = block11[_j2t - begin];
         }
     }
 }
@@ -67,14 +67,14 @@ static void generated_nest2(void *context, int part, int parts) {
     const generated_arguments *a = context;
     int32_t *restrict y0 = a->y0;
     const int32_t *restrict x0 = a->x0;
-    int32_t *restrict t1 = a->t1;
+    int32_t *restrict y0b = a->y0b;
     int64_t from, to;
     tg_range(a->count, 1, part, parts, &from, &to);
     for (int64_t turn = from; turn < to; turn++) {
         const int64_t _j2p = turn;
         (void)_j2p;
         /* sum */
-        const int32_t v12 = t1[_j2p];
+        const int32_t v12 = y0b[_j2p];
         uint32_t running10 = v12;
         for (int64_t begin = 0, end; begin < 16384; begin = end) {
             end = tg_min(begin + 512, 16384);
@@ -102,8 +102,8 @@ TG_KERNEL(generated) {
     a.y0 = ptr[0];
     a.x0 = ptr[1];
     char *scratch = tg_scratch(0, 128);
-    a.t0 = (int32_t *)(scratch + 0);
-    a.t1 = (int32_t *)(scratch + 64);
+    a.y0p = (int32_t *)(scratch + 0);
+    a.y0b = (int32_t *)(scratch + 64);
     a.count = 5;
     if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(PART_ELEMENTS, 16385), 1)));
     a.count = 1;

@@ -1,0 +1,114 @@
+"""tuned: a kernel of `gen` for one signature, whose loops a schedule arranges (actions.py). Its source is text that says so: the
+schedule is part of its identity, stands in the database with it, and is enough to make the kernel anew in any process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from tensor_graphs.codegen import actions, backend, libraries, render_c
+from tensor_graphs.codegen.actions import Schedule
+from tensor_graphs.codegen.lower import NotLowered
+from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.kernel import Kernel, NativeCall, Spec
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.dims import Dim
+
+PREFIX = f"{backend.NAME}.tuned_"
+"""what the names of such kernels begin with"""
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What the source of a tuned kernel says. computes: the key of the signature; op: its name."""
+
+    computes: str
+    op: str
+    schedule: Schedule
+
+
+def tuned(signature: Signature, schedule: Schedule) -> Kernel:
+    """The kernel of a signature with its loops arranged so."""
+    said = {"computes": signature.key, "op": signature.spec.op.name, "actions": json.loads(actions.to_json(schedule))}
+    return kernel_from(json.dumps(said, sort_keys=True))
+
+
+def kernel_from(text: str) -> Kernel:
+    """The kernel that a source says. Raises IllegalAction where it says none."""
+    said = _said(text)
+    return Kernel(name=f"{PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:16]}", backend=backend.NAME, op=said.op,
+                  build=partial(_build, text), accepts=partial(_refuse, text), source=text, module=__name__,
+                  traffic=partial(_traffic, text), arithmetic=partial(_arithmetic, text), together=partial(_together, text),
+                  toolchain=libraries.made_with(), contiguous=True, strided=backend.strided, remade=kernel_from.__name__)
+
+
+def text_of(kernel: Kernel, spec: Spec) -> str:
+    """The C text of a tuned kernel, its schedule and its math as comments. Raises NotLowered."""
+    chosen = "\n".join(f" * {action}" for action in schedule_of(kernel))
+    return f"/* schedule:\n{chosen}\n */\n{render_c.rendered(_found(kernel.source, spec))}"
+
+
+def schedule_of(kernel: Kernel) -> Schedule:
+    """How the loops of a tuned kernel are arranged."""
+    return _said(kernel.source).schedule
+
+
+@lru_cache(maxsize=1024)
+def _said(text: str) -> _Said:
+    try:
+        read = json.loads(text)
+        return _Said(str(read["computes"]), str(read["op"]), actions.from_json(json.dumps(read["actions"])))
+    except (KeyError, TypeError, ValueError) as e:
+        raise actions.IllegalAction(f"{text[:80]!r} says no tuned kernel: {type(e).__name__}: {e}") from e
+
+
+def _program(text: str, spec: Spec) -> StageProgram | str:
+    """The loops, or why there are none."""
+    return _scheduled(text, backend.asked(spec))
+
+
+@lru_cache(maxsize=4096)
+def _scheduled(text: str, asked: backend.AskedSpec) -> StageProgram | str:
+    said, spec = _said(text), asked.spec
+    if spec.single_node_graph().structural_key != said.computes:
+        return f"it was tuned for another {said.op}"
+    plain = backend.refuse(spec)
+    if plain is not None:
+        return plain
+    try:
+        return actions.replay(backend.definition_of(spec), said.schedule)
+    except TensorGraphsError as e:
+        return str(e)
+
+
+def _found(text: str, spec: Spec) -> StageProgram:
+    program = _program(text, spec)
+    if isinstance(program, str):
+        raise NotLowered(program)
+    return program
+
+
+def _refuse(text: str, spec: Spec) -> str | None:
+    program = _program(text, spec)
+    return program if isinstance(program, str) else None
+
+
+def _build(text: str, spec: Spec) -> NativeCall:
+    return backend.call_of(_found(text, spec), len(spec.inputs))
+
+
+def _together(text: str, specs: Sequence[Spec]) -> list[str | None]:
+    return backend.compiled([[_program(text, spec), *backend.programs_of(spec)[1:]] for spec in specs])
+
+
+def _arithmetic(text: str, spec: Spec) -> Dim:
+    return backend.steps(_found(text, spec))
+
+
+def _traffic(text: str, spec: Spec) -> Dim:
+    return backend.traffic_in(_found(text, spec))

@@ -1,0 +1,22 @@
+"""sources_timed: the sources of kernels that were timed here: who makes kernels of text makes them anew of these."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from tensor_graphs.devices.environment import Environment
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.known import measured_in
+from tensor_graphs.records.schema import BenchmarkTrace, Implementation, ImplementationSource
+
+
+def sources_timed(database: Database, environment: Environment | str, prefix: str) -> tuple[tuple[str, str], ...]:
+    """(source hash, source) of the kernels whose names begin so, and of which a time is known in this environment."""
+    source, trace = ImplementationSource, BenchmarkTrace
+    timed = sa.exists().where(trace.implementation_id == Implementation.id, measured_in(environment), trace.kind == "cold",
+                              trace.status == "PASSED")
+    select = (sa.select(Implementation.source_hash, source.content).join(source, source.implementation_id == Implementation.id)
+              .where(Implementation.name >= prefix, Implementation.name < prefix[:-1] + chr(ord(prefix[-1]) + 1),
+                     source.path == Implementation.name + ".txt", source.trusted, timed).order_by(Implementation.id))
+    with database.reading() as connection:
+        return tuple((row[0], row[1]) for row in connection.execute(select))

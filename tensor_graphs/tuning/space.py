@@ -1,0 +1,179 @@
+"""space: what a strategy walks: the schedules of one signature at some sizes, and what each scores, until the time is spent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tensor_graphs.codegen import actions, backend
+from tensor_graphs.codegen.actions import Action, Again, IllegalAction, Parts, Schedule
+from tensor_graphs.codegen.interpret import run
+from tensor_graphs.codegen.libraries import code_of
+from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language import dims as d
+from tensor_graphs.tuning.timing import Paired, ScheduleBench, WrongOutputs, compiled
+
+FIRST, MORE, LAST = 5, 12, 25
+"""pairs of samples: of every schedule, of one that may be faster than the seed, and of the winner"""
+
+MAY_BE = 0.97
+"""a score below which a schedule is looked at more closely"""
+
+FASTER, WINS = 0.98, 0.65
+"""the winner's time ÷ the seed's, and the share of pairs that it wins, in samples of their own: else the seed stays"""
+
+KEPT = 0.2
+"""of the time, for the last test"""
+
+SMALL = 1 << 16
+"""turns up to which the interpreter runs a program that is cut or lowered otherwise"""
+
+BAD = float("inf")
+"""the score of what is not legal, does not compile or computes something else"""
+
+
+class TimeIsOver(Exception):
+    """The time of a search is over."""
+
+
+class Space(Protocol):
+    """What strategies see. Scores: time ÷ the seed's, BAD for what cannot be used. All but `seed` may raise TimeIsOver."""
+
+    seed: Schedule
+
+    def sites(self, schedule: Schedule) -> Sequence[Sequence[Action]]:
+        """For each thing that can be chosen otherwise: the other actions."""
+
+    def changed(self, schedule: Schedule, action: Action) -> Schedule:
+        """The schedule with this action; itself where that is not legal."""
+
+    def scores(self, schedules: Sequence[Schedule]) -> list[float]:
+        """Measured once each."""
+
+    def better(self, one: Schedule, other: Schedule) -> bool:
+        """Whether one is faster than another, in pairs of samples."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A schedule that a search has looked at. why: it cannot be used."""
+
+    schedule: Schedule
+    samples: Paired | None
+    why: str = ""
+
+    @property
+    def score(self) -> float:
+        return BAD if self.samples is None else self.samples.ratio
+
+
+class Measured:
+    """The space of a signature on this machine. Raises what `actions.seed` raises, for what `gen` does not write."""
+
+    def __init__(self, signature: Signature, binding: Mapping[str, int], seconds: float) -> None:
+        self.began = time.perf_counter()
+        self.deadline, self.end = self.began + (1.0 - KEPT) * seconds, self.began + seconds
+        self.definition = backend.definition_of(signature.spec)
+        self.seed = actions.seed(self.definition)
+        self.looked: dict[Schedule, Looked] = {}
+        self.texts: dict[str, Schedule] = {}
+        self.bench = ScheduleBench(signature, binding)
+        self.dims = dict(self.bench.ints)
+        program = actions.replay(self.definition, self.seed)
+        (why,) = compiled([program])
+        if why is not None:
+            raise WrongOutputs(why)
+        self.run_seed = self.bench.load(program)
+        self.bench.compare(self.run_seed)
+        self.programs: dict[Schedule, StageProgram] = {self.seed: program}
+        self.meant: list[np.ndarray] | None = None
+        self.looked[self.seed] = Looked(self.seed, Paired((1.0,), (1.0,)))
+        self.texts[code_of(program).symbol] = self.seed
+
+    def sites(self, schedule: Schedule) -> list[list[Action]]:
+        self._still()
+        return actions.choices(self.definition, schedule)
+
+    def changed(self, schedule: Schedule, action: Action) -> Schedule:
+        self._still()
+        try:
+            return actions.changed(self.definition, schedule, action)
+        except IllegalAction:
+            return schedule
+
+    def scores(self, schedules: Sequence[Schedule]) -> list[float]:
+        self._still()
+        new = [s for s in dict.fromkeys(schedules) if s not in self.looked]
+        for s in new:
+            self.programs[s] = actions.replay(self.definition, s)
+        fresh = []
+        for s in new:
+            same = self.texts.setdefault(code_of(self.programs[s]).symbol, s)
+            if same != s and same in self.looked:                   # nothing of the text depends on what was chosen
+                self.looked[s] = Looked(s, self.looked[same].samples)
+            else:
+                fresh.append(s)
+        whys = compiled([self.programs[s] for s in fresh])
+        for s, why in zip(fresh, whys, strict=True):
+            self.looked[s] = Looked(s, None, why) if why is not None else self._look(s)
+        return [self.looked[s].score for s in schedules]
+
+    def better(self, one: Schedule, other: Schedule) -> bool:
+        if one == other or BAD in self.scores([one, other]):
+            return False
+        self._still()
+        pairs = self.bench.pairs(self.bench.load(self.programs[one]), self.bench.load(self.programs[other]), MORE)
+        return pairs.ratio < FASTER and pairs.wins >= WINS
+
+    def winner(self) -> tuple[Schedule, Paired | None]:
+        """The best schedule that holds against the seed in samples of their own, and these; else the seed."""
+        ranked = sorted((each for each in self.looked.values() if each.schedule != self.seed and each.score < 1.0),
+                        key=lambda each: each.score)
+        for each in ranked[:3]:
+            pairs = self.bench.pairs(self.bench.load(self.programs[each.schedule]), self.run_seed, LAST)
+            if pairs.ratio < FASTER and pairs.wins >= WINS:
+                return each.schedule, pairs
+        return self.seed, None
+
+    def _look(self, schedule: Schedule) -> Looked:
+        self._still()
+        try:
+            self._interpreted(schedule)
+            call = self.bench.load(self.programs[schedule])
+            self.bench.compare(call)
+        except WrongOutputs as e:
+            return Looked(schedule, None, str(e))
+        pairs = self.bench.pairs(call, self.run_seed, FIRST)
+        if pairs.ratio < MAY_BE:
+            more = self.bench.pairs(call, self.run_seed, MORE)
+            pairs = Paired((*pairs.own, *more.own), (*pairs.seed, *more.seed))
+        return Looked(schedule, pairs)
+
+    def _interpreted(self, schedule: Schedule) -> None:
+        """Of small programs, lowered or cut otherwise. Raises WrongOutputs where the interpreter computes something else."""
+        program, seed = self.programs[schedule], self.programs[self.seed]
+        if _structure(schedule) == _structure(self.seed) or self._turns(seed) > SMALL or self._turns(program) > SMALL:
+            return
+        operands = [x.reshape(-1) for x in self.bench.sets[0][1]]
+        if self.meant is None:
+            self.meant = run(seed, operands, self.dims)
+        for found, meant in zip(run(program, operands, self.dims), self.meant, strict=True):
+            if not np.allclose(found, meant, rtol=1e-7, atol=1e-7, equal_nan=True):
+                raise WrongOutputs("the interpreter computes something else than from the rules' schedule")
+
+    def _turns(self, program: StageProgram) -> int:
+        axes = ((*n.axes[:s.level], *s.axes, *s.reduce) for n in program.nests for s in n.stages)
+        return sum(int(np.prod([d.bounds(a.size)[1] for a in each], dtype=float)) for each in axes)
+
+    def _still(self) -> None:
+        if time.perf_counter() > self.deadline:
+            raise TimeIsOver
+
+
+def _structure(schedule: Schedule) -> tuple[Action, ...]:
+    return tuple(a for a in schedule if isinstance(a, (Again, Parts)))

@@ -1,0 +1,173 @@
+"""strategies: ways to walk a space of schedules until its time is spent; all see the same interface (space.py) and keep nothing.
+
+A strategy may propose whatever it likes: what it has measured is in the space, and the winner is tested against the seed once more.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tensor_graphs.codegen.actions import Action, Schedule
+from tensor_graphs.tuning.space import Space, TimeIsOver
+
+Strategy = Callable[[Space, random.Random], None]
+
+MOST_CHANGES = 4
+"""actions by which a random schedule differs from the seed at most"""
+
+IN_VAIN = 200
+"""steps in a row that name no new schedule, after which a space is taken to be known"""
+
+
+def descent(space: Space, rng: random.Random) -> None:
+    """One site after the other: the best of its actions where it is faster in pairs; from two random changes when nothing is."""
+    best = space.seed
+    at = best
+    while True:
+        moved = True
+        while moved:
+            moved = False
+            for i in rng.sample(range(len(space.sites(at))), len(space.sites(at))):
+                sites = space.sites(at)
+                others = [space.changed(at, a) for a in sites[i]] if i < len(sites) else []
+                if others:
+                    scored = sorted(zip(space.scores(others), others, strict=True), key=lambda each: each[0])
+                    if scored[0][0] < space.scores([at])[0] and space.better(scored[0][1], at):
+                        at, moved = scored[0][1], True
+        if at != best and (best == space.seed or space.better(at, best)):
+            best = at
+        at = _walked(space, best, rng, 2)
+        space.scores([at])
+
+
+def at_random(space: Space, rng: random.Random) -> None:
+    """Schedules that differ from the seed by a few actions."""
+    while True:
+        space.scores([_walked(space, space.seed, rng, rng.randint(1, MOST_CHANGES)) for _ in range(4)])
+
+
+def beam(space: Space, rng: random.Random, width: int = 4, each: int = 4) -> None:
+    """The best few, some neighbours of each of them, the best few of all these, and so on."""
+    held = [space.seed]
+    while True:
+        near = [_walked(space, s, rng, 1) for s in held for _ in range(each)]
+        both = list(dict.fromkeys((*held, *near)))
+        scored = sorted(zip(space.scores(both), range(len(both)), strict=True))
+        held = [both[i] for _, i in scored[:width]]
+
+
+def evolution(space: Space, rng: random.Random, size: int = 8) -> None:
+    """A population: the better of two at random is a parent, children take actions of either and one more; the worst go."""
+    population = list(dict.fromkeys([space.seed, *(_walked(space, space.seed, rng, 2) for _ in range(size - 1))]))
+    while True:
+        parents = [_better_of_two(space, population, rng) for _ in range(size // 2 * 2)]
+        children = [_walked(space, _crossed(space, one, other, rng), rng, 1)
+                    for one, other in zip(parents[::2], parents[1::2], strict=True)]
+        both = list(dict.fromkeys((*population, *children)))
+        scored = sorted(zip(space.scores(both), range(len(both)), strict=True))
+        population = [both[i] for _, i in scored[:size]]
+
+
+def _better_of_two(space: Space, population: Sequence[Schedule], rng: random.Random) -> Schedule:
+    two = rng.choices(population, k=2)
+    return min(zip(space.scores(two), (0, 1), two, strict=True))[2]
+
+
+@dataclass
+class _Node:
+    """What was decided of the first sites. reward: the sum over visits."""
+
+    schedule: Schedule
+    depth: int
+    visits: int = 0
+    reward: float = 0.0
+    children: list[_Node] = field(default_factory=list)
+    open: list[Schedule] | None = None
+
+
+def tree_search(space: Space, rng: random.Random, curiosity: float = 0.1) -> None:
+    """Monte-Carlo tree search: site by site, the child with the largest bound (UCT), the rest at random."""
+    root = _Node(space.seed, 0)
+    while True:
+        path = [root]
+        while True:
+            node = path[-1]
+            if node.open is None:
+                sites = space.sites(node.schedule)
+                beyond = node.depth >= len(sites)
+                node.open = [] if beyond else [node.schedule, *(space.changed(node.schedule, a) for a in sites[node.depth])]
+                rng.shuffle(node.open)
+            if node.open:
+                child = _Node(node.open.pop(), node.depth + 1)
+                node.children.append(child)
+                path.append(child)
+                break
+            if not node.children:
+                break
+            seen = math.log(node.visits + 1)
+            path.append(max(node.children, key=lambda c, seen=seen: c.reward / max(c.visits, 1)     # type: ignore[misc]
+                            + curiosity * math.sqrt(seen / max(c.visits, 1))))
+        end = _walked(space, path[-1].schedule, rng, rng.randint(0, 2))
+        (score,) = space.scores([end])
+        for node in path:
+            node.visits += 1
+            node.reward += max(-1.0, -math.log(score)) if score > 0 else 1.0
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "descent": descent, "beam": beam, "evolution": evolution, "tree": tree_search, "random": at_random}
+"""the first is what is used when nothing is said"""
+
+
+def walk(space: Space, strategy: str, rng: random.Random) -> None:
+    """Run a strategy until the time of its space is spent, or it names nothing new any more."""
+    try:
+        STRATEGIES[strategy](_Bored(space), rng)
+    except TimeIsOver:
+        return
+
+
+class _Bored:
+    """A space that ends a strategy which names nothing new, as time does."""
+
+    def __init__(self, space: Space) -> None:
+        self.space, self.seed = space, space.seed
+        self.known: set[Schedule] = set()
+        self.vain = 0
+
+    def sites(self, schedule: Schedule) -> Sequence[Sequence[Action]]:
+        return self.space.sites(schedule)
+
+    def changed(self, schedule: Schedule, action: Action) -> Schedule:
+        return self.space.changed(schedule, action)
+
+    def scores(self, schedules: Sequence[Schedule]) -> list[float]:
+        before = len(self.known)
+        self.known.update(schedules)
+        self.vain = 0 if len(self.known) > before else self.vain + 1
+        if self.vain > IN_VAIN:
+            raise TimeIsOver
+        return self.space.scores(schedules)
+
+    def better(self, one: Schedule, other: Schedule) -> bool:
+        return self.space.better(one, other)
+
+
+def _walked(space: Space, schedule: Schedule, rng: random.Random, steps: int) -> Schedule:
+    """After so many random actions."""
+    for _ in range(steps):
+        sites = space.sites(schedule)
+        if sites:
+            schedule = space.changed(schedule, rng.choice(rng.choice(sites)))
+    return schedule
+
+
+def _crossed(space: Space, one: Schedule, other: Schedule, rng: random.Random) -> Schedule:
+    """One with about half of the actions in which another differs."""
+    for action in other:
+        if action not in one and rng.random() < 0.5:
+            one = space.changed(one, action)
+    return one

@@ -1,0 +1,128 @@
+"""timing: schedules of one signature, timed in turns with the seed in this process.
+
+What our own generator wrote is no enemy: candidates share this process and its pool, and are compared with the seed's outputs
+before they are timed. Who wins is compared with the oracle by the judge, in a process of its own, before it is chosen (tune.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensor_graphs.codegen import libraries
+from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.kernels.c import library
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language import dims as d
+from tensor_graphs.profiling.measure.inputs import make_inputs
+
+COLD_BYTES, MOST_SETS = 32 << 20, 8
+"""operands lie at another place in each run, until so many bytes were seen: what was used last is not in the nearest cache"""
+
+LEAST_SECONDS = 2e-4
+"""of a sample: shorter runs are repeated"""
+
+NARROW_LIMIT, WIDE_LIMIT = 1e-4, 1e-10
+"""a schedule's outputs may be off the seed's by as much, relative to the largest of them: sums are taken in another order"""
+
+_CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Samples [s] of a schedule and of the seed, each pair right after each other."""
+
+    own: tuple[float, ...]
+    seed: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Time ÷ the seed's: of the medians over pairs, which a slow moment of the machine moves little."""
+        return float(np.median(np.asarray(self.own) / np.asarray(self.seed)))
+
+    @property
+    def wins(self) -> float:
+        """The share of pairs in which it was faster."""
+        return float(np.mean(np.asarray(self.own) < np.asarray(self.seed)))
+
+
+class WrongOutputs(Exception):
+    """A schedule computes something else than the seed."""
+
+
+class ScheduleBench:
+    """Operands of a signature at some sizes, and programs called on them."""
+
+    def __init__(self, signature: Signature, binding: Mapping[str, int]) -> None:
+        self.native = library.load()
+        self.ints = {name: int(binding[name]) for name in signature.dim_names}
+        inputs = [np.ascontiguousarray(x) for x in make_inputs(signature.graph, self.ints, 1).values()]
+        shapes = [tuple(int(d.evaluate(s, binding)) for s in t.shape) for t in signature.spec.outputs]
+        self.dtypes = [t.dtype.numpy for t in signature.spec.outputs]
+        nbytes = sum(x.nbytes for x in inputs) + sum(math.prod(s) * t.itemsize for s, t in zip(shapes, self.dtypes, strict=True))
+        count = min(MOST_SETS, max(2, COLD_BYTES // max(nbytes, 1)))
+        self.sets = [([np.empty(s, t) for s, t in zip(shapes, self.dtypes, strict=True)], [x.copy() for x in inputs])
+                     for _ in range(count)]
+        self.pointers = [(ctypes.c_void_p * (len(outs) + len(ins)))(*(x.ctypes.data for x in (*outs, *ins)))
+                         for outs, ins in self.sets]
+        self.expected: list[np.ndarray] | None = None
+        self.turn = 0
+
+    def load(self, program: StageProgram) -> Callable[[], None]:
+        """A call of a compiled program, on other operands each time."""
+        code = libraries.code_of(program)
+        function = _CALL(self.native.address(code.symbol, str(code.path)))
+        ints = (ctypes.c_int64 * max(1, len(program.dims)))(*(self.ints[str(s)] for s in program.dims))
+        floats = (ctypes.c_double * 1)()
+
+        def run() -> None:
+            self.turn += 1
+            function(self.pointers[self.turn % len(self.pointers)], ints, floats)
+
+        return run
+
+    def compare(self, run: Callable[[], None]) -> None:
+        """Raises WrongOutputs where a call does not give what the first one gave that was compared."""
+        outs = self.sets[(self.turn + 1) % len(self.sets)][0]
+        for out in outs:
+            out.view(np.uint8).reshape(-1)[:] = 0xA5
+        run()
+        found = [np.array(out, np.float64 if out.dtype.kind != "i" else out.dtype) for out in outs]
+        if self.expected is None:
+            self.expected = found
+            return
+        for out, ref, dtype in zip(found, self.expected, self.dtypes, strict=True):
+            limit = WIDE_LIMIT if dtype.itemsize == 8 else NARROW_LIMIT if dtype.itemsize == 4 else 2e-2
+            scale = float(np.max(np.abs(ref), initial=0.0, where=np.isfinite(ref)))
+            if not np.allclose(out, ref, rtol=limit, atol=limit * scale, equal_nan=True):
+                raise WrongOutputs(f"it is off the rules' schedule by {np.nanmax(np.abs(out - ref)):.2g}")
+
+    def pairs(self, run: Callable[[], None], seed: Callable[[], None], rounds: int) -> Paired:
+        """Samples of both, in turns, in another order each time."""
+        repeats = self.repeats(seed)
+        own, its = list[float](), list[float]()
+        for i in range(rounds):
+            for which, into in ((run, own), (seed, its)) if i % 2 else ((seed, its), (run, own)):
+                which()
+                begun = time.perf_counter()
+                for _ in range(repeats):
+                    which()
+                into.append((time.perf_counter() - begun) / repeats)
+        return Paired(tuple(own), tuple(its))
+
+    def repeats(self, run: Callable[[], None]) -> int:
+        """Runs in a sample."""
+        run()
+        begun = time.perf_counter()
+        run()
+        return max(1, math.ceil(LEAST_SECONDS / max(time.perf_counter() - begun, 1e-7)))
+
+
+def compiled(programs: Sequence[StageProgram]) -> list[str | None]:
+    """Compile programs together; of each None, or why there is no code of it."""
+    return libraries.compiled(programs)

@@ -1,0 +1,80 @@
+"""tune: search a schedule for one signature at some sizes, store what was looked at, have the winner judged, and make it a kernel.
+
+What was looked at are traces of the kind `search`, which no choice reads. The winner is compared with the oracle and timed like any
+kernel, in turns with what the rules make, and is chosen where those rows say so.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Mapping
+
+from tensor_graphs.codegen.tuned import tuned
+from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.kernels import registry
+from tensor_graphs.kernels.c import library
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.profiling.queue.questions import Question, answer
+from tensor_graphs.profiling.queue.report import TunedPart
+from tensor_graphs.records.rows import TraceRecord
+from tensor_graphs.tuning.space import Looked, Measured
+from tensor_graphs.tuning.strategies import STRATEGIES, walk
+
+log = logging.getLogger(__name__)
+
+LOOPS = "gen.loops"
+"""the kernel whose loops the rules arrange: the seed of every search"""
+
+JUDGED = 1.2
+"""seconds of timed runs of the winner, and of the seed beside it: several processes each"""
+
+
+def tune(judge: Judge, signature: Signature, binding: Mapping[str, int], seconds: float, *, strategy: str = next(iter(STRATEGIES)),
+         seed: int = 0) -> TunedPart:
+    """What a search of so many seconds came to; judging its winner comes on top. Raises NotLowered where `gen` writes no loops."""
+    started = time.perf_counter()
+    threads = library.load().threads()
+    library.set_threads(judge.threads or 0)
+    try:
+        space = Measured(signature, binding, seconds)
+        walk(space, strategy, random.Random(seed))
+        schedule, pairs = space.winner()
+    finally:
+        library.set_threads(threads)
+    chosen = tuple(str(a) for a in schedule if a not in space.seed)
+    _store(judge, signature, binding, space, strategy, seed)
+    kernel, status = registry.kernel_named(LOOPS), "SEED"
+    if pairs is not None:
+        seeded, kernel = kernel, registry.know(tuned(signature, schedule))
+        asked = [Question(k, signature, binding, 1.0, again="beside what was tuned") for k in (kernel, seeded)]
+        found = {q.kernel.name: status for q, status in answer(judge, asked, budget=4 * JUDGED, per_kernel=JUDGED, at_least=2)}
+        status = found.get(kernel.name, "LEFT")
+    ratio = 1.0 if pairs is None else pairs.ratio
+    log.info("%s: %d schedules in %.1f s, %s: %.3f of the seed's time", signature.title(), len(space.looked),
+             time.perf_counter() - started, kernel.name, ratio)
+    return TunedPart(signature.title(), dict(binding), kernel.name, status, ratio, len(space.looked), time.perf_counter() - started,
+                     strategy, chosen)
+
+
+def _store(judge: Judge, signature: Signature, binding: Mapping[str, int], space: Measured, strategy: str, seed: int) -> None:
+    """File all that was looked at, the seed left out."""
+    judge.database.ensure_graph(graph_record(signature))
+    judge.database.add_traces(_trace(judge, signature, binding, each, strategy, seed) for each in space.looked.values()
+                              if each.schedule != space.seed)
+
+
+def _trace(judge: Judge, signature: Signature, binding: Mapping[str, int], looked: Looked, strategy: str, seed: int) -> TraceRecord:
+    kernel = tuned(signature, looked.schedule)
+    environment = environment_of(kernel.backend, judge.threads)
+    said = {"search": {"strategy": strategy, "score": None if looked.samples is None else looked.samples.ratio}}
+    where = implementation_of(kernel), timed_workload(signature, binding), environment, "search"
+    if looked.samples is None:
+        status = "COMPILE_ERROR" if "compile" in looked.why else "INCORRECT_NUMERICAL"
+        return TraceRecord(*where, status, verifier=VERIFIER, seed=seed, log=looked.why, conditions=said)   # type: ignore[arg-type]
+    middle = sorted(looked.samples.seed)[len(looked.samples.seed) // 2]
+    return TraceRecord(*where, "PASSED", samples_ms=tuple(s * 1e3 for s in looked.samples.own), baseline=LOOPS,    # type: ignore[arg-type]
+                       baseline_ms=middle * 1e3, timer="perf_counter", verifier=VERIFIER, seed=seed, conditions=said)
+

@@ -1,0 +1,81 @@
+"""A measured space: legal schedules get scores, wrong and illegal ones none, and the seed stays where nothing holds against it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.codegen import actions
+from tensor_graphs.codegen.actions import Again, Grain, Parts
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.tuning import space as module
+from tensor_graphs.tuning.space import BAD, Measured, TimeIsOver
+from tensor_graphs.tuning.strategies import walk
+from tensor_graphs.tuning.timing import Paired
+
+
+def columns() -> Signature:
+    return signature_of(tg.input("x", (512, 32), tg.f32).sum(axis=0))
+
+
+def test_what_is_looked_at_is_compared_and_timed_beside_the_seed() -> None:
+    space = Measured(signature_of(tg.softmax(tg.input("x", (64, 96), tg.f32))), {}, 60.0)
+    again = space.changed(space.seed, Again(1, 0))
+    assert space.changed(space.seed, Grain(2048, 9)) == space.seed  # not legal: nothing is changed
+    scores = space.scores([space.seed, again, again])
+    assert scores[0] == 1.0 and 0.0 < scores[1] == scores[2] < 50.0
+    looked = space.looked[again]
+    assert looked.samples is not None and len(looked.samples.own) >= module.FIRST and not looked.why
+
+
+def test_symbolic_sizes_are_searched_at_the_ones_that_are_asked() -> None:
+    n = tg.dim("n", 1, 128)
+    space = Measured(signature_of(tg.softmax(tg.input("x", (n, 96), tg.f32))), {"n": 17}, 60.0)
+    (score,) = space.scores([space.changed(space.seed, Again(1, 0))])
+    assert 0.0 < score < 50.0 and space.bench.sets[0][0][0].shape == (17, 96)
+
+
+def test_a_schedule_that_computes_something_else_gets_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = Measured(columns(), {}, 60.0)
+    cut = space.changed(space.seed, Parts(64, 0))
+    real = actions.replay
+
+    def wrong(definition: object, schedule: actions.Schedule = ()) -> object:
+        program = real(definition, schedule)                        # type: ignore[arg-type]
+        program.nests[-1].stages[-1].value = program.values.constant(1.0, program.nests[-1].stages[-1].value.dtype)
+        return program
+
+    monkeypatch.setattr(actions, "replay", wrong)
+    assert space.scores([cut]) == [BAD] and "the interpreter" in space.looked[cut].why
+    monkeypatch.setattr(module, "SMALL", 0)                         # the compiled code is compared as well
+    other = space.changed(space.seed, Parts(256, 0))
+    assert space.scores([other]) == [BAD] and "off the rules' schedule" in space.looked[other].why
+
+
+def test_the_seed_stays_where_nothing_holds_against_it_in_samples_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = Measured(columns(), {}, 60.0)
+    lucky = space.changed(space.seed, Parts(64, 0))
+    space.scores([lucky])
+    slow, fast = Paired((1.0,) * 25, (1.0,) * 25), Paired((0.5,) * 25, (1.0,) * 25)
+    space.looked[lucky] = module.Looked(lucky, Paired((0.1,), (1.0,)))
+    monkeypatch.setattr(space.bench, "pairs", lambda *_: slow)
+    assert space.winner() == (space.seed, None) and not space.better(lucky, space.seed)
+    monkeypatch.setattr(space.bench, "pairs", lambda *_: fast)
+    assert space.winner() == (lucky, fast) and space.better(lucky, space.seed)
+
+
+def test_the_time_is_kept() -> None:
+    space = Measured(columns(), {}, 0.0)
+    with pytest.raises(TimeIsOver):
+        space.scores([space.seed])
+    walk(space, "descent", random.Random(0))
+    assert space.winner() == (space.seed, None)
+
+
+def test_pairs_are_compared_one_by_one() -> None:
+    drifting = np.linspace(1.0, 9.0, 21)
+    pairs = Paired(tuple(0.9 * drifting), tuple(drifting))
+    assert pairs.ratio == pytest.approx(0.9) and pairs.wins == 1.0
