@@ -6,7 +6,6 @@ yet) → repeat until the cheapest path holds verified kernels only → instruct
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
@@ -286,8 +285,7 @@ class _Chooser:
         of all, where it was not run and none that was comes near it: something is known now that was not known then."""
         found = []
         for each in self.book.tried(self.graph, binding):
-            with contextlib.suppress(NoPathError):                  # what it chose may be gone, or may not be used any more
-                priced = paths.priced(each.path)
+            if (priced := paths.still(each.path)) is not None:
                 found.append((each.seconds + paths.charge(priced), priced))
         if not found:
             return cheapest
@@ -300,9 +298,8 @@ class _Chooser:
     def seconds(self, path: GraphPath, binding: Mapping[str, int]) -> float:
         """What a path that is chosen at some sizes takes at these (as a whole where it was run); inf where it cannot be used."""
         paths = self.priced[tuple(sorted(binding.items()))]
-        try:
-            priced = paths.priced(path)
-        except NoPathError:
+        priced = paths.still(path)
+        if priced is None:
             return math.inf
         ran = self._whole(path, binding)
         return priced.seconds if ran is None else ran.seconds + paths.charge(priced)

@@ -104,8 +104,8 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
         return 0
     known = {p.id: p for p in several}
     for each in book.tried(graph, binding)[:1]:                     # the best so far takes part, so that times of one run compare
-        if each.path.id not in known and _here(paths, each.path):
-            several.append(paths.priced(each.path))
+        if each.path.id not in known and (priced := paths.still(each.path)) is not None:
+            several.append(priced)
     kernels = {a.name: a.kernel for p in several for a in paths.kernels(p).values() if a.kernel is not None}
     at = {n: int(s) for n, s in binding.items()}
     signatures = {s.key: s for s in paths.known()}
@@ -126,11 +126,3 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
     ran = {each.path.id: each for each in (*found, *best)}
     record_whole(judge, graph, list(ran.values()), kernels, at)
     return len(ran)
-
-
-def _here(paths: Paths, path: Path) -> bool:
-    try:
-        paths.kernels(path)
-    except NoPathError:
-        return False
-    return True

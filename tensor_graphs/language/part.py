@@ -117,6 +117,14 @@ def part_between(outputs: Sequence[Node], operands: Sequence[Node], key: str = "
     return PartOp(name_of(made, key or definition_digest(made)), arguments, made, recipes=recipes, bound=bound, alone=alone)
 
 
+def has_no_other_dims(outputs: Sequence[Node], operands: Sequence[Node]) -> bool:
+    """Whether the piece between operands and outputs mentions the dims of its operands' shapes alone: a call of it names no others,
+    so that a part has none."""
+    own = {str(s) for o in operands for t in o.types for s in d.symbols_in(t.shape)}
+    return all(str(s) in own for n in between(outputs, operands) for value in (*(t.shape for t in n.types), *n.attrs.values())
+               for s in d.symbols_in(value))
+
+
 def over(outputs: Sequence[Node], operands: Sequence[Node], others: Sequence[Node]) -> tuple[Node, ...]:
     """The piece between operands and outputs, on other operands. Raises what an op says of types that it does not take."""
     made = dict(zip(operands, others, strict=True))

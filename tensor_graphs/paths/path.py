@@ -664,6 +664,13 @@ class Paths:
         assert made is not None                         # every signature that the path reaches was picked
         return self._path(*made)
 
+    def still(self, path: Path) -> Path | None:
+        """`priced`; None where what the path chose is gone, or may not be used any more."""
+        try:
+            return self.priced(path)
+        except NoPathError:
+            return None
+
 
 def expanded_roots(graph: Graph, path: Path) -> list[Node]:
     """The graph's roots with every composite for which the path chooses no kernel replaced by what it chooses."""

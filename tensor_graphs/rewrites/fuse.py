@@ -10,7 +10,6 @@ words that stood there, so what it is computed by, one kernel or several, is cho
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tensor_graphs.codegen.backend import loops_of
@@ -21,8 +20,8 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, is_step, walk
-from tensor_graphs.language.part import PartOp, known_when_bound, part_between
+from tensor_graphs.language.node import Node, is_step
+from tensor_graphs.language.part import PartOp, has_no_other_dims, known_when_bound, part_between
 from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.offer import Offer
 from tensor_graphs.rewrites.reword import Reworded, formed
@@ -179,22 +178,16 @@ class _Clusters:
         operands, outputs = self.border(steps)
         if not operands or len(operands) > MOST_OPERANDS:
             return None
+        if self.graph.dims and not has_no_other_dims(outputs, operands):
+            return None
         try:
             part = part_between(outputs, operands)
         except LanguageError:
             return None
-        if self.graph.dims and not _dims(operands) >= _dims(walk(part.written.outputs)):
-            return None                                             # a part has the dims of its operands, and no others
         if part.key not in self.known:
             made = loops_of(part.written)
             self.known[part.key] = made if isinstance(made, StageProgram) else None
         return self.known[part.key]
-
-
-def _dims(nodes: Iterable[Node]) -> set[str]:
-    """The names of the dims in the shapes and attributes of nodes."""
-    values = (value for n in nodes for value in (*(t.shape for t in n.types), *n.attrs.values()))
-    return {str(symbol) for value in values for symbol in d.symbols_in(value)}
 
 
 def _work(program: StageProgram) -> int:

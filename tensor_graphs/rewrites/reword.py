@@ -26,7 +26,7 @@ from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
-from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, part_between
+from tensor_graphs.language.part import PartOp, PartRecipe, between, has_no_other_dims, known_when_bound, part_between
 from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.egraph import EGraph, View
 from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
@@ -263,12 +263,11 @@ class _RewordSearch:
         every = Offer(tuple(_in_order_of_use([outputs, *(o.outputs for o in others.values())], operands, {o: o for o in operands})),
                       outputs, frozenset(inside), tuple(others.values()))
         own = every.alone(outputs)
-        dims = {str(symbol) for o in every.operands for size in o.shape for symbol in d.symbols(size)}
-        if own is None or not dims.issuperset(own.dims):            # a part has the dims of its operands, and no others
+        if own is None or not has_no_other_dims(outputs, every.operands):
             return None
         bound = predicted_error(own)
         usable = tuple(o for o in every.others if not all(r.startswith(RENAMES) for r in o.rules)
-                       and (g := every.alone(o.outputs)) is not None and dims.issuperset(g.dims)
+                       and (g := every.alone(o.outputs)) is not None and has_no_other_dims(o.outputs, every.operands)
                        and predicted_error(g) <= ROUNDED * bound)
         return replace(every, others=usable) if usable else None
 
