@@ -50,7 +50,8 @@ def copy_kernel() -> Kernel:
 
 
 def _toolchain() -> str:
-    return f"{toolchain.digest(HEADER.read_bytes())[:32]} nvrtc {nvrtc.version()} {' '.join(nvrtc.FLAGS)}"
+    texts = [each.read_bytes() for each in (HEADER, *toolchain.headers_of(HEADER))]
+    return f"{toolchain.digest(*texts)[:32]} nvrtc {nvrtc.version()} {' '.join(nvrtc.FLAGS)}"
 
 
 def refuse(spec: Spec) -> str | None:

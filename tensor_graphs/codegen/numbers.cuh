@@ -11,10 +11,18 @@ typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
-#define INT8_MIN (-128)
-#define INT16_MIN (-32768)
-#define INT32_MIN (-2147483647 - 1)
-#define INT64_MIN (-9223372036854775807LL - 1)
+#define INT8_MAX 127
+#define INT16_MAX 32767
+#define INT32_MAX 2147483647
+#define INT64_MAX 9223372036854775807LL
+#define INT8_MIN (-INT8_MAX - 1)
+#define INT16_MIN (-INT16_MAX - 1)
+#define INT32_MIN (-INT32_MAX - 1)
+#define INT64_MIN (-INT64_MAX - 1)
+#define UINT8_MAX 0xffu
+#define UINT16_MAX 0xffffu
+#define UINT32_MAX 0xffffffffu
+#define UINT64_MAX 0xffffffffffffffffULL
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fc00000)
 #define TG_INLINE __device__ __forceinline__
@@ -103,41 +111,7 @@ TG_INLINE float divided(float a, const Divisor &d) {
     return fabsf(a) < 1e30f ? fmaf(fmaf(-q, d.by, a), d.inverse, q) : a / d.by;
 }
 
-/* floor(a / b), 0 where b is 0; the least number by -1 wraps. */
-#define IDIV(name, type, wide, unsigned_type)                                                      \
-    TG_INLINE type name(type a, type b) {                                                          \
-        if (b == 0) return 0;                                                                      \
-        if (b == (type)-1) return (type)(0 - (unsigned_type)a);                                    \
-        wide q = (wide)a / b;                                                                      \
-        return (type)(q - (((wide)a % b != 0) && ((a < 0) != (b < 0))));                           \
-    }
-IDIV(idiv_i8, int8_t, int, uint8_t)
-IDIV(idiv_i16, int16_t, int, uint16_t)
-IDIV(idiv_i32, int32_t, int32_t, uint32_t)
-IDIV(idiv_i64, int64_t, int64_t, uint64_t)
-#define UDIV(name, type) \
-    TG_INLINE type name(type a, type b) { return b == 0 ? 0 : (type)(a / b); }
-UDIV(idiv_u8, uint8_t)
-UDIV(idiv_u16, uint16_t)
-UDIV(idiv_u32, uint32_t)
-UDIV(idiv_u64, uint64_t)
-
-/* A float as an integer: truncated, saturated, NaN as 0. low and past are exact in both float types. */
-#define SATURATED(name, type, from, low, past, least, most)                                        \
-    TG_INLINE type name(from x) {                                                                  \
-        return x != x ? (type)0 : x < (from)(low) ? (type)(least) : x >= (from)(past) ? (type)(most) : (type)x; \
-    }
-#define SATURATED_BOTH(type_name, type, low, past, least, most)            \
-    SATURATED(type_name##_of_f32, type, float, low, past, least, most)     \
-    SATURATED(type_name##_of_f64, type, double, low, past, least, most)
-SATURATED_BOTH(i8, int8_t, -128, 128, -128, 127)
-SATURATED_BOTH(i16, int16_t, -32768, 32768, -32768, 32767)
-SATURATED_BOTH(i32, int32_t, -2147483648.0, 2147483648.0, INT32_MIN, 2147483647)
-SATURATED_BOTH(i64, int64_t, -9223372036854775808.0, 9223372036854775808.0, INT64_MIN, 9223372036854775807LL)
-SATURATED_BOTH(u8, uint8_t, 0, 256, 0, 255)
-SATURATED_BOTH(u16, uint16_t, 0, 65536, 0, 65535)
-SATURATED_BOTH(u32, uint32_t, 0, 4294967296.0, 0, 0xffffffffu)
-SATURATED_BOTH(u64, uint64_t, 0, 18446744073709551616.0, 0, 0xffffffffffffffffULL)
+#include "integers.h"
 
 /* Indices: floor(a / b), b > 0; the smaller and the larger. */
 template <class A, class B> TG_INLINE auto floor_div(A a, B b) -> decltype(a / b) {

@@ -82,24 +82,14 @@ TG_INLINE double f64_cos(double x) { return cos(x); }
 TG_INLINE float f32_tan(float x) { return tanf(x); }
 TG_INLINE double f64_tan(double x) { return tan(x); }
 
-/* erfc z = e^(-z^2) t P(t), P of erfcx_series, all in f32: a loop over it fills whole registers. z = high + rest / (z + high) with
+/* erfc z = e^(-z^2) t P(t), P of erfcx_series_f32, all in f32: a loop over it fills whole registers. z = high + rest / (z + high) with
  * 12 bits in high, so that high^2 is exact and e^(-z^2) = e^(-high^2) e^(-rest) is rounded little. 2 - erfc(-x) below 0. */
 TG_INLINE float f32_erfc(float x) {
     float z = x < 0 ? -x : x;
     z = z > 11.0f ? 11.0f : z; /* beyond, f32 has 0 */
     const float high = float_of(bits_of(z) & 0xfffff000u), square = high * high, rest = (z - high) * (z + high);
     const float t = 1.0f / (1.0f + 0.4f * z);
-    float poly = -0.018999646332516235f;
-    poly = poly * t + 0.081836308207925382f;
-    poly = poly * t - 0.088687145005435425f;
-    poly = poly * t - 0.073414248864537415f;
-    poly = poly * t + 0.14505537553336426f;
-    poly = poly * t - 0.031289748689756654f;
-    poly = poly * t + 0.1650630197637942f;
-    poly = poly * t + 0.15966469403820849f;
-    poly = poly * t + 0.20959619870853258f;
-    poly = poly * t + 0.22549204829414654f;
-    poly = poly * t + 0.22568314300231468f;
+    const float poly = erfcx_series_f32(t);
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, left in the low bits */
     const float shifted = square * -1.4426950408889634f + shift, whole = shifted - shift;
     const int32_t n = (int32_t)(bits_of(shifted) - 0x4b400000u), half = n >> 1;
@@ -228,41 +218,7 @@ TG_INLINE double f64_mod(double x, double y) {
 }
 TG_INLINE float f32_mod(float x, float y) { return (float)f64_mod(x, y); }
 
-/* floor(a / b), 0 where b is 0; the least number by -1 wraps. */
-#define IDIV(name, type, wide, unsigned_type)                                                     \
-    TG_INLINE type name(type a, type b) {                                                          \
-        if (b == 0) return 0;                                                                      \
-        if (b == (type)-1) return (type)(0 - (unsigned_type)a);                                    \
-        wide q = (wide)a / b;                                                                      \
-        return (type)(q - (((wide)a % b != 0) && ((a < 0) != (b < 0))));                           \
-    }
-IDIV(idiv_i8, int8_t, int, uint8_t)
-IDIV(idiv_i16, int16_t, int, uint16_t)
-IDIV(idiv_i32, int32_t, int32_t, uint32_t)
-IDIV(idiv_i64, int64_t, int64_t, uint64_t)
-#define UDIV(name, type) \
-    TG_INLINE type name(type a, type b) { return b == 0 ? 0 : (type)(a / b); }
-UDIV(idiv_u8, uint8_t)
-UDIV(idiv_u16, uint16_t)
-UDIV(idiv_u32, uint32_t)
-UDIV(idiv_u64, uint64_t)
-
-/* A float as an integer: truncated, saturated, NaN as 0. low and past are exact in both float types. */
-#define SATURATED(name, type, from, low, past, most)                                              \
-    TG_INLINE type name(from x) {                                                                  \
-        return x != x ? 0 : x < (from)(low) ? (type)(low) : x >= (from)(past) ? (type)(most) : (type)x; \
-    }
-#define SATURATED_BOTH(type_name, type, low, past, most)            \
-    SATURATED(type_name##_of_f32, type, float, low, past, most)     \
-    SATURATED(type_name##_of_f64, type, double, low, past, most)
-SATURATED_BOTH(i8, int8_t, -128, 128, INT8_MAX)
-SATURATED_BOTH(i16, int16_t, -32768, 32768, INT16_MAX)
-SATURATED_BOTH(i32, int32_t, INT32_MIN, 2147483648.0, INT32_MAX)
-SATURATED_BOTH(i64, int64_t, INT64_MIN, 9223372036854775808.0, INT64_MAX)
-SATURATED_BOTH(u8, uint8_t, 0, 256, UINT8_MAX)
-SATURATED_BOTH(u16, uint16_t, 0, 65536, UINT16_MAX)
-SATURATED_BOTH(u32, uint32_t, 0, 4294967296.0, UINT32_MAX)
-SATURATED_BOTH(u64, uint64_t, 0, 18446744073709551616.0, UINT64_MAX)
+#include "integers.h"
 
 /* floor(a / b) and a mod b of indices, b > 0. */
 TG_INLINE int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
