@@ -220,21 +220,11 @@ def in_parts(program: StageProgram, nest: Nest, size: int) -> list[Nest]:
     if rest:
         part, inner, value, index = first, tuple(rest), stage.value, stage.index
     else:
-        part = Axis(f"{first.name}p", d.ceil_div(first.size, size))
-        inner = (Axis(f"{first.name}q", d.dim_min(size, first.size - part.symbol * size)),)
-        at = part.symbol * size + d.dim(inner[0].name, 0, size - 1)
-
-        def change(x: Dim) -> Dim:
-            if not isinstance(x, d.Expr) or first.name not in x.symbols:
-                return x
-            factor = d.coefficient(x, first.name)
-            if factor is None:
-                raise _Entangled
-            return x - factor * first.symbol + factor * at
-
+        part, turns, change = in_chunks(first, size)
+        inner = (turns,)
         try:
             value, index = _changed(program, stage.value, change, {first.name}, part.name), change(stage.index)
-        except _Entangled:
+        except Entangled:
             return [nest]
         if any(first.name in v.symbols for v in program.values.gathered.values()):
             return [nest]
@@ -254,5 +244,23 @@ def in_parts(program: StageProgram, nest: Nest, size: int) -> list[Nest]:
     return [*nests, Nest((), [before]), Nest((part,), [last])]
 
 
-class _Entangled(Exception):
+def in_chunks(axis: Axis, chunk: int) -> tuple[Axis, Axis, Callable[[Dim], Dim]]:
+    """An axis as two: its parts of `chunk` turns, and the turns of one part; and what an index over the axis becomes, which raises
+    Entangled where that cannot be said."""
+    part = Axis(f"{axis.name}p", d.ceil_div(axis.size, chunk))
+    inner = Axis(f"{axis.name}q", d.dim_min(chunk, axis.size - part.symbol * chunk))
+    at = part.symbol * chunk + d.dim(inner.name, 0, chunk - 1)
+
+    def change(x: Dim) -> Dim:
+        if not isinstance(x, d.Expr) or axis.name not in x.symbols:
+            return x
+        factor = d.coefficient(x, axis.name)
+        if factor is None:
+            raise Entangled
+        return x - factor * axis.symbol + factor * at
+
+    return part, inner, change
+
+
+class Entangled(Exception):
     """An index that is more than a multiple of the axis."""

@@ -5,7 +5,7 @@ In: a program as it was arranged.  Out: the same, changed in place: a nest of pa
 
 from __future__ import annotations
 
-from tensor_graphs.codegen.arrange import _changed, _Entangled
+from tensor_graphs.codegen.arrange import Entangled, _changed, in_chunks
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -54,23 +54,12 @@ def cut(program: StageProgram, nest: Nest, chunk: int) -> list[Nest]:
     rows = d.bounds(first.size)[1]
     if not 0 < chunk < rows:
         return [nest]
-    part = Axis(f"{first.name}p", -(-rows // chunk))
-    inner = Axis(f"{first.name}q", d.dim_min(chunk, first.size - part.symbol * chunk) if rows % chunk else chunk)
-    at = part.symbol * chunk + d.dim(inner.name, 0, chunk - 1)
-
-    def change(x: Dim) -> Dim:
-        if not isinstance(x, d.Expr) or first.name not in x.symbols:
-            return x
-        factor = d.coefficient(x, first.name)
-        if factor is None:
-            raise _Entangled
-        return x - factor * first.symbol + factor * at
-
+    part, inner, change = in_chunks(first, chunk)
     if any(first.name in v.symbols for v in program.values.gathered.values()):
         return [nest]
     try:
         value = _changed(program, stage.value, change, {first.name}, part.name)
-    except _Entangled:
+    except Entangled:
         return [nest]
     offset: Dim = 0
     for axis in own:
