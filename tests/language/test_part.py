@@ -11,7 +11,7 @@ from tensor_graphs.language.composite import expand
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.language.json_writer import graph_to_json
-from tensor_graphs.language.part import part_of
+from tensor_graphs.language.part import has_no_other_dims, part_of
 from tensor_graphs.language.text import parse_graph, print_graph
 
 N, K = tg.dim("n", 1, 64), tg.dim("k", 1, 4096)
@@ -68,3 +68,13 @@ def _with_a_state() -> tg.Graph:
 def test_what_is_no_part_is_an_error_that_says_why(make: object, says: str) -> None:
     with pytest.raises(GraphError, match=says):
         part_of(make())                                             # type: ignore[operator]
+
+
+def test_a_part_has_the_dims_of_its_operands_shapes_and_no_others() -> None:
+    n, m = tg.dim("n", 1, 64), tg.dim("m", 1, 64)
+    x, y = tg.input("x", (n, 8), tg.f32), tg.input("y", (m, 8), tg.f32)
+    assert has_no_other_dims([tg.softmax(x)], [x])
+    part = x[m - 1]                                                 # m is in an attribute alone
+    assert not has_no_other_dims([part], [x]) and has_no_other_dims([part], [x, y])
+    made = tg.exp(part)                                             # beyond its operands a piece is not looked at
+    assert has_no_other_dims([made], [part])
