@@ -29,13 +29,16 @@ from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram,
 from tensor_graphs.kernels.kernel import Launch
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bool_, f32
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32
 
 FLAT = 256
 """threads of a block of the flat form"""
 
 SIDE = 64
 """elements of a block in which what lies across is turned, each way"""
+
+TILE = 128
+"""bytes of a row of such a block where it is read in packs: a line of the cache"""
 
 WARPS = 8
 """of a block of the column form: rows that are read beside each other"""
@@ -119,6 +122,8 @@ class _Cuda(_Renderer):
             bodies.append(self.write.lines)
             self.write.lines = kept
         write("/* " + str(p).replace("\n", "\n * ").replace("*/", "* /") + " */")
+        if all(a.dtype in (bf16, f16) for a in p.outputs):
+            write("#define NARROW")
         write('#include "numbers.cuh"')
         write()
         write(f"typedef {'int64_t' if self.wide else 'int'} index_t;")
@@ -191,7 +196,7 @@ class _Cuda(_Renderer):
         if self.is_flat(nest):
             if nest.tile is None:
                 self.flat(i, nest)
-            else:
+            elif not self.tiled_packs(i, nest, nest.tile):
                 self.tiled_blocks(i, nest, nest.tile)
         elif self.is_columns(nest):
             self.by_columns(i, nest)
@@ -363,6 +368,80 @@ class _Cuda(_Renderer):
         self.close()
         self.close_kernel()
 
+    def tiled_packs(self, i: int, nest: Nest, outer: Axis) -> bool:
+        """The same where what lies across can be read in packs of 16 bytes too: blocks whose rows have TILE bytes; what does not
+        lie across is loaded before the block waits for what does. False where it cannot."""
+        write, (inner,) = self.write, nest.stages[0].axes
+        pack = self.pack_of([(s, inner) for s in nest.stages])
+        loads = list(dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"))
+        across = [v for v in loads if v.attr[0].level == 0 and not v.symbols & set(self.program.values.gathered)
+                  and lies_across(v, outer.name, inner.name)]
+        widths = {_width(v.attr[0]) for v in across}
+        if len(widths) != 1 or not widths <= {2, 4}:
+            return False
+        (width,) = widths
+        tall, side, rows = 16 // width, TILE // width, 4 // width
+        if not (pack > 1 and tall % pack == 0 and _divides(tall, outer.size) and all(
+                _divides(tall, v.attr[1] - outer.symbol) for v in across)) or len(across) * TILE * side > 48 << 10:
+            return False
+        turns = side * side // (FLAT * pack)
+        others = [a for a in nest.axes if a is not outer]
+        down, right = d.ceil_div(outer.size, side), d.ceil_div(inner.size, side)
+        self.begin(i, d.product(a.size for a in others) * down * right, FLAT)
+        write(f"const index_t right = {_c(right)}, down = {_c(down)}, turn = (index_t)blockIdx.x / right / down;")
+        write(f"const index_t first_{inner.name} = (index_t)blockIdx.x % right * {side};")
+        write(f"const index_t first_{outer.name} = (index_t)blockIdx.x / right % down * {side};")
+        if others:
+            self.split_index("turn", others)
+        inside = f"{outer.name} < {_c(outer.size)} && {inner.name} < {_c(inner.size)}"
+        for v in across:
+            kind = _kind(v.attr[0])
+            write(f"__shared__ __align__(16) {kind} tile{v.number}[{side} * {side}];")
+            write(f"Pack<{kind}, {tall}> across{v.number}[{rows}] = {{}};")
+        write(f"const int column = threadIdx.x % {side // tall} * {tall}, row = threadIdx.x / {side // tall} * {rows};")
+        write("#pragma unroll")
+        self.open(f"for (int k = 0; k < {rows}; k++)")
+        write(f"const index_t {outer.name} = first_{outer.name} + column, {inner.name} = first_{inner.name} + row + k;")
+        self.open(f"if ({inside})")
+        for v in across:
+            write(f"across{v.number}[k] = pack_at<{tall}>({v.attr[0].name} + {_c(v.attr[1])});")
+        self.close()
+        self.close()
+        early = [v for v in loads if v not in across and not v.args and self.packable(v, inner, pack) and not v.attr[2]
+                 and not v.symbols & set(self.program.values.gathered)]
+        for v in early:
+            write(f"Pack<{_kind(v.attr[0])}, {pack}> early{v.number}[{turns}];")
+        place = (f"const int at = (k * {FLAT} + threadIdx.x) * {pack}, o = at / {side}, i = at % {side};",
+                 f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
+        write("#pragma unroll")
+        self.open(f"for (int k = 0; k < {turns if early else 0}; k++)")
+        for line in place:
+            write(line)
+        self.open(f"if ({inside})")
+        for v in early:
+            write(f"early{v.number}[k] = pack_at<{pack}>({v.attr[0].name} + {_c(v.attr[1])});")
+        self.close()
+        self.close()
+        for v in across:
+            write(f"put_across(tile{v.number}, column, row, across{v.number});")
+        write("__syncthreads();")
+        write("#pragma unroll")
+        self.open(f"for (int k = 0; k < {turns}; k++)")
+        for line in place:
+            write(line)
+        write(f"if (!({inside})) continue;")
+        for v in across:
+            kind = _kind(v.attr[0])
+            write(f"const Pack<{kind}, {pack}> p{v.number} = pack_at<{pack}>(tile{v.number} + tile_place<{kind}>(o, i));")
+            self.packs[-1][v.number] = f"p{v.number}"
+        for v in early:
+            self.packs[-1][v.number] = f"early{v.number}[k]"
+        self.open_axes += [outer.name, inner.name]
+        self.lanes(nest.stages, (*nest.axes, inner), pack)
+        self.close()
+        self.close_kernel()
+        return True
+
     def close_kernel(self) -> None:
         self.write.close()
 
@@ -383,22 +462,23 @@ class _Cuda(_Renderer):
         for s in stages:
             self.load_packs(s.value, axis, pack)
         outs = {}
-        for s in stages:
+        for k, s in enumerate(stages):
             if s.target.name not in self.held and d.coefficient(s.index, axis.name) == 1 and _divides(pack, s.index - axis.symbol):
-                outs[s.target.name] = _kind(s.target)
-                write(f"Pack<{_kind(s.target)}, {pack}> out_{s.target.name};")
+                again = any(other.target is s.target for other in stages[:k])
+                outs[k] = f"out_{s.target.name}" + (f"_{k}" if again else "")
+                write(f"Pack<{_kind(s.target)}, {pack}> {outs[k]};")
         self.open_lanes(axis, pack)
-        for s in stages:
+        for k, s in enumerate(stages):
             write(f"/* {s.note} */")
             self.declare(s.value)
-            if s.target.name in outs:
-                write(f"out_{s.target.name}.at[lane] = {_narrowed(s.target, self.ref(s.value))};")
+            if k in outs:
+                write(f"{outs[k]}.at[lane] = {_narrowed(s.target, self.ref(s.value))};")
             else:
                 self.put(s, self.ref(s.value))
         self.close_lanes(axis)
-        for s in stages:
-            if s.target.name in outs:
-                write(f"put_pack<{pack}>({s.target.name} + {_c(s.index)}, out_{s.target.name});")
+        for k, s in enumerate(stages):
+            if k in outs:
+                write(f"put_pack<{pack}>({s.target.name} + {_c(s.index)}, {outs[k]});")
         self.open_axes.append(axis.name)
 
     def open_lanes(self, axis: Axis, pack: int) -> None:

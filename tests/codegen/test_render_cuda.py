@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -16,14 +17,15 @@ from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.devices.toolchain import ToolchainError
-from tensor_graphs.kernels.kernel import LaunchCall, NativeCall
+from tensor_graphs.kernels.kernel import Launch, LaunchCall, NativeCall
 from tensor_graphs.language.composite import Definition
-from tensor_graphs.language.dtypes import DTYPES, parse_dtype
+from tensor_graphs.language.dtypes import DTYPES, DType, parse_dtype
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_between
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
+from tests.codegen import emulated
 from tests.codegen.launched import run
 from tests.codegen.test_generated import CASES, CLOSE, drawn
 
@@ -84,6 +86,88 @@ def test_what_is_compiled_is_kept_and_others_may_not_write_to_it(tmp_path: Path)
     made = nvrtc.compiled(text, "sm_90", HEADER.parent, cache=tmp_path / "c")
     (kept,) = (tmp_path / "c").iterdir()
     assert kept.stat().st_mode & 0o077 == 0 and nvrtc.compiled(text, "sm_90", HEADER.parent, cache=tmp_path / "c") == made
+
+
+# ---- as C++, on the host ---------------------------------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where what is compiled lies."""
+    return tmp_path_factory.mktemp("emulated")
+
+
+compiles = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+
+def given(name: str, dtype: DType, *shape: int) -> Node:
+    return tg.input(name, shape, dtype)
+
+
+def small(dtype: DType) -> dict[str, tuple[Node, ...]]:
+    """A case of each form of a nest, with rows and columns that fill no block."""
+    x, t, r, g = given("x", dtype, 136, 200), given("t", dtype, 200, 136), given("r", dtype, 9, 264), given("g", dtype, 264)
+    batch, q, label = given("x", dtype, 3, 72, 80), given("q", dtype, 5, 3, 32), given("label", tg.i32, 9)
+    c, s = given("c", tg.f32, 5, 16), given("s", tg.f32, 5, 16)
+    hit = tg.equals(tg.reshape(tg.iota(264, dtype=tg.i32), (1, 264)), tg.reshape(label, (9, 1)))
+    wide = tg.cast(r, tg.f32)
+    return {"across": (tg.permute(x, (1, 0)) + t,), "across in a batch": (tg.permute(batch, (0, 2, 1)) * 2.0,),
+            "two across": (tg.permute(x, (1, 0)) + tg.permute(given("z", dtype, 136, 200), (1, 0)),),
+            "halves": (tg.rope(q, c, s),), "rows": (tg.softmax(r * 20.0),), "rows twice": (tg.rms_norm(r, g), r + 1.0),
+            "one of a row": (tg.logsumexp(wide) - tg.where(hit, wide, 0.0).sum(axis=1),), "columns": (x.sum(axis=0),),
+            "columns in parts": (given("x", dtype, 600, 72).sum(axis=0),), "flat": (tg.gelu(x * 3.0),),
+            "tails": (tg.erfc(x * 3.0),)}
+
+
+def on_host(folder: Path, outputs: tuple[Node, ...], values: dict[str, np.ndarray], shift: int) -> None:
+    """Run what is generated, as C++, beside the oracle."""
+    graph, definition = make_graph(dict(enumerate_names(outputs))), definition_of(*outputs)
+    kinds = [(tuple(int(s) for s in o.shape), np.dtype(o.dtype.numpy)) for o in definition.outputs]
+    expected = interpret(graph, values).outputs.values()
+    for out, ref in zip(emulated.run(folder, definition, kinds, list(values.values()), {}, shift), expected, strict=True):
+        kind = parse_dtype(out.dtype)
+        report = measure(out, ref, kind)
+        assert report.within(CLOSE.get(kind.name, 0.0)), f"{call_of(definition).text}\n{report}"
+
+
+@compiles
+@pytest.mark.parametrize("kind", ["bf16", "f32"])
+@pytest.mark.parametrize("name", small(tg.f32))
+def test_each_form_is_what_the_oracle_says(name: str, kind: str, folder: Path) -> None:
+    outputs = small(DTYPES[kind])[name]
+    values = _values(make_graph(dict(enumerate_names(outputs))))
+    if "label" in values:
+        values["label"][:4] = [-1, 264, 263, -(2**31)]
+    for shift in (0, 1) if kind == "bf16" else (0,):
+        on_host(folder, outputs, values, shift)
+
+
+EDGES = [0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 1e-38, 3e38, -3e38, 1e31, 1e-31, 9.1, 9.5, -9.5, 12.5, 88.0,
+         -88.0, -95.0, -104.0, 100.0, 1e30, 1e-30, 5e-39, 1e20, 1e-20]
+
+
+@compiles
+@pytest.mark.parametrize("kind", ["bf16", "f32"])
+@pytest.mark.parametrize("op", ["divided", "exp", "erfc"])
+def test_at_the_edges_of_a_dtype_functions_are_what_the_oracle_says(op: str, kind: str, folder: Path) -> None:
+    dtype, n = DTYPES[kind], len(EDGES)
+    x, by = given("x", dtype, n, n), given("by", dtype, n)
+    y = {"divided": lambda: x / tg.reshape(by, (n, 1)), "exp": lambda: tg.exp(x), "erfc": lambda: tg.erfc(x)}[op]()
+    edges = np.array(EDGES, np.float32).astype(dtype.numpy)
+    values = {"x": np.tile(edges, (n, 1)), "by": edges}
+    alone = tg.reshape(y, (n * n, 1))                               # each its own row: no error is small beside another number
+    on_host(folder, (alone,), {k: v for k, v in values.items() if k in make_graph({"y": y}).inputs}, 0)
+
+
+@compiles
+@pytest.mark.parametrize(("body", "says"), [
+    ("__shared__ float t[128]; t[threadIdx.x] = threadIdx.x; y[threadIdx.x] = t[(threadIdx.x + 1) % 128];", "order of threads"),
+    ("if (threadIdx.x % 32 < 5) __syncthreads(); else __syncwarp(); y[threadIdx.x] = 1;", "different barriers"),
+    ("y[threadIdx.x + 1] = 1;", "behind an output")])
+def test_what_is_run_on_the_host_shows_what_is_wrong_between_threads(body: str, says: str, folder: Path) -> None:
+    text = f'#include "numbers.cuh"\nextern "C" __global__ void __launch_bounds__(128) f(float *y) {{ {body} }}\n'
+    call = LaunchCall(text, (Launch("f", 1, 128),))
+    with pytest.raises(AssertionError, match=says):
+        emulated.run(folder, call, [((128,), np.dtype(np.float32))], [], {})
 
 
 # ---- on a GPU ------------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
  *     y0p[_j0 + 4096*_r1p] = sum over _r1q in 0..128 of x0[_j0 + 524288*_r1p + 4096*_r1q]    over _j0 in 0..4096
  * nest over nothing
  *     y0[_j0] = sum over _r1t in 0..64 of y0p[_j0 + 4096*_r1t]    over _j0 in 0..4096 */
+#define NARROW
 #include "numbers.cuh"
 
 typedef int index_t;

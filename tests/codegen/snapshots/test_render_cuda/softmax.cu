@@ -3,6 +3,7 @@
  *     t2[_j3] = exp((x0[4096*_i0 + _j3] + (t3[0] * -1.0)))    over _j3 in 0..4096
  *     t1[0] = sum over _r2 in 0..4096 of t2[_r2]
  *     y0[4096*_i0 + _j1] = div(t2[_j1], t1[0])    over _j1 in 0..4096 */
+#define NARROW
 #include "numbers.cuh"
 
 typedef int index_t;

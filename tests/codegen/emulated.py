@@ -1,0 +1,105 @@
+"""emulated: generated CUDA as C++ for the host, to see without a GPU what it computes.
+
+The threads of a block take turns, in two orders. It shows wrong indices, wrong math, barriers that not all threads come to,
+and what depends on the order of threads between two barriers. It shows nothing of speed, of blocks that run at once, or of what
+the compiler for the GPU makes of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from tensor_graphs.codegen.backend_cuda import HEADER, call_of
+from tensor_graphs.devices.toolchain import digest
+from tensor_graphs.kernels.kernel import LaunchCall
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import Definition
+
+HERE = Path(__file__).resolve().parent
+GUARD = 64
+"""bytes behind each output that must stay as they are"""
+
+_ASM = re.compile(r'asm\("([a-zA-Z0-9_.]+) %0[^"]*" : "=\w"\((\w+)\) : (.*?)\);')
+
+
+def on_host(text: str) -> str:
+    """A text for CUDA with what only CUDA has said otherwise."""
+    def instruction(found: re.Match[str]) -> str:
+        given = re.sub(r'"\w"\(', "(", found[3])
+        return f"{found[2]} = ptx_{found[1].replace('.', '_')}({given});"
+
+    text = text.replace('#include "numbers.cuh"', _ASM.sub(instruction, HEADER.read_text()))
+    return text.replace("extern __shared__ __align__(16) char rows[];", "char *const rows = tg_rows;")
+
+
+@cache
+def _threads(folder: Path) -> Path:
+    """What takes turns with threads, compiled once."""
+    built = folder / "emulated_block.so"
+    _compile(built, HERE / "emulated_block.cpp")
+    return built
+
+
+def _compile(built: Path, *given: Path) -> None:
+    flags = ("-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-shared", "-fPIC")
+    done = subprocess.run(["g++", *flags, f"-I{HEADER.parent}", "-o", built, *given], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stderr[:3000]}\n{given[0].read_text()}"
+
+
+@cache
+def _library(text: str, entries: tuple[str, ...], words: int, folder: Path) -> ctypes.CDLL:
+    name = digest(text)[:24]
+    built = folder / f"{name}.so"
+    source = folder / f"{name}.cpp"
+    calls = "".join(f'extern "C" void call_{e}(const unsigned long long *w) '
+                    f'{{ {e}({", ".join(f"Word{{w[{i}]}}" for i in range(words))}); }}\n' for e in entries)
+    source.write_text(f'#include "{HERE / "emulated_shim.h"}"\n{on_host(text)}\n{calls}')
+    _compile(built, source, _threads(folder))
+    return ctypes.CDLL(str(built))
+
+
+def run(folder: Path, definition: Definition | LaunchCall, outputs: Sequence[tuple[tuple[int, ...], np.dtype]],
+        arrays: Sequence[np.ndarray], dims: Mapping[str, int], shift: int = 0) -> list[np.ndarray]:
+    """The outputs for C-contiguous operands. shift: elements by which everything is moved off its alignment. Raises AssertionError
+    where it writes behind an output, where threads wait in vain, or where the order of threads makes a difference."""
+    call = definition if isinstance(definition, LaunchCall) else call_of(definition)
+    found = [_once(folder, call, outputs, arrays, dims, shift, order) for order in (0, 1)]
+    for a, b in zip(*found, strict=True):
+        assert a.tobytes() == b.tobytes(), "the order of threads makes a difference"
+    return found[0]
+
+
+def _once(folder: Path, call: LaunchCall, outputs: Sequence[tuple[tuple[int, ...], np.dtype]], arrays: Sequence[np.ndarray],
+          dims: Mapping[str, int], shift: int, order: int) -> list[np.ndarray]:
+    outs = [_aligned(int(np.prod(shape)) * kind.itemsize + GUARD, shift * kind.itemsize) for shape, kind in outputs]
+    ins = []
+    for a in arrays:
+        ins.append(_aligned(a.nbytes, shift * a.itemsize))
+        ins[-1][...] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+    given = [o.ctypes.data for o in (*outs, *ins)]
+    form = call.otherwise if call.otherwise is not None and any(a % call.alignment for a in given) else call
+    pieces = [_aligned(int(d.evaluate(p, dims)), 0) for p in form.pieces]
+    words = np.array([*given, *(int(d.evaluate(i, dims)) for i in form.ints), *(p.ctypes.data for p in pieces)], np.uint64)
+    library = _library(form.text, tuple(each.entry for each in form.launches), len(words), folder)
+    for each in form.launches:
+        entry = ctypes.cast(getattr(library, f"call_{each.entry}"), ctypes.c_void_p)
+        grid = int(d.evaluate(each.grid, dims))
+        wrong = library.tg_run(entry, words.ctypes.data_as(ctypes.c_void_p), grid, each.block, each.shared, order)
+        assert not wrong, f"threads of {each.entry} wait for each other at different barriers\n{form.text}"
+    for raw, (_, _kind) in zip(outs, outputs, strict=True):
+        assert (raw[-GUARD:] == 0xA5).all(), f"it wrote behind an output\n{form.text}"
+    return [raw[:-GUARD].view(kind).reshape(shape) for raw, (shape, kind) in zip(outs, outputs, strict=True)]
+
+
+def _aligned(nbytes: int, shift: int) -> np.ndarray:
+    """Bytes, `shift` of them after a multiple of 256."""
+    raw = np.full(nbytes + shift + 256, 0xA5, np.uint8)
+    at = -raw.ctypes.data % 256 + shift
+    return raw[at:at + nbytes]

@@ -1,0 +1,82 @@
+/* Threads of a block as contexts that take turns on one processor: each runs until it waits at a barrier or ends. A barrier opens when
+ * all threads of the block (of the warp) that have not ended wait at it. `order` says in which order they run, so that what depends on
+ * it shows. */
+#include <cstdint>
+#include <cstdlib>
+#include <ucontext.h>
+#include <vector>
+
+extern "C" {
+unsigned tg_thread, tg_block, tg_blocks, tg_warp_slots[64][32][2];
+char *tg_rows;
+}
+
+namespace {
+enum { RUNS, WAITS_BLOCK, WAITS_WARP, ENDED };
+struct Thread {
+    ucontext_t context;
+    std::vector<char> stack = std::vector<char>(1 << 17);
+    int state = RUNS;
+};
+std::vector<Thread> threads;
+ucontext_t scheduler;
+void (*kernel)(const uint64_t *);
+const uint64_t *words;
+
+void begin() {
+    kernel(words);
+    threads[tg_thread].state = ENDED;
+}
+void wait(int how) {
+    const unsigned me = tg_thread;
+    threads[me].state = how;
+    swapcontext(&threads[me].context, &scheduler);
+}
+/* Lets those go on who wait at a barrier that all who could come to it wait at; whether there were any. */
+bool opened(unsigned first, unsigned end, int how) {
+    bool any = false;
+    for (unsigned t = first; t < end; t++) {
+        if (threads[t].state == how) any = true;
+        else if (threads[t].state != ENDED) return false;
+    }
+    for (unsigned t = first; any && t < end; t++)
+        if (threads[t].state == how) threads[t].state = RUNS;
+    return any;
+}
+}  // namespace
+
+extern "C" void tg_syncthreads() { wait(WAITS_BLOCK); }
+extern "C" void tg_syncwarp() { wait(WAITS_WARP); }
+
+/* 0, or 1 where threads wait for each other at different barriers. */
+extern "C" int tg_run(void (*f)(const uint64_t *), const uint64_t *w, unsigned grid, unsigned block, unsigned shared, unsigned order) {
+    kernel = f, words = w, tg_blocks = grid;
+    std::vector<char> rows(shared + 16);
+    tg_rows = rows.data() + (16 - (uintptr_t)rows.data() % 16) % 16;
+    threads.resize(block);
+    for (unsigned k = 0; k < grid; k++) {
+        tg_block = order ? grid - 1 - k : k;
+        for (auto &t : threads) {
+            getcontext(&t.context);
+            t.context.uc_stack.ss_sp = t.stack.data(), t.context.uc_stack.ss_size = t.stack.size(), t.context.uc_link = &scheduler;
+            t.state = RUNS;
+            makecontext(&t.context, begin, 0);
+        }
+        for (;;) {
+            bool ran = false, alive = false;
+            for (unsigned i = 0; i < block; i++) {
+                const unsigned t = order ? block - 1 - i : i;
+                if (threads[t].state == RUNS) {
+                    tg_thread = t, ran = true;
+                    swapcontext(&scheduler, &threads[t].context);
+                }
+                alive = alive || threads[t].state != ENDED;
+            }
+            if (!alive) break;
+            bool any = opened(0, block, WAITS_BLOCK);
+            for (unsigned t = 0; t < block; t += 32) any = opened(t, t + 32 < block ? t + 32 : block, WAITS_WARP) || any;
+            if (!ran && !any) return 1;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,74 @@
+/* What numbers.cuh and generated kernels take from CUDA, for a C++ compiler of the host. */
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(threads)
+#define __shared__ static
+#define __align__(bytes) __attribute__((aligned(bytes)))
+
+extern "C" {
+float expf(float), exp2f(float), log2f(float), sinf(float), cosf(float), tanf(float), tanhf(float), erff(float), erfcf(float), sqrtf(float),
+    floorf(float), fmaf(float, float, float), fabsf(float);
+double exp(double), exp2(double), log2(double), sin(double), cos(double), tan(double), tanh(double), erf(double), erfc(double), sqrt(double),
+    floor(double), fabs(double);
+extern unsigned tg_thread, tg_block, tg_blocks, tg_warp_slots[64][32][2];
+extern char *tg_rows;
+void tg_syncthreads(), tg_syncwarp();
+}
+struct ThreadPlace { struct { operator unsigned() const { return tg_thread; } } x; };
+struct BlockPlace { struct { operator unsigned() const { return tg_block; } } x; };
+struct BlockCount { struct { operator unsigned() const { return tg_blocks; } } x; };
+static const ThreadPlace threadIdx;
+static const BlockPlace blockIdx;
+static const BlockCount gridDim;
+#define __syncthreads tg_syncthreads
+#define __syncwarp tg_syncwarp
+
+template <class To, class From> inline To as_bits(From x) {
+    static_assert(sizeof(To) == sizeof(From), "");
+    To out;
+    __builtin_memcpy(&out, &x, sizeof out);
+    return out;
+}
+#define __float_as_uint as_bits<unsigned, float>
+#define __uint_as_float as_bits<float, unsigned>
+#define __int_as_float as_bits<float, int>
+#define __double_as_longlong as_bits<long long, double>
+#define __longlong_as_double as_bits<double, long long>
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __dadd_rn(double a, double b) { return a + b; }
+
+template <class T> T __shfl_xor_sync(unsigned, T x, int step) {
+    const unsigned warp = tg_thread / 32, lane = tg_thread % 32;
+    __builtin_memcpy(tg_warp_slots[warp][lane], &x, sizeof x);
+    tg_syncwarp();
+    T out;
+    __builtin_memcpy(&out, tg_warp_slots[warp][lane ^ step], sizeof out);
+    tg_syncwarp();
+    return out;
+}
+
+/* instructions that numbers.cuh names */
+inline unsigned short ptx_cvt_rn_bf16_f32(float x) {
+    const unsigned bits = __float_as_uint(x);
+    if (x != x) return 0x7fff;
+    return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline unsigned short ptx_cvt_rn_f16_f32(float x) { return as_bits<unsigned short, _Float16>((_Float16)x); }
+inline float ptx_cvt_f32_f16(unsigned short x) { return (float)as_bits<_Float16, unsigned short>(x); }
+inline float ptx_max_NaN_f32(float a, float b) {
+    if (a != a || b != b) return __uint_as_float(0x7fffffff);
+    return a == b ? (__float_as_uint(a) >> 31 ? b : a) : a > b ? a : b;
+}
+inline float ptx_min_NaN_f32(float a, float b) { return -ptx_max_NaN_f32(-a, -b); }
+inline float normal(float x) { return fabsf(x) < 1.17549435e-38f ? 0 * x : x; }
+inline float ptx_ex2_approx_f32(float x) { return exp2f(x); }
+inline float ptx_rcp_approx_ftz_f32(float x) { return normal(1 / normal(x)); }
+
+/* one word of what a kernel is given */
+struct Word {
+    unsigned long long word;
+    template <class T> operator T *() const { return (T *)word; }
+    operator long long() const { return (long long)word; }
+};
