@@ -140,11 +140,11 @@ class Timing:
 
 @dataclass
 class _Shown:
-    """An output and what its bytes, and those around it, were when the kernel returned."""
+    """An output, where its bytes lie in the file as the kernel returned them, and what was around it then."""
 
     what: str
     guard: Guarded
-    digest: str
+    begin: int
     overrun: str
 
 
@@ -190,40 +190,41 @@ class Bench:
 
     def show(self, point: Point) -> None:
         """Run the kernel at a point and keep its outputs."""
-        inputs, binding = point_inputs(self.graph, point), point.binding
+        made, binding = point_inputs(self.graph, point), point.binding
         self._sizes = binding
         left = {n for n, node in self.graph.inputs.items() if is_big(node.type.at(binding))}
         if not point.special and point.extreme is None:             # as they are at each such point
             for name in left - self._large.keys():
                 self._large[name] = seal(self.graph, binding, name)
-        as_they_are = left | {n for n in inputs if point.only not in (None, n)}
+        as_they_are = left | {n for n in made if point.only not in (None, n)}
         if point.form in STORED:
-            inputs = as_stored(self.graph, inputs, point.form, point.axis, as_they_are)
+            made = as_stored(self.graph, made, point.form, point.axis, as_they_are)
         if point.like is not None and self.last is not None and self.last[0].sizes == point.sizes:
-            _, memory, guards = self.last                          # the same addresses, other values
-            for name, array in memory.items():
+            _, inputs, guards = self.last                          # the same addresses, other values
+            for name, array in inputs.items():
                 if name in guards:
-                    array[...] = inputs[name]
+                    array[...] = made[name]
                 else:
-                    memory[name] = inputs[name]
-            inputs = memory
+                    inputs[name] = made[name]
         else:
-            inputs, guards = guarded(inputs, point.form != "unaligned")
+            inputs, guards = guarded(made, point.form != "unaligned")
             self._in_one_memory(point, inputs, guards)
         self.last = (point, inputs, guards) if point.form == "apart" else None
         out = self.outputs(binding, point.form != "unaligned")
         shared = self.share(inputs, guards, out, point.axis) if point.form == "in_place" else set()
-        before = digest({n: a for n, a in inputs.items() if n not in shared | left})
+        kept = {n: a for n, a in inputs.items() if n not in shared | left}
+        large = {n: a for n, a in kept.items() if a is made[n]}     # not copied: a digest has to do
+        before = digest(large)
         plan = self.bound(inputs, point.form, point.axis, as_they_are)
         plan.run(inputs, {n: g.array for n, g in out.items()}, binding)
-        self._keep(out, {n: g.bytes for n, g in out.items()})
+        begins = self._keep(out, {n: g.bytes for n, g in out.items()})
         outside = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
         outside += [f"operand {n}, {where}" for n, g in guards.items() if (where := g.overrun())]
         outside += plan.lab.outside(plan.frame)
-        after = digest({n: a for n, a in inputs.items() if n not in shared | left})
-        self.replies[-1] |= {"outside": outside, "mutated": after != before or plan.lab.mutated(plan.frame)}
+        mutated = digest(large) != before or not _equal(kept, {n: made[n] for n in kept.keys() - large.keys()})
+        self.replies[-1] |= {"outside": outside, "mutated": mutated or plan.lab.mutated(plan.frame)}
         if point.form == "apart" and sum(g.nbytes for g in out.values()) <= BIG_BYTES:
-            self._shown += [_Shown(f"output {n} at {point}", g, digest({n: g.bytes}), g.overrun()) for n, g in out.items()]
+            self._shown += [_Shown(f"output {n} at {point}", g, begins[n], g.overrun()) for n, g in out.items()]
         self._returned = now()
 
     def look_at_large(self) -> None:
@@ -257,21 +258,24 @@ class Bench:
                     return {names[i]}
         return set()
 
-    def _keep(self, out: Mapping[str, Guarded], values: Mapping[str, np.ndarray]) -> None:
-        """Put outputs where the judge looks for them: one behind the other in one file (a file each takes 2 ms). At once: what
-        lay in a buffer could come behind the outputs of the next job."""
+    def _keep(self, out: Mapping[str, Guarded], values: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Put outputs where the judge looks for them: one behind the other in one file (a file each takes 2 ms); where each begins.
+        At once: what lay in a buffer could come behind the outputs of the next job."""
+        begins = {}
         for name in out:
-            left = values[name].data
+            begins[name], left = os.lseek(self.file, 0, os.SEEK_END), values[name].data
             while left:
                 left = left[os.write(self.file, left):]
         self.replies.append({"shapes": {n: g.array.shape for n, g in out.items()}, "outside": [], "mutated": False})
+        return begins
 
     def late(self) -> None:
         """Raise LateError if an output is another one than when the kernel returned it."""
         if threads_alive() > self._threads:
             sleep(max(0.0, self._returned + LATE_SECONDS - now()))
         for each in self._shown:
-            if digest({"": each.guard.bytes}) != each.digest or each.guard.overrun() != each.overrun:
+            returned = np.frombuffer(os.pread(self.file, each.guard.nbytes, each.begin), np.uint8)
+            if not np.array_equal(each.guard.bytes, returned) or each.guard.overrun() != each.overrun:
                 raise LateError(f"{each.what} was changed after the kernel had returned")
         self._shown.clear()
 

@@ -32,6 +32,9 @@ POSITIONS = {"rope_table"}
 DRAWN_AT_ONCE = 1 << 16
 """numbers of a large operand: they stay in a cache until they are scaled"""
 
+POOL = 1 << 14
+"""normal numbers of which longer operands are made (`_normal`)"""
+
 BIG_INPUT = 1 << 22
 """elements: a larger operand (a weight matrix) has the same values whatever the seed, made once; the other operands vary"""
 
@@ -332,7 +335,7 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
             part *= np.float32(4.0)
             part -= np.float32(2.0)                                # −2 … 2
     else:
-        values = rng.standard_normal(count).astype(np.float32)
+        values = _normal(rng, count)
         if count >= 64:
             at = rng.integers(0, count, 4)
             values[at] = np.array([0.0, -0.0, 1e-30, 8.0], dtype=np.float32)
@@ -344,6 +347,24 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
         fine = rng.integers(-(1 << 20), 1 << 20, count, dtype=np.int32)
         return (values * (1.0 + fine * 2.0 ** -46)).reshape(shape)
     return values.astype(t.dtype.numpy, copy=False).reshape(shape)
+
+
+def _normal(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Independent normal numbers in f32. Of many, each is one of a pool, drawn, times a number of 1 … 1.0625 that is drawn too: a
+    third of the time that a normal number takes, and no more equal ones than 24 random bits have."""
+    if count <= 2 * POOL:
+        return rng.standard_normal(count).astype(np.float32)
+    pool, values = rng.standard_normal(POOL, dtype=np.float32), np.empty(count, np.float32)
+    for start in range(0, count, DRAWN_AT_ONCE):
+        part = values[start:start + DRAWN_AT_ONCE]
+        bits = rng.bit_generator.random_raw((part.size + 1) // 2).view(np.uint32)[:part.size]
+        np.take(pool, bits >> np.uint32(18), out=part, mode="clip")     # 14 bits, so that none is clipped; "raise" makes a copy
+        bits &= np.uint32((1 << 18) - 1)
+        factors = bits.astype(np.float32)
+        factors *= np.float32(2.0 ** -22)
+        factors += np.float32(1.0)
+        part *= factors
+    return values
 
 
 def point_inputs(graph: Graph, point: Point, by_rows: bool = False) -> dict[str, np.ndarray]:
