@@ -160,8 +160,8 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | 
 
 
 def _above(relative: Array, threshold: float, wanted: int) -> Array:
-    """The errors above a threshold; of many, `wanted` of the largest suffice: most of the others are left out, by what a sample says
-    of how large those are."""
+    """The errors above a threshold; of many, `wanted` of the largest suffice: most of the others are left out, by what a sample
+    says of how large those are."""
     if wanted > 0 and relative.size >= max(4 * wanted, 1 << 12):
         sample = np.sort(relative.reshape(-1)[::16])
         guessed = float(sample[-(wanted // 10 + 4)])                # 1.6 times as many as are wanted, about

@@ -482,8 +482,17 @@ def kernels() -> list[Kernel]:
     source, identity = cache(_source), cache(library.identity_of)   # of this call: many rows share a file
     return [Kernel(name=row.name, backend=NAME, op=row.op, build=row.build, accepts=row.refuse,
                    source=source(SOURCES / row.file), module=__name__, toolchain=identity(SOURCES / row.file),
-                   in_place=row.in_place, contiguous=True, updates=row.updates, strided=row.strided) for row in ROWS] + [
-            screened.kernel(identity(screened.SOURCE), __name__)]
+                   in_place=row.in_place, contiguous=True, updates=row.updates, strided=row.strided,
+                   together=_together(SOURCES / row.file)) for row in ROWS] + [
+            screened.kernel(identity(screened.SOURCE), __name__, _together(screened.SOURCE))]
+
+
+def _together(file: Path) -> Callable[[Sequence[Spec]], Sequence[str | None]]:
+    """What has the library of a file compiled; for each spec None, or why it cannot be."""
+    def made(specs: Sequence[Spec]) -> list[str | None]:
+        return [library.why_missing(library.part_of(file))] * len(specs)
+
+    return made
 
 
 def copy_kernel() -> Kernel:

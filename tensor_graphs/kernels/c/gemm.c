@@ -100,6 +100,3 @@ void tg_rows_product(int64_t rows, int nv, int layout, const float *a, int64_t s
     if (layout == K_CONTIGUOUS) (nv == 1 ? k_rows_1 : k_rows_2)(rows, a, stride, panel, k, c, keep, next);
     else (nv == 1 ? r_rows_1 : r_rows_2)(rows, a, stride, panel, k, c, keep, next);
 }
-
-/* The size of the tile: 0: rows, 1: lanes. */
-TG_API int tg_tile_f32(int axis) { return axis ? PANEL : TILE_ROWS; }

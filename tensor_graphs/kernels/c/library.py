@@ -1,6 +1,8 @@
-"""library: compiles the C kernels at first use, loads them through ctypes, and hands out what the runtime calls.
+"""library: compiles the C kernels, loads them through ctypes, and hands out what the runtime calls.
 
-In: the C files beside this module.  Out: function addresses by symbol, the runner, the pool's thread count."""
+In: the C files beside this module.  Out: function addresses by symbol, the runner, the pool's thread count.
+There are three libraries: a small one that all code is linked against (the pool, the runner, copies), compiled at first use; the
+kernels, compiled meanwhile by a thread; and the wide ones (`wide_*.c`), which few graphs need, compiled when they are asked for."""
 
 from __future__ import annotations
 
@@ -11,10 +13,12 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tensor_graphs.devices import toolchain
+from tensor_graphs.phases import phase
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +43,21 @@ class Step(ctypes.Structure):
     )
 
 
-def sources() -> tuple[Path, ...]:
-    """The C files of the library, in name order."""
-    return tuple(sorted(FOLDER.glob("*.c")))
+CORE, KERNELS, WIDE = "", "kernels", "wide"
+"""the libraries; everything is linked against the first"""
+
+IN_CORE = ("pool.c", "runner.c", "tiles.c", "movement.c")
+"""what a process needs whichever kernels it runs: half a second of compiling, which shows whether the compiler works at all"""
+
+
+def part_of(path: Path) -> str:
+    """The library that a C file belongs to."""
+    return CORE if path.name in IN_CORE else WIDE if path.name.startswith("wide_") else KERNELS
+
+
+def sources(part: str | None = None) -> tuple[Path, ...]:
+    """The C files of a library, or of all, in name order."""
+    return tuple(path for path in sorted(FOLDER.glob("*.c")) if part is None or part_of(path) == part)
 
 
 @functools.cache
@@ -83,10 +99,14 @@ class Tile:
 class NativeLibrary:
     """The loaded library. Its methods release the interpreter lock while native code runs."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, portable: bool = False, cc: str | None = None) -> None:
+        """path: of the core; the others are compiled in the same way, beside it."""
         toolchain.check_private(path)
         self.path = path
         self._lib = ctypes.CDLL(str(path))
+        self._parts = {CORE: self._lib}
+        self._made = partial(_compiled, against=path, cache=path.parent, portable=portable, cc=cc)
+        self._coming: dict[str, _Ahead] = {}
         self._images: dict[str, ctypes.CDLL] = {}
         integers, pointer = ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
         for name, result, arguments in (
@@ -114,9 +134,29 @@ class NativeLibrary:
             return self._entry(image, symbol)
         if symbol not in symbol_sources():
             raise KeyError(f"no kernel {symbol!r} among the sources in {FOLDER.name}/; there are {sorted(symbol_sources())}")
-        found = ctypes.cast(getattr(self._lib, symbol), ctypes.c_void_p).value
+        found = ctypes.cast(getattr(self.part(part_of(symbol_sources()[symbol])), symbol), ctypes.c_void_p).value
         assert found is not None
         return found
+
+    def begin(self, part: str) -> None:
+        """Have one of the libraries compiled by a thread, unless somebody has."""
+        with _LOCK:
+            if part not in self._parts and part not in self._coming:
+                self._coming[part] = _Ahead(partial(self._made, part))
+
+    @phase("compile C")
+    def part(self, name: str) -> ctypes.CDLL:
+        """One of the libraries, loaded; compiled now unless it is there. Raises ToolchainError, again and again: a process whose
+        compiler has failed goes on without it."""
+        if name not in self._parts:
+            self.begin(name)
+            path = self._coming[name].result()
+            toolchain.check_private(path)
+            try:
+                self._parts[name] = ctypes.CDLL(str(path))
+            except OSError as error:
+                raise _not_loaded(path, error) from error
+        return self._parts[name]
 
     def _entry(self, image: str, symbol: str) -> int:
         """The kernel of a library that was linked against this one, so that it runs on this one's pool: the one that ENTRY holds,
@@ -127,8 +167,7 @@ class NativeLibrary:
             try:
                 self._images[image] = ctypes.CDLL(image)
             except OSError as error:
-                fix = "remove it; it is compiled anew"
-                raise toolchain.ToolchainError(f"{image} cannot be loaded: {error}\n  fix: {fix}") from error
+                raise _not_loaded(image, error) from error
         try:
             found = ctypes.c_void_p.in_dll(self._images[image], ENTRY).value
         except ValueError:                                          # no such variable
@@ -208,6 +247,38 @@ def make_now(images: Iterable[str]) -> None:
         make(wanted)
 
 
+def _not_loaded(path: Path | str, error: OSError) -> toolchain.ToolchainError:
+    return toolchain.ToolchainError(f"{path} cannot be loaded: {error}\n  fix: remove it; it is compiled anew")
+
+
+class _Ahead:
+    """What a thread of its own makes. The thread keeps no process from ending."""
+
+    def __init__(self, make: Callable[[], Path]) -> None:
+        self._make, self._found = make, list[Path | Exception]([toolchain.ToolchainError("the thread that compiles was ended")])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._found = [self._make()]
+        except Exception as error:
+            self._found = [error]
+
+    def result(self) -> Path:
+        self._thread.join()
+        (found,) = self._found
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def _compiled(part: str, *, against: Path | None = None, portable: bool = False, cache: Path | None = None,
+              cc: str | None = None) -> Path:
+    name = "_".join(each for each in ("tensor_graphs_c", part) if each)
+    return toolchain.build_library(sources(part), name=name, against=against, portable=portable, cache=cache, cc=cc)
+
+
 _KERNEL = ctypes.CFUNCTYPE(
     None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_double)
 )
@@ -217,8 +288,7 @@ _LOADED: NativeLibrary | None = None
 
 def build(*, portable: bool = False, cache: Path | None = None, cc: str | None = None) -> NativeLibrary:
     """Compiles (unless cached) and loads a library of its own, beside the process's one; it has its own pool."""
-    path = toolchain.build_library(sources(), name="tensor_graphs_c", portable=portable, cache=cache, cc=cc)
-    return NativeLibrary(path)
+    return NativeLibrary(_compiled(CORE, portable=portable, cache=cache, cc=cc), portable=portable, cc=cc)
 
 
 def load() -> NativeLibrary:
@@ -230,11 +300,24 @@ def load() -> NativeLibrary:
         return _LOADED
 
 
+def why_missing(part: str) -> str | None:
+    """None when the kernels of a library can run here, which is compiled now if it is not there; else why not."""
+    try:
+        load().part(part)
+    except toolchain.CacheFolderError:
+        raise
+    except toolchain.ToolchainError as error:
+        return str(error)
+    return None
+
+
 def available() -> tuple[bool, str]:
-    """Whether the C kernels can run here, and why (not). Compiles at the first call if there is a compiler.
+    """Whether C kernels can run here, and why (not). Compiles the core at the first call if there is a compiler, and lets a thread
+    go on with the kernels.
 
     Raises CacheFolderError: a folder that cannot hold the library is for its owner to mend, not a reason to run slowly."""
     try:
+        load().begin(KERNELS)
         return True, f"compiled: {load().path.name}"
     except toolchain.CacheFolderError:
         raise

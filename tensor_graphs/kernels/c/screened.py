@@ -6,6 +6,7 @@ on top of them. Why it is exact stands in screened_argmax.c.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tensor_graphs.kernels.kernel import Kernel, NativeCall, Preparation, Spec
@@ -65,7 +66,7 @@ def traffic(spec: Spec) -> Dim:
     return m * (k + 12) * d.ceil_div(n, ROWS_AT_A_TIME) + 4 * n * m
 
 
-def kernel(toolchain: str, module: str) -> Kernel:
+def kernel(toolchain: str, module: str, together: Callable[[Sequence[Spec]], Sequence[str | None]]) -> Kernel:
     """The kernel, as one of the backend's."""
     return Kernel(name="c.linear_argmax", backend="c", op="linear_argmax", build=build, accepts=refuse, source=SOURCE.read_text(),
-                  module=module, toolchain=toolchain, contiguous=True, prepare=prepare, traffic=traffic)
+                  module=module, toolchain=toolchain, contiguous=True, prepare=prepare, traffic=traffic, together=together)

@@ -68,6 +68,3 @@ void tg_wide_rows_product(int64_t rows, int nv, int layout, const double *a, int
         keep = NULL;
     } while (from < k);
 }
-
-/* The size of the tile: 0: rows, 1: lanes. */
-TG_API int tg_tile_f64(int axis) { return axis ? WIDE_PANEL : TILE_ROWS; }

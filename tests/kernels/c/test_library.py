@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import tensor_graphs as tg
+from tensor_graphs.devices import toolchain
 from tensor_graphs.devices.toolchain import headers_of
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.c.backend import ROWS
+from tensor_graphs.kernels.kernel import made_together
 from tensor_graphs.kernels.registry import load_backend
+from tensor_graphs.kernels.signature import signature_of
 
 
 @pytest.fixture
@@ -58,3 +62,45 @@ def test_a_kernel_stores_the_text_of_all_its_sources() -> None:
     assert "tile_product" in source["c.linear"] and "stream_rows" in source["c.linear"]
     assert "tile_product" not in source["c.softmax"]
     assert len({k.identity for k in load_backend("c")}) == len(load_backend("c"))
+
+
+def test_every_c_file_is_in_one_library() -> None:
+    parts = [library.sources(part) for part in (library.CORE, library.KERNELS, library.WIDE)]
+    assert sorted(path for part in parts for path in part) == list(library.sources()) and all(parts)
+    assert {path.name for path in parts[0]} == set(library.IN_CORE)
+
+
+def test_kernels_whose_library_cannot_be_compiled_are_left_out_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    built, loaded = toolchain.build_library, library.NativeLibrary(library.load().path)
+
+    def refuse(sources: tuple[Path, ...], **how: object) -> Path:
+        if any(path.name.startswith("wide_") for path in sources):
+            raise toolchain.ToolchainError("the compiler was killed")
+        return built(sources, **how)  # type: ignore[arg-type]  # as it was given
+
+    monkeypatch.setattr(toolchain, "build_library", refuse)
+    monkeypatch.setattr(library, "_LOADED", loaded)
+    kernels = {k.name: k for k in load_backend("c")}
+    wide = next(k for name, k in kernels.items() if k.op == "rms_norm" and name != "c.rms_norm")
+    x = tg.input("x", (4, 8), tg.f32)
+    spec = signature_of(tg.rms_norm(x)).spec
+    assert made_together([(kernels["c.rms_norm"], spec), (wide, spec)]) == [None, "the compiler was killed"]
+    with pytest.raises(toolchain.ToolchainError, match="was killed"):
+        loaded.address("tg_rms_norm_f64")
+    assert loaded.address("tg_rms_norm") and loaded.address("tg_copy_strided")
+
+
+def test_wide_kernels_are_compiled_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    built, made = toolchain.build_library, []
+
+    def note(sources: tuple[Path, ...], **how: object) -> Path:
+        made.append(how["name"])
+        return built(sources, **how)  # type: ignore[arg-type]  # as it was given
+
+    monkeypatch.setattr(toolchain, "build_library", note)
+    monkeypatch.setattr(library, "_LOADED", None)
+    assert library.available()[0]
+    library.load().address("tg_rms_norm")
+    assert made == ["tensor_graphs_c", "tensor_graphs_c_kernels"]
+    library.load().address("tg_rms_norm_f64")
+    assert made[2:] == ["tensor_graphs_c_wide"]

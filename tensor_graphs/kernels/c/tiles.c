@@ -1,0 +1,6 @@
+/* tiles.c: the sizes of the register tiles of matrix products, for who says how much memory a product takes before it is compiled. */
+#include "wide_gemm.h"
+
+/* 0: rows, 1: lanes. */
+TG_API int tg_tile_f32(int axis) { return axis ? PANEL : TILE_ROWS; }
+TG_API int tg_tile_f64(int axis) { return axis ? WIDE_PANEL : TILE_ROWS; }
