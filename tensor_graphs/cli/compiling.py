@@ -44,7 +44,8 @@ def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, 
           at: Mapping[str, int], largest: Mapping[str, int], quiet: bool, plan: str | None = None, memory_limit: int | None = None,
           greedy: bool = False) -> Ready:
     """Compile and bind a loaded model. greedy: the graph whose outputs are the likeliest tokens, not all logits. at: the sizes at
-    which it is priced; a smaller model is priced at its largest. plan: a pin's file, whose paths are run instead of choosing."""
+    which it is priced; a smaller model is priced at its largest. largest: what it is used for at least; the plan serves up to twice
+    as much, so that the next text, of another length, finds it. plan: a pin's file, whose paths are run instead of choosing."""
     import time
 
     with phase(IMPORT):
@@ -58,8 +59,9 @@ def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, 
     started = time.perf_counter()
     if threads is not None:
         set_threads(threads)
-    asked = Request(graph, tolerance, options.given_backends(backends), database or None, within(graph, at), largest, memory_limit,
-                    reuse_outputs=True, threads=threads, path=as_given(plan))
+    rounded = {name: 1 << (size - 1).bit_length() for name, size in largest.items()}
+    asked = Request(graph, tolerance, options.given_backends(backends), database or None, within(graph, at), within(graph, rounded),
+                    memory_limit, reuse_outputs=True, threads=threads, path=as_given(plan))
     kept = plan_file.of(asked)
     made = None if kept is None else kept.read()
     if made is None:

@@ -73,9 +73,9 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     that is more: 7.8e-3 for bf16, since storing a bf16 costs up to 3.9e-3 by itself): measured for every kernel; for the graph
     as a whole predicted, and where the prediction is beyond it, values are kept in float64 between ops (float states then are
     float64, inputs and outputs are as written). intermediates: "as_written" or "float64" to have it so whatever the prediction.
-    at: typical sizes of dims for pricing. largest: sizes up to which the graph will be used (default: the dims' upper bounds);
-    memory is laid out and checked for them. memory_limit: bytes the device may use in all; a plan that needs more at `largest`
-    is refused here, with the sizes up to which it would fit.
+    at: typical sizes of dims for pricing. largest: sizes up to which the graph will be used (default: the dims' upper bounds):
+    kernels are chosen up to them (beyond, those of the largest run), and memory is laid out and checked for them. memory_limit:
+    bytes the device may use in all; a plan that needs more at `largest` is refused here, with the sizes up to which it would fit.
     path: run this one instead of choosing: a path that was listed, or what a plan chose at all sizes (`plan.pin`, or the file that
     it was saved to), whose tolerance and backends count where none are given. reuse_outputs: a run may overwrite the outputs of the
     one before. threads: rows of so many threads count, and what is verified uses them.

@@ -25,8 +25,8 @@ MOST_TOGETHER = 4096
 
 @dataclass(frozen=True)
 class Samples:
-    """Where a graph is priced. box: all sizes; axes: the sizes of the samples on each of its dims; points: sample -> sizes of all
-    dims of the graph; asked: those that a caller named sizes for, if any."""
+    """Where a graph is priced. box: the sizes that its plan serves; axes: the sizes of the samples on each of its dims; points:
+    sample -> sizes of all dims of the graph; asked: those that a caller named sizes for, if any."""
 
     box: Cell
     axes: tuple[tuple[int, ...], ...]
@@ -35,11 +35,12 @@ class Samples:
 
 
 def samples_of(graph: Graph, largest: Mapping[str, int], at: Mapping[str, int] | None) -> Samples:
-    """The sizes at which `compile_graph` asks for prices. Raises PlanError for sizes in `at` that no run can have."""
+    """The sizes at which `compile_graph` asks for prices: up to the largest that the graph will be used at, as kernels that only
+    larger ones need would be compared for nobody. Raises PlanError for sizes in `at` that no run can have."""
     at = given_sizes(graph, at, "at")
     typical = {n: min(largest[n], max(d.bounds(s)[0], at.get(n, midpoint(s)))) for n, s in graph.dims.items()}
     dims = table_dims(graph)
-    box = Cell.of({n: d.bounds(graph.dims[n]) for n in dims})
+    box = Cell.of({n: (low, max(low, min(high, largest[n]))) for n in dims for low, high in [d.bounds(graph.dims[n])]})
     axes = tuple(tuple(_on_axis(low, high, at.get(n), len(dims))) for n, low, high in box.ranges)
     asked, conditions = [n for n in dims if n in at], conditions_of(graph.roots)
     points, named = {}, set()

@@ -159,6 +159,15 @@ def test_samples_lie_on_a_few_sizes_of_each_axis_and_where_they_are_asked_for() 
     assert fixed.box == Cell() and list(fixed.points.values()) == [{}]
 
 
+def test_the_box_ends_at_the_largest_sizes_in_use_and_larger_ones_run_what_its_border_runs(database: Database) -> None:
+    graph = graph_over(n=(1, 512))
+    found = samples_of(graph, {"n": 8}, {"n": 1})
+    assert found.box == Cell.of({"n": (1, 8)}) and found.axes == ((1, 4, 8),)
+    plan = tg.compile(graph, largest={"n": 8}, backends=("numpy",), database=database)
+    x = np.linspace(-2, 2, 100, dtype=np.float32)
+    np.testing.assert_allclose(tg.bind(plan).run({"x": x})["out"], np.tanh(x), rtol=1e-6)
+
+
 def test_of_many_dims_those_with_the_widest_ranges_are_tabled() -> None:
     assert table_dims(graph_over(a=(1, 9), b=(1, 3), c=(0, 7), e=(4, 5))) == ("a", "b", "c")
     assert len(samples_over(a=(1, 9), b=(1, 64), c=(1, 512)).points) <= 16
