@@ -114,7 +114,10 @@ PIECE = 1 << 21
 threads of a product wait for each other does not count"""
 
 FEW_VECTORS = 16
-"""up to so many, a product for each takes less time than the packing of the weight for all"""
+"""up to so many, a product for each takes less time than the packing of the weight for all …"""
+
+NEAR = 1 << 17
+"""… of so many numbers at a time (1 MB): they are read again from the cache in which they were written"""
 
 
 def times_rows(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -123,7 +126,8 @@ def times_rows(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         if weight.dtype == np.float64:
             return np.asarray(np.matmul(x, weight.T))
-        rows, vectors = max(1, PIECE // max(1, weight.shape[1])), x.reshape(-1, weight.shape[1])
+        vectors = x.reshape(-1, weight.shape[1])
+        rows = max(1, (NEAR if len(vectors) <= FEW_VECTORS else PIECE) // max(1, weight.shape[1]))
         out = np.empty((*x.shape[:-1], len(weight)))
         piece = np.empty((min(rows, len(weight)), weight.shape[1]))
         for start in range(0, len(weight), rows):

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
+from tensor_graphs.blas_threads import one_thread
 from tensor_graphs.costs.filing import (
     VERIFIER,
     environment_of,
@@ -499,7 +500,7 @@ class Judge:
             if small is not None and not self._is_on_file(each.kernel, small):
                 classes[each.kernel.identity, small.key] = _of_class(each.kernel, small)
         queue = [*classes.values(), *first, *second]
-        with ThreadPoolExecutor(1) as ahead:
+        with ThreadPoolExecutor(1) as ahead, one_thread():          # a worker has the other processors
             coming = ahead.submit(self._look_ahead, queue[0]) if queue else None
             self.ready()
             for i, each in enumerate(queue):
