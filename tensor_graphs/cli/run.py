@@ -13,6 +13,9 @@ from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
 from tensor_graphs.phases import IMPORT, OURS, phase
 
+FEW = 256
+"""positions for which there is memory in any case: what is generated may be longer or shorter the next time, and finds its plan"""
+
 
 def register(app: typer.Typer) -> None:
     app.command("run")(run)
@@ -60,9 +63,9 @@ def run(
     for one in asked:
         check_room(one.ids, tokens, loaded.max_positions, loaded.facts.vocabulary, most=loaded.config.max_position_embeddings)
     longest = max(len(one.ids) for one in asked)
+    positions = min(max(longest + tokens, FEW), loaded.max_positions - 1)
     made = ready(loaded, tolerance=tolerance, backends=backends, database=db, threads=threads, at=STEP,
-                 largest={"n": longest, "m": 1, "p": min(longest + tokens, loaded.max_positions - 1)}, quiet=json, plan=plan,
-                 memory_limit=memory_limit, greedy=sampling.greedy)
+                 largest={"n": longest, "m": 1, "p": positions}, quiet=json, plan=plan, memory_limit=memory_limit, greedy=sampling.greedy)
     stop = () if ignore_eos else loaded.end_ids
     several = prompts is not None or len(asked) > 1
     documents = []
