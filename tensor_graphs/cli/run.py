@@ -65,7 +65,8 @@ def run(
     longest = max(len(one.ids) for one in asked)
     positions = min(max(longest + tokens, FEW), loaded.max_positions - 1)
     made = ready(loaded, tolerance=tolerance, backends=backends, database=db, threads=threads, at=STEP,
-                 largest={"n": longest, "m": 1, "p": positions}, quiet=json, plan=plan, memory_limit=memory_limit, greedy=sampling.greedy)
+                 largest={"n": longest, "m": 1, "p": positions}, quiet=json, plan=plan, memory_limit=memory_limit,
+                 greedy=sampling.greedy)
     stop = () if ignore_eos else loaded.end_ids
     several = prompts is not None or len(asked) > 1
     documents = []
