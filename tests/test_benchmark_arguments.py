@@ -24,7 +24,7 @@ def run(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", ["saturate_gemma", "recipes_against_oracle", "twin_plans", "random_pairs",
-                                  "profiles_beside_a_neighbour"])
+                                  "profiles_beside_a_neighbour", "search"])
 def test_help_is_help_and_measures_nothing(name: str) -> None:
     done = run(name, "--help")
     assert done.returncode == 0 and done.stdout.startswith(f"usage: {name}.py") and "templates" not in done.stdout
@@ -34,7 +34,7 @@ def test_help_is_help_and_measures_nothing(name: str) -> None:
     ("saturate_gemma", ("abc",)), ("saturate_gemma", (0,)), ("saturate_gemma", (-1,)), ("twin_plans", ("x",)),
     ("recipes_against_oracle", (1, 2, 3)), ("recipes_against_oracle", (0,)), ("recipes_against_oracle", (1, 0)),
     ("random_pairs", ("--pairs", 0)), ("random_pairs", ("--pairs", -3)), ("random_pairs", ("--seed", -1)),
-    ("profiles_beside_a_neighbour", ("--budget", 0)),
+    ("profiles_beside_a_neighbour", ("--budget", 0)), ("search", ("--seconds", 0)), ("search", ("--kernel", "no such")),
     ("random_pairs", ("--json", "/nonexistent/x.json")), ("random_pairs", ("--json", "/")),
 ], ids=str)
 def test_arguments_that_mean_nothing_are_refused_at_once(name: str, arguments: tuple[object, ...]) -> None:

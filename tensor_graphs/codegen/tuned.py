@@ -53,6 +53,12 @@ def text_of(kernel: Kernel, spec: Spec) -> str:
     return f"/* schedule:\n{chosen}\n */\n{render_c.rendered(_found(kernel.source, spec))}"
 
 
+def differs(kernel: Kernel, spec: Spec) -> str:
+    """The actions in which a tuned kernel is not as the rules would have it, for people."""
+    rules = actions.seed(backend.definition_of(spec))
+    return "; ".join(str(a) for a in schedule_of(kernel) if a not in rules)
+
+
 def schedule_of(kernel: Kernel) -> Schedule:
     """How the loops of a tuned kernel are arranged."""
     return _said(kernel.source).schedule

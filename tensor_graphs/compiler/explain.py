@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -86,6 +87,16 @@ def _whole(e: Evidence) -> str:
     return f" | as a whole {e.seconds * 1e6:.1f} µs, {row}" if row else ""
 
 
+def _arranged(v: Variant, name: str) -> list[str]:
+    """Of a kernel whose schedule was searched: the actions in which it is not the rules'."""
+    kernel = v.kernels.get(name)
+    if kernel is None or not kernel.remade:
+        return []
+    step = next(i for i in (*v.program.instructions, *v.program.bind_instructions) if i.kernel == name)
+    said: str = importlib.import_module(kernel.module).differs(kernel, v.program.signatures[step.signature].spec)
+    return [f"{'':17}arranged by a search: {said}"]
+
+
 def _refused(e: Evidence) -> list[str]:
     """A line for each kernel that may not be used; of a long reason the beginning, `explain_data` has all of it."""
     return [f"{'':17}refused: {name}: {why if len(why) <= LONGEST_REASON else why[:LONGEST_REASON - 1] + '…'}"
@@ -147,6 +158,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
             out.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<3d} {e.chosen:18s} {source:8s}{error}"
                        f"  {e.title[:58]}{other}")
             out += [f"{'':17}computes {e.steps}"] if e.steps else []
+            out += _arranged(v, e.chosen)
             if rows_used["suspect"]:
                 out.append(f"{'':17}suspect: {rows_used['suspect']}; tg profile measures it again")
             out += [f"{'':17}compared at {rows_used['covered']}"] if rows_used["covered"] else []

@@ -171,3 +171,9 @@ def test_paths_are_walked_over_and_a_second_call_knows_them(folder: Path) -> Non
     assert again.startswith("0 paths measured, 2 known already") and "covered: 2 of 2 paths (100%)" in again
     assert all(p["path"] in again for p in first["walked"])
     assert_complains(tg(*asked, "--kernel", "numpy.linear"), "--paths measures whole paths", "fix: --paths, or --kernel", code=2)
+
+
+def test_a_search_for_schedules_is_of_a_whole_graph_and_by_a_strategy_that_there_is(mine: Path) -> None:
+    own = ("profile", mine / "g.tg", "--db", mine / "own.db", "--tune", "1")
+    assert_complains(tg(*own, "--kernel", "numpy.softmax"), "--tune goes with a whole graph", "fix: --tune, or --kernel", code=2)
+    assert_complains(tg(*own, "--strategy", "desent"), "no strategy is named 'desent'", "did you mean descent?")

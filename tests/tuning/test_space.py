@@ -14,7 +14,7 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.tuning import space as module
 from tensor_graphs.tuning.space import BAD, Measured, TimeIsOver
 from tensor_graphs.tuning.strategies import walk
-from tensor_graphs.tuning.timing import Paired
+from tensor_graphs.tuning.timing import Paired, ScheduleBench
 
 
 def columns() -> Signature:
@@ -61,9 +61,9 @@ def test_the_seed_stays_where_nothing_holds_against_it_in_samples_of_its_own(mon
     space.scores([lucky])
     slow, fast = Paired((1.0,) * 25, (1.0,) * 25), Paired((0.5,) * 25, (1.0,) * 25)
     space.looked[lucky] = module.Looked(lucky, Paired((0.1,), (1.0,)))
-    monkeypatch.setattr(space.bench, "pairs", lambda *_: slow)
+    monkeypatch.setattr(ScheduleBench, "pairs", lambda *_: slow)
     assert space.winner() == (space.seed, None) and not space.better(lucky, space.seed)
-    monkeypatch.setattr(space.bench, "pairs", lambda *_: fast)
+    monkeypatch.setattr(ScheduleBench, "pairs", lambda *_: fast)
     assert space.winner() == (lucky, fast) and space.better(lucky, space.seed)
 
 
