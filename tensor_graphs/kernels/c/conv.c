@@ -4,6 +4,7 @@
 
 #include "depthwise.h"
 #include "gemm.h"
+#include "lines.h"
 
 /* to[l] = row[stride * (place + l) + offset] for l < count, 0 outside of the row. */
 TG_INLINE void pack_line(float *to, const float *row, int64_t length, int64_t place, int64_t stride, int64_t offset, int64_t count) {
@@ -23,6 +24,13 @@ TG_INLINE void pack_line(float *to, const float *row, int64_t length, int64_t pl
 /* panel[k][lanes]: what the windows at the places first to first + cols - 1 see of the channels from x on. */
 static void pack(const conv *p, float *panel, const float *x, int64_t first, int64_t cols, int64_t lanes) {
     const int64_t width = p->places[2];
+    if (p->plain) {
+        for (int64_t c = 0; c < p->channels; c++, panel += lanes) {
+            copy_run(panel, x + c * p->inside + first, cols);
+            for (int64_t l = cols; l < lanes; l++) panel[l] = 0;
+        }
+        return;
+    }
     for (int64_t l = 0; l < cols;) { /* the pieces of lines of places that the panel is made of */
         const int64_t place = first + l, x2 = place % width, x1 = place / width % p->places[1], x0 = place / width / p->places[1];
         const int64_t count = tg_min(cols - l, width - x2);
@@ -127,6 +135,8 @@ TG_KERNEL(tg_conv_f32) {
         tg_depthwise(&p);
         return;
     }
+    p.plain = p.k == p.channels && p.area == p.inside;
+    for (int a = 0; a < AXES; a++) p.plain &= p.stride[a] == 1 && p.before[a] == 0;
     p.panels = tg_ceil(p.area, PANEL), p.chunks = 1;
     const int64_t tasks = p.n * p.groups * p.panels, wanted = 2 * tg_threads();
     if (tasks < wanted) p.chunks = tg_max_i(1, tg_min(tg_ceil(wanted, tasks), p.outputs / (4 * TILE_ROWS)));

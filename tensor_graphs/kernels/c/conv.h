@@ -12,6 +12,7 @@ typedef struct conv {
     int64_t n, groups, channels, outputs; /* channels and outputs of one group */
     int64_t in[AXES], places[AXES], size[AXES], stride[AXES], before[AXES], dilation[AXES];
     int64_t inside, area, k, panels, chunks; /* elements of a channel of x, of out; products of a sum; of the places */
+    int plain; /* windows of one element, one for each place: what is seen is x as it lies */
 } conv;
 
 /* The arguments of a convolution kernel, in the order that tg_conv_f32 states. */

@@ -206,27 +206,33 @@ static void plain(const linear *l) {
         for (int64_t j = 0; j < l->m; j++) l->out[i * l->m + j] = plain_output(l, i, j);
 }
 
+static void few_rows(linear l) {
+    l.streamed = l.x;
+    if (l.weight_size == 2) {
+        float *split = tg_scratch(0, (size_t)(l.n * l.k) * 4 + 4);
+        if (!split) return plain(&l);
+        split_pairs(l.x, l.n, l.k, split);
+        l.streamed = split;
+    }
+    tg_parallel(stream_part, &l, tg_parts(l.m, tg_ceil(32 << 10, tg_max_i(l.k * l.weight_size, 1))));
+}
+
+/* Rows that are left of whole vectors and fill a quarter of one at most go past the weights by themselves: as lanes they would cost
+ * as much as a whole vector. */
 static void run_linear(void *const *ptr, const int64_t *ints, int weight_size) {
     linear l = {.out = ptr[0], .x = ptr[1], .w = ptr[2], .bias = ptr[3],
                 .n = ints[0], .m = ints[1], .k = ints[2], .weight_size = weight_size};
     if (l.n <= 0 || l.m <= 0) return;
+    const int64_t rest = l.n % VW * 4 > VW ? 0 : l.n % VW;
     float *panels = NULL;
-    if (l.n > TG_STREAM_LIMIT) panels = tg_scratch(0, (size_t)(tg_ceil(l.n, PANEL) * PANEL * tg_max_i(l.k, 1)) * 4);
-    if (!panels) { /* few rows, or no memory for the panels */
-        int64_t row_bytes = tg_max_i(l.k * weight_size, 1);
-        l.streamed = l.x;
-        if (weight_size == 2) {
-            float *split = tg_scratch(0, (size_t)(l.n * l.k) * 4 + 4);
-            if (!split) return plain(&l);
-            split_pairs(l.x, l.n, l.k, split);
-            l.streamed = split;
-        }
-        tg_parallel(stream_part, &l, tg_parts(l.m, tg_ceil(32 << 10, row_bytes)));
-        return;
-    }
+    if (l.n > TG_STREAM_LIMIT) panels = tg_scratch(0, (size_t)(tg_ceil(l.n - rest, PANEL) * PANEL * tg_max_i(l.k, 1)) * 4);
+    if (!panels) return few_rows(l); /* or no memory for the panels */
     l.panels = panels;
+    l.n -= rest;
     tg_parallel(pack_part, &l, tg_parts(tg_ceil(l.n, PANEL), tg_ceil(16 << 10, PANEL * tg_max_i(l.k, 1))));
     tg_parallel(tile_part, &l, tg_parts(tg_ceil(l.m, TILE_ROWS), 2));
+    l.out += l.n * l.m, l.x += l.n * l.k, l.n = rest;
+    if (rest) few_rows(l);
 }
 
 /* out[n,m] = x[n,k] . w[m,k]^T (+ bias[m]); all contiguous.

@@ -476,8 +476,11 @@ def test_rows_are_added_where_an_index_says_each_as_often_as_it_does(
     (1, 2, 1, 1, (1, 40, 11), (1, 7, 6), (1, 2, 3), ((0, 0), (8, 5), (3, 9)), (1, 2, 4)),
     (1, 2, 1, 1, (1, 1, 2), (1, 1, 3), (1, 1, 1), ((0, 0), (0, 0), (1, 1)), (1, 1, 1)),
     (1, 2, 1, 1, (3, 5, 6), (2, 2, 2), (1, 1, 1), ((0, 0), (0, 0), (0, 0)), (1, 1, 1)),
+    (2, 2, 5, 18, (1, 7, 11), (1, 1, 1), (1, 1, 1), ((0, 0), (0, 0), (0, 0)), (1, 1, 1)),
+    (1, 1, 3, 2, (1, 5, 7), (1, 1, 1), (1, 2, 1), ((0, 0), (1, 0), (0, 2)), (1, 1, 1)),
 ], ids=["panels and rows that are not full", "three axes", "depthwise", "depthwise with two outputs of a channel",
-        "depthwise of long lines", "depthwise with gaps", "depthwise of two elements", "depthwise over three axes"])
+        "depthwise of long lines", "depthwise with gaps", "depthwise of two elements", "depthwise over three axes",
+        "windows of one element", "of one element, with padding"])
 def test_a_convolution_is_a_product_with_what_the_windows_see(each_build: library.NativeLibrary, n: int, groups: int, channels: int,
                                                                 outputs: int, shape: Any, size: Any, stride: Any, padding: Any,
                                                                 dilation: Any) -> None:
