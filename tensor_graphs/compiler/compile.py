@@ -71,8 +71,8 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
 
     tolerance: largest relative error against the float64 oracle (default: 1e-3, or two roundings of an output's dtype where
     that is more: 7.8e-3 for bf16, since storing a bf16 costs up to 3.9e-3 by itself): measured for every kernel; for the graph
-    as a whole predicted, and where the prediction is beyond it, values are kept in float64 between ops (float states then are
-    float64, inputs and outputs are as written). intermediates: "as_written" or "float64" to have it so whatever the prediction.
+    as a whole predicted, and where the prediction is beyond it, values are kept in float32 or float64 between ops (float states
+    then too, inputs and outputs are as written). intermediates: "as_written", "float32" or "float64" to have it so in any case.
     at: typical sizes of dims for pricing. largest: sizes up to which the graph will be used (default: the dims' upper bounds):
     kernels are chosen up to them (beyond, those of the largest run), and memory is laid out and checked for them. memory_limit:
     bytes the device may use in all; a plan that needs more at `largest` is refused here, with the sizes up to which it would fit.
@@ -132,7 +132,7 @@ def _compiled(request: Request, prepared: PreparedGraph, progress: Progress | No
     if request.path is None:
         check_reach(graph, tolerance)
     refused: dict[bool, NoPathError] = {}
-    for form in forms(graph, tolerance, request.intermediates):
+    for form in forms(graph, tolerance, request.intermediates, request.here):
         try:
             return _plan(request, prepared, form, progress)
         except NoPathError as e:

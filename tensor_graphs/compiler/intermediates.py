@@ -1,23 +1,33 @@
 """intermediates: in which float dtype a graph's values are kept between its ops: as written, or wider for a tight tolerance.
 
 A kernel's error is measured; how much a whole graph amplifies the rounding of its values is predicted (costs/rounding.py). Where
-the prediction is beyond the tolerance, the graph is rewritten with float64 intermediates (rewrites/widen.py, decision 0006).
+the prediction is beyond the tolerance, the graph is rewritten with wider intermediates (rewrites/widen.py): float32 where that is
+wider and does, else float64 (decisions 0006 and 0039).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 from tensor_graphs.compiler.request import Wanted
 from tensor_graphs.costs.rounding import predicted_error
 from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.registry import writes_kernels
+from tensor_graphs.language.dtypes import parse_dtype
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import PartOp
 
-WANTED: tuple[Wanted, ...] = ("auto", "as_written", "float64")
+WIDER: tuple[Literal["float32", "float64"], ...] = ("float32", "float64")
+"""how wider intermediates are called, the narrower ones first"""
+
+WANTED: tuple[Wanted, ...] = ("auto", "as_written", *WIDER)
+
+NO_BETTER = 1.1
+"""times the predicted error of float64 that float32 may have beyond the tolerance: what outputs are rounded to decides there"""
 
 
 class IntermediatesError(TensorGraphsError):
@@ -40,15 +50,15 @@ class Intermediates:
     images: Mapping[Node, Node] = field(default_factory=dict, repr=False, compare=False)
 
 
-_worded: WeakKeyDictionary[Graph, tuple[Graph, Mapping[Node, Node]]] = WeakKeyDictionary()
-"""graph -> the same with float64 intermediates, and the images of `Intermediates`"""
+_worded: WeakKeyDictionary[Graph, dict[tuple[str, bool], tuple[Graph, Mapping[Node, Node]]]] = WeakKeyDictionary()
+"""graph -> the same with wider intermediates (of which dtype, with steps joined), and the images of `Intermediates`"""
 
 
-def _widened(graph: Graph, last_step: bool = False) -> Graph:
-    """The graph with float64 between its ops, of their last steps too where asked for; itself where it holds no narrower float."""
+def _widened(graph: Graph, word: str = WIDER[-1], last_step: bool = False) -> Graph:
+    """The graph with wider values between its ops, of their last steps too where asked for; itself where it holds none narrower."""
     from tensor_graphs.rewrites.widen import widen  # a door: most graphs run as they are written
 
-    return widen(graph, last_step=last_step)
+    return widen(graph, parse_dtype(word), last_step=last_step)
 
 
 def as_written(graph: Graph, why: str = "") -> Intermediates:
@@ -57,47 +67,64 @@ def as_written(graph: Graph, why: str = "") -> Intermediates:
     return Intermediates(graph, False, predicted, why or f"as written, predicted error {predicted:.1e}")
 
 
-def in_float64(graph: Graph, why: str = "asked for") -> Intermediates:
-    """The graph with float64 intermediates; as it is, when it holds no narrower float. Parts are written out, as they are of the
-    dtypes that were written; where some could be said otherwise, that is looked for again."""
-    if graph not in _worded:
-        wide = _widened(graph, last_step=True)
+def wider(graph: Graph, word: str = "float64", why: str = "asked for", backends: Sequence[str] = ()) -> Intermediates:
+    """The graph with intermediates of one of WIDER; as it is, when it holds no narrower float. Parts are written out, as they are
+    of the dtypes that were written; where some could be said otherwise, and where a backend writes kernels for whatever it is
+    given, new ones are formed."""
+    fused, there = writes_kernels(backends), _worded.setdefault(graph, {})
+    key = word, fused
+    if key not in there:
+        wide = _widened(graph, word, last_step=True)
         images: Mapping[Node, Node] = {}
-        if wide is not graph and any(isinstance(n.op, PartOp) and n.op.recipes for n in graph.nodes):
-            from tensor_graphs.compiler.rewriting import said_otherwise
+        recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in graph.nodes)
+        if wide is not graph and (recipes or fused):
+            from tensor_graphs.compiler.rewriting import said_anew
 
-            wide, images = said_otherwise(wide)
-        _worded[graph] = wide, images
-    made, images = _worded[graph]
-    return Intermediates(made, True, predicted_error(graph), f"float64, {why}", graph, images)
+            wide, images = said_anew(wide, recipes, fused)
+        there[key] = wide, images
+    made, images = there[key]
+    return Intermediates(made, True, predicted_error(graph), f"{word}, {why}", graph, images)
 
 
-def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto") -> Intermediates:
+def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Sequence[str] = ()) -> Intermediates:
     """The graph to run within a tolerance. Raises IntermediatesError for another word than those of WANTED."""
     if wanted not in WANTED:
         raise IntermediatesError(f"intermediates are {wanted!r}\n  fix: one of {', '.join(WANTED)}")
     if wanted == "as_written":
         return as_written(graph)
-    if wanted == "float64":
-        return in_float64(graph)
+    if wanted != "auto":
+        return wider(graph, wanted, backends=backends)
     predicted = predicted_error(graph)
     if predicted <= tolerance or _widened(graph) is graph:
         return as_written(graph)
-    return in_float64(graph, f"since rounding the values as they are written is predicted to cost {predicted:.1e}, beyond the "
-                             f"tolerance {tolerance:.1e}")
+    return wider(graph, _narrowest(graph, tolerance), f"since rounding the values as they are written is predicted to cost "
+                 f"{predicted:.1e}, beyond the tolerance {tolerance:.1e}", backends)
 
 
-def forms(graph: Graph, tolerance: float, wanted: Wanted = "auto") -> Iterator[Intermediates]:
+def _narrowest(graph: Graph, tolerance: float) -> str:
+    """The word for the narrowest intermediates with which the prediction is within the tolerance, or hardly above that of the
+    widest."""
+    *others, widest = WIDER
+    for word in others:
+        made = _widened(graph, word, last_step=True)
+        if made is not graph:
+            left = predicted_error(made)
+            if left <= tolerance or left <= NO_BETTER * predicted_error(_widened(graph, widest, last_step=True)):
+                return word
+    return widest
+
+
+def forms(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Sequence[str] = ()) -> Iterator[Intermediates]:
     """The form that `decide` names; with "auto" then the other one, for when no path of the first is within the tolerance.
 
     Whoever lists, measures or compiles goes through this, so that all three speak of the same graph.
     """
-    decided = decide(graph, tolerance, wanted)
+    decided = decide(graph, tolerance, wanted, backends)
     yield decided
     if wanted != "auto":
         return
     if decided.wide:
-        yield as_written(graph, f"as written, since no path with float64 between the ops is within the tolerance {tolerance:.1e}; "
-                                f"the predicted error {decided.predicted:.1e} is beyond it too")
+        yield as_written(graph, f"as written, since no path with wider values between the ops is within the tolerance "
+                                f"{tolerance:.1e}; the predicted error {decided.predicted:.1e} is beyond it too")
     elif _widened(graph) is not graph:
-        yield in_float64(graph, "since no path is accurate enough as the graph is written")
+        yield wider(graph, why="since no path is accurate enough as the graph is written", backends=backends)

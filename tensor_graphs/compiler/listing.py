@@ -38,7 +38,7 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
     book = PriceBook.of(request, GUESS_MARGIN)
     binding = typical_sizes(graph, at)
     table = by_op(all_kernels(request.here))
-    for form in forms(graph, request.allowed):
+    for form in forms(graph, request.allowed, backends=request.here):
         paths = iter(book.paths(form.graph, table, binding, lambda k, s: book.price(k, s, binding, all_kernels_count)))
         first = next(paths, None)
         if first is not None:                                       # else nothing within the tolerance computes this form

@@ -477,7 +477,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
             on_step(done, done, what)
 
     try:
-        tried = forms(graph, tolerance)                             # what is measured is what would be run
+        tried = forms(graph, tolerance, backends=request.here)                      # what is measured is what would be run
         form = next(tried)
         points = asked_points(form.graph, at, largest)
         begun = time.perf_counter()

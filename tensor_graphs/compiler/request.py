@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tensor_graphs.paths.pin import Pin
     from tensor_graphs.records.database import Database
 
-Wanted = Literal["auto", "as_written", "float64"]
+Wanted = Literal["auto", "as_written", "float32", "float64"]
 
 DEFAULT_TOLERANCE = 1e-3
 

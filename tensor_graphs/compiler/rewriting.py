@@ -32,8 +32,7 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
     rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
     found = form(prepared.graph, wanted)
     made = Reworded(found.graph, images=found.images) if recipes is False else reword(prepared.graph, found.images, rows=rows)
-    joined = fuse(made.graph) if fused else Reworded(made.graph)
-    images = {**joined.images, **{n: joined.images.get(image, image) for n, image in made.images.items()}}
+    joined, images = _joined(made, fused)
     said = [*(rows.notes if rows is not None else []),
             *([f"parts: {found.show()}"] if found.places else []), *([f"recipes: {made.show()}"] if made.parts else []),
             *([f"fused: {joined.show()}"] if joined.parts else [])]
@@ -41,10 +40,16 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
     return PreparedGraph(joined.graph, note, "\n".join(said), images) if said else None
 
 
-def said_otherwise(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
-    """The graph with a part wherever recipes are found, and what became of its nodes."""
-    made = reword(graph)
-    return made.graph, dict(made.images)
+def said_anew(graph: Graph, recipes: bool, fused: bool) -> tuple[Graph, dict[Node, Node]]:
+    """The graph with a part wherever recipes are found, and with neighbouring steps as parts; and what became of its nodes."""
+    joined, images = _joined(reword(graph) if recipes else Reworded(graph), fused)
+    return joined.graph, images
+
+
+def _joined(made: Reworded, fused: bool) -> tuple[Reworded, dict[Node, Node]]:
+    """With neighbouring steps as parts, and what became of the nodes of both graphs."""
+    joined = fuse(made.graph) if fused else Reworded(made.graph)
+    return joined, {**joined.images, **{n: joined.images.get(image, image) for n, image in made.images.items()}}
 
 
 def _leaves(graph: Graph) -> list[set[str]]:

@@ -11,11 +11,14 @@ from typing import Any
 
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
-from tensor_graphs.language.dtypes import DType, f64
+from tensor_graphs.language.dtypes import DType, f32, f64
 from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply, consumers, walk
+
+WIDER = (f32, f64)
+"""dtypes that graphs are widened to, the narrower one first"""
 
 SHIFTED = (atomic.ATOMIC["cast"], atomic.ATOMIC["pad"], atomic.ATOMIC["iota"])
 """ops on floats that the definition of a last step may have besides sums, products, and what only chooses (see `_contracts`)"""

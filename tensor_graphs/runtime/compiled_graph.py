@@ -34,7 +34,7 @@ from tensor_graphs.paths.path import expanded
 from tensor_graphs.paths.plan import MemoryUse, Plan
 from tensor_graphs.paths.screen import human
 from tensor_graphs.phases import phase
-from tensor_graphs.rewrites.widen import widened_value
+from tensor_graphs.rewrites.widen import WIDER, widened_value
 from tensor_graphs.runtime.arrays import as_array, as_output, solve_dims
 from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.executor import Executor
@@ -476,8 +476,8 @@ class CompiledGraph:
     def tap(self, names: str | Node | list[str | Node], inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
             session: Session | None = None) -> dict[str | Node, np.ndarray]:
         """Values inside the graph, by what was asked: an instruction's name (`rms_norm.3`, see `explain`; `rope_table.0/1` is its
-        second output) or a node. Moves the session on, like a run. A node of a graph that is run with float64 intermediates
-        gives its value in float64.
+        second output) or a node. Moves the session on, like a run. A node of a graph that is run with wider intermediates
+        gives its value in their dtype.
 
         Raises RunError for a node whose value no instruction of a run makes: it is inside a kernel, a leaf, or of bind time.
         """
@@ -491,11 +491,12 @@ class CompiledGraph:
         taps: dict[str | Node, tuple[str, int, Operand]] = {}
         for w in wanted:
             if isinstance(w, Node):
-                run = self.plan.images.get(w, w)
+                runs = [w]
                 if self.plan.written is not None and w not in self.graph.nodes:       # of the graph before it was widened
-                    wide = widened_value(self.plan.written, w, last_step=True)
-                    run = w if wide is None else self.plan.images.get(wide, wide)
-                operand = program.values.get(expanded([run], path)[0])
+                    images = (widened_value(self.plan.written, w, to, last_step=True) for to in WIDER)
+                    runs = [wide for wide in images if wide is not None]
+                found_at = (program.values.get(expanded([self.plan.images.get(run, run)], path)[0]) for run in runs)
+                operand = next((each for each in found_at if each is not None), None)
                 if operand is None or operand.buffer not in by_buffer:
                     raise RunError(f"no instruction of a run makes the value of {w!r}; there are {known}")
                 taps[w] = (*by_buffer[operand.buffer], operand)

@@ -145,11 +145,59 @@ def test_a_tolerance_below_what_the_kernels_of_a_graph_reach_is_met_by_wider_int
         assert measure(out[name], expected[name], node.dtype).max_relative_error <= tolerance
 
 
-def test_the_words_for_intermediates_are_three(filled: Database) -> None:
+def test_the_words_for_intermediates_are_four(filled: Database) -> None:
     assert compile_graph(GRAPH, database=filled, intermediates="as_written", tolerance=1e-4).intermediates.startswith("as written")
     assert compile_graph(GRAPH, database=filled, intermediates="float64").intermediates == "float64, asked for"
-    with pytest.raises(IntermediatesError, match="fix: one of auto, as_written, float64"):
+    with pytest.raises(IntermediatesError, match="fix: one of auto, as_written, float32, float64"):
         compile_graph(GRAPH, database=filled, intermediates="wide")  # type: ignore[arg-type]
+
+
+def gated(dtype: tg.DType) -> tg.Graph:
+    x, y = (tg.input(name, (8, 64), dtype) for name in "xy")
+    return tg.graph({"out": tg.silu(x) * y})
+
+
+@pytest.mark.parametrize("dtype", [tg.bf16, tg.f16], ids=lambda t: t.name)
+def test_values_between_narrow_ops_are_kept_in_f32_where_that_is_wide_enough_and_stay_in_one_kernel(
+        database: Database, dtype: tg.DType) -> None:
+    graph = gated(dtype)
+    for tolerance in (2.0 * dtype.epsilon / 2, 1.1 * dtype.epsilon / 2):    # of the outputs alone; f64 would leave as much
+        plan = compile_graph(graph, database=database, tolerance=tolerance)
+        assert plan.intermediates.startswith("float32, since rounding the values"), plan.intermediates
+        assert [i.kernel for i in plan.variants[0].program.instructions] == ["gen.loops"]
+    rng = np.random.default_rng(0)
+    given = {n: rng.standard_normal((8, 64)).astype(dtype.numpy) for n in "xy"}
+    found, expected = bind(plan, {}).run(given)["out"], interpret(graph, given).outputs["out"]
+    rounded = expected.astype(dtype.numpy)
+    error, best = (measure(each, expected, dtype).max_relative_error for each in (found, rounded))
+    assert found.dtype == dtype.numpy and error <= 1.01 * best
+
+
+def test_a_narrow_output_is_made_in_f64_where_f32_would_cost_more_than_the_tolerance(database: Database) -> None:
+    x, y = tg.input("x", (8, 64), tg.bf16), tg.input("y", (8, 64), tg.f32)
+    graph = tg.graph({"out": tg.softmax(tg.tanh(x.cast(tg.f32)) * y)})
+    plan = compile_graph(graph, database=database, tolerance=1.5e-7)
+    assert plan.intermediates.startswith("float64, since")
+
+
+def test_a_value_between_ops_is_found_in_the_form_with_f32_between_them(database: Database) -> None:
+    x = tg.input("x", (8, 64), tg.bf16)
+    inner = tg.silu(x)
+    graph = tg.graph({"out": inner * x})
+    model = bind(compile_graph(graph, database=database, backends=("numpy", "c")), {})
+    given = {"x": np.linspace(-3, 3, 512, dtype=np.float32).reshape(8, 64).astype(tg.bf16.numpy)}
+    found = model.tap(inner, given)[inner]
+    assert model.plan.intermediates.startswith("float32") and found.dtype == np.float32
+    np.testing.assert_allclose(found, interpret(tg.graph({"out": inner}), given).outputs["out"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("word", ["float32", "float64"])
+@pytest.mark.parametrize("backends", [("numpy",), ("c", "gen", "numpy")], ids=["op by op", "joined"])
+def test_a_saved_path_of_a_form_with_wider_values_is_run_in_it(database: Database, word: Any, backends: tuple[str, ...]) -> None:
+    graph = gated(tg.bf16)
+    wide = compile_graph(graph, database=database, backends=backends, intermediates=word)
+    again = compile_graph(graph, database=database, backends=backends, path=wide.variants[0].path)
+    assert again.graph.structural_key == wide.graph.structural_key and again.intermediates == f"{word}, as the given path has it"
 
 
 def test_a_saved_path_of_the_wide_form_is_run_in_it(filled: Database) -> None:
@@ -175,7 +223,7 @@ def test_where_nothing_computes_the_wide_form_the_written_one_runs_and_says_so(d
     add_row(database, kernel_named("numpy.cast"), signature_of(tg.cast(x, tg.f64)), status="INCORRECT_NUMERICAL")
     plan = compile_graph(deep, database=database, backends=("numpy",), tolerance=3e-7)
     assert plan.graph == deep
-    assert ("intermediates: as written, since no path with float64 between the ops is within the tolerance 3.0e-07; "
+    assert ("intermediates: as written, since no path with wider values between the ops is within the tolerance 3.0e-07; "
             "the predicted error 6.1e-07 is beyond it too") in explain(plan)
     (listed,) = {p.graph_key for p in islice(list_paths(deep, database=database, backends=("numpy",), tolerance=3e-7), 2)}
     assert listed == deep.structural_key

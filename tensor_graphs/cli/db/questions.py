@@ -306,7 +306,7 @@ def _meant(store: Database, what: str | None, tolerance: float, imports: Sequenc
 
 def _in_file(what: str, tolerance: float, imported: bool) -> tuple[list[str], dict[str, str]]:
     """The keys under which a file's graph is filed: its own, those of its ops and of what is compiled in its place (parts, ops that
-    were recognised, float64 intermediates), down into the definitions. And by key the option of tg profile that measures an op: of
+    were recognised, wider intermediates), down into the definitions. And by key the option of tg profile that measures an op: of
     numpy's, which has a kernel for each, and not of those that would be compiled first, unless some were imported."""
     from tensor_graphs.compiler.intermediates import forms
     from tensor_graphs.compiler.listing import signatures_of
@@ -317,7 +317,7 @@ def _in_file(what: str, tolerance: float, imported: bool) -> tuple[list[str], di
 
     written = options.read_graph(what)
     prepared = prepare(written).graph
-    graphs = (written, prepared, next(forms(prepared, tolerance)).graph)
+    graphs = (written, prepared, next(forms(prepared, tolerance, backends=DEFAULT_BACKENDS)).graph)
     keys = [written.structural_key, *(s.key for g in dict.fromkeys(graphs) for s in signatures_of(g))]
     table = by_op(all_kernels(DEFAULT_BACKENDS if imported else ("numpy",)))
     unless_timed = {}
