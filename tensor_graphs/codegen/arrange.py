@@ -70,12 +70,13 @@ def _merge_axes(program: StageProgram, nest: Nest) -> None:
                             s.target.level -= 1
                     changed = True
                     break
-        if not changed and nest.axes and all(s.level == len(nest.axes) and s.axes and s.axes == nest.stages[0].axes
-                                             and s.target.level == 0 for s in nest.stages):
-            merged = _merged(program, nest.stages, nest.axes[-1], nest.stages[0].axes[0])
-            if merged is not None:
+        inmost = [s for s in nest.stages if s.level == len(nest.axes)]
+        alike = bool(inmost) and all(s.axes and s.axes == inmost[0].axes and s.target.level == 0 for s in inmost)
+        if not changed and nest.axes and alike:
+            merged = _merged(program, inmost, nest.axes[-1], inmost[0].axes[0])
+            if merged is not None:                                  # stages at lower levels do not know the axis, and come before
                 nest.axes = nest.axes[:-1]
-                for s in nest.stages:
+                for s in inmost:
                     s.axes, s.level = (merged, *s.axes[1:]), len(nest.axes)
                 changed = True
 

@@ -11,6 +11,7 @@ from tensor_graphs.codegen.lower import NotLowered, lower
 from tensor_graphs.codegen.render_c import rendered
 from tensor_graphs.codegen.stages import StageProgram, values_in
 from tensor_graphs.language import atomic
+from tensor_graphs.language import dims as d
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_between, part_of
 
@@ -78,3 +79,9 @@ def test_what_reads_a_narrow_output_again_reads_it_unrounded() -> None:
     best = tg.reduce_max(x * 3.0, axis=1, keepdims=True)
     made = arranged(lower(part_between([best, tg.equals(x * 3.0, best)], [x]).written))
     assert not any(v.op == "load" and v.attr[0].role == "output" for n in made.nests for s in n.stages for v in values_in(s.value))
+
+
+def test_what_is_stored_below_the_numbers_of_its_group_walks_memory_in_one_loop() -> None:
+    image, weights = tg.input("x", (2, 16, 5, 7)), [tg.input(n, (16,)) for n in "gb"]
+    (nest,) = program(tg.silu(tg.group_norm(image, *weights, groups=4))).nests
+    assert [[d.format_dim(a.size) for a in s.axes] for s in nest.stages][-1] == ["35"] and len(nest.axes) == 2, str(nest)
