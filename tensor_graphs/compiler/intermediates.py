@@ -2,7 +2,7 @@
 
 A kernel's error is measured; how much a whole graph amplifies the rounding of its values is predicted (costs/rounding.py). Where
 the prediction is beyond the tolerance, the graph is rewritten with wider intermediates (rewrites/widen.py): float32 where that is
-wider and does, else float64 (decisions 0006 and 0039).
+wider and does, else float64 (decisions 0006 and 0044).
 """
 
 from __future__ import annotations
