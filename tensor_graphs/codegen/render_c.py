@@ -607,6 +607,8 @@ def across(s: Stage) -> bool:
     """Whether a reduction runs across memory: its last own axis walks memory rather than the axis that is reduced."""
     if s.monoid is None or s.scan is not None or not s.axes:
         return False
+    if any(str(x) == s.axes[-1].name for axis in s.reduce for x in d.symbols(axis.size)):
+        return False                                                # how long it is is known only inside of that axis
     own, over = 0, 0
     for v in values_in(s.value):
         if v.op == "load":

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+import tensor_graphs as tg
 from tensor_graphs.codegen import columns
 from tensor_graphs.codegen.arrange import CHUNK, arranged
 from tensor_graphs.codegen.interpret import run
+from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Scan, Stage, StageProgram, Values
 from tensor_graphs.language.dtypes import i64
+from tensor_graphs.language.part import part_between
+from tensor_graphs.meaning.interpreter import interpret
+from tests.codegen.generated import Library
 
 
 def test_axes_stay_apart_where_a_loop_is_as_long_as_one_of_them_has_come() -> None:
@@ -46,3 +51,19 @@ def test_what_a_scan_begins_with_is_kept_where_axes_become_one_and_where_it_is_c
         for program in (started(rows, length), arranged(started(rows, length)), columns.in_parts(arranged(started(rows, length)))):
             np.testing.assert_array_equal(run(program, [x, z])[0], expected)
     assert len(arranged(started(1, 5 * CHUNK)).nests) == 3
+
+
+def test_scratch_of_parts_has_a_name_of_its_own() -> None:
+    x = tg.input("x", (tg.dim("n", 0, 1024), tg.dim("m", 0, 1024)), tg.bool_)
+    for graph in (tg.graph(tg.any(x)), tg.graph(tg.all(x)), tg.graph([tg.any(x), tg.reduce_max(tg.cast(x, tg.i32))])):
+        written = part_between(list(graph.outputs.values()), [x]).written
+        program = arranged(lower(written))
+        arrays = set(program.scratch)
+        assert len({a.name for a in arrays}) == len(arrays) > 1, program
+        library = Library([program])
+        for size in (0, 3, 1024):
+            values = np.zeros((size, size), bool)
+            values[-1:, -1:] = True
+            for found, ref in zip(library.run(0, written, [values], {"n": size, "m": size}),
+                                  interpret(graph, {"x": values}).outputs.values(), strict=True):
+                np.testing.assert_array_equal(found, ref)
