@@ -2,6 +2,7 @@
 
     python benchmarks/decode.py --dtypes float32,bfloat16 --steps 60 --threads 2 --json decode.json
     python benchmarks/decode.py --shape llama-3.2-1b --dtypes bfloat16
+    python benchmarks/decode.py --prefill 128
 
 Ours twice: `token` is what `tg run` does when it decodes greedily (the likeliest token alone is asked for, and found exactly from
 8-bit codes of the head and the few rows that may win); `logits` computes all of them, as transformers does.
@@ -9,6 +10,8 @@ Printed per dtype: milliseconds per step of each (median, quartiles), the ratios
 step reads over the read bandwidth measured in the same run (the limit), how much of that bandwidth our step reaches, and the price
 of the walk itself: a step in which every kernel does nothing, over the real step. Steps take
 turns (token, logits, theirs), so that a noisy neighbour slows all.
+
+--prefill N: a prompt of so many tokens as well, read into an empty cache, in turns like the steps: milliseconds of each.
 
 llama.cpp is a second peer where `--llama-python` names an interpreter that has it (peers/llama_cpp_decode.py says how to install
 it): its milliseconds, and the ratio of transformers' step to its. It runs in a process of its own, takes its turn after
@@ -23,6 +26,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +49,12 @@ from tensor_graphs.runtime.threads import set_threads
 
 GEMMA = "gemma-3-270m"
 PROMPT = 32
+LONGEST = 128
+"""Tokens that a prompt may have."""
 PROOF = 32
 """Tokens of llama.cpp that are compared with transformers' before anything is measured."""
+PREFILLS = 9
+"""Prompts of each that count."""
 PAUSE = 0.04
 """Seconds of sleep before each turn: longer than the threads of the one before it spin (OpenBLAS's do for 27 ms)."""
 
@@ -101,13 +109,15 @@ class OurDecoder:
         self.model, self.output, self.database = model, output, database
         self.graph = model.greedy_graph if output == "token" else model.graph
         self.plan = compile_graph(self.graph, database=database, at={"n": 1, "m": 1, "p": 64}, reuse_outputs=True,
-                                  largest={"n": 128, "m": 1, "p": 1024})
+                                  largest={"n": LONGEST, "m": 1, "p": 1024})
         self.compiled: CompiledGraph = bind(self.plan, self.model.weights)
         self.session = self.compiled.session()
         self.past = 0
         self.last = 0
 
     def prefill(self, ids: list[int]) -> int:
+        """Read a prompt into an empty cache; the first new token."""
+        self.session = self.compiled.session()
         found = self.compiled.run({"ids": np.array(ids, dtype=np.int32)}, dims={"p": 0, "m": 1}, session=self.session)
         self.past = len(ids)
         return self.pick(found)
@@ -162,9 +172,24 @@ def agreeing_tokens(llama: LlamaCppProcess, theirs: TransformersDecoder, prompt:
     return same
 
 
-def compare(folder: Path, dtype: str, steps: int, threads: int, database: str | None,
-            llama: LlamaCppProcess | None) -> list[dict[str, Any]]:
+def prefills(decoders: Sequence[Any], llama: LlamaCppProcess | None, tokens: int) -> list[list[float]]:
+    """Milliseconds (quartiles) that each takes for a prompt of so many tokens, in turns; llama.cpp, which times itself, is last."""
+    ids = [2, *np.random.default_rng(1).integers(5, decoders[-1].vocab_size - 100, tokens - 1).tolist()]
+    seconds: list[list[float]] = [[] for _ in [*decoders, *([llama] if llama else [])]]
+    for round_ in range(PREFILLS + 1):                                # the first warms up
+        for samples, decoder in zip(seconds, [*decoders, *([llama] if llama else [])], strict=True):
+            time.sleep(PAUSE)
+            start = time.perf_counter()
+            decoder.prefill(ids)
+            taken = time.perf_counter() - start
+            if round_:
+                samples.append(llama.seconds if llama is decoder else taken)
+    return [quartiles(each) for each in seconds]
+
+
+def compare(folder: Path, dtype: str, given: argparse.Namespace, llama: LlamaCppProcess | None) -> list[dict[str, Any]]:
     """One row for each of our two ways; of llama.cpp, which both rows hold, None without it."""
+    steps, threads, database = given.steps, given.threads, given.database
     model = load_model(folder, dtype=dtype)
     ours = [OurDecoder(model, output, database) for output in ("token", "logits")]
     theirs = TransformersDecoder(folder, dtype, threads)
@@ -195,10 +220,11 @@ def compare(folder: Path, dtype: str, steps: int, threads: int, database: str | 
         raise SystemExit(f"the tokens differ, so the times say nothing: {tokens}")
     b = seconds[2]
     bandwidth = read_bandwidth()
+    prompts = prefills([*ours, theirs], llama, given.prefill) if given.prefill else None
     beside = {"ms": quartiles(llama_seconds), "ratio": float(np.median(b) / np.median(llama_seconds)),
               "agreeing_tokens": agreeing, "compared_tokens": PROOF} if llama else None
     rows = []
-    for decoder, a in zip(ours, seconds, strict=False):
+    for i, (decoder, a) in enumerate(zip(ours, seconds, strict=False)):
         no_op, real = decoder.no_op_seconds(), decoder.run_seconds()
         limit = decoder.bytes_read() / bandwidth
         rows.append({
@@ -206,6 +232,7 @@ def compare(folder: Path, dtype: str, steps: int, threads: int, database: str | 
             "ratio": float(np.median(b) / np.median(a)), "paired_ratio": float(np.median(np.array(b) / np.array(a))),
             "read_bandwidth_GBps": bandwidth / 1e9, "limit_ms": limit * 1e3, "share_of_bandwidth": limit / float(np.median(a)),
             "planned_bytes": decoder.plan.memory(n=1, m=1, p=64).total,
+            "prefill_ms": prompts and {"ours": prompts[i], "transformers": prompts[2], "llama_cpp": prompts[3] if llama else None},
             "no_op_ms": no_op * 1e3, "no_op_share": no_op / real, "tokens": tokens[0], "llama_cpp": beside,
             "explain": explain(decoder.plan, {"n": 1, "m": 1, "p": 64}, rows=8)})
     return rows
@@ -215,6 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--prefill", type=int, default=0, help="tokens of a prompt that is timed too (default: none)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--shape", choices=[GEMMA, *SHAPES], default=GEMMA, help="of the model that is made (default: %(default)s)")
     parser.add_argument("--folder", default=None, help="a model folder (default: one with random weights is made)")
@@ -222,6 +250,8 @@ def main() -> None:
     parser.add_argument("--llama-python", default=None, help="an interpreter that has llama_cpp and gguf (default: without)")
     parser.add_argument("--json", default=None)
     args = parser.parse_args()
+    if not 0 <= args.prefill <= LONGEST:
+        parser.error(f"--prefill {args.prefill}: 0 to {LONGEST} tokens")
     version = installed(args.llama_python) if args.llama_python else None
     if args.llama_python and not version:
         parser.error(f"--llama-python {args.llama_python}: no such interpreter, or it cannot import llama_cpp and gguf")
@@ -233,7 +263,7 @@ def main() -> None:
         for dtype in args.dtypes.split(","):
             llama = LlamaCppProcess(args.llama_python, folder, dtype, args.threads) if version else None
             try:
-                rows += compare(folder, dtype, args.steps, args.threads, args.database, llama)
+                rows += compare(folder, dtype, args, llama)
             finally:
                 if llama:
                     llama.close()
@@ -245,6 +275,9 @@ def main() -> None:
         print(f"{r['dtype']:10s} {r['output']:7s} {r['ours_ms'][1]:9.2f} {r['transformers_ms'][1]:9.2f} {r['ratio']:6.2f} "
               f"{r['paired_ratio']:7.2f} {r['limit_ms']:9.2f} {r['read_bandwidth_GBps']:8.1f} {r['share_of_bandwidth']:6.1%} "
               f"{r['no_op_share']:6.2%} {last}".rstrip())
+        if r["prefill_ms"]:
+            print(f"{'':10s} prompt of {args.prefill} tokens, ms: "
+                  + ", ".join(f"{name} {ms[1]:.1f} ({ms[0]:.1f} to {ms[2]:.1f})" for name, ms in r["prefill_ms"].items() if ms))
     if args.json:
         environment = fingerprint("c")
         found = {"environment": str(environment), "llama-cpp-python": version, "rows": rows}
