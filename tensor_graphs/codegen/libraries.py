@@ -55,7 +55,7 @@ def compiled(programs: Sequence[StageProgram]) -> list[str | None]:
     folder = library.load().path.parent
     texts = {code.file: toolchain.Text("generated", render_c.rendered(program, code.symbol), FOLDER)
              for code, program in zip(codes, programs, strict=True) if not (folder / code.file).exists()}
-    failed = toolchain.build_each(texts, folders=(library.FOLDER,), against=library.load().path, cache=folder)
+    failed = toolchain.build_each(texts, folders=(library.FOLDER,), against=[library.load().path], cache=folder)
     return [str(failed[code.file]) if code.file in failed else None for code in codes]
 
 

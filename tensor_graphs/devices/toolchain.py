@@ -157,7 +157,8 @@ class Text:
 Source = Path | Text
 
 
-def _content(source: Source) -> bytes:
+def content_of(source: Source) -> bytes:
+    """The C text of a source, as it is now."""
     return source.text.encode() if isinstance(source, Text) else source.read_bytes()
 
 
@@ -165,7 +166,7 @@ def headers_of(source: Source, folders: Sequence[Path] = ()) -> tuple[Path, ...]
     """The headers that a source includes by "name", directly or through one another, in name order; each is looked for beside the
     file that includes it, then in `folders`."""
     found: set[Path] = set()
-    left = [(source.folder if isinstance(source, Text) else source.parent, _content(source))]
+    left = [(source.folder if isinstance(source, Text) else source.parent, content_of(source))]
     while left:
         beside, content = left.pop()
         for name in map(os.fsdecode, _INCLUDE.findall(content)):
@@ -183,7 +184,7 @@ def source_identity(source: Source, folders: Sequence[Path] = (), *, portable: b
     compiler, _ = find_compiler(cc)
     version = compiler.version if compiler else "none"
     made_for = platform.machine() if portable else processor()
-    files: list[tuple[str, bytes]] = [(source.name, _content(source))]
+    files: list[tuple[str, bytes]] = [(source.name, content_of(source))]
     files += [(header.name, header.read_bytes()) for header in headers_of(source, folders)]
     parts = [part for name, content in files for part in (name.encode(), content)]
     return digest(*parts, *compile_flags(portable=portable), *link_flags(), *LINK_LIBRARIES, version, made_for)[:32]
@@ -297,20 +298,20 @@ def _written(source: Source, work: Path) -> tuple[str, ...]:
     return ("-iquote", str(source.folder), str(file))
 
 
-def _linked_with(against: Path | None) -> tuple[str, ...]:
+def _linked_with(against: Sequence[Path]) -> tuple[str, ...]:
     # $ORIGIN: the other library is looked for beside this one, so that the cache folder may be moved
-    other = () if against is None else (f"-L{against.parent}", f"-l:{against.name}", "-Wl,-rpath,$ORIGIN", "-Wl,-z,defs")
-    return (*other, *LINK_LIBRARIES)
+    others = [f"-l:{each.name}" for each in against]
+    return (*((f"-L{against[0].parent}", *others, "-Wl,-rpath,$ORIGIN", "-Wl,-z,defs") if against else ()), *LINK_LIBRARIES)
 
 
 @phase("compile C")
-def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Path] = (), against: Path | None = None,
+def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Path] = (), against: Sequence[Path] = (),
                   portable: bool = False, cache: Path | None = None, cc: str | None = None, jobs: int = 2,
                   progress: Callable[[str], None] | None = None) -> Path:
     """The shared library made of `sources`, compiled now unless the cache has it.
 
-    folders: where headers are looked for that do not lie beside a source. against: a library in the same cache folder whose
-    symbols this one may use; then what neither of them defines is an error.
+    folders: where headers are looked for that do not lie beside a source. against: libraries in the same cache folder whose
+    symbols this one may use; then what none of them defines is an error.
     The file is `NAME-HASH.so` in `cache` (default: the user's cache folder); it appears by a rename, so that processes that
     compile at the same time do not meet. `progress` is told each file as its compilation begins.
     Raises ToolchainError: no compiler, a file that does not compile, a cache folder that cannot be used or is not private."""
@@ -318,7 +319,7 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
     if compiler is None:
         raise ToolchainError(f"cannot compile {name}: {reason}")
     ordered = list(sources)
-    linked_with = () if against is None else (against.name,)
+    linked_with = [each.name for each in against]
     identity = digest(*(source_identity(each, folders, portable=portable, cc=cc) for each in ordered), *linked_with)[:32]
     folder = private_folder(cache or default_cache())
     library = folder / f"{name}-{identity}.so"
@@ -339,7 +340,7 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
             _run(command, f"cannot compile {source.name}")
 
         with ThreadPoolExecutor(max(1, jobs)) as pool:
-            largest_first = sorted(zip(ordered, objects, strict=True), key=lambda pair: -len(_content(pair[0])))
+            largest_first = sorted(zip(ordered, objects, strict=True), key=lambda pair: -len(content_of(pair[0])))
             for done in [pool.submit(compile_one, path, target) for path, target in largest_first]:
                 done.result()
         linked = work / library.name
@@ -355,7 +356,7 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
 
 
 @phase("compile C")
-def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), against: Path | None = None, cache: Path | None = None,
+def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), against: Sequence[Path] = (), cache: Path | None = None,
                cc: str | None = None, jobs: int = 2) -> dict[str, ToolchainError]:
     """A library for each text (name of the file in the cache folder -> text) that is not there yet; those that there are none of,
     and why.

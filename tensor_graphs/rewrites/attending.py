@@ -28,10 +28,12 @@ from tensor_graphs.rewrites.enode import ENode
 from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Candidate, Equalities, Index, NumericClass, Reach
 from tensor_graphs.rewrites.rules.attention import attended, seen_by_all
 
-DOT, SOFTMAX, ATTENTION, DIV, SUB, NEG = (LIBRARY[n] for n in ("dot", "softmax", "attention", "div", "sub", "neg"))
+DOT, SOFTMAX, ATTENTION = LIBRARY["dot"], LIBRARY["softmax"], LIBRARY["attention"]
+DIV, SUB, NEG = LIBRARY["div"], LIBRARY["sub"], LIBRARY["neg"]
 LESS_EQUAL, ANY = LIBRARY["less_equal"], LIBRARY["any"]
-ADD, MUL, WHERE, LESS, AND, XOR = (ATOMIC[n] for n in ("add", "mul", "where", "less", "and", "xor"))
-IOTA, CAST, EXPAND, RESHAPE, PERMUTE = (ATOMIC[n] for n in ("iota", "cast", "expand", "reshape", "permute"))
+ADD, MUL, WHERE, LESS = ATOMIC["add"], ATOMIC["mul"], ATOMIC["where"], ATOMIC["less"]
+AND, XOR, IOTA, CAST = ATOMIC["and"], ATOMIC["xor"], ATOMIC["iota"], ATOMIC["cast"]
+EXPAND, RESHAPE, PERMUTE = ATOMIC["expand"], ATOMIC["reshape"], ATOMIC["permute"]
 
 DEEPEST = 24
 """Ops above each other in what is read of a mask."""

@@ -53,7 +53,9 @@ def _compare(found: _Compared, wanted: Node, node: Node, numbers: Mapping[Node, 
     """Compare top down, to the first difference."""
     if wanted in numbers:
         found.differs = _operand(found.operands, wanted, node, f"operand {numbers[wanted]}")
-    elif wanted.op.name != node.op.name:
+        found.agreeing += not found.differs
+        return found                                                # what the graph makes it of is its own affair
+    if wanted.op.name != node.op.name:
         found.differs = f"where the part has {_said(wanted)}, the graph has {_said(node)}"
     elif wanted.type.dtype != node.type.dtype:
         found.differs = f"{node.op.name} is {wanted.type.dtype} in the part, and {node.type.dtype} in the graph"

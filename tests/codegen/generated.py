@@ -29,7 +29,7 @@ class Library:
         files = [toolchain.Text(f"programs{i}.c", "\n".join(texts[i:i + per_file]), HEADERS)
                  for i in range(0, len(texts), per_file)]
         ours = library.load().path
-        path = toolchain.build_library(files, name="generated", folders=(library.FOLDER,), against=ours, cache=ours.parent)
+        path = toolchain.build_library(files, name="generated", folders=(library.FOLDER,), against=[ours], cache=ours.parent)
         self.library = ctypes.CDLL(str(path))
         self.programs = programs
 

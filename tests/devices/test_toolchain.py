@@ -101,7 +101,7 @@ def test_a_library_meets_the_loaded_copy_of_the_one_it_is_linked_against_even_wh
     (tmp_path / "copy").write_bytes(first.read_bytes())
     (tmp_path / "copy").chmod(0o700)
     (tmp_path / "copy").replace(first)
-    linked = toolchain.build_library([tmp_path / "second.c"], name="second", against=first, cache=tmp_path / "cache")
+    linked = toolchain.build_library([tmp_path / "second.c"], name="second", against=[first], cache=tmp_path / "cache")
     second = ctypes.CDLL(str(linked))
     loaded.where.restype = second.seen.restype = ctypes.c_void_p
     assert second.seen() == loaded.where()

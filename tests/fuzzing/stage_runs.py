@@ -198,7 +198,7 @@ def _compiled(texts: Sequence[str]) -> Path:
     named = [text.replace("kernel", f"kernel{i}") for i, text in enumerate(texts)]
     files = [toolchain.Text(f"stages{i}.c", "\n".join(named[i:i + PER_FILE]), HEADERS)
              for i in range(0, len(named), PER_FILE)]
-    return toolchain.build_library(files, name="stages", folders=(library.FOLDER,), against=ours, cache=ours.parent)
+    return toolchain.build_library(files, name="stages", folders=(library.FOLDER,), against=[ours], cache=ours.parent)
 
 
 def _run(function: ctypes._CFuncPtr, call: Call) -> str | None:

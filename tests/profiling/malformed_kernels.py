@@ -120,13 +120,13 @@ def _each_file(change: Callable[[int], object]) -> None:
             change(number)
 
 
-@malformed("INCORRECT_DTYPE", "INCORRECT_NUMERICAL")
+@malformed("RUNTIME_ERROR", "INCORRECT_DTYPE", "INCORRECT_NUMERICAL")
 def makes_its_output_file_a_terabyte(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     right(outs, ins, attrs)
     _each_file(lambda number: os.ftruncate(number, 1 << 40))
 
 
-@malformed("INCORRECT_DTYPE", "INCORRECT_NUMERICAL")
+@malformed("RUNTIME_ERROR", "INCORRECT_DTYPE", "INCORRECT_NUMERICAL")
 def cuts_its_output_file_again_and_again(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     right(outs, ins, attrs)
     _each_file(lambda number: os.ftruncate(number, 7))

@@ -63,10 +63,12 @@ class Image:
         """The library, compiled now unless the cache has it; of the sources as they were then. Raises ToolchainError."""
         if self._path is not None and self._path.exists():
             return self._path
-        ours = library.load().path
+        ours = library.load()
+        own = " ".join(toolchain.content_of(each).decode(errors="replace") for each in self.sources)
         name = re.sub(r"[^\w.-]", "_", self.name)
         try:
-            self._path = toolchain.build_library(self._all(), name=name, folders=(library.FOLDER,), against=ours, cache=ours.parent)
+            self._path = toolchain.build_library(self._all(), name=name, folders=(library.FOLDER,), against=ours.paths(own),
+                                                 cache=ours.path.parent)
             return self._path
         except toolchain.CacheFolderError:
             raise

@@ -105,7 +105,7 @@ class NativeLibrary:
         self.path = path
         self._lib = ctypes.CDLL(str(path))
         self._parts = {CORE: self._lib}
-        self._made = partial(_compiled, against=path, cache=path.parent, portable=portable, cc=cc)
+        self._made = partial(_compiled, against=[path], cache=path.parent, portable=portable, cc=cc)
         self._coming: dict[str, _Ahead] = {}
         self._images: dict[str, ctypes.CDLL] = {}
         integers, pointer = ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
@@ -157,6 +157,13 @@ class NativeLibrary:
             except OSError as error:
                 raise _not_loaded(path, error) from error
         return self._parts[name]
+
+    def paths(self, text: str) -> list[Path]:
+        """What C code is linked against that calls these kernels of ours: the core, and the libraries of the kernels that its text
+        names, compiled now unless they are there. Raises ToolchainError."""
+        symbols = symbol_sources()
+        parts = {part_of(symbols[name]) for name in re.findall(r"\btg_\w+", text) if name in symbols}
+        return [self.path, *(Path(self.part(each)._name) for each in sorted(parts - {CORE}))]
 
     def _entry(self, image: str, symbol: str) -> int:
         """The kernel of a library that was linked against this one, so that it runs on this one's pool: the one that ENTRY holds,
@@ -273,7 +280,7 @@ class _Ahead:
         return found
 
 
-def _compiled(part: str, *, against: Path | None = None, portable: bool = False, cache: Path | None = None,
+def _compiled(part: str, *, against: Sequence[Path] = (), portable: bool = False, cache: Path | None = None,
               cc: str | None = None) -> Path:
     name = "_".join(each for each in ("tensor_graphs_c", part) if each)
     return toolchain.build_library(sources(part), name=name, against=against, portable=portable, cache=cache, cc=cc)
