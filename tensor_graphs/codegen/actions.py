@@ -12,6 +12,7 @@ None changes what is computed, but for the order of sums: interpret.py says so o
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
@@ -82,7 +83,7 @@ class Parts(Action):
         return None if least <= self.size < most else f"a part has {least} elements at least, and fewer than {most}"
 
 
-class _OfNest(Action):
+class _OfNest(Action, ABC):
     """nest: the number of a nest, as cut."""
 
     nest: int
@@ -91,8 +92,9 @@ class _OfNest(Action):
     def of(self, program: StageProgram) -> Nest:
         return _at(program.nests, self.nest, "nest")
 
+    @abstractmethod
     def why_not(self, program: StageProgram, nest: Nest) -> str | None:
-        raise NotImplementedError
+        """Why the nest cannot be advised so; None where it can."""
 
     def advise(self, nest: Nest) -> None:
         nest.advice = replace(nest.advice, **{self.field: self.size})
@@ -138,7 +140,7 @@ class Grain(_OfNest):
         return None if 1 <= self.size <= 1 << 30 else "a part has 1 to 2^30 steps"
 
 
-class _OfStage(Action):
+class _OfStage(Action, ABC):
     """nest, stage: numbers, as cut."""
 
     nest: int
@@ -149,9 +151,9 @@ class _OfStage(Action):
     def of(self, program: StageProgram) -> Stage:
         return _at(_at(program.nests, self.nest, "nest").stages, self.stage, "stage")
 
+    @abstractmethod
     def unfit(self, stage: Stage) -> str | None:
         """Why it is no stage to be advised so."""
-        raise NotImplementedError
 
     def why_not(self, stage: Stage) -> str | None:
         why = self.unfit(stage)

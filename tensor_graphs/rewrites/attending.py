@@ -11,6 +11,7 @@ GroupedHeads: heads of k and v that are repeated for several of q are read where
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ DEEPEST = 24
 """Ops above each other in what is read of a mask."""
 
 
-class _Reading:
+class _Reading(ABC):
     """A rewrite that reads e-classes of one op's operands. Reassociating; it looks again wherever something changed below."""
 
     name = ""
@@ -62,8 +63,9 @@ class _Reading:
                 place = (self.name, e.find(number), *map(e.find, node.children), repr(node.attrs_key), key)
                 yield Candidate(place, node.term, applied)
 
+    @abstractmethod
     def found(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
-        raise NotImplementedError
+        """Of an op of the root's kind: what tells a reading from others there, and what makes its node."""
 
 
 # ---- scores that are hidden ------------------------------------------------------------------------------------------

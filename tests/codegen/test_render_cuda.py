@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -96,9 +95,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("emulated")
 
 
-compiles = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-
-
 def given(name: str, dtype: DType, *shape: int) -> Node:
     return tg.input(name, shape, dtype)
 
@@ -129,7 +125,6 @@ def on_host(folder: Path, outputs: tuple[Node, ...], values: dict[str, np.ndarra
         assert report.within(CLOSE.get(kind.name, 0.0)), f"{call_of(definition).text}\n{report}"
 
 
-@compiles
 @pytest.mark.parametrize("kind", ["bf16", "f32"])
 @pytest.mark.parametrize("name", small(tg.f32))
 def test_each_form_is_what_the_oracle_says(name: str, kind: str, folder: Path) -> None:
@@ -145,7 +140,6 @@ EDGES = [0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 1e-38, 3e
          -88.0, -95.0, -104.0, 100.0, 1e30, 1e-30, 5e-39, 1e20, 1e-20]
 
 
-@compiles
 @pytest.mark.parametrize("kind", ["bf16", "f32"])
 @pytest.mark.parametrize("op", ["divided", "exp", "erfc"])
 def test_at_the_edges_of_a_dtype_functions_are_what_the_oracle_says(op: str, kind: str, folder: Path) -> None:
@@ -158,7 +152,6 @@ def test_at_the_edges_of_a_dtype_functions_are_what_the_oracle_says(op: str, kin
     on_host(folder, (alone,), {k: v for k, v in values.items() if k in make_graph({"y": y}).inputs}, 0)
 
 
-@compiles
 @pytest.mark.parametrize(("body", "says"), [
     ("__shared__ float t[128]; t[threadIdx.x] = threadIdx.x; y[threadIdx.x] = t[(threadIdx.x + 1) % 128];", "order of threads"),
     ("if (threadIdx.x % 32 < 5) __syncthreads(); else __syncwarp(); y[threadIdx.x] = 1;", "different barriers"),

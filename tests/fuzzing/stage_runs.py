@@ -157,16 +157,22 @@ def calls(case: Case, made: Program) -> list[Call]:
 # ---- the package's own pool --------------------------------------------------------------------------------------------------
 
 
-def failures(cases: Sequence[Case], keep: bool = True) -> list[tuple[Case, str]]:
-    """What goes wrong among some cases, which are compiled together. keep: what is compiled stays in the cache."""
-    wrong: list[tuple[Case, str]] = []
+def _formed_all(cases: Sequence[Case]) -> tuple[list[tuple[Case, list[Call], str]], list[tuple[Case, str]]]:
+    """The calls and the C text of each case, and those of which there are none, with the reason."""
     ready: list[tuple[Case, list[Call], str]] = []
+    wrong: list[tuple[Case, str]] = []
     for case in cases:
         try:
             made, text = formed(case)
             ready.append((case, calls(case, made), text))
         except Exception as e:
             wrong.append((case, f"{type(e).__name__}: {e}"))
+    return ready, wrong
+
+
+def failures(cases: Sequence[Case], keep: bool = True) -> list[tuple[Case, str]]:
+    """What goes wrong among some cases, which are compiled together. keep: what is compiled stays in the cache."""
+    ready, wrong = _formed_all(cases)
     if not ready:
         return wrong
     try:
@@ -273,14 +279,7 @@ int main(void) {
 def sanitized_failures(cases: Sequence[Case]) -> list[tuple[Case, str]]:
     """The same as `failures`, in a program that has every array of its exact size, cuts every nest into parts, and stops at what
     C leaves undefined."""
-    wrong: list[tuple[Case, str]] = []
-    ready: list[tuple[Case, list[Call], str]] = []
-    for case in cases:
-        try:
-            made, text = formed(case)
-            ready.append((case, calls(case, made), text))
-        except Exception as e:
-            wrong.append((case, f"{type(e).__name__}: {e}"))
+    ready, wrong = _formed_all(cases)
     if not ready:
         return wrong
     compiler, reason = toolchain.find_compiler()
