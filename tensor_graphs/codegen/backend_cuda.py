@@ -15,6 +15,7 @@ from tensor_graphs.codegen.render_cuda import rendered
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.devices import nvrtc, toolchain
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, Spec
+from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.dims import Dim
@@ -42,7 +43,7 @@ def versions() -> dict[str, str]:
 def kernels() -> list[Kernel]:
     return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
                    source="stages rendered as CUDA", module=__name__, arithmetic=loops.arithmetic, toolchain=_toolchain(),
-                   contiguous=True)]
+                   contiguous=True, strided=strided)]
 
 
 def copy_kernel() -> Kernel:
@@ -75,6 +76,16 @@ def build(spec: Spec) -> LaunchCall:
     return call_of(loops.definition_of(spec))
 
 
+def strided(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
+    """The call for operands that lie with these strides; None where they are not known before it runs, or run backwards."""
+    if not all(d.is_static(s) and int(d.evaluate(s, {})) >= 0 for lie in strides for s in lie):
+        return None
+    definition = loops.definition_of(spec)
+    if _refused(definition) is not None:
+        return None
+    return _call(program_of(definition, tuple(tuple(int(d.evaluate(s, {})) for s in lie) for lie in strides)))
+
+
 @lru_cache(maxsize=1024)
 def text_of(spec: Spec) -> str:
     """The CUDA text of the kernels of a spec. Raises NotLowered."""
@@ -89,9 +100,10 @@ def call_of(definition: Definition) -> LaunchCall:
     return _call(program_of(definition))
 
 
-def program_of(definition: Definition) -> StageProgram:
-    """The loops of a definition as they are rendered here; they belong to the caller."""
-    program = arranged(decided(lower(definition)))
+def program_of(definition: Definition, strides: Sequence[Strides] | None = None) -> StageProgram:
+    """The loops of a definition as they are rendered here, for operands that lie with these strides (None: one element behind the
+    other); they belong to the caller."""
+    program = arranged(decided(lower(definition, False if strides is None else strides)))
     for nest in program.nests:
         for s in nest.stages:                                       # one turn is no loop
             s.axes = tuple(a for a in s.axes if a.size != 1)

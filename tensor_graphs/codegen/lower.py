@@ -56,10 +56,11 @@ def steps_apart(number: int, shape: Sequence[Dim]) -> Strides:
     return tuple(1 if axis == len(shape) - 1 else d.dim(f"_s{number}_{axis}", 0, FARTHEST) for axis in range(len(shape)))
 
 
-def lower(definition: Definition, apart: bool = False, again: Collection[int] | None = None) -> StageProgram:
-    """The program of a definition; its operands are the definition's arguments, each C-contiguous. apart: their rows may lie
-    anywhere, as `steps_apart` says; the dims of the program are the definition's, then theirs. again: of what is dear and needed by
-    several stages, which is computed again instead of kept (by number; None: what would be kept whole). Raises NotLowered."""
+def lower(definition: Definition, apart: bool | Sequence[Strides] = False, again: Collection[int] | None = None) -> StageProgram:
+    """The program of a definition; its operands are the definition's arguments, each C-contiguous. apart: their strides, or True:
+    their rows may lie anywhere, as `steps_apart` says; the dims of the program are the definition's, then theirs. again: of what is
+    dear and needed by several stages, which is computed again instead of kept (by number; None: what would be kept whole). Raises
+    NotLowered."""
     roots, order, dear = _read(definition)
     numbered = [node for node in order if node in dear]
     kept = dear if again is None else frozenset(node for i, node in enumerate(numbered) if i not in again)
@@ -210,15 +211,27 @@ class _Running:
     backwards: bool
 
 
+def _reach(shape: Sequence[Dim], strides: Strides) -> Dim:
+    """Elements from the first to behind the last of an operand."""
+    total: Dim = 1
+    for size, stride in zip(shape, strides, strict=True):
+        total = total + (size - 1) * stride
+    return d.dim_max(total, 0)
+
+
 class _PartLowering:
     def __init__(self, definition: Definition, roots: Sequence[Node], order: Sequence[Node], dear: frozenset[Node],
-                 apart: bool) -> None:
+                 apart: bool | Sequence[Strides]) -> None:
         self.roots, self.order = list(roots), order
         self.values = Values()
-        self.operands = tuple(Array(f"x{i}", "operand", i, a.dtype, a.type.size()) for i, a in enumerate(definition.arguments))
-        self.argument = dict(zip(definition.arguments, self.operands, strict=True))
-        self.strides = {a: steps_apart(i, a.shape) if apart else contiguous_strides(a.shape)
-                        for i, a in enumerate(definition.arguments)}
+        given = definition.arguments
+        if isinstance(apart, bool):
+            self.strides = {a: steps_apart(i, a.shape) if apart else contiguous_strides(a.shape) for i, a in enumerate(given)}
+        else:
+            self.strides = dict(zip(given, apart, strict=True))
+        self.operands = tuple(Array(f"x{i}", "operand", i, a.dtype, a.type.size() if isinstance(apart, bool) else
+                                    _reach(a.shape, self.strides[a])) for i, a in enumerate(given))
+        self.argument = dict(zip(given, self.operands, strict=True))
         self.nests: list[Nest] = []                                 # the last first: who reads is lowered before who is read
         self.kept = {n: _Kept(n) for n in order if n in dear or n in self.roots or n.op.name in REDUCTIONS}
         self.dear = dear

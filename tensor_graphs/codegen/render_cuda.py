@@ -72,7 +72,8 @@ class Rendered:
 
 
 def rendered(program: StageProgram, aligned: bool = True, prefix: str = "nest") -> Rendered:
-    """The CUDA text of a program. Parameters of each kernel: outputs, operands, dims, scratch. aligned: every array begins at a
+    """The CUDA text of a program. Parameters of each kernel: outputs, operands, the dims (where
+    there are any), scratch. aligned: every array begins at a
     multiple of 16 bytes; else elements are loaded one by one."""
     return _Cuda(program, aligned, prefix).rendered()
 
@@ -139,7 +140,7 @@ class _Cuda(_Renderer):
         p = self.program
         said = [f"{STORED[a.dtype.name]} *__restrict__ {a.name}" for a in p.outputs]
         said += [f"const {STORED[a.dtype.name]} *__restrict__ {a.name}" for a in p.operands]
-        said += [f"const int64_t {_dim_name(name)}_" for name in self.dims]
+        said += ["const int64_t *__restrict__ sizes"] if self.dims else []
         said += [f"{c_type(a.dtype)} *__restrict__ {a.name}" for a in p.scratch if a.level == 0]
         said += [f"{c_type(a.dtype)} *__restrict__ {a.name}_rows" for a, _ in self.long_rows]
         return ", ".join(said)
@@ -148,8 +149,8 @@ class _Cuda(_Renderer):
         entry = f"{self.name}{i}"
         self.launches.append(Launch(entry, grid, block, shared))
         self.write.open(f'extern "C" __global__ void __launch_bounds__({block}) {entry}(PARAMETERS)')
-        for name in self.dims:
-            self.write(f"const index_t {_dim_name(name)} = (index_t){_dim_name(name)}_;")
+        for at, name in enumerate(self.dims):
+            self.write(f"const index_t {_dim_name(name)} = (index_t)sizes[{at}];")
         self.scopes, self.open_axes, self.packs, self.divisors, self.held = [set()], [], [{}], [{}], {}
 
     def open(self, line: str = "") -> None:

@@ -112,8 +112,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCall:
-    """Kernels of one image, launched one after the other on their device. Each is given the addresses of the outputs and of the
-    operands, then `ints`, then the addresses of the `pieces` of scratch, so many bytes each (multiples of 256): 64 bits each.
+    """Kernels of one image, launched one after the other on their device. Each is given addresses, 64 bits each: of the outputs, of
+    the operands, where there are `ints` of those (64 bits each, in the device's memory, so that a launch that was captured reads
+    what they are now), and of the `pieces` of scratch, so many bytes each (multiples of 256).
 
     text: of the image; its device compiles it, and keeps what it has compiled. alignment: bytes of which every address must be a
     multiple; elsewhere `otherwise` is launched.

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 OURS: dict[str, str] = {
     "c": "tensor_graphs.kernels.c.backend",
+    "cuda": "tensor_graphs.kernels.cuda.backend",
     "gen": "tensor_graphs.codegen.backend",
     "gencuda": "tensor_graphs.codegen.backend_cuda",
     "numpy": "tensor_graphs.kernels.numpy.backend",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import inspect
+import itertools
 import statistics
 import threading
 import time
@@ -48,6 +49,9 @@ WHOLE = 0x101
 
 FILLABLE = WHOLE | 0x400
 """those, and the one that says writeable"""
+
+ROOMY = 256
+"""sizes of a dim that are asked for together whether they fit"""
 
 MOST_KNOWN = 256
 """combinations of input shapes that are remembered"""
@@ -118,6 +122,7 @@ class CompiledGraph:
         for e in self.executors:
             e.bind(self._parameter_memory, shared=shared)
         self._limited = plan.capacity is not None or bool(plan.elsewhere)
+        self._roomy: tuple[tuple[int, int], ...] = ()        # sizes of which all are known to fit
         self._frames: list[list[Frame]] = [[] for _ in self.executors]
         self._reused: dict[tuple[int, ...], dict[str, np.ndarray]] = {}
         self._input_types = {n: node.type for n, node in self.graph.inputs.items()}
@@ -300,7 +305,7 @@ class CompiledGraph:
         if self.written_rows:
             check_rows(self.written_rows, arrays, binding)
         if self._limited:
-            self.plan.check_capacity(binding)
+            self._check_room(sizes)
         if self.graph.states and session is None:
             raise RunError("the graph has states, and no session holds them\n  fix: session = compiled.session(), given to each "
                            "run, trace, tap or profile that goes on from the last")
@@ -327,6 +332,20 @@ class CompiledGraph:
             with self._lock:
                 self._frames[call.variant].append(frame)
         return call.results
+
+    def _check_room(self, sizes: tuple[int, ...]) -> None:
+        """Raise PlanError where a device has too little. Asked for all sizes of a box at once, at its corners, between which no
+        buffer's size turns: a step over a state that grows does not ask at each length."""
+        if self._roomy and all(low <= s <= high for s, (low, high) in zip(sizes, self._roomy, strict=True)):
+            return
+        bounds = [d.bounds(self.graph.dims[n]) for n in self.dims]
+        blocks = [(s // ROOMY * ROOMY, (s // ROOMY + 1) * ROOMY) for s in sizes]
+        box = tuple((max(low, lo), min(high, hi)) for (low, high), (lo, hi) in zip(blocks, bounds, strict=True))
+        corners = (dict(zip(self.dims, corner, strict=True)) for corner in itertools.product(*box))
+        if len(box) <= 4 and all(self.plan.over_capacity(corner) is None for corner in corners):
+            self._roomy = box
+        else:
+            self.plan.check_capacity(dict(zip(self.dims, sizes, strict=True)))
 
     def _check_sizes(self, sizes: tuple[int, ...]) -> None:
         """Raise RunError when an op would leave an axis at these sizes: each is in range, but not all of them together."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from tensor_graphs.devices.device import Memory
+from tensor_graphs.devices.device import Memory, transfer
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_functions import compile_dims
@@ -139,7 +139,11 @@ class Executor:
                 frame.set_base(base, memory)
         for (base, b), value in zip(self._dim_buffers, self._dim_values(*sizes), strict=True):
             assert b.dtype is not None
-            frame.set_base(base, number(value, b.dtype, device_named(b.device)))
+            held = frame.memory[base]
+            if held is None or held.device.is_host:
+                frame.set_base(base, number(value, b.dtype, device_named(b.device)))
+            else:                                                       # the same place: what was captured reads it there
+                transfer(number(value, b.dtype, HOST), held, HOST)
         frame.binding = sizes
 
     def run(self, frame: Frame, sizes: tuple[int, ...], bases: Mapping[int, Memory], *, seconds: Any = None,

@@ -86,7 +86,8 @@ def _once(folder: Path, call: LaunchCall, outputs: Sequence[tuple[tuple[int, ...
     given = [o.ctypes.data for o in (*outs, *ins)]
     form = call.otherwise if call.otherwise is not None and any(a % call.alignment for a in given) else call
     pieces = [_aligned(int(d.evaluate(p, dims)), 0) for p in form.pieces]
-    words = np.array([*given, *(int(d.evaluate(i, dims)) for i in form.ints), *(p.ctypes.data for p in pieces)], np.uint64)
+    sizes = np.array([int(d.evaluate(i, dims)) for i in form.ints], np.int64)
+    words = np.array([*given, *([sizes.ctypes.data] if form.ints else []), *(p.ctypes.data for p in pieces)], np.uint64)
     library = _library(form.text, tuple(each.entry for each in form.launches), len(words), folder)
     for each in form.launches:
         entry = ctypes.cast(getattr(library, f"call_{each.entry}"), ctypes.c_void_p)

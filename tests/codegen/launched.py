@@ -26,7 +26,10 @@ class Launched:
         form = call.otherwise if call.otherwise is not None and any(a % call.alignment for a in given) else call
         self.device, self.form, self.held = device, form, [*outs, *ins]
         self.held += [device.allocate(int(d.evaluate(p, dims))) for p in form.pieces]
-        words = [*given, *(int(d.evaluate(i, dims)) for i in form.ints), *(m.address for m in self.held[len(given):])]
+        scratch = [m.address for m in self.held[len(given):]]
+        if form.ints:
+            self.held.append(uploaded(device, np.array([int(d.evaluate(i, dims)) for i in form.ints], np.int64)))
+        words = [*given, *([self.held[-1].address] if form.ints else []), *scratch]
         self.words = np.array(words, np.uint64)
         self.parameters = self.words.ctypes.data + 8 * np.arange(len(words), dtype=np.uint64)
         self.launches = [(device.entry(form.text, each.entry, each.shared), int(d.evaluate(each.grid, dims)), each.block,

@@ -65,7 +65,7 @@ def test_a_row_is_loaded_once_and_its_exponentials_stay_in_registers() -> None:
 def test_sizes_that_are_dims_are_arguments() -> None:
     x = tg.input("x", (N, 24))
     call = call_of(definition_of(tg.softmax(x)))
-    assert [str(i) for i in call.ints] == ["n"] and "const int64_t d_n_" in call.text
+    assert [str(i) for i in call.ints] == ["n"] and "const index_t d_n = (index_t)sizes[0];" in call.text
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -104,7 +104,7 @@ def test_a_backend_without_its_compiler_says_so_and_has_no_kernels(monkeypatch: 
 
 
 def test_an_unknown_backend_is_named_with_the_known_ones() -> None:
-    with pytest.raises(KernelError, match=r"^no backend is named 'cobol'; known: c, gen, gencuda, .*\n  fix: one of those"):
+    with pytest.raises(KernelError, match=r"^no backend is named 'cobol'; known: c, cuda, gen, gencuda, .*\n  fix: one of those"):
         registry.load_backend("cobol")
     with pytest.raises(KernelError, match=r"\n  fix: did you mean numpy\?$"):
         registry.load_backend("nunpy")
@@ -152,7 +152,7 @@ def test_a_kernel_that_nobody_has_imported_is_told_with_what_to_import(name: str
 def test_a_backend_that_registers_itself_is_a_backend_like_ours(elsewhere: Callable[[str], ModuleType]) -> None:
     assert "elsewhere" not in registry.BACKENDS
     module = elsewhere(WHOLE)
-    assert list(registry.BACKENDS)[:6] == ["c", "gen", "gencuda", "numpy", "torch", "torchcuda"]
+    assert list(registry.BACKENDS)[:7] == ["c", "cuda", "gen", "gencuda", "numpy", "torch", "torchcuda"]
     assert "elsewhere" in registry.BACKENDS
     assert registry.backend_module("elsewhere") is module and registry.why_missing("elsewhere") is None
     assert registry.kernel_named("elsewhere.sin") in registry.all_kernels(("elsewhere", "numpy"))

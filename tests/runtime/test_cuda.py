@@ -32,7 +32,7 @@ X = tg.input("x", (tg.dim("n", 1, 512), 96))
 
 @absent
 def test_without_a_gpu_its_backends_say_what_is_missing() -> None:
-    for name in ("gencuda", "torchcuda"):
+    for name in ("cuda", "gencuda", "torchcuda"):
         assert load_backend(name) == [] and why_missing(name)
     with pytest.raises(UnknownDevice, match="no device is named 'cuda:0'"):
         device_named("cuda:0")

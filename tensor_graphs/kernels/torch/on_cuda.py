@@ -73,8 +73,28 @@ def layer_norm_takes(spec: Spec) -> str | None:
 
 
 TABLE = dict(ops.TABLE)
-TABLE |= {op: (ops.TABLE[op][0], floats) for op in ("softmax", "silu", "dot", "linear")}
+TABLE |= {op: (ops.TABLE[op][0], floats) for op in ("softmax", "silu", "dot")}
 TABLE["layer_norm"] = ops.TABLE["layer_norm"][0], layer_norm_takes
+
+
+def linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    """In the widest of the types, so that nothing is rounded before the sums are."""
+    import torch
+
+    bias = operand(ins, attrs, ("x", "weight", "bias"), "bias")
+    wide = outs[0].dtype
+    for each in ins:
+        wide = torch.promote_types(wide, each.dtype)
+    given: Any = bias
+    y = torch.nn.functional.linear(ins[0].to(wide), ins[1].to(wide), None if given is None else given.to(wide))
+    outs[0].copy_(y)
+
+
+def any_floats(spec: Spec) -> str | None:
+    return None if all(t.dtype.is_float for t in (*spec.inputs, *spec.outputs)) else "floats only"
+
+
+TABLE["linear"] = linear, any_floats
 
 
 def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:

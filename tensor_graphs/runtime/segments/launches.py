@@ -1,7 +1,8 @@
 """launches: kernels of images, launched one after the other on their device. What is launched again unchanged is one replay.
 
-A frame keeps what its launches are given: a table of 64-bit words, filled anew when an address or a size has changed. Launches that
-come a second time with the same words are captured, where the device can do that, and from then on one call runs them all.
+A frame keeps what its launches are given: a table of addresses, and in the device's memory the sizes. Launches that come a second
+time with the same addresses and grids are captured, where the device can do that, and from then on one call runs them all, whatever
+the sizes are: a step over a longer and longer state is the same replay.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.devices.address import address
+from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.device import Device, Memory
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.kernel import LaunchCall
@@ -22,12 +24,12 @@ from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments.segment import Clock, Segment
 
 REPLAYS = 4
-"""sets of words of which a frame keeps replays"""
+"""sets of addresses and grids of which a frame keeps replays"""
 
 
 @dataclass
 class _LaunchForm:
-    """pieces, grids: numbers of the expressions of scratch and of grids. at: the place of the first piece's address."""
+    """pieces, grids: numbers of the expressions of scratch and of grids. at: the word of the first piece's address."""
 
     call: LaunchCall
     pieces: list[int]
@@ -38,22 +40,28 @@ class _LaunchForm:
 
 @dataclass
 class _LaunchStep:
-    """One call. words: the place of its first word. forms: the call, and where it has one what is launched otherwise."""
+    """One call. words: its first word. addresses: how many of outputs and operands. sizes: the first of its sizes, None where it
+    has none. forms: the call, and where it has one what is launched otherwise."""
 
     index: int
     device: Device
     words: int
     addresses: int
+    sizes: int | None
     alignment: int
     forms: list[_LaunchForm]
 
 
 @dataclass
 class _LaunchTable:
-    """Of one frame. words: what kernels are given; parameters: the address of each word; launches: of each step."""
+    """Of one frame. words: what kernels are given; parameters: the address of each word; sizes: on the host and on the device, and
+    as they were when they were last given to it; key: addresses and grids; launches: of each step."""
 
     words: np.ndarray
     parameters: np.ndarray
+    sizes: np.ndarray
+    there: Memory
+    given: bytes = b""
     scratch: Memory | None = None
     key: bytes = b""
     launches: list[list[tuple[Any, int, int, int]]] = field(default_factory=list)
@@ -69,7 +77,7 @@ class Launches(Segment):
         self.steps: list[_LaunchStep] = []
         self.silent = False
         n = 0
-        base, pointer, address_at, value, value_at = (list[int]() for _ in range(5))
+        base, pointer, address_at, value = (list[int]() for _ in range(4))
         for index, ins in zip(indices, instructions, strict=True):
             call = ins.call
             assert isinstance(call, LaunchCall)
@@ -78,19 +86,17 @@ class Launches(Segment):
                 base.append(lookup.base(o))
                 pointer.append(lookup.pointer(o))
                 address_at.append(n + k)
-            first = n + len(operands)
-            for k, dim in enumerate(call.ints):
-                value.append(lookup.expr(dim))
-                value_at.append(first + k)
-            first += len(call.ints)
+            sizes = len(value) if call.ints else None
+            value += map(lookup.expr, call.ints)
+            first = n + len(operands) + (1 if call.ints else 0)
             forms = [_LaunchForm(each, list(map(lookup.expr, each.pieces)), [lookup.expr(one.grid) for one in each.launches], first)
                      for each in (call, call.otherwise) if each is not None]
-            self.steps.append(_LaunchStep(index, device_named(ins.device), n, len(operands), call.alignment, forms))
+            self.steps.append(_LaunchStep(index, device_named(ins.device), n, len(operands), sizes, call.alignment, forms))
             n = first + max(len(form.pieces) for form in forms)
         self.size = n
-        self._base, self._pointer, self._address_at, self._value, self._value_at = (
-            np.array(x, np.int64) for x in (base, pointer, address_at, value, value_at))
-        self._seen = np.array(sorted({*value, *(x for s in self.steps for f in s.forms for x in (*f.pieces, *f.grids))}), np.int64)
+        shapes = sorted({x for s in self.steps for f in s.forms for x in (*f.pieces, *f.grids)})
+        self._base, self._pointer, self._address_at, self._value, self._seen = (
+            np.array(x, np.int64) for x in (base, pointer, address_at, value, shapes))
         self.devices = list(dict.fromkeys(s.device for s in self.steps))
 
     def prepare(self) -> None:
@@ -106,18 +112,24 @@ class Launches(Segment):
         if kept is None:
             words = np.zeros(max(1, self.size), np.uint64)
             parameters = address(words) + 8 * np.arange(len(words), dtype=np.uint64)
-            kept = frame.kept[id(self)] = _LaunchTable(words, parameters)
+            sizes = np.zeros(len(self._value), np.int64)
+            kept = frame.kept[id(self)] = _LaunchTable(words, parameters, sizes, self.devices[0].allocate(sizes.nbytes))
         values = frame.values
-        key = (frame.bases[self._base] + values[self._pointer].view(np.uint64)).tobytes() + values[self._seen].tobytes()
+        addresses = frame.bases[self._base] + values[self._pointer].view(np.uint64)
+        key = addresses.tobytes() + values[self._seen].tobytes()
         if key != kept.key:
-            self._fill(frame, kept)
+            self._fill(frame, kept, addresses)
             kept.key = key
+        sizes = values[self._value]
+        if sizes.tobytes() != kept.given:
+            kept.sizes[...] = sizes
+            self.devices[0].upload(memory_of(kept.sizes), kept.there)
+            kept.given = sizes.tobytes()
         return kept
 
-    def _fill(self, frame: Frame, kept: _LaunchTable) -> None:
+    def _fill(self, frame: Frame, kept: _LaunchTable, addresses: np.ndarray) -> None:
         values, words = frame.values, kept.words
-        words[self._address_at] = frame.bases[self._base] + values[self._pointer].view(np.uint64)
-        words[self._value_at] = values[self._value].view(np.uint64)
+        words[self._address_at] = addresses
         most = max((sum(int(values[p]) for p in f.pieces) for s in self.steps for f in s.forms), default=0)
         if most and (kept.scratch is None or kept.scratch.nbytes < most):
             kept.scratch = None                                         # free before growing
@@ -126,6 +138,8 @@ class Launches(Segment):
         kept.launches = []
         for step in self.steps:
             given = words[step.words:step.words + step.addresses]
+            if step.sizes is not None:
+                words[step.words + step.addresses] = kept.there.address + 8 * step.sizes
             form = step.forms[-1 if (given % np.uint64(step.alignment)).any() else 0]
             begin = kept.scratch.address if kept.scratch is not None else 0
             for k, piece in enumerate(form.pieces):

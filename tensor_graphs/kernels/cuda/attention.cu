@@ -1,0 +1,134 @@
+/* attention: a query and the heads that share a head of keys are a block's; its keys are cut into SPLITS parts, a block for each, whose
+ * sums `attention_joined` adds up (the sums of softmax over parts of a row, each with its own maximum: Milakov and Gimelshein 2018;
+ * parts of the keys side by side: Flash-Decoding, Dao et al. 2023). Each key and each value is read once for all heads of the group.
+ * LANES lanes share a key in packs of 16 bytes, CHUNKS of them each; a warp has 32 / LANES keys at a time and takes TAKEN turns at once.
+ * Given by the text before: Q, K, V, Y (how elements are stored), WIDE_Q, WIDE_K, WIDE_V (f32 of an element), NARROW_Y, D, GROUP,
+ * HEADS (of keys), PACK, SPLITS, SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
+#define WARPS 4
+#define LANES (D / PACK < 32 ? D / PACK : 32)
+#define CHUNKS (D / (LANES * PACK))
+#define BESIDE (32 / LANES)
+#define TAKEN 4
+#define EACH (CHUNKS * PACK)
+#define PARTS (WARPS * BESIDE)
+
+TG_INLINE float weight(float score, float top) { return top == -INFINITY ? 0.0f : expf(score - top); }
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
+    Y *__restrict__ y, const Q *__restrict__ q, const K *__restrict__ k, const V *__restrict__ v, const int64_t *__restrict__ sizes,
+    float *__restrict__ sums, float *__restrict__ tops) {
+    const int64_t s = sizes[0], start = sizes[1];
+    __shared__ float shared_top[PARTS][GROUP], shared_total[PARTS][GROUP], shared_sum[PARTS][GROUP][D];
+    const int lane = threadIdx.x % LANES, part = threadIdx.x / LANES;
+    const int split = blockIdx.x % SPLITS, head = blockIdx.x / SPLITS % HEADS;
+    const int64_t query = blockIdx.x / (SPLITS * HEADS), position = start + query;
+    const int64_t high = CAUSAL && position + 1 < s ? (position + 1 > 0 ? position + 1 : 0) : s;
+    const int64_t low = WINDOW && position - WINDOW + 1 > 0 ? position - WINDOW + 1 : 0;
+    const int64_t seen = high > low ? high - low : 0, each = (seen + SPLITS - 1) / SPLITS;
+    const int64_t begin = low + split * each, end = begin + each < high ? begin + each : high;
+
+    float ours[GROUP][EACH], sum[GROUP][EACH], top[GROUP], total[GROUP];
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) {
+        top[g] = -INFINITY, total[g] = 0;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+            for (int e = 0; e < PACK; e++) {
+                ours[g][c * PACK + e] = WIDE_Q(q[((query * HEADS + head) * GROUP + g) * D + (c * LANES + lane) * PACK + e]);
+                sum[g][c * PACK + e] = 0;
+            }
+    }
+    for (int64_t at = begin + part; at - part < end; at += PARTS * TAKEN) {
+        float score[TAKEN][GROUP];
+        Pack<V, PACK> values[TAKEN][CHUNKS];
+#pragma unroll
+        for (int t = 0; t < TAKEN; t++) {
+            const int64_t key = at + t * PARTS, there = key < end ? key : end - 1;
+            Pack<K, PACK> keys[CHUNKS];
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++) {
+                keys[c] = pack_at<PACK>(k + (there * HEADS + head) * D + (c * LANES + lane) * PACK);
+                values[t][c] = pack_at<PACK>(v + (there * HEADS + head) * D + (c * LANES + lane) * PACK);
+            }
+#pragma unroll
+            for (int g = 0; g < GROUP; g++) {
+                float dot = 0;
+#pragma unroll
+                for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+                    for (int e = 0; e < PACK; e++) dot = fmaf(ours[g][c * PACK + e], WIDE_K(keys[c].at[e]), dot);
+                dot = reduced<LANES>(dot, Sum(), (float *)0) * (float)(SCALE);
+                if (CAP) dot = (float)(CAP) * tanhf(dot / (float)(CAP ? CAP : 1));
+                score[t][g] = key < end ? dot : -INFINITY;
+            }
+        }
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) {
+            float best = top[g];
+#pragma unroll
+            for (int t = 0; t < TAKEN; t++) best = f32_max(best, score[t][g]);
+            const float kept = weight(top[g], best);
+            total[g] *= kept;
+#pragma unroll
+            for (int e = 0; e < EACH; e++) sum[g][e] *= kept;
+#pragma unroll
+            for (int t = 0; t < TAKEN; t++) {
+                const float w = at + t * PARTS < end ? weight(score[t][g], best) : 0.0f;
+                total[g] += w;
+                if (at + t * PARTS < end)
+#pragma unroll
+                    for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+                        for (int e = 0; e < PACK; e++)
+                            sum[g][c * PACK + e] = fmaf(w, WIDE_V(values[t][c].at[e]), sum[g][c * PACK + e]);
+            }
+            top[g] = best;
+        }
+    }
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) {
+        if (lane == 0) shared_top[part][g] = top[g], shared_total[part][g] = total[g];
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+            for (int e = 0; e < PACK; e++) shared_sum[part][g][(c * LANES + lane) * PACK + e] = sum[g][c * PACK + e];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < GROUP * D; i += 32 * WARPS) {
+        const int g = i / D, e = i % D;
+        float best = -INFINITY, all = 0, mixed = 0;
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) best = f32_max(best, shared_top[p][g]);
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            const float w = weight(shared_top[p][g], best);
+            all += w * shared_total[p][g];
+            mixed += w * shared_sum[p][g][e];
+        }
+        const int64_t place = ((query * HEADS + head) * GROUP + g) * SPLITS + split;
+        sums[place * D + e] = mixed;
+        if (e == 0) tops[place * 2] = best, tops[place * 2 + 1] = all;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) attention_joined(
+    Y *__restrict__ y, const Q *__restrict__ q, const K *__restrict__ k, const V *__restrict__ v, const int64_t *__restrict__ sizes,
+    const float *__restrict__ sums, const float *__restrict__ tops) {
+    const int64_t s = sizes[0], start = sizes[1];
+    const int64_t query = blockIdx.x / (HEADS * GROUP), position = start + query, first = (int64_t)blockIdx.x * SPLITS;
+    const int64_t high = CAUSAL && position + 1 < s ? (position + 1 > 0 ? position + 1 : 0) : s;
+    const int64_t low = WINDOW && position - WINDOW + 1 > 0 ? position - WINDOW + 1 : 0;
+    for (int e = threadIdx.x; e < D; e += 256) {
+        float best = -INFINITY, all = 0, mixed = 0;
+#pragma unroll 8
+        for (int p = 0; p < SPLITS; p++) best = f32_max(best, tops[(first + p) * 2]);
+#pragma unroll 8
+        for (int p = 0; p < SPLITS; p++) {
+            const float w = weight(tops[(first + p) * 2], best);
+            all += w * tops[(first + p) * 2 + 1];
+            mixed += w * sums[(first + p) * D + e];
+        }
+        y[(int64_t)blockIdx.x * D + e] = NARROW_Y(high > low ? mixed / all : 0.0f);
+    }
+}

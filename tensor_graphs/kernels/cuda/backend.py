@@ -1,0 +1,243 @@
+"""backend: `cuda`, kernels written by hand for what stages say badly: weights read once for few rows, attention with its keys in
+parts, rows of a state in place. A text is a file of this folder behind the numbers of one spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tensor_graphs.devices import nvrtc, toolchain
+from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bf16, f16, f32
+from tensor_graphs.language.node import TensorType
+
+NAME = "cuda"
+DEVICE = "cuda"
+HERE = Path(__file__).resolve().parent
+HEADER = HERE.parent.parent / "codegen" / "numbers.cuh"
+ALIGNED = 16
+FLOATS = (f32, bf16, f16)
+WIDE = {f32: "(float)", bf16: "bf16_to_f32", f16: "f32_of_f16"}
+STORED = {f32: "float", bf16: "uint16_t", f16: "uint16_t"}
+NARROW = {f32: "(float)", bf16: "bf16_of_f32", f16: "f16_of_f32"}
+
+OF_SIZE = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
+
+ROWS, ROW_WARPS = 8, 4
+"""of few_rows.cu"""
+
+MOST_PARTS = 32
+"""parts into which keys are cut"""
+
+KEYS_OF_A_PART = 64
+"""of the longest row of keys"""
+
+
+def available() -> str | None:
+    from tensor_graphs.devices import cuda
+
+    return cuda.why_missing()
+
+
+def versions() -> dict[str, str]:
+    return {"nvrtc": nvrtc.version()}
+
+
+def _text(file: str, numbers: Mapping[str, object], types: Mapping[str, DType]) -> str:
+    said = ['#include "numbers.cuh"', *(f"#define {name} {value}" for name, value in numbers.items())]
+    for name, dtype in types.items():
+        said += [f"#define WIDE_{name} {WIDE[dtype]}", f"#define NARROW_{name} {NARROW[dtype]}", f"typedef {STORED[dtype]} {name};"]
+    return "\n".join(said) + "\n" + (HERE / file).read_text()
+
+
+def _static(*dims: Dim) -> str | None:
+    return None if all(d.is_static(x) for x in dims) else "sizes that are known only"
+
+
+# ---- linear ------------------------------------------------------------------------------------------------------------
+
+
+def _rows(x: TensorType) -> Dim:
+    return d.product(x.shape[:-1])
+
+
+def linear_takes(spec: Spec) -> str | None:
+    x, w = spec.inputs[:2]
+    if any(t.dtype not in FLOATS for t in (*spec.inputs, *spec.outputs)):
+        return "f32, bf16 and f16 only"
+    if (why := _static(*w.shape)) is not None:
+        return why
+    pack = ALIGNED // w.dtype.itemsize
+    if int(w.shape[1]) % max(pack, ALIGNED // x.dtype.itemsize):
+        return f"rows of a multiple of {pack} elements only"
+    return None if int(w.shape[0]) < 1 << 30 else "too many columns"
+
+
+def linear(spec: Spec) -> LaunchCall:
+    return _few_rows(spec)
+
+
+def _few_rows(spec: Spec, best: bool = False) -> LaunchCall:
+    x, w = spec.inputs[:2]
+    columns, k = (int(s) for s in w.shape)
+    pack = ALIGNED // w.dtype.itemsize
+    beside = 1 if columns <= 4096 else 2 if columns <= 32768 else 4
+    bias = spec.role("bias")
+    types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": spec.outputs[0].dtype}
+    blocks, warps = -(-columns // (ROW_WARPS * beside)), -(-columns // beside)
+    launches = [Launch("few_rows", blocks * d.ceil_div(_rows(x), ROWS), 32 * ROW_WARPS)]
+    pieces: tuple[Dim, ...] = ()
+    more = {} if bias is None else {"BIAS": 1}
+    if best:
+        more["BEST"] = 1
+        launches.append(Launch("best_of_row", _rows(x), 1024))
+        pieces = (d.ceil_div(_rows(x) * (4 * warps), 256) * 256,) * 2
+
+    def text(pack: int) -> str:
+        of_x = min(pack, ALIGNED // x.dtype.itemsize)
+        numbers = {"PACK": pack, "PACK_X": of_x, "COLUMNS": beside, "K": k, "N": columns}
+        return _text("few_rows.cu", {**numbers, **more}, types)
+
+    single = LaunchCall(text(1), tuple(launches), (_rows(x),), pieces)
+    return LaunchCall(text(pack), tuple(launches), (_rows(x),), pieces, ALIGNED, single)
+
+
+def linear_argmax_takes(spec: Spec) -> str | None:
+    """Of narrower outputs, which elements are equal is another question."""
+    return "f32 values only" if spec.outputs[0].dtype is not f32 else linear_takes(replace(spec, outputs=spec.outputs[:1]))
+
+
+def linear_argmax(spec: Spec) -> LaunchCall:
+    return _few_rows(spec, best=True)
+
+
+def linear_traffic(spec: Spec) -> Dim:
+    """All of w for every few rows of x, from the second time on out of the cache (a fifth of the time)."""
+    x, w = spec.inputs[:2]
+    rows = _rows(x)
+    of_w = int(w.shape[0]) * int(w.shape[1]) * w.dtype.itemsize
+    small = rows * (int(w.shape[1]) * x.dtype.itemsize + int(w.shape[0]) * spec.outputs[0].dtype.itemsize)
+    return of_w + of_w // 5 * (d.ceil_div(rows, ROWS) - 1) + small
+
+
+# ---- attention ---------------------------------------------------------------------------------------------------------
+
+
+def _lay(width: int, pack: int) -> tuple[int, int]:
+    """(lanes of a key, packs of a lane)."""
+    lanes = min(32, max(1, width // pack))
+    return lanes, width // (lanes * pack)
+
+
+def attention_takes(spec: Spec) -> str | None:
+    if spec.role("mask") is not None:
+        return "no mask"
+    q, k, v = spec.inputs[:3]
+    if any(t.dtype not in FLOATS for t in (*spec.inputs, *spec.outputs)) or k.dtype is not v.dtype:
+        return "f32, bf16 and f16, keys and values of one type"
+    if (why := _static(*q.shape[1:], *k.shape[1:], *v.shape[1:])) is not None:
+        return why
+    if int(v.shape[2]) != int(q.shape[2]):
+        return "keys and values of one length only"
+    width, group = int(q.shape[2]), int(q.shape[1]) // int(k.shape[1])
+    for pack in (ALIGNED // k.dtype.itemsize, 1):
+        lanes, chunks = _lay(width, pack)
+        if lanes & (lanes - 1) or lanes * chunks * pack != width:
+            return "heads whose length is a power of two, or a multiple of 32 packs of 16 bytes"
+        if group * chunks * pack > 64 or 4 * (32 // lanes) * group * (width + 2) * 4 > 48 << 10:
+            return "too many heads for one head of keys"
+    if d.bounds(q.shape[0])[1] * int(q.shape[1]) * MOST_PARTS * width > 1 << 31:
+        return "too many queries: parts of so many rows are not kept"
+    return None
+
+
+def attention(spec: Spec) -> LaunchCall:
+    q, k, v = spec.inputs[:3]
+    n, s, width, heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1])
+    group = int(q.shape[1]) // heads
+    parts = max(1, min(MOST_PARTS, -(-d.bounds(s)[1] // KEYS_OF_A_PART)))
+    numbers = {"D": width, "GROUP": group, "HEADS": heads, "SPLITS": parts, "SCALE": repr(float(spec.attrs["scale"])),
+               "CAP": repr(float(spec.attrs["softcap"])), "CAUSAL": int(bool(spec.attrs["causal"])),
+               "WINDOW": int(spec.attrs["window"])}
+    types = {"Q": q.dtype, "K": k.dtype, "V": v.dtype, "Y": spec.outputs[0].dtype}
+    rows = n * (heads * group)
+    launches = (Launch("attention_parts", n * (heads * parts), 128), Launch("attention_joined", rows, 256))
+    given = s, spec.attrs["start"]
+    pieces = (d.ceil_div(rows * (parts * width * 4), 256) * 256, d.ceil_div(rows * (parts * 8), 256) * 256)
+    single, packed = (_text("attention.cu", {**numbers, "PACK": pack}, types) for pack in (1, ALIGNED // k.dtype.itemsize))
+    return LaunchCall(packed, launches, given, pieces, ALIGNED, LaunchCall(single, launches, given, pieces))
+
+
+def attention_traffic(spec: Spec) -> Dim:
+    """All keys and values for every query."""
+    q, k = spec.inputs[:2]
+    each = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
+    small = 2 * q.shape[0] * (int(q.shape[1]) * int(q.shape[2]) * q.dtype.itemsize)
+    return each + each * (q.shape[0] - 1) // 5 + small
+
+
+# ---- rows of a state ---------------------------------------------------------------------------------------------------
+
+
+def write_rows_takes(spec: Spec) -> str | None:
+    base, value = spec.inputs
+    if int(spec.attrs["axis"]) % len(base.shape) != 0 or base.dtype is not value.dtype or base.dtype.itemsize not in OF_SIZE:
+        return "rows along the first axis only"
+    return _static(*base.shape[1:])
+
+
+def write_rows(spec: Spec) -> LaunchCall:
+    base, value = spec.inputs
+    width = int(d.evaluate(d.product(base.shape[1:]), {})) * base.dtype.itemsize
+    given = (value.shape[0], base.shape[0], spec.attrs["start"])
+
+    def call(unit: int, kind: str) -> LaunchCall:
+        count = width // unit
+        text = f'#include "numbers.cuh"\n#define WIDTH {max(1, count)}\ntypedef {kind} U;\n' + (HERE / "write_rows.cu").read_text()
+        return LaunchCall(text, (Launch("write_rows", d.ceil_div(value.shape[0] * count, 256), 256, 0),), given)
+
+    single = call(base.dtype.itemsize, OF_SIZE[base.dtype.itemsize])
+    if width % ALIGNED:
+        return single
+    return replace(call(ALIGNED, "Pack<uint32_t, 4>"), alignment=ALIGNED, otherwise=single)
+
+
+# ---- the backend -------------------------------------------------------------------------------------------------------
+
+
+def kernels() -> list[Kernel]:
+    def made(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], file: str, *,
+             traffic: Callable[[Spec], Dim] | None = None, state: bool = False) -> Kernel:
+        return Kernel(name=f"{NAME}.{op}", backend=NAME, op=op, build=build, accepts=accepts,
+                      source=(HERE / file).read_text(), module=__name__, toolchain=_toolchain(), contiguous=True, traffic=traffic,
+                      in_place=((0, 0),) if state else (), updates=state)
+
+    return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic),
+            made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
+            made("attention", attention, attention_takes, "attention.cu", traffic=attention_traffic),
+            made("write_rows", write_rows, write_rows_takes, "write_rows.cu", state=True)]
+
+
+def copy_kernel() -> Kernel:
+    return Kernel(name=f"{NAME}.copy", backend=NAME, op="copy", build=_no_copy, accepts=lambda spec: None,
+                  source=(HERE / "copy.cu").read_text(), module=__name__, toolchain=_toolchain(), build_copy=build_copy)
+
+
+def _no_copy(spec: Spec) -> LaunchCall:
+    raise AssertionError("copies are built by build_copy")
+
+
+def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> LaunchCall:
+    """The call that copies a strided window into another."""
+    axes = [axis for axis in zip(shape, out_strides, in_strides, strict=True) if axis[0] != 1] or [(1, 0, 0)]
+    text = (f'#include "numbers.cuh"\n#define RANK {len(axes)}\ntypedef {OF_SIZE[itemsize]} T;\n' + (HERE / "copy.cu").read_text())
+    grid = d.ceil_div(d.product(shape), 256)
+    return LaunchCall(text, (Launch("copy", grid, 256),), tuple(x for column in zip(*axes, strict=True) for x in column))
+
+
+def _toolchain() -> str:
+    texts = [each.read_bytes() for each in (HEADER, *toolchain.headers_of(HEADER))]
+    return f"{toolchain.digest(*texts)[:32]} nvrtc {nvrtc.version()} {' '.join(nvrtc.FLAGS)}"

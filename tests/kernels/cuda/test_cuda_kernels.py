@@ -1,0 +1,120 @@
+"""The kernels written by hand for GPUs, as C++ on the host beside the oracle; texts of both forms are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.devices import cuda, nvrtc
+from tensor_graphs.kernels.cuda import backend
+from tensor_graphs.kernels.kernel import LaunchCall, Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.interpreter import interpret
+from tests.codegen import emulated
+
+N, P = tg.dim("n", 1, 128), tg.dim("p", 0, 1000)
+ROUNDED = {"f32": 2e-6, "bf16": 8e-3, "f16": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("emulated")
+
+
+def drawn(inputs: Sequence[Node], dims: Mapping[str, int]) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(3)
+    shapes = {i: tuple(int(d.evaluate(s, dims)) for s in i.shape) for i in inputs}
+    return {i.attrs["name"]: draw.standard_normal(shape).astype(i.dtype.numpy) for i, shape in shapes.items()}
+
+
+def compare(folder: Path, nodes: Sequence[Node], dims: Mapping[str, int], takes: Callable[[Spec], str | None],
+            build: Callable[[Spec], LaunchCall], values: Mapping[str, np.ndarray]) -> None:
+    """All outputs of one op, of operands that are aligned and of such that are not."""
+    op = nodes[0] if nodes[0].op.name != "item" else nodes[0].inputs[0]
+    spec = Spec.of(op)
+    assert takes(spec) is None
+    call = build(spec)
+    for form in (call, *([] if call.otherwise is None else [call.otherwise])):
+        nvrtc.compiled(form.text, "sm_90", cuda.HEADERS)
+    g = make_graph({f"y{i}": y for i, y in enumerate(nodes)})
+    right = list(interpret(g, values, dims=dims).outputs.values())
+    arrays = [values[i.attrs["name"]] for i in op.inputs]
+    outputs = [(r.shape, y.dtype.numpy) for r, y in zip(right, nodes, strict=True)]
+    for shift in (0, 1):
+        found = emulated.run(folder, call, outputs, arrays, dims, shift)
+        for y, got, expected in zip(nodes, found, right, strict=True):
+            largest = np.nanmax(np.abs(expected.astype(np.float64)), initial=1e-30)
+            np.testing.assert_allclose(got.astype(np.float64), expected.astype(np.float64), rtol=ROUNDED.get(y.dtype.name, 0),
+                                       atol=ROUNDED.get(y.dtype.name, 0) * largest)
+
+
+@pytest.mark.parametrize(("of_x", "of_w", "biased"), [(tg.f32, tg.bf16, False), (tg.bf16, tg.bf16, True), (tg.f16, tg.f32, False)])
+def test_few_rows_times_a_weight(folder: Path, of_x: DType, of_w: DType, biased: bool) -> None:
+    x, w, b = tg.input("x", (N, 96), of_x), tg.input("w", (37, 96), of_w), tg.input("b", (37,), tg.f32)
+    y = tg.linear(x, w, b) if biased else tg.linear(x, w)
+    for rows in (1, 3, 8, 13):
+        values = drawn(list(make_graph({"y": y}).inputs.values()), {"n": rows})
+        compare(folder, [y], {"n": rows}, backend.linear_takes, backend.linear, values)
+
+
+def test_the_likeliest_of_many_is_the_first_that_reaches_the_largest_and_nan_wins(folder: Path) -> None:
+    x, w = tg.input("x", (N, 64)), tg.input("w", (300, 64), tg.bf16)
+    values = drawn([x, w], {"n": 2})
+    values["w"][200] = values["w"][100]
+    values["w"][[100, 200]] *= 9
+    values["x"][-1, 5] = np.nan
+    for value in (values, {**values, "x": np.nan_to_num(values["x"])}):
+        compare(folder, list(tg.linear_argmax(x, w)), {"n": 2}, backend.linear_argmax_takes, backend.linear_argmax, value)
+
+
+@pytest.mark.parametrize(("width", "heads", "of_keys", "dtype", "window", "cap", "n", "p"), [
+    (256, 4, 1, tg.f32, 512, 0.0, 1, 130), (64, 4, 2, tg.bf16, 0, 30.0, 3, 70), (128, 2, 2, tg.f16, 7, 0.0, 5, 20), (32, 8, 1, tg.f32, 0, 0.0, 1, 0)])
+def test_attention_over_keys_in_parts(folder: Path, width: int, heads: int, of_keys: int, dtype: DType, window: int, cap: float,
+                                      n: int, p: int) -> None:
+    q = tg.input("q", (N, heads, width))
+    k, v = (tg.input(name, (N + P, of_keys, width), dtype) for name in "kv")
+    y = tg.attention(q, k, v, scale=0.0625, causal=True, window=window, softcap=cap, start=P)
+    dims = {"n": n, "p": p}
+    compare(folder, [y], dims, backend.attention_takes, backend.attention, drawn([q, k, v], dims))
+
+
+def test_heads_of_another_length_are_refused() -> None:
+    q, k = tg.input("q", (N, 2, 96)), tg.input("k", (N, 1, 96))
+    assert "power of two" in str(backend.attention_takes(Spec.of(tg.attention(q, k, k, scale=1.0))))
+
+
+def test_a_query_that_sees_no_key_is_0_and_one_whose_scores_are_all_below_everything_is_nan(folder: Path) -> None:
+    q, k, v = tg.input("q", (3, 1, 32)), tg.input("k", (4, 1, 32)), tg.input("v", (4, 1, 32))
+    values = drawn([q, k, v], {})
+    blind = tg.attention(q, k, v, scale=1.0, causal=True, start=-2)
+    compare(folder, [blind], {}, backend.attention_takes, backend.attention, values)
+    values["q"][1], values["k"][...] = 1, -np.inf
+    compare(folder, [tg.attention(q, k, v, scale=1.0)], {}, backend.attention_takes, backend.attention, values)
+
+
+@pytest.mark.parametrize("width", [64, 5])
+@pytest.mark.parametrize("start", [0, 5, 62])
+def test_rows_are_written_where_they_belong_and_nowhere_else(folder: Path, width: int, start: int) -> None:
+    base, value = tg.input("base", (64, width)), tg.input("value", (N, width))
+    values = drawn([base, value], {"n": 2, "p": start})
+    call = backend.write_rows(Spec.of(tg.write_rows(base, value, start=P)))
+    for shift in (0, 1):
+        outputs = [((64, width), np.dtype(np.float32))]
+        (found,) = emulated.run(folder, call, outputs, list(values.values()), {"n": 2, "p": start}, shift)
+        assert (found[start:start + 2] == values["value"]).all()
+        untouched = np.delete(found, [start, start + 1], axis=0).view(np.uint8)
+        assert (untouched == 0xA5).all()
+
+
+def test_a_window_is_copied_with_its_strides(folder: Path) -> None:
+    source = drawn([tg.input("x", (4, 5, 8))], {})["x"]
+    call = backend.build_copy((N, 3, 5), (15, 5, 1), (40, 8, 1), 4)
+    (found,) = emulated.run(folder, call, [((4, 3, 5), np.dtype(np.float32))], [source], {"n": 4})
+    assert (found == source[:, :3, :5]).all()
