@@ -75,7 +75,8 @@ def test_the_likeliest_of_many_is_the_first_that_reaches_the_largest_and_nan_win
 
 
 @pytest.mark.parametrize(("width", "heads", "of_keys", "dtype", "window", "cap", "n", "p"), [
-    (256, 4, 1, tg.f32, 512, 0.0, 1, 130), (64, 4, 2, tg.bf16, 0, 30.0, 3, 70), (128, 2, 2, tg.f16, 7, 0.0, 5, 20), (32, 8, 1, tg.f32, 0, 0.0, 1, 0)])
+    (256, 4, 1, tg.f32, 512, 0.0, 1, 130), (64, 4, 2, tg.bf16, 0, 30.0, 3, 70), (128, 2, 2, tg.f16, 7, 0.0, 5, 20),
+    (32, 8, 1, tg.f32, 0, 0.0, 1, 0)])
 def test_attention_over_keys_in_parts(folder: Path, width: int, heads: int, of_keys: int, dtype: DType, window: int, cap: float,
                                       n: int, p: int) -> None:
     q = tg.input("q", (N, heads, width))
