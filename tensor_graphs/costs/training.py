@@ -170,6 +170,9 @@ def checked(samples: Sequence[Sample]) -> list[Quality]:
         asked = [(i, s) for i, s in enumerate(samples) if fold_of(s.graph) == fold]
         if not asked:
             continue
+        if LEAST <= len(samples) and len(known) < LEAST:
+            raise CannotTrain(f"{len(samples)} measurements of this machine are on file; without those of the graphs of one fifth "
+                              f"{len(known)} are left, and a cost model needs {LEAST}\n  fix: tg profile some graphs first")
         model, near = fitted(known), nearest(known)
         for i, s in asked:
             predicted["learned"][i] = s.roofline * math.exp(model.estimate(s.features).off)

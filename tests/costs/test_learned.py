@@ -162,6 +162,8 @@ def test_on_graphs_that_were_not_seen_it_is_better_than_the_roofline(samples: li
 def test_too_few_rows_are_refused_with_what_to_do(samples: list[Sample]) -> None:
     with pytest.raises(CannotTrain, match=f"5 measurements .* needs {LEAST}\n  fix: tg profile"):
         fitted(samples[:5])
+    with pytest.raises(CannotTrain, match=f"^{LEAST} measurements .* one fifth .* are left, .* needs {LEAST}\n  fix: tg profile"):
+        checked(samples[:LEAST])
 
 
 def test_without_lightgbm_training_says_what_to_install(samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
