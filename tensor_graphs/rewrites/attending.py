@@ -19,6 +19,7 @@ from typing import Any
 from tensor_graphs.language import atomic
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import ATOMIC, same_dim
+from tensor_graphs.language.axis import several_axes
 from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.composites import arithmetic, attention
 from tensor_graphs.language.dims import Dim, Expr
@@ -320,7 +321,7 @@ class SomeKeyIsSeen(_Reading):
 
     def found(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
         type = e.of(node.children[0]).type
-        if type.rank != 2 or tuple(node.attrs["axes"]) not in ((1,), (-1,)):
+        if type.rank != 2 or several_axes(ANY.name, node.attrs["axes"], 2) != (1,):
             return
         n, s = type.shape
         lines = _below_zero(e, node.children[0], (0, 1))

@@ -10,11 +10,13 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.language import atomic
-from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.composite import LIBRARY, expand_all
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.language.part import PartOp, PartRecipe
 from tensor_graphs.meaning.interpreter import interpret
-from tests.rewrites.attention_wordings import HIDDEN, WORDINGS, attended, given, hidden, masked, qkv, spread, turned
+from tensor_graphs.rewrites.egraph import EGraph
+from tensor_graphs.rewrites.rules import ALL
+from tests.rewrites.attention_wordings import HIDDEN, WORDINGS, attended, given, hidden, masked, places, qkv, spread, turned
 
 SIZES = {"n": 5, "s": 7}
 
@@ -122,3 +124,23 @@ def test_one_order_and_a_mask_are_both_kept() -> None:
     values = given(graph)
     (mine,), (want,) = (interpret(g, values).outputs.values() for g in (other, graph))
     np.testing.assert_allclose(mine, want, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("axes", "is_seen"), [((1,), True), ((-1,), True), (1, True), (-1, True), (0, False), (None, False),
+                                               ((0, 1), False)])
+def test_that_some_key_is_seen_is_read_whatever_the_axes_are_written_as(axes: Any, is_seen: bool) -> None:
+    """The definition of `any` takes one axis, several, or None for all; what is recognised says them as it was found."""
+    (rule,) = [r for r in ALL if r.name == "attention/some-key-is-seen"]
+    i, j = places(6, 9)
+    e = EGraph()
+    number = e.add(LIBRARY["any"](tg.less_equal(j, i), axes=axes))
+    assert len(list(rule.candidates(e, {"any": [(number, node) for node in e.of(number).nodes]}))) == is_seen
+
+
+def test_a_graph_that_asks_whether_anything_at_all_is_true_is_reworded() -> None:
+    x, m = tg.input("x", (4, 3, 3)), tg.input("m", (4, 8), tg.bool_)
+    some = tg.pad(tg.log2(tg.cast(tg.reshape(tg.any(m), (1, 1)), tg.f32) + 0.25), ((0, 3), (2, 0)))
+    graph = tg.graph(tg.linear(x, some))
+    values = given(graph)
+    (mine,), (want,) = (interpret(g, values).outputs.values() for g in (prepare(graph).graph, graph))
+    np.testing.assert_allclose(mine, want, rtol=1e-6)
