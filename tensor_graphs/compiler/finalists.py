@@ -119,7 +119,7 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
         left = max(0.0, end - time.perf_counter())
         best = measure([each.path for each in best], rounds=ROUNDS, seconds=left)
     except NotDeployed as e:
-        log.warning("paths could not be run as a whole: %s", e)
+        log.warning("%d paths could not be run as a whole, so the choice rests on prices of their steps: %s", len(several), e)
         if e.path is not None:
             refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER)
         return 0

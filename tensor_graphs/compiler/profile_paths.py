@@ -217,7 +217,7 @@ class _PathWalk:
         except NotDeployed as e:
             if len(group) > 1:                                      # one of them may be to blame: each alone
                 return sum(self._run(judge, [p]) for p in group)
-            self._say(group[0], FAILED, why=str(e).strip().splitlines()[-1] if str(e).strip() else "the worker ended")
+            self._say(group[0], FAILED, why=str(e))
             return 0
         wholes = [median(each.whole) for each in found]
         for each, whole in zip(found, wholes, strict=True):

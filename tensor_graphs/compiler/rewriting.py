@@ -16,7 +16,7 @@ from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.fuse import fuse
 from tensor_graphs.rewrites.parts import form
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
-from tensor_graphs.rewrites.recognise import may_hold_more, recognise, with_roots
+from tensor_graphs.rewrites.recognise import may_hold_more, recognise
 from tensor_graphs.rewrites.reword import Reworded, reword
 from tensor_graphs.rewrites.rules import SHRINKING
 from tensor_graphs.rewrites.simplify import simplify
@@ -65,7 +65,7 @@ def _without_copies(graph: Graph) -> Graph:
     def replaced(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         return inputs[0] if node.op is leaves.COPY_TO else None
 
-    return with_roots(graph, rebuild(graph.roots, replaced))
+    return graph.with_roots(rebuild(graph.roots, replaced))
 
 
 def said_in_composites(written: Graph) -> PreparedGraph:

@@ -44,6 +44,11 @@ class Graph:
         """Operands before users."""
         return walk(self.roots)
 
+    def with_roots(self, roots: Sequence[Node]) -> Graph:
+        """A graph of the same names with these nodes as roots, in the order of `roots`: outputs, then updates of states."""
+        count = len(self.outputs)
+        return Graph(dict(zip(self.outputs, roots[:count], strict=True)), dict(zip(self.updates, roots[count:], strict=True)))
+
     def _leaves(self, op: leaves.Leaf) -> dict[str, Node]:
         found: dict[str, Node] = {}
         for node in self.nodes:

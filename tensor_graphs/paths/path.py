@@ -716,9 +716,7 @@ def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, st
     parts = [n for n in graph.nodes if isinstance(n.op, PartOp) and n.op.recipes and is_way_on(path.choices[signature_of(n).key])]
     ends = [[leaves.item(n, i) for i in range(len(n.types))] for n in parts]
     made = iter(expanded([*graph.roots, *(x for n, out in zip(parts, ends, strict=True) for x in (*out, *n.inputs))], path))
-    roots = list(itertools.islice(made, len(graph.roots)))
-    count = len(graph.outputs)
-    whole = Graph(dict(zip(graph.outputs, roots[:count], strict=True)), dict(zip(graph.updates, roots[count:], strict=True)))
+    whole = graph.with_roots(list(itertools.islice(made, len(graph.roots))))
     number = {n: i for i, n in enumerate(whole.nodes)}
     places = []
     for n, out in zip(parts, ends, strict=True):

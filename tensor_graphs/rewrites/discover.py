@@ -30,7 +30,7 @@ from tensor_graphs.proof.fingerprint import fingerprint
 from tensor_graphs.rewrites.composites import CHOICES
 from tensor_graphs.rewrites.cuts import Cuts, inside
 from tensor_graphs.rewrites.errors import RewriteError
-from tensor_graphs.rewrites.recognise import MARKED, with_roots
+from tensor_graphs.rewrites.recognise import MARKED
 
 MOST_STEPS = 12
 """Steps of a part."""
@@ -107,7 +107,7 @@ def replaced(graph: Graph, found: Sequence[Found]) -> Graph:
                 made[node] = apply(node.op, inputs, node.attrs) if here is None else apply(here.op, inputs, here.attrs)
         else:
             stack.extend(missing)
-    return with_roots(graph, [made[r] for r in graph.roots])
+    return graph.with_roots([made[r] for r in graph.roots])
 
 
 def _call(op: CompositeOp, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Graph:

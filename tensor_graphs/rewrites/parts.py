@@ -27,7 +27,7 @@ from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply, is_step, walk
 from tensor_graphs.language.part import PartOp, note_same, over, part_between
 from tensor_graphs.rewrites.cuts import Cuts, inside
-from tensor_graphs.rewrites.recognise import with_roots, write_out
+from tensor_graphs.rewrites.recognise import write_out
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
         return Formed(graph)
     log.info("formed %s", dict(places))
     images = {n: m for n, m in made.items() if n is not m}
-    return Formed(with_roots(graph, [made[r] for r in graph.roots]), dict(places), images)
+    return Formed(graph.with_roots([made[r] for r in graph.roots]), dict(places), images)
 
 
 class _Wanted:

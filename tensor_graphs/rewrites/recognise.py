@@ -53,13 +53,7 @@ MOST_ROUNDS = 16
 
 def write_out(graph: Graph) -> Graph:
     """The same function in atomic ops alone: every composite by its definition, recursively (opaque ones stay)."""
-    roots = expand_all(graph.roots)
-    return with_roots(graph, roots)
-
-
-def with_roots(graph: Graph, roots: Sequence[Node]) -> Graph:
-    count = len(graph.outputs)
-    return Graph(dict(zip(graph.outputs, roots[:count], strict=True)), dict(zip(graph.updates, roots[count:], strict=True)))
+    return graph.with_roots(expand_all(graph.roots))
 
 
 # ---- definitions, as they are looked for -----------------------------------------------------------------------------
@@ -722,4 +716,4 @@ def _built(c: Classes, cover: _Cover, graph: Graph, roots: Sequence[int]) -> Gra
                 call = apply(place.op, operands, dict(place.attrs))
                 made[number] = call if place.output < 0 else leaves.item(call, place.output)
         stack.pop()
-    return with_roots(graph, [made[r] for r in roots])
+    return graph.with_roots([made[r] for r in roots])

@@ -34,7 +34,6 @@ from tensor_graphs.rewrites.extract import TINY, Cost, Extractor, add_graph, is_
 from tensor_graphs.rewrites.offer import Offer, Other
 from tensor_graphs.rewrites.provenance import RuleStep, derive, show_steps
 from tensor_graphs.rewrites.recipe_rows import RecipeRows, compared
-from tensor_graphs.rewrites.recognise import with_roots
 from tensor_graphs.rewrites.regions import LARGE, regions
 from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Rewrite
 from tensor_graphs.rewrites.saturate import Budget, saturate
@@ -97,7 +96,7 @@ def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Se
             return formed(graph, found, there, roots)
         except _Circle as e:                                        # two parts, each with an operand of the other
             found = [o for o in found if o is not e.offer]
-    return Reworded(with_roots(graph, roots), {}, there)
+    return Reworded(graph.with_roots(roots), {}, there)
 
 
 def may_be_reworded(graph: Graph) -> bool:
@@ -448,7 +447,7 @@ def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], ro
         counts[op] += 1
         return tuple(leaves.item(node, i) for i in range(len(outputs)))
 
-    whole = with_roots(graph, [put(r) for r in roots])
+    whole = graph.with_roots([put(r) for r in roots])
     log.info("reworded %s", {op.name: count for op, count in counts.items()})
     now = {n: put(images.get(n, n)) for n in graph.nodes}
     return Reworded(whole, dict(counts), {n: image for n, image in now.items() if image is not n})

@@ -92,10 +92,10 @@ class _Widening:
     def __init__(self, graph: Graph, to: DType, last_step: bool) -> None:
         self.old, self.to = graph, to
         self.roots = expand_all(graph.roots, lambda n: _is_library(n.op))
-        count = len(graph.outputs)
-        self.outputs = dict(zip(graph.outputs, self.roots[:count], strict=True))
-        self.updates = dict(zip(graph.updates, self.roots[count:], strict=True))
-        self.last = _last_steps(self.roots, set(self.roots[:count]), set(self.roots[count:])) if last_step else frozenset()
+        expanded = graph.with_roots(self.roots)
+        self.outputs, self.updates = expanded.outputs, expanded.updates
+        self.last = (_last_steps(self.roots, set(self.outputs.values()), set(self.updates.values())) if last_step
+                     else frozenset())
         self.values: dict[Node, tuple[Node, ...]] = {}
 
     def graph(self) -> Graph:

@@ -625,15 +625,11 @@ def _replaced(graph: tg.Graph, target: Node, made: Node) -> tg.Graph | None:
         if made.shape != target.shape:
             return None
         made = tg.cast(made, target.dtype)
-    new = rebuild(list(graph.roots), lambda node, inputs: made if node is target else None)
-    count = len(graph.outputs)
-    return tg.Graph(dict(zip(graph.outputs, new[:count], strict=True)), dict(zip(graph.updates, new[count:], strict=True)))
+    return graph.with_roots(rebuild(list(graph.roots), lambda node, inputs: made if node is target else None))
 
 
 def written_out(graph: tg.Graph, keep: Callable[[Node], bool] = lambda node: False) -> tg.Graph:
-    new = expand_all(graph.roots, keep)
-    count = len(graph.outputs)
-    return tg.Graph(dict(zip(graph.outputs, new[:count], strict=True)), dict(zip(graph.updates, new[count:], strict=True)))
+    return graph.with_roots(expand_all(graph.roots, keep))
 
 
 def _of_what_changes(left: tg.Graph, right: tg.Graph, more: tg.Graph | None) -> tuple[tg.Graph, tg.Graph, tg.Graph | None]:

@@ -36,6 +36,7 @@ from tensor_graphs.profiling.distrust.replies import PathTold
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.reference_stream import waits_for_quiet
 from tensor_graphs.profiling.measure.samples import summarise
+from tensor_graphs.records.logs import reason_of
 from tensor_graphs.records.rows import ImplementationRecord, TraceRecord
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,8 @@ SECONDS = 8.0
 
 
 class NotDeployed(Exception):
-    """The worker could not run these paths; the message has its log. path: the one whose outputs were wrong, if that is why."""
+    """The worker could not run these paths; the message is one line that says why (its whole log goes to `log`). path: the one
+    whose outputs were wrong, if that is why."""
 
     def __init__(self, message: str, path: Path | None = None) -> None:
         super().__init__(message)
@@ -98,7 +100,8 @@ def _run(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str
         reply = judge.worker.run(job, what=f"{len(paths)} whole paths")
     if reply.status != "RAN":
         wrong = dict(enumerate(paths)).get(reply.path)
-        raise NotDeployed(reply.log or reply.status, wrong)
+        log.debug("%d whole paths could not be run: %s\n%s", len(paths), reply.status, reply.log)
+        raise NotDeployed(reason_of(reply.log) or reply.status, wrong)
     if len(reply.paths) != len(paths) or not all(map(_goes_with, reply.paths, paths)):
         raise NotDeployed("what the worker said of whole paths does not go with what it was asked")
     return [Deployed(path, found.whole, found.sums, found.steps, found.parts, found.quiet)

@@ -20,7 +20,6 @@ from numpy.lib.stride_tricks import as_strided
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, bytes_of, digest
 from tensor_graphs.profiling.measure.descriptors import Given, values
@@ -127,7 +126,7 @@ def generator(seed: int, name: str) -> np.random.Generator:
 @lru_cache(maxsize=1024)
 def definition_of(graph: Graph) -> Graph:
     """The graph in atomic ops."""
-    return make_graph(dict(zip(graph.outputs, expand_all(graph.roots), strict=True)))
+    return graph.with_roots(expand_all(graph.roots))
 
 
 @lru_cache(maxsize=1024)

@@ -20,7 +20,7 @@ from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
-from tensor_graphs.language.node import Node, apply, is_step, rebuild
+from tensor_graphs.language.node import Node, apply, is_step, rebuild, walk
 from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.lower import intervals_of, lower
 from tensor_graphs.paths.memory import place
@@ -49,8 +49,7 @@ def prepared_names(graph: Graph, kernel: Kernel) -> tuple[str, ...]:
 def with_parameters(graph: Graph, names: Sequence[str]) -> Graph:
     """The same graph with these inputs as parameters."""
     swapped = {x: leaves.parameter(name, x.shape, x.dtype) for name, x in graph.inputs.items() if name in names}
-    roots = rebuild(graph.roots, lambda node, inputs: swapped.get(node))
-    return make_graph(dict(zip(graph.outputs, roots, strict=True)))
+    return graph.with_roots(rebuild(graph.roots, lambda node, inputs: swapped.get(node)))
 
 
 def single_kernel_plan(graph: Graph, kernel: Kernel) -> Plan:
@@ -168,7 +167,7 @@ def plain_plan(graph: Graph) -> Plan | None:
         return bool(kernels)
 
     roots = expand_all(graph.roots, has_kernel)
-    for node in make_graph(dict(zip(graph.outputs, roots, strict=True))).nodes:
+    for node in walk(roots):
         if is_step(node) and not has_kernel(node):
             return None
     return plan_along(graph, roots, lambda node: found[node], (NUMPY_COPY,), ("numpy",))
