@@ -27,6 +27,22 @@ typedef unsigned long long uint64_t;
 #define NAN __int_as_float(0x7fc00000)
 #define TG_INLINE __device__ __forceinline__
 
+/* ---- launches ---- */
+
+/* Where launches follow each other, lets the next be placed, then waits for all that those before have written. */
+TG_INLINE void after_those_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/* Brings a line of memory near, whoever writes it: nothing is read. */
+TG_INLINE void bring(const void *at) {
+#ifdef __CUDA_ARCH__
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#endif
+}
+
 /* ---- bits and narrow floats ---- */
 
 TG_INLINE uint32_t bits_of(float x) { return __float_as_uint(x); }

@@ -49,6 +49,9 @@ HELD = 4
 HELD_PACKS, HELD_ELEMENTS, HELD_WORDS = 8, 64, 96
 """of a row that stays in registers: packs and elements of a thread, and 4-byte words of packs that are loaded ahead, at most"""
 
+SHORT = 256
+"""packs of a row of which each thread of a block takes one where there may be few turns"""
+
 ENOUGH = 528
 """turns that fill the device: four blocks for each of 132 multiprocessors"""
 
@@ -147,10 +150,11 @@ class _Cuda(_Renderer):
 
     def begin(self, i: int, grid: Dim, block: int, shared: int = 0) -> None:
         entry = f"{self.name}{i}"
-        self.launches.append(Launch(entry, grid, block, shared))
+        self.launches.append(Launch(entry, grid, block, shared, waits=True))
         self.write.open(f'extern "C" __global__ void __launch_bounds__({block}) {entry}(PARAMETERS)')
         for at, name in enumerate(self.dims):
             self.write(f"const index_t {_dim_name(name)} = (index_t)sizes[{at}];")
+        self.write("after_those_before();")
         self.scopes, self.open_axes, self.packs, self.divisors, self.held = [set()], [], [{}], [{}], {}
 
     def open(self, line: str = "") -> None:
@@ -614,8 +618,8 @@ class _Cuda(_Renderer):
         pack = self.pack_of([(nest.stages[k], along[k][-1]) for k in shared])
         most = max((_most(axes) for axes in along.values()), default=1)
         packs = -(-most // pack)
-        turns = d.bounds(d.product(a.size for a in outer))[1]
-        each, group = HELD if turns >= ENOUGH else 1, 1
+        fewest, turns = d.bounds(d.product(a.size for a in outer))
+        each, group = HELD if turns >= ENOUGH and (fewest >= ENOUGH or packs > SHORT) else 1, 1
         while group < 1024 and group * each < packs:
             group *= 2
         loops = {}

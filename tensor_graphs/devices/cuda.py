@@ -27,6 +27,9 @@ HEADERS = Path(__file__).resolve().parent.parent / "codegen"
 OLDEST = 80
 """ten times the least compute capability that generated kernels are written for"""
 
+OVERLAPS = (9, 0)
+"""compute capability from which on a kernel can be placed while the one before it ends"""
+
 STREAM = 0
 """the default stream of the context"""
 
@@ -238,9 +241,22 @@ class Cuda(Device):
                 self.check(d.cuFuncSetAttribute(found, most, shared), "asking for shared memory")
             return found
 
-    def launch(self, entry: Any, grid: int, block: int, shared: int, parameters: int, stream: Any = STREAM) -> None:
-        """parameters: the address of the addresses of what the kernel is given."""
-        self.check(self.driver.cuLaunchKernel(entry, grid, 1, 1, block, 1, 1, shared, stream, parameters, 0), "a launch")
+    def launch(self, entry: Any, grid: int, block: int, shared: int, parameters: int, stream: Any = STREAM,
+               waits: bool = False) -> None:
+        """parameters: the address of the addresses of what the kernel is given. waits: the kernel waits itself for those before it
+        (kernel.Launch), and may be placed while they end: said where launches are captured, which run without us in between."""
+        d = self.driver
+        if waits and stream != STREAM and self.capability >= OVERLAPS:
+            how = d.CUlaunchAttribute()
+            how.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            how.value.programmaticStreamSerializationAllowed = 1
+            config = d.CUlaunchConfig()
+            config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+            config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+            config.sharedMemBytes, config.hStream, config.attrs, config.numAttrs = shared, stream, [how], 1
+            self.check(d.cuLaunchKernelEx(config, entry, parameters, 0), "a launch")
+            return
+        self.check(d.cuLaunchKernel(entry, grid, 1, 1, block, 1, 1, shared, stream, parameters, 0), "a launch")
 
     def captured(self, work: Callable[[Any], None]) -> Replay | None:
         """What launches on the stream that it is given, to be run again; it does not run now. None where it cannot be captured."""

@@ -117,8 +117,10 @@ class Device(ABC):
         """A kernel of a text that this device compiles; shared: bytes of memory that a block of it is given at most."""
         raise DeviceError(f"{self.name} launches no kernels")
 
-    def launch(self, entry: Any, grid: int, block: int, shared: int, parameters: int, stream: Any = 0) -> None:
-        """Begin a kernel after all that was begun before. parameters: the address of the addresses of what it is given."""
+    def launch(self, entry: Any, grid: int, block: int, shared: int, parameters: int, stream: Any = 0,
+               waits: bool = False) -> None:
+        """Begin a kernel after all that was begun before. parameters: the address of the addresses of what it is given. waits: it
+        waits itself for those before it, and may be placed on the device while they end (kernel.Launch)."""
         raise DeviceError(f"{self.name} launches no kernels")
 
     def captured(self, work: Callable[[Any], None]) -> Any | None:

@@ -102,12 +102,15 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel of an image. grid: blocks; block: threads of each; shared: bytes of memory that a block is given at the launch."""
+    """One kernel of an image. grid: blocks; block: threads of each; shared: bytes of memory that a block is given at the launch.
+    waits: it begins with `after_those_before()` (numbers.cuh), so that it may be placed on the device while what was launched
+    before it ends; such a kernel reads nothing but `ints` and writes nothing before that."""
 
     entry: str
     grid: Dim
     block: int
     shared: int = 0
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,12 @@ class Launched:
         self.words = np.array(words, np.uint64)
         self.parameters = self.words.ctypes.data + 8 * np.arange(len(words), dtype=np.uint64)
         self.launches = [(device.entry(form.text, each.entry, each.shared), int(d.evaluate(each.grid, dims)), each.block,
-                          each.shared) for each in form.launches]
+                          each.shared, each.waits) for each in form.launches]
 
     def __call__(self, stream: object = 0) -> None:
-        for entry, grid, block, shared in self.launches:
+        for entry, grid, block, shared, waits in self.launches:
             if grid:
-                self.device.launch(entry, grid, block, shared, self.parameters.ctypes.data, stream)
+                self.device.launch(entry, grid, block, shared, self.parameters.ctypes.data, stream, waits)
 
 
 def uploaded(device: Device, array: np.ndarray, shift: int = 0) -> Memory:

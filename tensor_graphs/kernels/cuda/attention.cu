@@ -12,6 +12,12 @@
 #define EACH (CHUNKS * PACK)
 #define PARTS (WARPS * BESIDE)
 
+/* Keys of each part: enough for all warps of a block; parts behind the last key are not looked at. */
+TG_INLINE int64_t keys_of_part(int64_t seen) {
+    const int64_t each = (seen + SPLITS - 1) / SPLITS;
+    return each < PARTS * TAKEN ? PARTS * TAKEN : each;
+}
+
 TG_INLINE float weight(float score, float top) { return top == -INFINITY ? 0.0f : expf(score - top); }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
@@ -24,9 +30,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
     const int64_t query = blockIdx.x / (SPLITS * HEADS), position = start + query;
     const int64_t high = CAUSAL && position + 1 < s ? (position + 1 > 0 ? position + 1 : 0) : s;
     const int64_t low = WINDOW && position - WINDOW + 1 > 0 ? position - WINDOW + 1 : 0;
-    const int64_t seen = high > low ? high - low : 0, each = (seen + SPLITS - 1) / SPLITS;
+    const int64_t seen = high > low ? high - low : 0, each = keys_of_part(seen);
     const int64_t begin = low + split * each, end = begin + each < high ? begin + each : high;
 
+    after_those_before();
+    if (begin >= end) return;
     float ours[GROUP][EACH], sum[GROUP][EACH], top[GROUP], total[GROUP];
 #pragma unroll
     for (int g = 0; g < GROUP; g++) {
@@ -95,20 +103,22 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
             for (int e = 0; e < PACK; e++) shared_sum[part][g][(c * LANES + lane) * PACK + e] = sum[g][c * PACK + e];
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < GROUP * D; i += 32 * WARPS) {
-        const int g = i / D, e = i % D;
-        float best = -INFINITY, all = 0, mixed = 0;
+    const int64_t first = (query * HEADS + head) * GROUP * SPLITS + split;
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) {
+        float best = -INFINITY, all = 0, kept[PARTS];
 #pragma unroll
         for (int p = 0; p < PARTS; p++) best = f32_max(best, shared_top[p][g]);
 #pragma unroll
-        for (int p = 0; p < PARTS; p++) {
-            const float w = weight(shared_top[p][g], best);
-            all += w * shared_total[p][g];
-            mixed += w * shared_sum[p][g][e];
+        for (int p = 0; p < PARTS; p++) kept[p] = weight(shared_top[p][g], best), all += kept[p] * shared_total[p][g];
+#pragma unroll
+        for (int e = threadIdx.x; e < D; e += 32 * WARPS) {
+            float mixed = 0;
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) mixed = fmaf(kept[p], shared_sum[p][g][e], mixed);
+            sums[(first + g * SPLITS) * D + e] = mixed;
         }
-        const int64_t place = ((query * HEADS + head) * GROUP + g) * SPLITS + split;
-        sums[place * D + e] = mixed;
-        if (e == 0) tops[place * 2] = best, tops[place * 2 + 1] = all;
+        if (threadIdx.x == 0) tops[(first + g * SPLITS) * 2] = best, tops[(first + g * SPLITS) * 2 + 1] = all;
     }
 }
 
@@ -119,16 +129,23 @@ extern "C" __global__ void __launch_bounds__(256) attention_joined(
     const int64_t query = blockIdx.x / (HEADS * GROUP), position = start + query, first = (int64_t)blockIdx.x * SPLITS;
     const int64_t high = CAUSAL && position + 1 < s ? (position + 1 > 0 ? position + 1 : 0) : s;
     const int64_t low = WINDOW && position - WINDOW + 1 > 0 ? position - WINDOW + 1 : 0;
+    const int64_t each = keys_of_part(high > low ? high - low : 0);
+    const int parts = (int)((high > low ? high - low : 0) + each - 1) / (int)each;
+    __shared__ float kept[SPLITS], divisor;
+    after_those_before();
+    if (threadIdx.x < 32) {                                         /* a lane for each part: there are 32 at most */
+        const bool ours = threadIdx.x < parts;
+        const float top = ours ? tops[(first + threadIdx.x) * 2] : -INFINITY, total = ours ? tops[(first + threadIdx.x) * 2 + 1] : 0.0f;
+        const float best = reduced<32>(top, Max(), (float *)0), w = weight(top, best);
+        const float all = reduced<32>(w * total, Sum(), (float *)0);
+        if (ours) kept[threadIdx.x] = w;
+        if (threadIdx.x == 0) divisor = all;
+    }
+    __syncthreads();
     for (int e = threadIdx.x; e < D; e += 256) {
-        float best = -INFINITY, all = 0, mixed = 0;
+        float mixed = 0;
 #pragma unroll 8
-        for (int p = 0; p < SPLITS; p++) best = f32_max(best, tops[(first + p) * 2]);
-#pragma unroll 8
-        for (int p = 0; p < SPLITS; p++) {
-            const float w = weight(tops[(first + p) * 2], best);
-            all += w * tops[(first + p) * 2 + 1];
-            mixed += w * sums[(first + p) * D + e];
-        }
-        y[(int64_t)blockIdx.x * D + e] = NARROW_Y(high > low ? mixed / all : 0.0f);
+        for (int p = 0; p < parts; p++) mixed = fmaf(kept[p], sums[(first + p) * D + e], mixed);
+        y[(int64_t)blockIdx.x * D + e] = NARROW_Y(high > low ? mixed / divisor : 0.0f);
     }
 }

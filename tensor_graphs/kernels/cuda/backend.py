@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tensor_graphs.devices import nvrtc, toolchain
 from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Spec
+from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bf16, f16, f32
@@ -28,6 +29,9 @@ OF_SIZE = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 
 ROWS, ROW_WARPS = 8, 4
 """of few_rows.cu"""
+
+RESIDENT = 1056
+"""blocks of few_rows.cu that look for the largest: eight of each of 132 multiprocessors"""
 
 MOST_PARTS = 32
 """parts into which keys are cut"""
@@ -84,17 +88,18 @@ def _few_rows(spec: Spec, best: bool = False) -> LaunchCall:
     x, w = spec.inputs[:2]
     columns, k = (int(s) for s in w.shape)
     pack = ALIGNED // w.dtype.itemsize
-    beside = 1 if columns <= 4096 else 2 if columns <= 32768 else 4
+    beside = 1 if columns <= 1024 else 2 if columns <= 32768 else 4
     bias = spec.role("bias")
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": spec.outputs[0].dtype}
-    blocks, warps = -(-columns // (ROW_WARPS * beside)), -(-columns // beside)
-    launches = [Launch("few_rows", blocks * d.ceil_div(_rows(x), ROWS), 32 * ROW_WARPS)]
+    blocks = -(-columns // (ROW_WARPS * beside))
+    blocks = min(blocks, RESIDENT) if best else blocks
+    launches = [Launch("few_rows", blocks * d.ceil_div(_rows(x), ROWS), 32 * ROW_WARPS, waits=True)]
     pieces: tuple[Dim, ...] = ()
-    more = {} if bias is None else {"BIAS": 1}
+    more = {"BLOCKS": blocks} if bias is None else {"BLOCKS": blocks, "BIAS": 1}
     if best:
         more["BEST"] = 1
-        launches.append(Launch("best_of_row", _rows(x), 1024))
-        pieces = (d.ceil_div(_rows(x) * (4 * warps), 256) * 256,) * 2
+        launches.append(Launch("best_of_row", _rows(x), 256, waits=True))
+        pieces = (d.ceil_div(_rows(x) * (4 * blocks), 256) * 256,) * 2
 
     def text(pack: int) -> str:
         of_x = min(pack, ALIGNED // x.dtype.itemsize)
@@ -164,7 +169,7 @@ def attention(spec: Spec) -> LaunchCall:
                "WINDOW": int(spec.attrs["window"])}
     types = {"Q": q.dtype, "K": k.dtype, "V": v.dtype, "Y": spec.outputs[0].dtype}
     rows = n * (heads * group)
-    launches = (Launch("attention_parts", n * (heads * parts), 128), Launch("attention_joined", rows, 256))
+    launches = (Launch("attention_parts", n * (heads * parts), 128, waits=True), Launch("attention_joined", rows, 256, waits=True))
     given = s, spec.attrs["start"]
     pieces = (d.ceil_div(rows * (parts * width * 4), 256) * 256, d.ceil_div(rows * (parts * 8), 256) * 256)
     single, packed = (_text("attention.cu", {**numbers, "PACK": pack}, types) for pack in (1, ALIGNED // k.dtype.itemsize))
@@ -190,17 +195,44 @@ def write_rows_takes(spec: Spec) -> str | None:
 
 
 def write_rows(spec: Spec) -> LaunchCall:
+    return _written(spec, _width(spec))
+
+
+def _width(spec: Spec) -> int:
+    """Elements of a row."""
+    return int(d.evaluate(d.product(spec.inputs[0].shape[1:]), {}))
+
+
+def rows_apart(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
+    """The call for rows that lie apart."""
     base, value = spec.inputs
-    width = int(d.evaluate(d.product(base.shape[1:]), {})) * base.dtype.itemsize
-    given = (value.shape[0], base.shape[0], spec.attrs["start"])
+    ours, theirs = strides
+    if not _as_rows(base, ours, 0) or not _as_rows(value, theirs, 1) or not d.is_static(theirs[0]):
+        return None
+    step = int(d.evaluate(theirs[0], {}))
+    return _written(spec, step) if step >= 0 else None
+
+
+def _as_rows(t: TensorType, strides: Strides, first: int) -> bool:
+    """Whether its elements follow each other from an axis on."""
+    axes = list(zip(t.shape, strides, contiguous_strides(t.shape), strict=True))[first:]
+    return all(size == 1 or lies == follows for size, lies, follows in axes)
+
+
+def _written(spec: Spec, step: int) -> LaunchCall:
+    """step: elements from one row of the value to the next."""
+    base, value = spec.inputs
+    itemsize, given = base.dtype.itemsize, (value.shape[0], base.shape[0], spec.attrs["start"])
+    width, step = _width(spec) * itemsize, step * itemsize
 
     def call(unit: int, kind: str) -> LaunchCall:
         count = width // unit
-        text = f'#include "numbers.cuh"\n#define WIDTH {max(1, count)}\ntypedef {kind} U;\n' + (HERE / "write_rows.cu").read_text()
-        return LaunchCall(text, (Launch("write_rows", d.ceil_div(value.shape[0] * count, 256), 256, 0),), given)
+        said = {"WIDTH": max(1, count), "STEP": step // unit}
+        text = _text("write_rows.cu", said, {}).replace('#include "numbers.cuh"', f'#include "numbers.cuh"\ntypedef {kind} U;', 1)
+        return LaunchCall(text, (Launch("write_rows", d.ceil_div(value.shape[0] * count, 256), 256, waits=True),), given)
 
-    single = call(base.dtype.itemsize, OF_SIZE[base.dtype.itemsize])
-    if width % ALIGNED:
+    single = call(itemsize, OF_SIZE[itemsize])
+    if width % ALIGNED or step % ALIGNED:
         return single
     return replace(call(ALIGNED, "Pack<uint32_t, 4>"), alignment=ALIGNED, otherwise=single)
 
@@ -210,15 +242,16 @@ def write_rows(spec: Spec) -> LaunchCall:
 
 def kernels() -> list[Kernel]:
     def made(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], file: str, *,
-             traffic: Callable[[Spec], Dim] | None = None, state: bool = False) -> Kernel:
+             traffic: Callable[[Spec], Dim] | None = None, state: bool = False,
+             strided: Callable[[Spec, Sequence[Strides]], LaunchCall | None] | None = None) -> Kernel:
         return Kernel(name=f"{NAME}.{op}", backend=NAME, op=op, build=build, accepts=accepts,
                       source=(HERE / file).read_text(), module=__name__, toolchain=_toolchain(), contiguous=True, traffic=traffic,
-                      in_place=((0, 0),) if state else (), updates=state)
+                      in_place=((0, 0),) if state else (), updates=state, strided=strided)
 
     return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic),
             made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
             made("attention", attention, attention_takes, "attention.cu", traffic=attention_traffic),
-            made("write_rows", write_rows, write_rows_takes, "write_rows.cu", state=True)]
+            made("write_rows", write_rows, write_rows_takes, "write_rows.cu", state=True, strided=rows_apart)]
 
 
 def copy_kernel() -> Kernel:
@@ -233,9 +266,10 @@ def _no_copy(spec: Spec) -> LaunchCall:
 def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> LaunchCall:
     """The call that copies a strided window into another."""
     axes = [axis for axis in zip(shape, out_strides, in_strides, strict=True) if axis[0] != 1] or [(1, 0, 0)]
-    text = (f'#include "numbers.cuh"\n#define RANK {len(axes)}\ntypedef {OF_SIZE[itemsize]} T;\n' + (HERE / "copy.cu").read_text())
+    said = f'#include "numbers.cuh"\n#define RANK {len(axes)}\ntypedef {OF_SIZE[itemsize]} T;\n'
     grid = d.ceil_div(d.product(shape), 256)
-    return LaunchCall(text, (Launch("copy", grid, 256),), tuple(x for column in zip(*axes, strict=True) for x in column))
+    sizes = tuple(x for column in zip(*axes, strict=True) for x in column)
+    return LaunchCall(said + (HERE / "copy.cu").read_text(), (Launch("copy", grid, 256, waits=True),), sizes)
 
 
 def _toolchain() -> str:

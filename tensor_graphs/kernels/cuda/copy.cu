@@ -2,6 +2,7 @@
 extern "C" __global__ void __launch_bounds__(256) copy(T *__restrict__ out, const T *__restrict__ in, const int64_t *__restrict__ sizes) {
     const int64_t at = (int64_t)blockIdx.x * 256 + threadIdx.x;
     int64_t rest = at, to = 0, from = 0;
+    after_those_before();
 #pragma unroll
     for (int axis = RANK - 1; axis >= 0; axis--) {
         const int64_t size = sizes[axis], index = axis ? rest % size : rest;

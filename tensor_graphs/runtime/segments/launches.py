@@ -64,7 +64,7 @@ class _LaunchTable:
     given: bytes = b""
     scratch: Memory | None = None
     key: bytes = b""
-    launches: list[list[tuple[Any, int, int, int]]] = field(default_factory=list)
+    launches: list[list[tuple[Any, int, int, int, bool]]] = field(default_factory=list)
     replays: dict[bytes, Any] = field(default_factory=dict)
     seen: set[bytes] = field(default_factory=set)
 
@@ -145,7 +145,7 @@ class Launches(Segment):
             for k, piece in enumerate(form.pieces):
                 words[form.at + k] = begin
                 begin += int(values[piece])
-            found = [(entry, int(values[g]), launch.block, launch.shared) for entry, g, launch in
+            found = [(entry, int(values[g]), launch.block, launch.shared, launch.waits) for entry, g, launch in
                      zip(_load(step.device, form), form.grids, form.call.launches, strict=True)]
             kept.launches.append([each for each in found if each[1] > 0])
 
@@ -181,8 +181,8 @@ class Launches(Segment):
     def _launch(self, kept: _LaunchTable, k: int, stream: Any = 0) -> None:
         step = self.steps[k]
         parameters = int(kept.parameters.ctypes.data) + 8 * step.words
-        for entry, grid, block, shared in kept.launches[k]:
-            step.device.launch(entry, grid, block, shared, parameters, stream)
+        for entry, grid, block, shared, waits in kept.launches[k]:
+            step.device.launch(entry, grid, block, shared, parameters, stream, waits)
 
     def time(self, frame: Frame, seconds: Any) -> None:
         kept = self.ready(frame)

@@ -8,6 +8,7 @@
 typedef int index_t;
 
 extern "C" __global__ void __launch_bounds__(256) nest0(uint16_t *__restrict__ y0, const uint16_t *__restrict__ x0, float *__restrict__ y0p) {
+    after_those_before();
     /* sum, in parts */
     __shared__ float tile[8][256];
     const index_t blocks = 16, turn = (index_t)blockIdx.x / blocks;
@@ -51,6 +52,7 @@ extern "C" __global__ void __launch_bounds__(256) nest0(uint16_t *__restrict__ y
 }
 
 extern "C" __global__ void __launch_bounds__(256) nest1(uint16_t *__restrict__ y0, const uint16_t *__restrict__ x0, float *__restrict__ y0p) {
+    after_those_before();
     /* sum of the parts */
     __shared__ float tile[8][128];
     const index_t blocks = 32, turn = (index_t)blockIdx.x / blocks;
