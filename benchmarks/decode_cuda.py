@@ -1,0 +1,186 @@
+"""Decode speed of Gemma-3-270M in bf16 on a GPU, batch 1, beside transformers there: eager, and with torch.compile.
+
+    python benchmarks/decode_cuda.py [--steps 200] [--layers 18] [--vocabulary 262144] [--peers eager,compile] [--tokens 24]
+
+A folder with random weights is made. Ours runs with the backends cuda, gencuda, torchcuda: the likeliest token is found on the
+device. Its tokens are first compared with those of the same graph on the cpu, as far as these are sure of each (the first that
+differs is printed). Then steps take turns: milliseconds of one, median and quartiles, the device waited for. Printed too: how many
+launches a step has, how often they were captured (once, however long the cache grows), the microseconds of a replay by the device's
+events, and the limit: the bytes of all weights over the bandwidth of a copy in the same run. torch.compile has a static cache and a
+mode that replays CUDA graphs. Needs a GPU and transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+from benchmarks import make_gemma_folder
+from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.devices.known import device_named
+from tensor_graphs.frontends.huggingface import LoadedModel, load_model
+from tensor_graphs.runtime.compiled_graph import bind
+from tensor_graphs.runtime.segments.launches import Launches
+
+PROMPT = [2, 9, 258, 1001, 37, 4400]
+MODES = {"eager": None, "compile": "reduce-overhead", "autotune": "max-autotune"}
+"""peers -> torch.compile's mode; the last takes minutes"""
+
+ROOM = 2048
+"""tokens of a static cache"""
+
+
+class Ours:
+    def __init__(self, model: LoadedModel, backends: tuple[str, ...], database: str) -> None:
+        largest, at = {"n": 1, "m": 1, "p": ROOM}, {"n": 1, "m": 1, "p": 64}
+        begun = time.perf_counter()
+        self.plan = compile_graph(model.greedy_graph, backends=backends, database=database, at=at, largest=largest,
+                                  reuse_outputs=True)
+        self.seconds = time.perf_counter() - begun
+        self.made = bind(self.plan, model.weights)
+        self.session = self.made.session()
+        self.past, self.last = 0, 0
+
+    def prefill(self) -> None:
+        for token in PROMPT:
+            self.last = token
+            found = self.step()
+        self.last = found
+
+    def step(self) -> int:
+        found = self.made.run({"ids": np.array([self.last], np.int32)}, dims={"p": self.past, "m": 1}, session=self.session)
+        self.past += 1
+        self.last = int(found["token"][0])
+        return self.last
+
+    def replays(self) -> list[tuple[int, int, float]]:
+        """(launches, captures, microseconds of one replay) of each run of launches."""
+        device, found = device_named("cuda:0"), []
+        for segment in self.made.executors[0].segments:
+            if isinstance(segment, Launches):
+                for frame in self.made._frames[0]:
+                    kept = frame.kept.get(id(segment))
+                    for replay in [] if kept is None else kept.replays.values():
+                        times = []
+                        for _ in range(15):
+                            start = device.mark()
+                            replay.run()
+                            times.append(device.between(start, device.mark()) * 1e6)
+                        found.append((sum(map(len, kept.launches)), len(kept.replays), statistics.median(times)))
+        return found
+
+
+class Theirs:
+    """transformers over a static cache; mode: of torch.compile, None for eager."""
+
+    def __init__(self, folder: Path, mode: str | None, device: str = "cuda") -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, StaticCache
+
+        self.torch = torch
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device).eval()
+        self.cache = StaticCache(config=self.model.config, max_cache_len=ROOM)
+        self.forward: Any = self.model.forward
+        if mode is not None:
+            self.forward = torch.compile(self.model.forward, mode=mode, fullgraph=True)
+        self.ids = torch.zeros(1, 1, dtype=torch.long, device=device)
+        self.at = torch.zeros(1, dtype=torch.long, device=device)
+        self.last = 0
+
+    def prefill(self) -> None:
+        for token in PROMPT:
+            self.last = token
+            found = self.step()
+        self.last = found
+
+    def step(self) -> int:
+        torch = self.torch
+        with torch.inference_mode():
+            self.ids.fill_(self.last)
+            out = self.forward(input_ids=self.ids, past_key_values=self.cache, cache_position=self.at, position_ids=self.at[None],
+                               use_cache=True)
+            self.at += 1
+            self.last = int(out.logits[0, -1].argmax())
+        return self.last
+
+
+def copy_bandwidth() -> float:
+    """byte/s of a copy of 1 GiB on the device, read and written; the best of several."""
+    device = device_named("cuda:0")
+    source, into = (device.allocate(1 << 30) for _ in range(2))
+    device.fill(source, 1)
+    best = 0.0
+    for _ in range(10):
+        start = device.mark()
+        device.copy(source, into)
+        best = max(best, 2 * (1 << 30) / device.between(start, device.mark()))
+    return best
+
+
+def main() -> int:
+    doc = __doc__ or ""
+    parser = argparse.ArgumentParser(description=doc.split("\n", 1)[0], epilog=doc.split("\n", 1)[1],
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--layers", type=int, default=18)
+    parser.add_argument("--vocabulary", type=int, default=262144)
+    parser.add_argument("--peers", default="eager,compile", help=f"of {', '.join(MODES)}; empty: none")
+    parser.add_argument("--tokens", type=int, default=24, help="that are compared with the cpu's first")
+    parser.add_argument("--backends", default="cuda,gencuda,torchcuda,numpy")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder, database = Path(name) / "model", str(Path(name) / "bench.db")
+        sizes = ["--layers", str(args.layers), "--vocabulary", str(args.vocabulary)]
+        make_gemma_folder.main([str(folder), "--dtype", "bfloat16", *sizes])
+        model = load_model(folder, dtype="bfloat16")
+        ours = Ours(model, tuple(args.backends.split(",")), database)
+        print(f"compiled in {ours.seconds:.1f} s", flush=True)
+        wrong = 0
+        if args.tokens:
+            right = Ours(model, ("c", "gen", "numpy"), database)
+            right.prefill()
+            ours.prefill()
+            expected, found = ([each.last, *(each.step() for _ in range(args.tokens - 1))] for each in (right, ours))
+            same = next((i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b), len(found))
+            print(f"the first {same} of {len(found)} tokens are those of the cpu" + ("" if same == len(found) else
+                  f"; then {found[same]} instead of {expected[same]}"), flush=True)
+            wrong = int(same < len(found) // 2)
+        else:
+            ours.prefill()
+        contenders: dict[str, Any] = {"ours": ours}
+        for peer in [p for p in args.peers.split(",") if p]:
+            try:
+                made = Theirs(folder, MODES[peer])
+                made.prefill()
+                for _ in range(5):
+                    made.step()
+                contenders[peer] = made
+            except Exception as e:                                  # a version of transformers that this does not fit
+                print(f"{peer}: {type(e).__name__}: {str(e)[:300]}", flush=True)
+        samples: dict[str, list[float]] = {n: [] for n in contenders}
+        for _ in range(args.steps):
+            for n, each in contenders.items():
+                start = time.perf_counter()
+                each.step()
+                samples[n].append((time.perf_counter() - start) * 1e3)
+        limit = sum(np.asarray(w).nbytes for w in model.weights.values()) / copy_bandwidth() * 1e3
+        print(f"limit {limit:.3f} ms: the bytes of the weights over the bandwidth of a copy")
+        for n, found_ms in samples.items():
+            low, median, high = np.quantile(found_ms, [0.25, 0.5, 0.75])
+            print(f"{n:8s} {median:8.3f} ms ({low:.3f} to {high:.3f})  ÷ ours {median / statistics.median(samples['ours']):6.2f}")
+        for launches, captures, us in ours.replays():
+            print(f"one replay: {launches} launches, {us:.0f} µs; replays that were kept: {captures}")
+    return wrong
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
