@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.kernels.c.backend import MAX_COPY_RANK, ROWS, copy_call
+from tensor_graphs.kernels.c.backend import MAX_COPY_RANK, ROWS, CRow, copy_call
 from tensor_graphs.kernels.c.library import symbol_sources
 from tensor_graphs.kernels.kernel import NativeCall, Spec
 from tensor_graphs.kernels.registry import load_backend
@@ -88,7 +88,7 @@ def test_every_row_calls_a_symbol_that_its_file_declares() -> None:
     known = symbol_sources()
     seen: set[str] = set()
     for row in ROWS:
-        for node in samples(row.op, tg.f64 if row.mark else tg.f32):
+        for node in samples_of(row):
             spec = Spec.of(applied(node))
             assert row.refuse(spec) is None
             call = row.build(spec)
@@ -96,6 +96,12 @@ def test_every_row_calls_a_symbol_that_its_file_declares() -> None:
             assert len(call.ints) <= 32 and len(call.floats) <= 8 and len(call.pointers) + len(spec.outputs) <= 16
             seen.add(call.symbol)
     assert len(seen) > len(ROWS)                        # some rows choose among symbols
+
+
+def samples_of(row: CRow) -> list[Node]:
+    """Applications that a row takes."""
+    wide = row.mark == "_f64"
+    return samples(row.op if wide else row.op + row.mark, tg.f64 if wide else tg.f32)
 
 
 def samples(op: str, dtype: DType) -> list[Node]:
@@ -121,6 +127,8 @@ def samples(op: str, dtype: DType) -> list[Node]:
         "layer_norm": lambda: [tg.layer_norm(a), tg.layer_norm(a, x(4), tg.input("bias", (4,)))],
         "argmax": lambda: [tg.argmax(x(3, 4, dtype=t)) for t in (tg.f32, tg.f64)],
         "conv": lambda: [tg.conv1d(x(2, 4, 5), x(6, 4, 3), padding=1), tg.conv2d(x(1, 2, 3, 4), x(2, 1, 2, 2), x(2), groups=2)],
+        "conv_direct": lambda: [tg.conv1d(x(2, 4, 5), x(6, 4, 3), padding=1),
+                                tg.conv2d(x(1, 3, 5, 4), x(5, 3, 3, 2), x(5), padding=1, stride=2)],
         "scatter": lambda: [tg.scatter(x(3, 4, dtype=t), x(2, dtype=i), tg.input("u", (2, 4), t), mode="add")
                             for t in (tg.f32, tg.f64, tg.i32, tg.i64) for i in (tg.i32, tg.i64)],
         "cast": lambda: [tg.cast(x(3), tg.f64), tg.cast(x(3, dtype=tg.f64), tg.f32), tg.cast(x(3, dtype=tg.bf16), tg.f64)],
@@ -148,7 +156,7 @@ TAKEN = {"add": {"gaps", "repeated", "uniform", "backwards"}, "gated": {"gaps", 
 def test_operands_with_gaps_are_read_where_they_lie(op: str) -> None:
     seen = set()
     for row in ROWS:
-        for node in samples(op, tg.f64 if row.mark else tg.f32) if row.op == op else ():
+        for node in samples_of(row) if row.op == op else ():
             graph = signature_of(applied(node)).graph
             inputs = make_inputs(graph, {}, 1)
             expected = interpret(graph, inputs).outputs

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from tensor_graphs.kernels.c import library, scratch, screened
-from tensor_graphs.kernels.kernel import Kernel, NativeCall, Spec
+from tensor_graphs.kernels.c import direct, library, scratch, screened
+from tensor_graphs.kernels.kernel import Kernel, NativeCall, Preparation, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides, is_contiguous, merged, rows
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.dims import Dim, product
@@ -54,6 +54,8 @@ class CRow:
     updates: bool = False
     mark: str = ""
     strided: Strided | None = None
+    prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None
+    arithmetic: Callable[[Spec], Dim] | None = None
 
     @property
     def name(self) -> str:
@@ -467,6 +469,8 @@ ROWS: tuple[CRow, ...] = (
     CRow("rope", "rope.c", _one_of(f32, f64), _with_rows(_rope), strided=_by_rows(_rope)),
     CRow("argmax", "argmax.c", _argmax_refuse, _with_rows(_argmax), strided=_by_rows(_argmax)),
     CRow("conv", "conv.c", _conv_refuse, _conv),
+    CRow("conv", "direct.c", lambda spec: _conv_refuse(spec) or direct.refuse(spec), lambda spec: direct.build(spec, _conv(spec)),
+         mark="_direct", prepare=direct.prepare, arithmetic=direct.arithmetic),
     CRow("scatter", "scatter.c", _scatter_refuse, _scatter, in_place=((0, 0),)),
     CRow("cast", "wide_elementwise.c", _cast_refuse, _cast),
 )
@@ -483,6 +487,7 @@ def kernels() -> list[Kernel]:
     return [Kernel(name=row.name, backend=NAME, op=row.op, build=row.build, accepts=row.refuse,
                    source=source(SOURCES / row.file), module=__name__, toolchain=identity(SOURCES / row.file),
                    in_place=row.in_place, contiguous=True, updates=row.updates, strided=row.strided,
+                   prepare=row.prepare, arithmetic=row.arithmetic,
                    together=_together(SOURCES / row.file)) for row in ROWS] + [
             screened.kernel(identity(screened.SOURCE), __name__, _together(screened.SOURCE))]
 

@@ -1,7 +1,7 @@
 """scratch: how much memory of their own the C kernels ask the pool for, as expressions of their dims.
 
 The formulas are those of the tg_scratch calls in linear.c, gather_linear.c, matmul.c,
-conv.c, depthwise.c, attention.c and their wide twins, as upper
+conv.c, depthwise.c, direct.c, attention.c and their wide twins, as upper
 bounds: every thread of the pool is taken to do a part, and a symbolic number of rows to be as awkward as it can be. A test compares
 them with what the pool was asked for. In: numbers of rows and widths.  Out: bytes, on all threads together.
 """
@@ -17,6 +17,7 @@ GROUP = {4: (4, 192 << 10), 8: (2, 256 << 10)}         # linear: tiles, or bytes
 FEW_LANES = 8                                          # attention: lanes up to which keys are cut between threads
 GATHERED = 512                                         # gather_linear: rows that are brought together at once
 BLOCK = (32, 256)                                      # depthwise: rows and columns that are computed together
+BAND_BYTES, BAND_COLS, BAND_ROWS = 160 << 10, 112, 4    # direct: of a band's input; columns at most; rows at least
 LONGEST_GROUP = 16                                     # linear: the most tiles that go through together
 
 
@@ -68,6 +69,18 @@ def depthwise(size: tuple[Dim, Dim], stride: tuple[int, int], dilation: tuple[in
     rows = (dim_min(high, BLOCK[0]) - 1) * stride[0] + (size[0] - 1) * dilation[0] + 1
     last = dim_max(dim_min(wide, BLOCK[1]), lanes) + (size[1] - 1) * dilation[1] // stride[1] + 1
     return threads * (rows * stride[1] * ceil_div(last, lanes) * lanes * 4 + PAGE)
+
+
+def direct(channels: int, size: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int], high: Dim, wide: Dim) -> Dim:
+    """The input of a band of high x wide places, where it has each tap, and the sums of one panel of outputs, on each thread."""
+    threads, panel = library.load().threads(), library.load().tile(4).lanes
+    lanes = panel // 2
+    last = dim_max(dim_min(wide, BAND_COLS), lanes) + (size[1] - 1) * dilation[1] // stride[1] + 1
+    line = channels * stride[1] * ceil_div(last, lanes) * lanes * 4
+    lines = dim_min(high * stride[0] * line, dim_max(BAND_BYTES, BAND_ROWS * stride[0] * line))
+    sums = ceil_div(lines, channels * stride[0] * stride[1]) * panel
+    offsets = ceil_div(channels * size[0] * size[1], lanes) * lanes * 4
+    return threads * (lines + (size[0] - 1) * dilation[0] * line + offsets + sums + PAGE)
 
 
 def scatter(rows: Dim, count: Dim) -> Dim:

@@ -498,6 +498,41 @@ def test_a_convolution_is_a_product_with_what_the_windows_see(each_build: librar
         np.testing.assert_allclose(out, product if shift is None else product + bias.reshape(-1, 1, 1, 1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("n, channels, outputs, shape, size, stride, padding, dilation", [
+    (1, 3, 70, (9, 40), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    (2, 5, 33, (11, 13), (3, 5), (2, 3), ((1, 0), (3, 2)), (1, 1)),
+    (1, 40, 17, (30, 29), (3, 3), (1, 1), ((2, 2), (0, 4)), (2, 3)),
+    (3, 9, 16, (7, 1), (7, 1), (1, 1), ((3, 3), (0, 0)), (1, 1)),
+    (1, 2, 3, (1, 241), (1, 4), (1, 2), ((0, 0), (0, 9)), (1, 5)),
+    (2, 300, 5, (2, 3), (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1)),
+    (1, 1, 50, (70, 120), (2, 2), (1, 1), ((0, 0), (0, 0)), (1, 1)),
+    (1, 70, 34, (3, 130), (3, 3), (2, 2), ((5, 5), (6, 6)), (4, 4)),
+], ids=["outputs that fill no panel", "strides that differ", "dilation", "columns", "one long line", "windows of one element",
+        "one channel", "more zeros than image"])
+def test_a_convolution_that_packs_nothing_but_the_weight_is_the_same(
+        each_build: library.NativeLibrary, n: int, channels: int, outputs: int, shape: Any, size: Any, stride: Any, padding: Any,
+        dilation: Any) -> None:
+    rng, how = np.random.default_rng(7), Geometry(size, stride, padding, dilation)
+    x, w = rng.normal(size=(n, channels, *shape)).astype(F32), rng.normal(size=(outputs, channels, *size)).astype(F32)
+    bias, lanes = rng.normal(size=outputs).astype(F32), each_build.tile(4).lanes // 2
+    places, inside = how.places(shape), channels * size[0] * size[1]
+    packed = poisoned((-(-outputs // lanes) * lanes * inside,), F32)
+    run(each_build, "tg_direct_weights", [packed, w], [outputs, inside])
+    by_axis = zip(shape, places, size, stride, (before for before, _ in padding), dilation, strict=True)
+    ints = [n, 1, channels, outputs, 1, 1, 1, 1, 0, 1, *(number for axis in by_axis for number in axis)]
+    for shift in (None, bias):
+        for where, value in ((0, 0.0), (n - 1, np.inf), (0, np.nan)):
+            if value:
+                x[where, -1, shape[0] // 2, shape[1] // 2] = value      # an output that does not see it is what it was
+            with np.errstate(invalid="ignore"):
+                seen = strided(padded(x.astype(np.float64), padding, 0), how).reshape(n, -1, int(np.prod(places)))
+                expected = np.einsum("ok,nkp->nop", w.astype(np.float64).reshape(outputs, -1), seen).reshape(n, outputs, *places)
+            out = poisoned(expected.shape, F32)
+            run(each_build, "tg_direct_f32", [out, x, w, shift, packed], ints)
+            np.testing.assert_allclose(out, expected if shift is None else expected + bias.reshape(-1, 1, 1), rtol=1e-5, atol=1e-5)
+        x[~np.isfinite(x)] = 1.0
+
+
 # --- rotary positions ---
 
 

@@ -47,6 +47,10 @@ IMAGES: dict[str, Callable[[Dim], Node]] = {
     "conv": lambda n: tg.conv2d(tg.input("x", (2, 12, n, 9)), tg.input("w", (10, 12, 5, 3)), padding=2, stride=2),
     "conv of each channel": lambda n: tg.conv2d(tg.input("x", (2, 12, n, 9)), tg.input("w", (24, 1, 3, 5)), padding=4, stride=3,
                                                 dilation=2, groups=12),
+    "conv_direct": lambda n: tg.conv2d(tg.input("x", (2, 12, n, 9)), tg.input("w", (10, 12, 5, 3)), padding=2, stride=2),
+    "conv_direct of long lines": lambda n: tg.conv2d(tg.input("x", (1, 40, 3, n)), tg.input("w", (40, 40, 2, 3)), padding=2,
+                                                     dilation=2),
+    "conv_direct of lines alone": lambda n: tg.conv1d(tg.input("x", (3, 5, n)), tg.input("w", (7, 5, 4)), padding=3, stride=3),
 }
 
 

@@ -1,0 +1,51 @@
+"""direct: the kernel of convolutions that reads its input where it lies instead of packing what every window sees.
+
+Its lanes are outputs, so the weight is prepared in the order in which it is read (at bind time where it is a parameter): as many
+bytes again. How stands in direct.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from tensor_graphs.kernels.c import library, scratch
+from tensor_graphs.kernels.kernel import NativeCall, Preparation, Spec
+from tensor_graphs.language.dims import Dim, ceil_div, product
+from tensor_graphs.language.dtypes import f32
+from tensor_graphs.language.node import TensorType
+
+
+def refuse(spec: Spec) -> str | None:
+    """None, or why this kernel does not take a convolution that the plain one takes."""
+    weight, attrs = spec.inputs[1], spec.attrs
+    if weight.rank > 4:
+        return "up to two axes only"
+    if attrs["groups"] != 1:
+        return "one group only"
+    if any(k < s for k, s in zip(weight.shape[2:], attrs["stride"], strict=True)):
+        return "windows that leave nothing out only"                # all of the input is copied
+    return None if product(weight.shape) else "weights of some elements only"
+
+
+def build(spec: Spec, plain: NativeCall) -> NativeCall:
+    """The call, of the plain kernel's: its operands, then what is prepared."""
+    weight, attrs = spec.inputs[1], spec.attrs
+    channels, *size = map(int, cast(Sequence[int], weight.shape[1:]))
+    axes = [(1, 1, 1, 1), *zip(size, attrs["stride"], attrs["dilation"], spec.outputs[0].shape[2:], strict=True)]
+    (k1, s1, d1, high), (k2, s2, d2, wide) = axes[-2:]
+    needs = scratch.direct(channels, (k1, k2), (s1, s2), (d1, d2), high, wide)
+    return NativeCall("tg_direct_f32", (*plain.pointers, len(spec.inputs)), plain.ints, scratch=needs)
+
+
+def prepare(spec: Spec) -> tuple[Preparation, ...]:
+    """The weight as vectors of outputs, one for each element of a window."""
+    outputs, lanes = spec.inputs[1].shape[0], library.load().tile(4).lanes // 2
+    inside = product(spec.inputs[1].shape[1:])
+    call = NativeCall("tg_direct_weights", (0,), (outputs, inside))
+    return (Preparation(call, (1,), (TensorType((ceil_div(outputs, lanes) * lanes * inside,), f32),)),)
+
+
+def arithmetic(spec: Spec) -> Dim:
+    """Products and sums of a call."""
+    return 2 * product(spec.outputs[0].shape) * product(spec.inputs[1].shape[1:])
