@@ -4,6 +4,7 @@
 #define TG_NUMBERS_H
 
 #include "loops.h"
+#include "turned.h"
 #include "wide.h"
 
 #include <math.h>
@@ -152,51 +153,7 @@ TG_INLINE void f32_running_sum(float *x, int64_t count, double *running) {
     *running = sum;
 }
 
-/* tile[i * TILE + j] = from[j * step + i] for i < rows, j < columns, both at most TILE. */
-enum { TILE = 64 };
-#define TURNED(bits, squares)                                                                                 \
-    TG_INLINE void turned_##bits(void *tile, const void *from, int64_t step, int64_t rows, int64_t columns) { \
-        typedef uint##bits##_t cell __attribute__((may_alias));                                               \
-        cell *out = tile;                                                                                     \
-        const cell *in = from;                                                                                \
-        int64_t i = 0;                                                                                        \
-        squares                                                                                               \
-        for (; i < rows; i++)                                                                                 \
-            for (int64_t j = 0; j < columns; j++) out[i * TILE + j] = in[j * step + i];                       \
-    }
-#if defined(__GNUC__) && !defined(__clang__)
-/* Whole squares of numbers go through registers: where 1, 2, 4, ... is in its row or in its column, but not in both, a number changes
- * places with the one that lies as many columns and rows away. */
-#define SQUARES(bits, lanes)                                                                                               \
-    typedef uint##bits##_t row __attribute__((vector_size(lanes * bits / 8)));                                             \
-    row lane;                                                                                                              \
-    for (int l = 0; l < lanes; l++) lane[l] = (uint##bits##_t)l;                                                           \
-    for (; i + lanes <= rows; i += lanes) {                                                                                \
-        int64_t j = 0;                                                                                                     \
-        for (; j + lanes <= columns; j += lanes) {                                                                         \
-            row r[lanes];                                                                                                  \
-            _Pragma("GCC unroll 16") for (int k = 0; k < lanes; k++) memcpy(&r[k], in + (j + k) * step + i, sizeof r[k]);  \
-            _Pragma("GCC unroll 4") for (uint##bits##_t s = 1; s < lanes; s *= 2) {                                        \
-                const row other = (lane & s) * (lanes / s); /* indices of the second register begin at `lanes` */          \
-                _Pragma("GCC unroll 16") for (uint##bits##_t k = 0; k < lanes; k++) {                                      \
-                    if (k & s) continue;                                                                                   \
-                    const row a = r[k], b = r[k + s];                                                                      \
-                    r[k] = __builtin_shuffle(a, b, other + (lane & ~s));                                                   \
-                    r[k + s] = __builtin_shuffle(a, b, other + (lane | s));                                                \
-                }                                                                                                          \
-            }                                                                                                              \
-            _Pragma("GCC unroll 16") for (int k = 0; k < lanes; k++) memcpy(out + (i + k) * TILE + j, &r[k], sizeof r[k]); \
-        }                                                                                                                  \
-        for (int64_t k = i; k < i + lanes; k++)                                                                            \
-            for (int64_t l = j; l < columns; l++) out[k * TILE + l] = in[l * step + k];                                    \
-    }
-#else
-#define SQUARES(bits, lanes)
-#endif
-TURNED(8, )
-TURNED(16, )
-TURNED(32, SQUARES(32, VW))
-TURNED(64, SQUARES(64, (VW / 2)))
+enum { TILE = 64 }; /* elements of a row of a block that turned_* fills */
 
 /* Before a function: each of its products is rounded, also one that is added to something. x - floor(x / y) y by one fused
  * multiply-add keeps what rounding drops, and a rest just below 0 is one y off. */

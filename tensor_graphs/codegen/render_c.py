@@ -244,7 +244,7 @@ class _Renderer:
                 assert step is not None
                 bits = 8 * (_width(array) if array.role == "scratch" else array.dtype.itemsize)
                 write(f"{STORED[array.dtype.name] if array.role != 'scratch' else c_type(array.dtype)} {tile}[{TILE} * {TILE}];")
-                write(f"turned_{bits}({tile}, &{array.name}[{_c(d.substitute(offset, begin))}], "
+                write(f"turned_{bits}({tile}, {TILE}, &{array.name}[{_c(d.substitute(offset, begin))}], "
                       f"{_c(step)}, {past} - {first}, {ends[inner][1]} - {ends[inner][0]});")
                 self.tiles[v.number] = f"{tile}[({outer.name} - {first}) * {TILE} + ({inner.name} - {ends[inner][0]})]"
         self.loop(outer, ends[outer])

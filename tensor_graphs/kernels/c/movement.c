@@ -1,20 +1,39 @@
 /* movement.c: kernels that move numbers and compute none: strided copy, rows out of a table, rows into a state. */
 #include "loops.h"
+#include "turned.h"
 #include "wide.h"
 
-enum { MAX_RANK = 8 };
+enum { MAX_RANK = 8, MAX_TIMES = 16 };
 
-/* One dimension after another from the last inwards; merged dimensions come from run_copy. */
+/* One dimension after another from the last inwards; merged dimensions come from run_copy. times: how often each element of a line
+ * is written, one behind the other, where that is an axis of its own that is not in `rank`; else 1. */
 typedef struct copy {
     char *out;
     const char *in;
     int rank;
+    int64_t times;
     int64_t shape[MAX_RANK], out_step[MAX_RANK], in_step[MAX_RANK]; /* steps in bytes */
     int64_t item;
 } copy;
 
 TG_INLINE void copy_line(char *out, int64_t os, const char *in, int64_t is, int64_t n, const int64_t item) {
     for (int64_t i = 0; i < n; i++) memcpy(out + i * os, in + i * is, (size_t)item);
+}
+
+/* Elements of an enlarged image: `times` of each beside each other. */
+TG_INLINE void repeat_line(char *out, const char *in, int64_t is, int64_t n, const int64_t times, const int64_t item) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t t = 0; t < times; t++) memcpy(out + (i * times + t) * item, in + i * is, (size_t)item);
+}
+
+static void repeated_line(char *out, const char *in, int64_t is, int64_t n, int64_t times, int64_t item) {
+    if (item == 4 && is == 4 && times == 2) repeat_line(out, in, 4, n, 2, 4);
+    else if (item == 4 && is == 4 && times == 3) repeat_line(out, in, 4, n, 3, 4);
+    else if (item == 4 && is == 4 && times == 4) repeat_line(out, in, 4, n, 4, 4);
+    else if (item == 2 && is == 2 && times == 2) repeat_line(out, in, 2, n, 2, 2);
+    else if (item == 4) repeat_line(out, in, is, n, times, 4);
+    else if (item == 2) repeat_line(out, in, is, n, times, 2);
+    else repeat_line(out, in, is, n, times, item);
 }
 
 static void copy_part(void *ctx, int part, int parts) {
@@ -32,7 +51,8 @@ static void copy_part(void *ctx, int part, int parts) {
         in += index[r] * c->in_step[r], out += index[r] * c->out_step[r];
     }
     for (int64_t line = from; line < to; line++) {
-        if (os == c->item && is == c->item) memcpy(out, in, (size_t)(n * c->item));
+        if (c->times > 1) repeated_line(out, in, is, n, c->times, c->item);
+        else if (os == c->item && is == c->item) memcpy(out, in, (size_t)(n * c->item));
         else if (c->item == 4 && os == 4) copy_line(out, 4, in, is, n, 4);
         else if (c->item == 4) copy_line(out, os, in, is, n, 4);
         else if (c->item == 2) copy_line(out, os, in, is, n, 2);
@@ -48,50 +68,44 @@ static void copy_part(void *ctx, int part, int parts) {
     }
 }
 
-enum { TILE = 16 }; /* lines of 16 elements both ways: a tile of f64 is 2 KB on either side */
+enum { COLUMNS = 16, ROWS = 256 }; /* of a block: elements of a line of the cache, and enough to read on and on */
 
-TG_INLINE void copy_tile(char *out, int64_t os, const char *in, int64_t is, int64_t rows, int64_t columns, const int64_t item) {
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) memcpy(out + i * os + j * item, in + i * item + j * is, (size_t)item);
-}
-
-/* Where memory is read along the last but one axis and written along the last one: tile by tile, so that no line of the cache is
- * read for one element alone. A part has lines of tiles. */
+/* Where memory is read along the last but one axis and written along the last one: block by block, so that no line of the cache is
+ * read for one element alone. Lines are read to their end: measured on 1024 by 1024 f32, cold, one thread, that takes 0.83 of the time
+ * of writing lines to their end, and 0.70 to 0.75 of that of blocks of 64 by 64. A part has blocks. */
 static void turned_part(void *ctx, int part, int parts) {
     const copy *c = ctx;
-    const int64_t rows = c->shape[c->rank - 2], columns = c->shape[c->rank - 1], across = tg_ceil(rows, TILE);
-    const int64_t os = c->out_step[c->rank - 2], is = c->in_step[c->rank - 1];
-    int64_t lines = across, from, to;
-    for (int r = 0; r < c->rank - 2; r++) lines *= c->shape[r];
-    tg_range(lines, 1, part, parts, &from, &to);
-    for (int64_t line = from; line < to; line++) {
-        int64_t left = line / across, row = line % across * TILE, count = tg_min(rows - row, TILE);
-        const char *in = c->in + row * c->item;
-        char *out = c->out + row * os;
+    const int64_t rows = c->shape[c->rank - 2], columns = c->shape[c->rank - 1], down = tg_ceil(rows, ROWS);
+    const int64_t os = c->out_step[c->rank - 2], is = c->in_step[c->rank - 1], item = c->item;
+    const int64_t blocks = down * tg_ceil(columns, COLUMNS);
+    int64_t count = blocks, from, to;
+    for (int r = 0; r < c->rank - 2; r++) count *= c->shape[r];
+    tg_range(count, 1, part, parts, &from, &to);
+    for (int64_t block = from; block < to; block++) {
+        int64_t left = block / blocks;
+        const int64_t row = block % blocks % down * ROWS, column = block % blocks / down * COLUMNS;
+        const int64_t high = tg_min(rows - row, ROWS), wide = tg_min(columns - column, COLUMNS);
+        const char *in = c->in + row * item + column * is;
+        char *out = c->out + row * os + column * item;
         for (int r = c->rank - 3; r >= 0; r--) {
             in += left % c->shape[r] * c->in_step[r], out += left % c->shape[r] * c->out_step[r];
             left /= c->shape[r];
         }
-        for (int64_t j = 0; j < columns; j += TILE) {
-            const char *at = in + j * is;
-            char *to_there = out + j * c->item;
-            const int64_t wide = tg_min(columns - j, TILE);
-            if (c->item == 4 && count == TILE && wide == TILE) copy_tile(to_there, os, at, is, TILE, TILE, 4);
-            else if (c->item == 4) copy_tile(to_there, os, at, is, count, wide, 4);
-            else if (c->item == 2) copy_tile(to_there, os, at, is, count, wide, 2);
-            else if (c->item == 8) copy_tile(to_there, os, at, is, count, wide, 8);
-            else if (c->item == 1) copy_tile(to_there, os, at, is, count, wide, 1);
-            else copy_tile(to_there, os, at, is, count, wide, c->item);
-        }
+        if (item == 4) turned_32(out, os / 4, in, is / 4, high, wide);
+        else if (item == 2) turned_16(out, os / 2, in, is / 2, high, wide);
+        else if (item == 8) turned_64(out, os / 8, in, is / 8, high, wide);
+        else if (item == 1) turned_8(out, os, in, is, high, wide);
+        else
+            for (int64_t i = 0; i < high; i++) copy_line(out + i * os, item, in + i * item, is, wide, item);
     }
 }
 
 /* Whether the copy turns a matrix; then the axis along which memory is read becomes the last but one. */
 static int turned(copy *c) {
     const int last = c->rank - 1;
-    if (last < 1 || c->out_step[last] != c->item || c->in_step[last] == c->item || c->shape[last] < TILE) return 0;
+    if (last < 1 || c->out_step[last] != c->item || c->in_step[last] == c->item || c->shape[last] < COLUMNS) return 0;
     for (int r = last - 1; r >= 0; r--)
-        if (c->in_step[r] == c->item && c->shape[r] >= TILE) {
+        if (c->in_step[r] == c->item && c->shape[r] >= COLUMNS) {
             const int64_t size = c->shape[r], out_step = c->out_step[r], in_step = c->in_step[r];
             for (int q = r; q < last - 1; q++)
                 c->shape[q] = c->shape[q + 1], c->out_step[q] = c->out_step[q + 1], c->in_step[q] = c->in_step[q + 1];
@@ -106,7 +120,7 @@ static int turned(copy *c) {
  * (entries from rank on are ignored). */
 TG_KERNEL(tg_copy_strided) {
     (void)floats;
-    copy c = {.out = ptr[0], .in = ptr[1], .item = ints[1]};
+    copy c = {.out = ptr[0], .in = ptr[1], .times = 1, .item = ints[1]};
     int64_t total = 1;
     for (int r = 0; r < ints[0]; r++) { /* drop axes of 1 and merge an axis with the one it runs on from */
         int64_t size = ints[2 + r], os = ints[10 + r] * c.item, is = ints[18 + r] * c.item;
@@ -128,11 +142,18 @@ TG_KERNEL(tg_copy_strided) {
         c.out_step[1] = c.in_step[1] = c.item, c.out_step[0] = c.in_step[0] = 1024 * c.item;
     }
     if (turned(&c)) {
-        int64_t tiles = TILE * c.shape[c.rank - 1];
-        tg_parallel(turned_part, &c, tg_parts(tg_ceil(total, tiles), tg_ceil(PART_ELEMENTS, tiles)));
+        const int64_t rows = c.shape[c.rank - 2], columns = c.shape[c.rank - 1], block = tg_min(rows, ROWS) * COLUMNS;
+        const int64_t blocks = tg_ceil(rows, ROWS) * tg_ceil(columns, COLUMNS) * (total / (rows * columns));
+        tg_parallel(turned_part, &c, tg_parts(blocks, tg_ceil(PART_ELEMENTS, block)));
         return;
     }
-    int64_t line = c.shape[c.rank - 1];
+    if (c.rank > 1) { /* a short axis along which one element is repeated belongs to the line */
+        const int last = c.rank - 1;
+        const int64_t times = c.shape[last];
+        if (times <= MAX_TIMES && c.in_step[last] == 0 && c.out_step[last] == c.item && c.out_step[last - 1] == times * c.item)
+            c.times = times, c.rank = last;
+    }
+    const int64_t line = c.shape[c.rank - 1] * c.times;
     tg_parallel(copy_part, &c, tg_parts(total / line, tg_ceil(PART_ELEMENTS, line)));
 }
 

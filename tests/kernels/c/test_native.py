@@ -380,7 +380,7 @@ def test_max_prefers_nan_and_plus_zero(each_build: library.NativeLibrary) -> Non
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64, np.complex128])
-def test_a_strided_copy_is_the_numpy_view(native: library.NativeLibrary, dtype: Any) -> None:
+def test_a_strided_copy_is_the_numpy_view(each_build: library.NativeLibrary, dtype: Any) -> None:
     base = np.arange(2 * 3 * 4 * 5 * 6).astype(dtype).reshape(2, 3, 4, 5, 6)
     views = [
         base, base.transpose(4, 2, 0, 3, 1), base[:, ::2, 1:3, ::-1], base[1, 2, 3, 4, 5, ...], base[:0], base[..., :1],
@@ -389,11 +389,17 @@ def test_a_strided_copy_is_the_numpy_view(native: library.NativeLibrary, dtype: 
     turned = np.arange(3 * 35 * 50).astype(dtype).reshape(3, 35, 50)  # in tiles, which neither size is a multiple of
     views += [turned.transpose(axes) for axes in ((0, 2, 1), (2, 0, 1), (2, 1, 0), (1, 2, 0))]
     views += [turned.transpose(0, 2, 1)[:, ::-1], turned.transpose(0, 2, 1)[..., ::-1], turned[:, ::2, 3:40].transpose(2, 0, 1)]
+    large = np.arange(300 * 70).astype(dtype).reshape(300, 70)  # more than a block of rows, and where no line of the cache begins
+    views += [large.T, large[1:, 3:].T, large.reshape(70, 300)[:, 5:].T, large.reshape(70, 300)[:17, 1:282].T]
+    views += [np.broadcast_to(base[..., None], (*base.shape, times)) for times in (2, 3, 4, 5, 17)]
+    views += [np.broadcast_to(turned[:, :, None, first:, None][..., ::step, :], (3, 35, 2, len(range(first, 50, step)), 2))
+              for first, step in ((0, 1), (3, 2), (49, -1))]
     for view in views:
         out = np.zeros(view.shape, dtype)
         pad = [0] * (8 - view.ndim)
         strides = [*element_strides(out), *pad, *element_strides(view), *pad]
-        native.call("tg_copy_strided", [out.ctypes.data, view.ctypes.data], [view.ndim, out.itemsize, *view.shape, *pad, *strides])
+        sizes = [view.ndim, out.itemsize, *view.shape, *pad]
+        each_build.call("tg_copy_strided", [out.ctypes.data, view.ctypes.data], [*sizes, *strides])
         assert np.array_equal(out, view)
 
 
