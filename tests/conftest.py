@@ -56,6 +56,18 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(ends, handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """A worker is forked by the supervisor of the one before only where the environment is the same. pytest writes the name of each
+    test into it, so that each would import the package anew (0.45 s of CPU time)."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    pytest_fixture_setup()
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _home is not None:
         shutil.rmtree(_home, ignore_errors=True)
