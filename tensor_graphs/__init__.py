@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     from tensor_graphs.frontends.generate import stream as stream
     from tensor_graphs.frontends.huggingface import load_model as load_model
     from tensor_graphs.kernels.c.c_kernel import c_kernel as c_kernel
+    from tensor_graphs.kernels.cuda.cuda_kernel import cuda_kernel as cuda_kernel
     from tensor_graphs.kernels.registry import host_kernel
     from tensor_graphs.language.autodiff import grad as grad
     from tensor_graphs.language.autodiff import vjp as vjp
@@ -129,6 +130,7 @@ LAZY: dict[str, tuple[str, str]] = {
     "bind": ("tensor_graphs.runtime.compiled_graph", "bind"),
     "c_kernel": ("tensor_graphs.kernels.c.c_kernel", "c_kernel"),
     "compile": ("tensor_graphs.compiler.compile", "compile_graph"),
+    "cuda_kernel": ("tensor_graphs.kernels.cuda.cuda_kernel", "cuda_kernel"),
     "equal": ("tensor_graphs.proof.equality", "equal"),
     "explain": ("tensor_graphs.compiler.explain", "explain"),
     "generate": ("tensor_graphs.frontends.generate", "generate"),

@@ -13,18 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tensor_graphs.devices import toolchain
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
-from tensor_graphs.kernels.place import Place, here
+from tensor_graphs.kernels.own_source import given_for, require_numbers, source_of, text_of
+from tensor_graphs.kernels.place import here
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
-from tensor_graphs.language.dims import Dim, Expr
+from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, parse_dtype
 
 log = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ class Image:
             if f"undefined reference to `{self.entry}'" in str(error) or f"undefined symbol: {self.entry}\n" in str(error):
                 raise toolchain.ToolchainError(f"the source of kernel {self.name!r} has no function {self.entry!r}\n"
                                                f"  fix: TG_KERNEL({self.entry}) {{ … }} in it, or another `entry`") from None
-            bare = not any("#include \"" in _text(each) for each in self.sources)
+            bare = not any("#include \"" in text_of(each) for each in self.sources)
             fix = "\n  fix: #include \"tg.h\" at its beginning, which says what TG_KERNEL is" if bare else ""
             raise toolchain.ToolchainError(f"kernel {self.name!r}: {error}{fix}") from None
 
@@ -122,15 +121,15 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
                           "  fix: dtypes=[\"f32\"], or accepts=… for operands of several dtypes")
     for what, given in (("ints", ints), ("floats", floats)):
         if not callable(given):
-            _require_numbers(name, what, given, what)
+            require_numbers(name, what, given, what)
     folder = base_folder(place.module) if place.file is None else Path(place.file).parent
-    main, read = _source(name, source, folder, place)
+    main, read = source_of(name, source, folder, place, ".c")
     others = tuple(folder / each for each in ([sources] if isinstance(sources, (str, Path)) else sources))
     for file in (*read, *others):
         if not file.is_file():
             raise KernelError(f"kernel {name!r} is made of {file.name!r}, and there is no such file: {file}\n"
                               f"  fix: a path from the folder of its module ({folder}), or an absolute one")
-    _require_kernel_of(name, entry, _text(main))
+    _require_kernel_of(name, entry, text_of(main))
     image = Image(name, entry, (main, *(each for each in others if each.suffix == ".c")))
     known = frozenset(parse_dtype(each) if isinstance(each, str) else each for each in dtypes)
 
@@ -144,8 +143,8 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
         return accepts(spec) if accepts is not None else None
 
     def build(spec: Spec) -> NativeCall:
-        given = _operands(spec) if pointers is None else _of(pointers, spec)
-        wholes, reals = (_require_numbers(name, what, _of(each, spec), f"what {what} returns" if callable(each) else what)
+        given = _operands(spec) if pointers is None else given_for(pointers, spec)
+        wholes, reals = (require_numbers(name, what, given_for(each, spec), f"what {what} returns" if callable(each) else what)
                          for what, each in (("ints", ints), ("floats", floats)))
         call = NativeCall(entry, tuple(given), wholes, tuple(map(float, reals)),
                           scratch(spec) if callable(scratch) else scratch, str(image.path()))
@@ -161,7 +160,7 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
         given = strided(spec, strides)
         if given is None:
             return None
-        wholes = _require_numbers(name, "ints", given, "what strided returns")
+        wholes = require_numbers(name, "ints", given, "what strided returns")
         if len(wholes) > library.MAX_INT:
             raise KernelError(f"kernel {name!r} is to be called with {len(wholes)} ints; there are {library.MAX_INT} at most")
         return replace(build(spec), ints=wholes)
@@ -169,7 +168,7 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
     headers = (h for each in image.sources for h in toolchain.headers_of(each, (library.FOLDER,)) if h.parent != library.FOLDER)
     kernel = Kernel(
         name=name, backend=BACKEND, op=registry.op_name(op), composite=registry.own_composite(op), build=build, accepts=refuse,
-        source=_text(main), module=place.module, toolchain=image.identity(), in_place=in_place, contiguous=True, updates=updates,
+        source=text_of(main), module=place.module, toolchain=image.identity(), in_place=in_place, contiguous=True, updates=updates,
         strided=lying if strided is not None else None, requirements=requirements or {},
         sources=tuple(str(each) for each in (*read, *others, *headers)),
         crash_note="" if callable(ints) or len(ints) else
@@ -183,53 +182,12 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
     return registry.put(kernel, place)
 
 
-def _require_numbers(name: str, what: str, given: Any, called: str) -> tuple[Any, ...]:
-    """What a kernel is called with, as a tuple. Raises KernelError for what is no sequence of numbers: of ints, or of floats."""
-    kinds = (int, np.integer, Expr) if what == "ints" else (int, float, np.integer, np.floating)
-    fix = ("ints=lambda spec: [math.prod(spec.outputs[0].shape)], or a list of ints and expressions of dims" if what == "ints" else
-           f"{what}=lambda spec: [spec.attrs[\"eps\"]], or a list of numbers")
-    if isinstance(given, str) or not isinstance(given, (Sequence, np.ndarray)):
-        wanted = "neither a sequence of numbers nor a function of the spec" if called == what else "no sequence of numbers"
-        raise KernelError(f"kernel {name!r}: {called} is {given!r}, which is {wanted}\n  fix: {fix}")
-    for i, each in enumerate(given):
-        if isinstance(each, bool) or not isinstance(each, kinds):
-            raise KernelError(f"kernel {name!r}: number {i} of {called} is {each!r}, a {type(each).__name__}\n  fix: {fix}")
-    return tuple(given)
-
-
 def _require_kernel_of(name: str, entry: str, text: str) -> None:
     """Raise KernelError where the entry is a function with parameters of its own: it links, and is called with others."""
     plain = re.search(rf"\b{entry}\s*\(([^()]*)\)\s*{{", text)
     if plain is not None and not ("int64_t" in plain[1] and "double" in plain[1]):
         raise KernelError(f"kernel {name!r}: its source defines {entry}({' '.join(plain[1].split())}), and a kernel is called with "
                           f"ptr, ints and floats\n  fix: TG_KERNEL({entry}) {{ … }}, where ptr[0] is the output")
-
-
-def _source(name: str, source: str | Path, folder: Path, place: Place) -> tuple[toolchain.Source, tuple[Path, ...]]:
-    """What is compiled, and the file that it is read from, if any."""
-    if isinstance(source, Path) or ("\n" not in source and source.endswith(".c")):
-        file = folder / source
-        return file, (file,)
-    return toolchain.Text(f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.c", source, folder, _line_of(source, place)), ()
-
-
-def _line_of(text: str, place: Place) -> tuple[Path, int] | None:
-    """Where a text stands in the file that declares the kernel, if it stands there once and letter by letter."""
-    if place.file is None or not text.strip():
-        return None
-    try:
-        before, found, after = Path(place.file).read_text(encoding="utf-8").partition(text)
-    except (OSError, UnicodeDecodeError):
-        return None
-    return (Path(place.file), before.count("\n") + 1) if found and text not in after else None
-
-
-def _text(source: toolchain.Source) -> str:
-    return source.text if isinstance(source, toolchain.Text) else source.read_text(encoding="utf-8", errors="replace")
-
-
-def _of(given: Any, spec: Spec) -> Any:
-    return given(spec) if callable(given) else given
 
 
 def _operands(spec: Spec) -> tuple[int | None, ...]:

@@ -245,7 +245,7 @@ def kernels() -> list[Kernel]:
              traffic: Callable[[Spec], Dim] | None = None, state: bool = False,
              strided: Callable[[Spec, Sequence[Strides]], LaunchCall | None] | None = None) -> Kernel:
         return Kernel(name=f"{NAME}.{op}", backend=NAME, op=op, build=build, accepts=accepts,
-                      source=(HERE / file).read_text(), module=__name__, toolchain=_toolchain(), contiguous=True, traffic=traffic,
+                      source=(HERE / file).read_text(), module=__name__, toolchain=made_with(), contiguous=True, traffic=traffic,
                       in_place=((0, 0),) if state else (), updates=state, strided=strided)
 
     return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic),
@@ -256,7 +256,7 @@ def kernels() -> list[Kernel]:
 
 def copy_kernel() -> Kernel:
     return Kernel(name=f"{NAME}.copy", backend=NAME, op="copy", build=_no_copy, accepts=lambda spec: None,
-                  source=(HERE / "copy.cu").read_text(), module=__name__, toolchain=_toolchain(), build_copy=build_copy)
+                  source=(HERE / "copy.cu").read_text(), module=__name__, toolchain=made_with(), build_copy=build_copy)
 
 
 def _no_copy(spec: Spec) -> LaunchCall:
@@ -272,6 +272,9 @@ def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Seq
     return LaunchCall(said + (HERE / "copy.cu").read_text(), (Launch("copy", grid, 256, waits=True),), sizes)
 
 
-def _toolchain() -> str:
+def made_with() -> str:
+    """What texts are compiled with, and the headers that they find."""
+    if nvrtc.why_missing() is not None:
+        return "no NVRTC"
     texts = [each.read_bytes() for each in (HEADER, *toolchain.headers_of(HEADER))]
     return f"{toolchain.digest(*texts)[:32]} nvrtc {nvrtc.version()} {' '.join(nvrtc.FLAGS)}"

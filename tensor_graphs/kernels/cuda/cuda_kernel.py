@@ -1,0 +1,127 @@
+"""cuda_kernel: a CUDA kernel of a user's own, from its text: compiled by NVRTC, called and captured as ours are."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tensor_graphs.devices import cuda, nvrtc, toolchain
+from tensor_graphs.kernels import registry
+from tensor_graphs.kernels.cuda.backend import NAME, made_with
+from tensor_graphs.kernels.identity import base_folder
+from tensor_graphs.kernels.kernel import Kernel, KernelError, Launch, LaunchCall, Spec
+from tensor_graphs.kernels.own_source import given_for, require_numbers, source_of, text_of
+from tensor_graphs.kernels.place import here
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.calls import worded
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, parse_dtype
+
+log = logging.getLogger(__name__)
+
+TRIED = "sm_90"
+"""the architecture for which a text is compiled where it is declared; a device's own is known when it runs"""
+
+MOST_THREADS = 1024
+"""of a block"""
+
+Numbers = Sequence[Dim] | Callable[[Spec], Sequence[Dim]]
+Count = Dim | Callable[[Spec], Dim]
+
+
+@worded
+def cuda_kernel(op: registry.Computed, *, source: str | Path, entry: str, grid: Count, block: int, shared: int = 0,
+                name: str | None = None, ints: Numbers = (), scratch: Numbers = (), dtypes: Sequence[DType | str] = (),
+                accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
+                updates: bool = False, requirements: Mapping[str, Any] | None = None) -> Kernel:
+    """Register a kernel in CUDA C as a kernel of an op (its name, or a `tg.composite` of yours), or of a graph (see `tg.kernel`).
+
+        tg.cuda_kernel("silu", entry="my_silu", dtypes=["f32"], block=256,
+                       ints=lambda spec: [math.prod(spec.outputs[0].shape)],
+                       grid=lambda spec: (math.prod(spec.outputs[0].shape) + 255) // 256, source=r'''
+        extern "C" __global__ void my_silu(float *y, const float *x, const long long *ints) {
+            const long long i = blockIdx.x * 256LL + threadIdx.x;
+            if (i < ints[0]) y[i] = x[i] / (1 + expf(-x[i]));
+        }''')
+
+    source: CUDA C; or a file, as a Path or as a name that ends in .cu, relative to the folder of the calling module. It is compiled
+    by NVRTC, so it includes nothing of the system; "numbers.cuh" of ours is there (types of fixed width, bf16 and f16, packs of
+    elements, reductions of a block).
+    entry: an `extern "C" __global__` function. It is given the addresses of the outputs, of the operands (each C-contiguous in its
+    dtype, and at a multiple of its element alone; bf16 and f16 as 16-bit words), then of `ints` where there are any (64 bits each),
+    then of the pieces of scratch. An optional operand that is absent is left out.
+    grid: how many blocks, an expression of dims or a function of the spec; block: threads of each, 1024 at most; shared: bytes of
+    dynamic shared memory. ints: as sequences or as functions of the spec; they may be expressions of dims, are read on the device,
+    and are those of each run, also where the launch is replayed. scratch: bytes of each piece, like `ints`; each begins at a
+    multiple of 256.
+    dtypes, accepts, name ("cuda." and the entry unless given), in_place, updates, requirements: as in `tg.c_kernel`.
+    It is a kernel of the backend `cuda`, which plans consider when they are asked to. Where there is no GPU it is compiled if NVRTC
+    is there, registered, and no candidate; the log says why (WARNING).
+    Raises KernelError when the name is taken, a file is missing, neither `dtypes` nor `accepts` is given, or the text has no such
+    entry; ToolchainError, with the compiler's messages, when it does not compile.
+    """
+    place = here()
+    op = registry.require_computed(op)
+    name = name or f"{NAME}.{entry}"
+    if not re.fullmatch(r"[A-Za-z_]\w*", entry, re.ASCII):
+        raise KernelError(f"kernel {name!r}: {entry!r} is no name of a CUDA function\n  fix: entry=\"my_kernel\"")
+    if not dtypes and accepts is None:
+        raise KernelError(f"kernel {name!r} does not say which arrays it can read\n"
+                          "  fix: dtypes=[\"f32\"], or accepts=… for operands of several dtypes")
+    if type(block) is not int or not 1 <= block <= MOST_THREADS:
+        raise KernelError(f"kernel {name!r}: a block has {block!r} threads\n"
+                          f"  fix: block=256, or another number from 1 to {MOST_THREADS}")
+    if type(shared) is not int or shared < 0:
+        raise KernelError(f"kernel {name!r}: shared is {shared!r}\n  fix: shared=0, or the bytes that a block takes")
+    for what, given in (("ints", ints), ("scratch", scratch)):
+        if not callable(given):
+            require_numbers(name, "ints", given, what)
+    folder = base_folder(place.module) if place.file is None else Path(place.file).parent
+    main, read = source_of(name, source, folder, place, ".cu")
+    for file in read:
+        if not file.is_file():
+            raise KernelError(f"kernel {name!r} is made of {file.name!r}, and there is no such file: {file}\n"
+                              f"  fix: a path from the folder of its module ({folder}), or an absolute one")
+    text = text_of(main)
+    if not re.search(rf"\b{entry}\s*\(", text):
+        raise KernelError(f"kernel {name!r}: its source has no function {entry!r}\n"
+                          f"  fix: extern \"C\" __global__ void {entry}(…) {{ … }} in it, or another `entry`")
+    if not re.search(r'extern\s+"C"', text):
+        raise KernelError(f"kernel {name!r}: {entry} has no name by which it can be found\n"
+                          f"  fix: extern \"C\" __global__ void {entry}(…)")
+    known = frozenset(parse_dtype(each) if isinstance(each, str) else each for each in dtypes)
+
+    def refuse(spec: Spec) -> str | None:
+        missing = registry.why_missing(NAME)
+        if missing is not None:
+            return missing
+        strange = next((t.dtype for t in (*spec.inputs, *spec.outputs) if known and t.dtype not in known), None)
+        if strange is not None:
+            return f"{strange.name} is not among {', '.join(sorted(each.name for each in known))}"
+        return accepts(spec) if accepts is not None else None
+
+    def build(spec: Spec) -> LaunchCall:
+        wholes, bytes_of = (require_numbers(name, "ints", given_for(each, spec), f"what {what} returns" if callable(each) else what)
+                            for what, each in (("ints", ints), ("scratch", scratch)))
+        (blocks,) = require_numbers(name, "ints", [given_for(grid, spec)], "grid")
+        pieces = tuple(d.ceil_div(each, 256) * 256 for each in bytes_of)
+        return LaunchCall(text, (Launch(entry, blocks, block, shared),), wholes, pieces)
+
+    kernel = Kernel(
+        name=name, backend=NAME, op=registry.op_name(op), composite=registry.own_composite(op), build=build, accepts=refuse,
+        source=text, module=place.module, toolchain=made_with(), in_place=in_place, contiguous=True, updates=updates,
+        requirements=requirements or {}, sources=tuple(map(str, read)))
+    if nvrtc.why_missing() is None:                                 # an error is raised where the kernel is written
+        try:
+            nvrtc.compiled(text, TRIED, cuda.HEADERS)
+        except toolchain.CacheFolderError:
+            raise
+        except toolchain.ToolchainError as error:
+            raise toolchain.ToolchainError(f"kernel {name!r}: {error}") from None
+    why = registry.why_missing(NAME)
+    if why is not None:
+        log.warning("kernel %s is no candidate: %s", name, why)
+    return registry.put(kernel, place)
