@@ -168,11 +168,12 @@ class _OfStage(Action, ABC):
 
 @dataclass(frozen=True)
 class SumBlock(_OfStage):
-    """Elements that a sum of floats along memory runs over before it goes on in f64."""
+    """Elements that a sum of floats along memory runs over before it goes on in f64; of a scan, that it computes before it
+    runs over them."""
 
     nest: int = 0
     stage: int = 0
-    sizes = (256, 512, 1024)
+    sizes = (128, 256, 512, 1024)
     field, most = "block", 1024                                     # more is less accurate than what is written by hand
 
     def unfit(self, stage: Stage) -> str | None:

@@ -20,12 +20,12 @@ static void generated_nest0(void *context, int part, int parts) {
     (void)from, (void)to;
     /* sum */
     for (int64_t first = from, past; first < to; first = past) {
-        past = tg_min(first + 512, to);
-        double total0[512];
+        past = tg_min(first + 256, to);
+        double total0[256];
         for (int64_t at = 0; at < past - first; at++) total0[at] = 0.0;
         for (int64_t begin = 0, end; begin < d_n; begin = end) {
             end = tg_min(begin + 64, d_n);
-            float part0[512];
+            float part0[256];
             for (int64_t at = 0; at < past - first; at++) part0[at] = 0.0f;
             for (int64_t _r1 = begin; _r1 < end; _r1++) {
                 #pragma GCC ivdep

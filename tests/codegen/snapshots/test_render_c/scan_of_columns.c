@@ -20,8 +20,8 @@ static void generated_nest0(void *context, int part, int parts) {
     (void)from, (void)to;
     /* sum */
     for (int64_t first = from, past; first < to; first = past) {
-        past = tg_min(first + 512, to);
-        double running8[512];
+        past = tg_min(first + 256, to);
+        double running8[256];
         for (int64_t at = 0; at < past - first; at++) running8[at] = 0;
         for (int64_t _j3 = 0; _j3 < d_n; _j3++) {
             #pragma GCC ivdep

@@ -44,8 +44,8 @@ static void generated_nest1(void *context, int part, int parts) {
     /* before each part */
     uint32_t running11 = 0;
     for (int64_t begin = 0, end; begin < 5; begin = end) {
-        end = tg_min(begin + 512, 5);
-        int32_t block11[513];
+        end = tg_min(begin + 128, 5);
+        int32_t block11[129];
         block11[0] = (int32_t)running11;
         #pragma GCC ivdep
         for (int64_t _j2t = begin; _j2t < end; _j2t++) {
@@ -77,8 +77,8 @@ static void generated_nest2(void *context, int part, int parts) {
         const int32_t v12 = y0b[_j2p];
         uint32_t running10 = v12;
         for (int64_t begin = 0, end; begin < 16384; begin = end) {
-            end = tg_min(begin + 512, 16384);
-            int32_t block10[512];
+            end = tg_min(begin + 128, 16384);
+            int32_t block10[128];
             #pragma GCC ivdep
             for (int64_t _j2q = begin; _j2q < end; _j2q++) {
                 const int32_t v10 = x0[(16384 * _j2p + _j2q)];

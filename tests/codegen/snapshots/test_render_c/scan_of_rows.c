@@ -23,8 +23,8 @@ static void generated_nest0(void *context, int part, int parts) {
         /* sum */
         double running8 = 0;
         for (int64_t begin = 0, end; begin < 64; begin = end) {
-            end = tg_min(begin + 512, 64);
-            float block8[512];
+            end = tg_min(begin + 128, 64);
+            float block8[128];
             #pragma GCC ivdep
             for (int64_t _j4 = begin; _j4 < end; _j4++) {
                 const float v8 = x0[(64 * _i3 + _j4)];

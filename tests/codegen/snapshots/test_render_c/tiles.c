@@ -26,7 +26,7 @@ static void generated_nest0(void *context, int part, int parts) {
         for (int64_t _j1_first = 0, _j1_past; _j1_first < 64; _j1_first = _j1_past) {
             _j1_past = tg_min(_j1_first + 64, 64);
             float tile0[64 * 64];
-            turned_32(tile0, &x0[(_j1_first * d_n + _i0_first)], d_n, _i0_past - _i0_first, _j1_past - _j1_first);
+            turned_32(tile0, 64, &x0[(_j1_first * d_n + _i0_first)], d_n, _i0_past - _i0_first, _j1_past - _j1_first);
             for (int64_t _i0 = _i0_first; _i0 < _i0_past; _i0++) {
                 /* add */
                 #pragma GCC ivdep
