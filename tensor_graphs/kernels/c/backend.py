@@ -468,9 +468,10 @@ ROWS: tuple[CRow, ...] = (
     CRow("rope_table", "rope.c", _rope_table_refuse, _rope_table),
     CRow("rope", "rope.c", _one_of(f32, f64), _with_rows(_rope), strided=_by_rows(_rope)),
     CRow("argmax", "argmax.c", _argmax_refuse, _with_rows(_argmax), strided=_by_rows(_argmax)),
-    CRow("conv", "conv.c", _conv_refuse, _conv),
+    # first: of two that are estimated alike, it is the faster one
     CRow("conv", "direct.c", lambda spec: _conv_refuse(spec) or direct.refuse(spec), lambda spec: direct.build(spec, _conv(spec)),
          mark="_direct", prepare=direct.prepare, arithmetic=direct.arithmetic),
+    CRow("conv", "conv.c", _conv_refuse, _conv),
     CRow("scatter", "scatter.c", _scatter_refuse, _scatter, in_place=((0, 0),)),
     CRow("cast", "wide_elementwise.c", _cast_refuse, _cast),
 )

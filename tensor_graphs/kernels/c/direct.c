@@ -4,7 +4,8 @@
  * neighbouring places always read neighbouring elements, wherever the window has its tap.
  *
  * BLOCK products add up in registers, the blocks of a CHUNK in f32, and the chunks in f32 again. While a chunk of the weights goes
- * past all places of a band it stays in the L1 cache. */
+ * past all places of a band it stays in the L1 cache. The error of 576 products, against the rms of all: 1.8e-7 (blocks of 32 and
+ * chunks of 256: 1.2e-7, and 5 % slower). */
 #include "conv.h"
 
 #include "gemm.h"
@@ -12,7 +13,7 @@
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-enum { BLOCK = 32, CHUNK = 256, MOST_COLS = 112, BAND_BYTES = 160 << 10, LEAST_ROWS = 4, AHEAD = 2 /* channels */ };
+enum { BLOCK = 96, CHUNK = 192, MOST_COLS = 112, BAND_BYTES = 160 << 10, LEAST_ROWS = 4, AHEAD = 2 /* channels */ };
 
 typedef struct direct {
     conv p;
@@ -43,15 +44,17 @@ TG_INLINE void tile(const int px, const int nv, const float *from, const int32_t
                 for (int v = 0; v < nv; v++) acc[r][v] += seen * weight[v];
             }
         }
-        if (begin == 0) {
+        const int alone = begin == 0 && past == k;
+        float *to = alone ? total : sum;
+        if (alone ? first : begin == 0) {
             UNROLL for (int r = 0; r < px; r++)
-                for (int v = 0; v < nv; v++) *(vf *)(sum + (r * nv + v) * VW) = acc[r][v];
+                for (int v = 0; v < nv; v++) *(vf *)(to + (r * nv + v) * VW) = acc[r][v];
         } else {
             UNROLL for (int r = 0; r < px; r++)
-                for (int v = 0; v < nv; v++) *(vf *)(sum + (r * nv + v) * VW) += acc[r][v];
+                for (int v = 0; v < nv; v++) *(vf *)(to + (r * nv + v) * VW) += acc[r][v];
         }
     } while ((begin += BLOCK) < k);
-    for (int i = 0; i < px * nv; i++) {
+    for (int i = 0; i < px * nv && k > BLOCK; i++) {
         vf *to = (vf *)(total + i * VW);
         *to = first ? *(vf *)(sum + i * VW) : *to + *(vf *)(sum + i * VW);
     }
@@ -197,7 +200,8 @@ TG_KERNEL(tg_direct_weights) {
     for (int64_t o = 0, k = ints[1]; o < ints[0]; o += PANEL) {
         const int64_t outputs = tg_min(PANEL, ints[0] - o), lanes = outputs <= VW ? VW : PANEL;
         float *u = (float *)ptr[0] + o * k;
-        for (int64_t i = 0; i < k; i++)
-            for (int64_t l = 0; l < lanes; l++) u[i * lanes + l] = l < outputs ? w[(o + l) * k + i] : 0;
+        for (int64_t i0 = 0; i0 < k; i0 += 16) /* one cache line of each output */
+            for (int64_t l = 0; l < lanes; l++)
+                for (int64_t i = i0; i < tg_min(k, i0 + 16); i++) u[i * lanes + l] = l < outputs ? w[(o + l) * k + i] : 0;
     }
 }
