@@ -13,6 +13,7 @@ runs there is chosen later, by price.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,7 @@ from tensor_graphs.rewrites.saturate import Budget, saturate
 
 log = logging.getLogger(__name__)
 
-BRIEF = Budget(expanding_depth=1, nodes=1500, matches=500, expanding=30)
+BRIEF = Budget(expanding_depth=1, nodes=1500, matches=500, expanding=30, seconds=math.inf)
 """of one region, while somebody waits for a plan: no seconds decide, so the same graph has the same recipes everywhere"""
 
 SEVERAL = 4

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import time
 
 import numpy as np
 import pytest
@@ -175,3 +177,11 @@ def test_sizes_that_do_not_fit_each_other_are_not_those_at_which_recipes_are_com
     assert compare(own, other).passed and not compare(own, tg.graph(tg.pad(x * 3.0, [(0, 1 - n), (0, 0)]))).passed
     rows = tg.sum(tg.expand(tg.reshape(w, (1, 4, 4)), (m, 4, 4)) * 0.0, axis=0)
     assert compare(tg.graph(w + rows), tg.graph(w + 0.0)).passed
+
+
+def test_a_machine_that_is_slow_finds_the_same_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = tg.graph(heads())
+    quick = reword(graph).show()
+    clock = itertools.count(0.0, 100.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))     # every look at it is minutes after the last
+    assert quick and reword(graph).show() == quick

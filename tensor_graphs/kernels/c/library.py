@@ -1,8 +1,9 @@
 """library: compiles the C kernels, loads them through ctypes, and hands out what the runtime calls.
 
 In: the C files beside this module.  Out: function addresses by symbol, the runner, the pool's thread count.
-There are three libraries: a small one that all code is linked against (the pool, the runner, copies), compiled at first use; the
-kernels, compiled meanwhile by a thread; and the wide ones (`wide_*.c`), which few graphs need, compiled when they are asked for."""
+There are several libraries: a small one that all code is linked against (the pool, the runner, copies), compiled at first use; the
+kernels that most models run, compiled meanwhile by a thread; and others that many graphs do without (`ON_DEMAND`, `wide_*.c`),
+compiled when they are asked for."""
 
 from __future__ import annotations
 
@@ -49,15 +50,22 @@ CORE, KERNELS, WIDE = "", "kernels", "wide"
 IN_CORE = ("pool.c", "runner.c", "tiles.c", "movement.c")
 """what a process needs whichever kernels it runs: half a second of compiling, which shows whether the compiler works at all"""
 
+ON_DEMAND = {"elementwise.c": "elementwise", "scatter.c": "scatter",
+             **dict.fromkeys(("conv.c", "depthwise.c", "direct.c"), "convolutions")}
+"""C file -> the library of its own: what a language model on generated code does not run, a third of the compiler's work"""
+
 
 def part_of(path: Path) -> str:
     """The library that a C file belongs to."""
-    return CORE if path.name in IN_CORE else WIDE if path.name.startswith("wide_") else KERNELS
+    return CORE if path.name in IN_CORE else WIDE if path.name.startswith("wide_") else ON_DEMAND.get(path.name, KERNELS)
 
 
 def sources(part: str | None = None) -> tuple[Path, ...]:
-    """The C files of a library, or of all, in name order."""
-    return tuple(path for path in sorted(FOLDER.glob("*.c")) if part is None or part_of(path) == part)
+    """The C files of a library, or of all, in name order. One on demand has a copy of what its code comes from elsewhere (but for
+    the core): only kernels are seen from outside of a library."""
+    own = [path for path in sorted(FOLDER.glob("*.c")) if part is None or part_of(path) == part]
+    needed = {each for path in own for each in code_of(path) if part_of(each) != CORE} if part in ON_DEMAND.values() else set()
+    return tuple(sorted({*own, *needed}))
 
 
 @functools.cache

@@ -64,10 +64,15 @@ def test_a_kernel_stores_the_text_of_all_its_sources() -> None:
     assert len({k.identity for k in load_backend("c")}) == len(load_backend("c"))
 
 
-def test_every_c_file_is_in_one_library() -> None:
-    parts = [library.sources(part) for part in (library.CORE, library.KERNELS, library.WIDE)]
-    assert sorted(path for part in parts for path in part) == list(library.sources()) and all(parts)
-    assert {path.name for path in parts[0]} == set(library.IN_CORE)
+def test_every_c_file_is_in_one_library_and_those_on_demand_are_linked_without_the_others() -> None:
+    parts = {part: library.sources(part) for part in (library.CORE, library.KERNELS, library.WIDE, *library.ON_DEMAND.values())}
+    own = [path for part, paths in parts.items() for path in paths if library.part_of(path) == part]
+    assert sorted(own) == list(library.sources()) and all(parts.values())
+    assert {path.name for path in parts[library.CORE]} == set(library.IN_CORE)
+    assert {path.name for path in parts["convolutions"]} == {"conv.c", "depthwise.c", "direct.c", "gemm.c"}
+    assert set(library.ON_DEMAND) <= {path.name for path in library.sources()}
+    for part in library.ON_DEMAND.values():                         # `-z defs`: what is missing there is an error of the linker
+        assert library.load().part(part)
 
 
 def test_kernels_whose_library_cannot_be_compiled_are_left_out_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +95,7 @@ def test_kernels_whose_library_cannot_be_compiled_are_left_out_and_the_others_ar
     assert loaded.address("tg_rms_norm") and loaded.address("tg_copy_strided")
 
 
-def test_wide_kernels_are_compiled_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_kernels_and_those_on_demand_are_compiled_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     built, made = toolchain.build_library, []
 
     def note(sources: tuple[Path, ...], **how: object) -> Path:
@@ -103,4 +108,5 @@ def test_wide_kernels_are_compiled_when_they_are_asked_for(monkeypatch: pytest.M
     library.load().address("tg_rms_norm")
     assert made == ["tensor_graphs_c", "tensor_graphs_c_kernels"]
     library.load().address("tg_rms_norm_f64")
-    assert made[2:] == ["tensor_graphs_c_wide"]
+    library.load().address("tg_gelu_tanh")
+    assert made[2:] == ["tensor_graphs_c_wide", "tensor_graphs_c_elementwise"]
