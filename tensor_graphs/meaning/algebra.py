@@ -308,8 +308,9 @@ class Jittered(AsWritten):
 
     What that does to a result no kernel can be asked to avoid. Narrow floats count as f32, in which kernels add them. A sum that
     overflows on the way, if its terms are added one by one in some order, is one of what such orders give: for every third seed
-    the total, beyond the dtype's range too, as by a kernel that goes on with a wider one; else what is drawn for each element. One
-    and the same value for all of them, NaN say, may be hidden by what reads it.
+    the total, beyond the dtype's range too, as by a kernel that goes on with a wider one; else ∞, −∞ or NaN, each element's in
+    turn from seed to seed, so that three seeds meet what every element may be. One and the same value for all of them, NaN say,
+    may be hidden by what reads it.
     The sign and the payload of a NaN, which nothing keeps, are others for each of four seeds in a row.
     """
 
@@ -318,6 +319,7 @@ class Jittered(AsWritten):
     def __init__(self, seed: int = 1) -> None:
         self.seed = seed
         self.rng = np.random.Generator(np.random.Philox(key=seed))
+        self.turns = np.random.Generator(np.random.Philox(key=0))    # whatever the seed
 
     def finish(self, n: At, value: Array) -> Array:
         rounded = super().finish(n, value)
@@ -364,11 +366,12 @@ class Jittered(AsWritten):
         """Sums as some order of adding gives them. up, down: what the positive terms and the negative ones add up to."""
         most = (f64.max if n.dtype.itemsize == 8 else f32.max) * (1.0 - ALMOST)
         over, under = up > most, down > most
+        turn = self.turns.integers(3, size=total.shape, dtype=np.uint8)     # drawn in any case: one sum's are no other's
         if self.seed % 3 == 0 or not (over.any() or under.any()):
             return total
-        draw = self.rng.integers(4, size=total.shape)
-        total = np.where(over & (draw == 1), np.inf, np.where(under & (draw == 2), -np.inf, total))
-        return np.where(over & under & (draw == 3), np.nan, total)
+        turn = (turn + (self.seed - self.seed // 3) % 3) % 3
+        total = np.where(over & (turn == 0), np.inf, np.where(under & (turn == 1), -np.inf, total))
+        return np.where(over & under & (turn == 2), np.nan, total)
 
 
 ALMOST = 2.0 ** -20

@@ -2,7 +2,8 @@
 
 A result is compared with the float64 oracle by the project's error measure. Where that says more than a few roundings, the graph
 is evaluated some times more, as it is written, every operation that rounds moved by some units in its last place, every sum added
-as if in another order, and once as it is rounded. How far a value moves then stands for its running error; where one of those
+as if in another order, once as it is rounded, and once as exact kernels would have it: each composite in real numbers, its result
+stored in its dtype. How far a value moves then stands for its running error; where one of those
 evaluations has another integer, a NaN or an infinity, the value depends on rounding, and nobody is held to it. What NaN and
 infinities do not matter to may be what follows from the rest (profiling/measure/adversarial.py says why).
 """
@@ -18,7 +19,7 @@ import numpy as np
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.node import Node, apply
 from tensor_graphs.meaning.algebra import Array, At, Jittered, Real, narrow
 from tensor_graphs.meaning.error_measure import measure, unit_roundoff
 from tensor_graphs.meaning.interpreter import _Walk
@@ -146,11 +147,31 @@ class Answer:
             walk.algebra = algebra
             return [np.array(x) for x in walk.run(self.graph.roots)]
 
+    def _stored(self) -> list[Array]:
+        """Each node of the graph in real numbers of what those before it stored: a norm whose squares would overflow does not here,
+        and a number beyond its dtype is an infinity for the next."""
+        values: dict[Node, Array] = {}
+        for node in self.graph.nodes:
+            if len(node.types) > 1:
+                continue                                            # its items are evaluated, each by itself
+            whole, index = (node.inputs[0], node.attrs["index"]) if node.op is leaves.ITEM else (node, 0)
+            given = {x: leaves.input(f"x{i}", x.shape, x.dtype) for i, x in enumerate(whole.inputs)}
+            if node in self.leaf_values:
+                value = np.asarray(self.leaf_values[node])
+            else:
+                alone = apply(whole.op, [given[x] for x in whole.inputs], whole.attrs)
+                with np.errstate(all="ignore"):
+                    walk = _Walk({leaf: values[x] for x, leaf in given.items()}, self.binding, "real", True)
+                    (value,) = walk.run([leaves.item(alone, index)])
+            values[node] = narrow(np.asarray(value), node.dtype) if node.dtype.is_float else np.asarray(value)
+        return [values[r].astype(np.float64) if r.dtype.is_float else values[r] for r in self.graph.roots]
+
     def doubt(self, index: int) -> Doubt:
         """Raises what the oracle does where there is no value at other roundings."""
         if self._doubts is None:
             samples = [self._evaluated(Shaken(i + 1)) for i in range(SAMPLES)]
             samples.append(self._evaluated(Shaken(0, units=0.0)))   # equal numbers are rounded alike, which no drawn ones are
+            samples.append(self._stored())
             high, low = self._evaluated(Replaced(REPLACED)), self._evaluated(Replaced(-REPLACED))
             skipped = self._evaluated(Skipped())
             self._doubts = []
