@@ -35,7 +35,10 @@ LIFE = 20
 """blocks of a process, about: what is compiled and cached fills its memory"""
 
 LONGEST = 60
-"""seconds that a graph may take along all its paths: some run for ever"""
+"""seconds of the processor that a graph may take along all its paths: some run for ever …"""
+
+WAITED = 10
+"""… and times as many by the clock, as some may wait for ever; a shared machine takes most of a minute away"""
 
 
 class TooLong(Exception):
@@ -43,7 +46,15 @@ class TooLong(Exception):
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise TooLong(f"more than {LONGEST} seconds")
+    raise TooLong(f"more than {LONGEST} seconds of the processor, or {WAITED * LONGEST} in all")
+
+
+def _limit(seconds: int) -> None:
+    """Raise TooLong when a graph has taken so long; 0: no more."""
+    for name in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(name, _stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.alarm(WAITED * seconds)
 
 
 def seed_range(text: str) -> range:
@@ -56,8 +67,7 @@ def seed_range(text: str) -> range:
 
 def judged(seed: int) -> dict[str, Any]:
     """One seed: how many paths ran, which kernels, and what failed, made smaller."""
-    signal.signal(signal.SIGALRM, _stop)
-    signal.alarm(LONGEST)
+    _limit(LONGEST)
     row: dict[str, Any] = {"seed": seed, "paths": 0, "kernels": [], "failures": []}
     way = None
     try:
@@ -67,7 +77,7 @@ def judged(seed: int) -> dict[str, Any]:
             why = runs.why_wrong(way)
             row["paths"] += 1
             if why is not None:
-                signal.alarm(0)
+                _limit(0)
                 row["failures"].append([why, told(shrunk(Failure(case, way, why)), seed)])
                 break                                               # the others fail for the same reason, mostly
         row["kernels"] = sorted(runs.kernels)
@@ -76,7 +86,7 @@ def judged(seed: int) -> dict[str, Any]:
     except TooLong as e:
         row["failures"].append([str(e), f"seed {seed} ({way}): {e}"])
     finally:
-        signal.alarm(0)
+        _limit(0)
     return row
 
 
