@@ -479,6 +479,9 @@ class _Reader:
         if name == "scatter":
             return self.scattered(node, index, guard)
         args = [self(x, index, guard) for x in node.inputs]
+        counted = _counted(name, dtype, args)
+        if counted is not None:
+            return v.index(counted, dtype)
         if name == "cast":
             return args[0] if args[0].dtype == dtype else v.make("cast", dtype, *args)
         if name == "bitcast":
@@ -555,6 +558,21 @@ def _how_far(condition: Value, holds: bool, i: Dim, j: Dim) -> tuple[bool, bool]
         if gap in (0, -1):
             return gap == -1, backwards
     return None
+
+
+def _counted(name: str, dtype: DType, args: Sequence[Value]) -> Dim | None:
+    """What an op makes of indices and whole numbers, as an index; None where it is none, or might wrap. So the place in a window
+    that arithmetic says is an address, and no look-up."""
+    if not dtype.is_integer or name not in ("add", "mul", "cast") or all(a.op != "index" for a in args):
+        return None
+    if any(not a.dtype.is_integer or not (a.op == "constant" or (a.op == "index" and _holds_itself(a))) for a in args):
+        return None
+    first, *rest = (a.attr if a.op == "index" else int(a.attr) for a in args)
+    if name == "mul" and isinstance(first, d.Expr) and isinstance(rest[0], d.Expr):
+        return None
+    made: Dim = first if name == "cast" else first + rest[0] if name == "add" else first * rest[0]
+    low, high = d.bounds(made)
+    return made if dtype.min <= low and high <= dtype.max else None
 
 
 def _holds_itself(index: Value) -> bool:
