@@ -181,3 +181,8 @@ def test_a_number_that_matters_to_no_result_may_be_nan_there() -> None:
     inputs = point_inputs(where.graph, point)
     asked = hangs_on_special(where, point)["y0"]
     np.testing.assert_array_equal(asked, inputs["x0"] & ~np.isfinite(inputs["x1"]))
+
+
+@pytest.mark.parametrize("most", [6, 7, 8, 9])
+def test_rows_are_looked_at_within_the_range_of_their_dim(most: int) -> None:
+    assert rows_are_independent(signature_of(tg.tanh(tg.input("x", (tg.dim("n", 1, most), 16), tg.f32))), "n") is (most >= 7)

@@ -127,7 +127,7 @@ def _independent(graph: Graph, dim: str, attrs: Mapping[str, Any]) -> bool:
     sizes = {n: min(hi, max(lo, 3)) for n, (lo, hi) in bounds.items()}
     low, high = bounds[dim]
     counts = [c for c in (9, 7, 4) if low <= c <= high]
-    if len(counts) < 2 or any(is_big(node.type.at(sizes | {dim: 9})) for node in graph.inputs.values()):
+    if len(counts) < 2 or any(is_big(node.type.at(sizes | {dim: counts[0]})) for node in graph.inputs.values()):
         return False
     rng = np.random.default_rng(0)
     try:
