@@ -281,19 +281,20 @@ class _Chooser:
                 return path
 
     def _as_tried(self, paths: Paths, cheapest: GraphPath, binding: Mapping[str, int]) -> GraphPath:
-        """The fastest of the paths that were run as a whole; of those that took about as long, the cheapest by price. The cheapest
-        of all, where it was not run and none that was comes near it: something is known now that was not known then."""
+        """The fastest of the paths that were run as a whole; of those that took about as long, one of the fewest calls, the
+        cheapest by price. The cheapest of all, where rows say so, it was not run and none that was comes near it: more is known."""
         found = []
         for each in self.book.tried(self.graph, binding):
             if (priced := paths.still(each.path)) is not None:
                 found.append((each.seconds + paths.charge(priced), priced))
         if not found:
             return cheapest
-        if all(p.id != cheapest.id for _, p in found) and cheapest.seconds < NEAR * min(p.seconds for _, p in found):
+        unknown = cheapest.measured and all(p.id != cheapest.id for _, p in found)     # for a guess, a run is not set aside
+        if unknown and cheapest.seconds < NEAR * min(p.seconds for _, p in found):
             return cheapest
         best, path = min(found, key=lambda each: each[0])
-        close = [p for seconds, p in found if best >= NEAR * seconds]       # between those the prices decide
-        return min(close, key=lambda p: p.seconds, default=path)
+        close = [p for seconds, p in found if best >= NEAR * seconds]       # each call adds to what a run may vary by
+        return min(close, key=lambda p: (p.kernel_calls, p.seconds), default=path)
 
     def seconds(self, path: GraphPath, binding: Mapping[str, int]) -> float:
         """What a path that is chosen at some sizes takes at these (as a whole where it was run); inf where it cannot be used."""

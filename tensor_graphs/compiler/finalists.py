@@ -10,11 +10,13 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import median
 
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
+from tensor_graphs.compiler.measuring import compare_all
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import VERIFIER
 from tensor_graphs.kernels.registry import all_kernels, by_op
@@ -32,19 +34,23 @@ MOST = 10
 LOOKED_AT = 10 * MOST
 """paths in the order of their prices, of which some are run"""
 
-CLOSE = 1.6
-"""times the cheapest path's price, beyond which a path is not run: rows are seldom further off than that"""
+CLOSE, SHORT = 1.6, 2e-5
+"""times the cheapest path's price, and seconds more, beyond which a path is not run: rows are seldom further off than that, and
+what calls of a few microseconds cost in their place (awake threads, operands in the caches) their rows do not say"""
 
 NOTICED = 0.03
 """of the cheapest path's price: a kernel that is called for less is not exchanged for its next best"""
 
 LEFT = 4
-"""paths that are run more often, for the time that is filed"""
+"""paths that are run more often"""
 
-FEW_ROUNDS, ROUNDS = 2, 5
+FEW_ROUNDS, ROUNDS = 3, 7
 """turns of each path at first, and of each of those that are left"""
 
-EACH = 0.3
+COMPARING = 0.3
+"""of the time that is left, in which kernels without a verdict are compared with the oracle"""
+
+EACH = 0.2
 """seconds that running a path as a whole costs beside its runs, about: binding it, letting threads sleep, emptying the caches"""
 
 RUNS = 30
@@ -57,10 +63,10 @@ def finalists(paths: Paths, seconds: float = math.inf) -> list[Path]:
     first = paths.cheapest()
     most = int(min(MOST, seconds / (EACH + RUNS * first.seconds)))
     found = {first.id: first}
-    limit = CLOSE * first.seconds
+    limit = CLOSE * first.seconds + SHORT
 
-    def add(path: Path | None) -> None:
-        if path is not None and path.seconds <= limit and len(found) < most:
+    def add(path: Path | None, margin: float = 1.0) -> None:
+        if path is not None and path.seconds <= limit * (1.0 if path.measured else margin) and len(found) < most:
             found.setdefault(path.id, path)
 
     known = {s.key: s for s in paths.known()}
@@ -68,7 +74,7 @@ def finalists(paths: Paths, seconds: float = math.inf) -> list[Path]:
     plain = {s: next(a for a in paths.alternatives(s) if a.kernel is None and a.recipe is None)
              for s, way in chosen.items() if way.recipe is not None}
     if plain:
-        add(paths.reworded(first, plain))
+        add(paths.reworded(first, plain), GUESS_MARGIN)             # of other words the kernels may never have been timed
     share = {s: paths.seconds(s, way) * first.calls.get(s.key, 0) for s, way in chosen.items()}
     swaps = []
     for s in (s for s in chosen if share[s] >= NOTICED * first.seconds):
@@ -77,7 +83,7 @@ def finalists(paths: Paths, seconds: float = math.inf) -> list[Path]:
         if seconds < math.inf:
             swaps.append(paths.reworded(first, {s: other}))
     for path in sorted(filter(None, swaps), key=lambda p: p.seconds)[:most // 2]:
-        add(path)
+        add(path, GUESS_MARGIN)
     for path in itertools.islice(paths, LOOKED_AT):
         if len(found) >= most or path.small:                        # small swaps come last
             break
@@ -89,13 +95,16 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
                   again: bool = False) -> int:
     """Run the finalists of a graph at these sizes as a whole, and file what they took; the faster ones are run more often.
 
-    end: of the budget, on the clock of time.perf_counter. again: also where all of them were run before. Returns how many ran.
+    end: of the budget, on the clock of time.perf_counter, beside what is compared with the oracle first. again: also where all of
+    them were run before. Returns how many ran.
     """
     if not all_hold(conditions_of(graph.roots), binding):           # x[5] of two rows: no run at these sizes
         return 0
     book = PriceBook.of(request, GUESS_MARGIN)
-    paths = book.paths(graph, by_op(all_kernels(request.here)), binding, lambda k, s: book.price(k, s, binding))
     try:
+        began = time.perf_counter()
+        paths = _compared(judge, graph, binding, request, book, end, say)
+        end += time.perf_counter() - began                          # or few paths would be run where much was to be compared
         several = finalists(paths, end - time.perf_counter())
     except NoPathError:
         return 0
@@ -117,12 +126,44 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
         best = sorted(found, key=lambda each: median(each.whole))[:LEFT]
         say(f"{len(best)} paths as a whole, again")
         left = max(0.0, end - time.perf_counter())
-        best = measure([each.path for each in best], rounds=ROUNDS, seconds=left)
+        more = measure([each.path for each in best], rounds=ROUNDS, seconds=left)
     except NotDeployed as e:
         log.warning("%d paths could not be run as a whole, so the choice rests on prices of their steps: %s", len(several), e)
         if e.path is not None:
             refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER)
         return 0
-    ran = {each.path.id: each for each in (*found, *best)}
-    record_whole(judge, graph, list(ran.values()), kernels, at)
-    return len(ran)
+    record_whole(judge, graph, both(found, more), kernels, at)
+    return len(found)
+
+
+def both(found: Sequence[Deployed], more: Sequence[Deployed]) -> list[Deployed]:
+    """What paths took, where some of them were run again: the fastest of all their runs, as many as were kept of the second time.
+    So what was not run again does not seem the fastest where the machine was slower by then."""
+    again = {each.path.id: each.whole for each in more}
+    return [replace(each, whole=tuple(sorted((*each.whole, *again[each.path.id]))[:len(again[each.path.id])]))
+            if each.path.id in again else each for each in found]
+
+
+def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, book: PriceBook, end: float,
+              say: Callable[[str], None]) -> Paths:
+    """The paths of a graph of which every kernel may be used. A short budget leaves kernels that nothing was asked about, on paths
+    that might be the fastest: those of the cheapest path are compared with the oracle first, and those of other finalists while
+    there is time. Raises NoPathError."""
+    table = by_op(all_kernels(request.here))
+    hopeful = book.paths(graph, table, binding, lambda k, s: book.price(k, s, binding, True))
+    until = time.perf_counter() + COMPARING * (end - time.perf_counter())
+    several = finalists(hopeful, end - time.perf_counter()) or [hopeful.cheapest()]
+    signatures = {s.key: s for s in hopeful.known()}
+    done = set[tuple[str, str]]()
+    for i, path in enumerate(several):
+        pending = {(a.kernel.identity, key): (a.kernel, signatures[key], {n: int(binding[n]) for n in signatures[key].dim_names})
+                   for key, a in hopeful.kernels(path).items()
+                   if a.kernel is not None and book.verdict(a.kernel, signatures[key]) is None}
+        pending = {key: each for key, each in pending.items() if key not in done}
+        if i and time.perf_counter() >= until:
+            break
+        compare_all(judge, list(pending.values()), say)
+        done |= set(pending)
+    if done:
+        book.load()
+    return book.paths(graph, table, binding, lambda k, s: book.price(k, s, binding))

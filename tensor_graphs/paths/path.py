@@ -196,6 +196,11 @@ class Path:
                               "  fix: save it again, with to_json")
         return path
 
+    @property
+    def kernel_calls(self) -> int:
+        """In a run."""
+        return sum(n for key, n in self.calls.items() if not is_way_on(self.choices[key]))
+
     def steps(self) -> list[dict[str, Any]]:
         """For people and machines: what runs which op, how often."""
         return [{"op": self.titles.get(k, k), "kernel": v, "calls": self.calls.get(k, 0)} for k, v in self.choices.items()]

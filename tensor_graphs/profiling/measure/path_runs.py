@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from tensor_graphs.profiling.measure.inputs import make_inputs
 from tensor_graphs.profiling.measure.reference_stream import QUIET, level_of, reference_stream, waits_for_quiet
 from tensor_graphs.profiling.measure.single import plain_plan, plan_along
 from tensor_graphs.profiling.measure.turns import settle, warm_up
-from tensor_graphs.runtime.compiled_graph import bind
+from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
 BLOCK = (1 << 20) + 7
 """random numbers that weights repeat; odd, so that rows of a matrix differ"""
@@ -40,7 +40,7 @@ EACH_TURN = 3
 """runs of a path in a row where only whole runs are timed"""
 
 LEAST_KEPT = 3
-"""of the runs of a path, the fastest: as many at least, and half of them, are what it took"""
+"""of the turns of a path, the fastest: as many at least, and half of them, are what it took"""
 
 FLUSHED = 2 * LLC_BYTES
 """bytes read before a whole run, so that no weights are left in the caches"""
@@ -109,41 +109,57 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
 def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
               dims: Mapping[str, int], expected: Mapping[str, np.ndarray], rounds: int, seconds: float) -> dict[str, Any]:
     """Run the plans in turns and time whole runs, nothing inside them: code and activations warm, weights cold. rounds: turns of
-    each plan; after `seconds` no round begins, but for the second."""
+    each plan; after `seconds` no round begins, but for the second. Of each turn the fastest run counts, and of the turns the faster
+    half; plans of few weights are bound anew for each, as where their arrays lie makes a short run a tenth slower or faster."""
     nbytes = sum(a.nbytes for a in weights.values())
     sets = [weights]
     if 0 < nbytes <= TWICE:                                         # one warms code up, the other's run counts
         sets.append({name: filled(node.type.at({}), len(weights) + i) for i, (name, node) in enumerate(graph.parameters.items())})
-    compiled = [[bind(plan, each) for each in sets] for plan in plans]
-    sessions = [[c.session() for c in both] for both in compiled]
-    for i, (both, theirs) in enumerate(zip(compiled, sessions, strict=True)):
-        if wrong := other_than(expected, both[0]._run(inputs, dims, theirs[0], None)):
+
+    def deployed(plan: Plan) -> list[Callable[[], dict[str, np.ndarray]]]:
+        return [as_called(bind(plan, each), inputs, dims) for each in sets]
+
+    runs = [deployed(plan) for plan in plans]
+    for i, (warm, *_) in enumerate(runs):
+        if wrong := other_than(expected, warm()):
             return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
-    flushed = np.ones(FLUSHED // 8 if nbytes <= TWICE else 0)
-    whole: list[list[float]] = [[] for _ in plans]
-    alone: list[list[bool]] = [[] for _ in plans]
+    flushed = np.ones(FLUSHED // 8 if 0 < nbytes <= TWICE else 0)
+    whole: list[list[tuple[bool, float]]] = [[] for _ in plans]
     end = now() + seconds
     for number in range(rounds):
         if number > 1 and now() > end:
             break
         order = range(len(plans))
         for i in order if number % 2 else reversed(order):
+            if number and nbytes <= TWICE:
+                runs[i] = deployed(plans[i])
             settle()
+            taken = []
             for _ in range(EACH_TURN):
                 others, switched = others_running(), switches()
                 flushed.sum()
-                warm_up(partial(compiled[i][0].run, inputs, dims=dims, session=sessions[i][0]))
+                warm_up(runs[i][0])
                 start = now()
-                compiled[i][-1].run(inputs, dims=dims, session=sessions[i][-1])
-                whole[i].append(now() - start)
-                alone[i].append(not (others or switches() - switched or others_running()))
+                runs[i][-1]()
+                taken.append((now() - start, bool(others or switches() - switched or others_running())))
+            whole[i].append(min((disturbed, spent) for spent, disturbed in taken))
     found = []
-    for taken, calm in zip(whole, alone, strict=True):
-        kept = [t for t, undisturbed in zip(taken, calm, strict=True) if undisturbed]
+    for turns in whole:
         # the faster half: a thread that had fallen asleep costs some runs of a short path three times its time, by chance
-        kept = sorted(kept if len(kept) >= FEW_QUIET else taken)[:max(LEAST_KEPT, len(kept) // 2)]
-        found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": sum(calm) >= FEW_QUIET})
+        kept = sorted(spent for _, spent in turns)[:max(LEAST_KEPT, (len(turns) + 1) // 2)]
+        calm = sum(not disturbed for disturbed, _ in turns) >= len(kept)
+        found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm})
     return {"status": "RAN", "paths": found}
+
+
+def as_called(compiled: CompiledGraph, inputs: Mapping[str, np.ndarray], dims: Mapping[str, int],
+              ) -> Callable[[], dict[str, np.ndarray]]:
+    """A run as a program calls it, which gives nothing that follows from the inputs: a path of one native call then costs some
+    microseconds beside its kernels, any other one ten times as much."""
+    graph = compiled.graph
+    shown = {s for node in graph.inputs.values() for s in node.type.shape}
+    rest = {n: size for n, size in dims.items() if graph.dims[n] not in shown}
+    return partial(compiled.run, dict(inputs), dims=rest or None, session=compiled.session() if graph.states else None)
 
 
 def quiet(around: Sequence[Sequence[tuple[float, bool]]]) -> list[list[int]]:

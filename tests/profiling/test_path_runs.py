@@ -1,0 +1,64 @@
+"""Runs of whole paths: they are run as a program runs them, or what a call costs would be another thing where it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.profiling.measure.path_runs import LEAST_KEPT, as_called, run_whole
+
+
+def test_a_path_of_one_native_call_is_timed_without_the_checks_that_a_program_does_not_repeat(monkeypatch: pytest.MonkeyPatch,
+                                                                                             ) -> None:
+    n = tg.dim("n", 1, 64)
+    compiled = tg.bind(tg.compile(tg.graph({"y": tg.tanh(tg.input("x", (n, 16), tg.f32))}), backends=["c"]))
+    inputs = {"x": np.linspace(-1, 1, 32, dtype=np.float32).reshape(2, 16)}
+    run = as_called(compiled, inputs, {"n": 2})
+    first = run()
+
+    def checked(*given: Any, **options: Any) -> None:
+        raise AssertionError("the arguments were checked again")
+
+    monkeypatch.setattr(compiled, "_run", checked)
+    assert np.array_equal(run()["y"], first["y"])
+    assert np.allclose(first["y"], np.tanh(inputs["x"]), atol=1e-6)
+
+
+def test_a_size_that_follows_from_no_input_is_given() -> None:
+    n = tg.dim("n", 1, 64)
+    graph = tg.graph({"y": tg.expand(tg.input("x", (1, 4), tg.f32), (n, 4)) * 1.5})
+    compiled = tg.bind(tg.compile(graph, backends=["numpy"]))
+    x = np.arange(4, dtype=np.float32).reshape(1, 4)
+    assert np.array_equal(as_called(compiled, {"x": x}, {"n": 3})()["y"], np.repeat(1.5 * x, 3, axis=0))
+
+
+@pytest.mark.parametrize("with_weights", [False, True])
+def test_the_fastest_run_of_each_turn_and_the_faster_half_of_the_turns_are_told(monkeypatch: pytest.MonkeyPatch,
+                                                                               with_weights: bool) -> None:
+    clock, turn = [0.0], [0]
+    taken = iter(np.repeat([9.0, 3.0, 8.0, 1.0, 2.0, 7.0], 3) + np.tile([0.5, 0.0, 0.25], 6))
+    module = "tensor_graphs.profiling.measure.path_runs"
+
+    def called(compiled: Any, inputs: Mapping[str, np.ndarray], dims: Mapping[str, int]) -> Any:
+        def run() -> dict[str, np.ndarray]:
+            if turn[0] == 1:
+                clock[0] += next(taken)
+            turn[0] = 0
+            return {}
+        return run
+
+    def warm(run: Any) -> None:
+        run()
+        turn[0] = 1
+
+    for name, stands_in in (("as_called", called), ("warm_up", warm), ("settle", lambda: None), ("now", lambda: clock[0])):
+        monkeypatch.setattr(f"{module}.{name}", stands_in)
+    x = tg.input("x", (1, 4), tg.f32)
+    graph = tg.graph({"y": x * tg.parameter("w", (1, 4)) if with_weights else x * 2.0})
+    weights = {"w": np.ones((1, 4), np.float32)} if with_weights else {}
+    told = run_whole(graph, [tg.compile(graph, backends=["numpy"])], weights, {}, {}, {}, rounds=6, seconds=1e9)
+    assert told["paths"][0]["whole"] == [1.0, 2.0, 3.0] and LEAST_KEPT == 3
