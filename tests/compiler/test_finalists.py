@@ -152,7 +152,7 @@ def test_a_graph_with_a_state_is_run_as_a_whole_along_somebodys_kernel_too(datab
         found = measure_deployed(judge, stepping, paths, kernels, {}, BACKENDS)
         ran = try_finalists(judge, stepping, {}, request, time.perf_counter() + 5.0, lambda what: None)
     assert [each.path.id for each in found] == [p.id for p in paths] and all(each.whole for each in found)
-    assert ran == len(paths) and not caplog.records
+    assert ran >= len(paths) and not caplog.records
     assert any(EXACT.name in each.path.identities for each in PriceBook.of(request).tried(stepping, {}))
 
 
