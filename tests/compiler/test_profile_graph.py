@@ -460,6 +460,7 @@ def test_a_plan_that_moves_to_another_kernel_once_it_is_measured_is_followed(dat
 
     monkeypatch.setattr(module, "answer", answer)
     monkeypatch.setattr(module, "in_place", lambda *args, **more: 0)
+    monkeypatch.setattr(module, "try_finalists", lambda *args, **more: 0)       # true times beside those that are made up here
     profile_graph(g, database=database, budget=5.0)
     plan = compile_graph(g, database=database)
     assert len(seen) > 1 and plan.variants[0].measured_share == 1.0 and plan.unmeasured == ()
