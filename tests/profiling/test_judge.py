@@ -342,3 +342,13 @@ def test_the_supervisor_sleeps_while_its_worker_has_work(judge: Judge) -> None:
     before = worked()
     time.sleep(0.5)
     assert worked() - before <= 0.1
+
+
+def test_the_compiler_of_our_own_library_is_no_process_of_a_kernel(tmp_path: Path) -> None:
+    """A worker that loads a backend on an empty cache has its libraries compiled by a thread meanwhile."""
+    file = tmp_path / "silu.tg"
+    file.write_text("tg 1\ninput x f32[8, 64]\noutput out = silu(x)\n")
+    empty = {name: str(tmp_path / name) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+    done = subprocess.run([str(Path(sys.executable).parent / "tg"), "explain", str(file), "--backends", "c,gen,numpy"],
+                          env={**os.environ, **empty}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "refused" not in done.stdout, done.stdout + done.stderr

@@ -152,6 +152,11 @@ class NativeLibrary:
             if part not in self._parts and part not in self._coming:
                 self._coming[part] = _Ahead(partial(self._made, part))
 
+    def settle(self) -> None:
+        """Wait for all libraries that have been begun, whether or not they can be compiled."""
+        for coming in tuple(self._coming.values()):
+            coming.wait()
+
     @phase("compile C")
     def part(self, name: str) -> ctypes.CDLL:
         """One of the libraries, loaded; compiled now unless it is there. Raises ToolchainError, again and again: a process whose
@@ -280,8 +285,11 @@ class _Ahead:
         except Exception as error:
             self._found = [error]
 
-    def result(self) -> Path:
+    def wait(self) -> None:
         self._thread.join()
+
+    def result(self) -> Path:
+        self.wait()
         (found,) = self._found
         if isinstance(found, Exception):
             raise found
@@ -313,6 +321,12 @@ def load() -> NativeLibrary:
         if _LOADED is None:
             _LOADED = build()
         return _LOADED
+
+
+def settle() -> None:
+    """Wait for what threads compile: the compiler's processes would be taken for those of a kernel that is watched."""
+    if _LOADED is not None:
+        _LOADED.settle()
 
 
 def why_missing(part: str) -> str | None:

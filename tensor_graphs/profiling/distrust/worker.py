@@ -62,6 +62,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     """Run one kernel on one signature at several points; time it at the one asked for, if any.
 
     replaced: `Watch.replaced`, looked up before the candidate could replace it. outputs: the file to which outputs are added."""
+    from tensor_graphs.kernels.c import library
     from tensor_graphs.kernels.origin import load
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
@@ -80,11 +81,14 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     if job.get("kind") == "deployed":
         from tensor_graphs.profiling.measure.path_runs import run_deployed
 
-        return run_deployed(job)
+        reply = run_deployed(job)
+        library.settle()
+        return reply
     graph = parse_graph(job["graph"])
     kernel = kernel_named(job["kernel"])
     if kernel.identity != job["identity"]:
         return {"status": "OTHER", "log": f"{kernel.name} is another kernel in the worker: its source is not the same there"}
+    library.settle()                                                # a backend has its library compiled meanwhile
     channel.send({"mark": "loaded"})                                # what comes now is the kernel's work; imports may take longer
     if job.get("kind") == "declared":
         return {"status": "RAN", "names": list(prepared_names(graph, kernel))}
@@ -107,6 +111,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
         with deployed(job["argv"]), guard.unchanged("one of the timed runs", seeds=False):
             bench.time(timing, bind(plan) if plan is not None else None, channel.send, lambda: channel.receive() or {},
                        replaced)
+    library.settle()                                                # of a backend that was found on the way
     return {"status": "RAN", "points": bench.replies[shown:]}
 
 
