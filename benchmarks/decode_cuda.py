@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,22 @@ ROOM = 2048
 """tokens of a static cache"""
 
 
-class Ours:
+class Decoder(ABC):
+    """last: the token that is fed next."""
+
+    last = 0
+
+    @abstractmethod
+    def step(self) -> int:
+        """Feed the last token; the next one."""
+
+    def prefill(self) -> None:
+        for token in PROMPT:
+            self.last = token
+            self.step()
+
+
+class Ours(Decoder):
     def __init__(self, model: LoadedModel, backends: tuple[str, ...], database: str) -> None:
         largest, at = {"n": 1, "m": 1, "p": ROOM}, {"n": 1, "m": 1, "p": 64}
         begun = time.perf_counter()
@@ -48,13 +64,7 @@ class Ours:
         self.seconds = time.perf_counter() - begun
         self.made = bind(self.plan, model.weights)
         self.session = self.made.session()
-        self.past, self.last = 0, 0
-
-    def prefill(self) -> None:
-        for token in PROMPT:
-            self.last = token
-            found = self.step()
-        self.last = found
+        self.past = 0
 
     def step(self) -> int:
         found = self.made.run({"ids": np.array([self.last], np.int32)}, dims={"p": self.past, "m": 1}, session=self.session)
@@ -79,7 +89,7 @@ class Ours:
         return found
 
 
-class Theirs:
+class Theirs(Decoder):
     """transformers over a static cache; mode: of torch.compile, None for eager."""
 
     def __init__(self, folder: Path, mode: str | None, device: str = "cuda") -> None:
@@ -94,13 +104,6 @@ class Theirs:
             self.forward = torch.compile(self.model.forward, mode=mode, fullgraph=True)
         self.ids = torch.zeros(1, 1, dtype=torch.long, device=device)
         self.at = torch.zeros(1, dtype=torch.long, device=device)
-        self.last = 0
-
-    def prefill(self) -> None:
-        for token in PROMPT:
-            self.last = token
-            found = self.step()
-        self.last = found
 
     def step(self) -> int:
         torch = self.torch

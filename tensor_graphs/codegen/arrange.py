@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Scan, Stage, StageProgram, Value, dim_of, lies_across, values_in
+from tensor_graphs.codegen.stages import (
+    SCAN_ADVICE,
+    Array,
+    Axis,
+    Nest,
+    Scan,
+    Stage,
+    StageProgram,
+    Value,
+    dim_of,
+    lies_across,
+    values_in,
+)
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -239,9 +251,9 @@ def in_parts(program: StageProgram, nest: Nest, size: int) -> list[Nest]:
         return [*nests, Nest((), [last])]
     begun = Array(f"{name}b", "scratch", 0, stage.value.dtype, part.size)
     before = Stage(begun, total.symbol, (total,), read, 0, (), stage.monoid, "before each part",
-                   Scan(total, before=True, start=scan.start))
+                   Scan(total, before=True, start=scan.start), SCAN_ADVICE)
     last = Stage(stage.target, index, inner, value, 1, (), stage.monoid, stage.note,
-                 Scan(inner[0], scan.before, values.load(begun, part.symbol)))
+                 Scan(inner[0], scan.before, values.load(begun, part.symbol)), SCAN_ADVICE)
     return [*nests, Nest((), [before]), Nest((part,), [last])]
 
 

@@ -13,7 +13,7 @@ from tensor_graphs.codegen.conditions import decided
 from tensor_graphs.codegen.lower import NotLowered, lower
 from tensor_graphs.codegen.render_cuda import rendered
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Values
-from tensor_graphs.devices import nvrtc, toolchain
+from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, Spec
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
@@ -42,18 +42,13 @@ def versions() -> dict[str, str]:
 
 def kernels() -> list[Kernel]:
     return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
-                   source="stages rendered as CUDA", module=__name__, arithmetic=loops.arithmetic, toolchain=_toolchain(),
-                   contiguous=True, strided=strided)]
+                   source="stages rendered as CUDA", module=__name__, arithmetic=loops.arithmetic,
+                   toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided)]
 
 
 def copy_kernel() -> Kernel:
     return Kernel(name=f"{NAME}.copy", backend=NAME, op="copy", build=_no_copy, accepts=_anything, source="a copy rendered as CUDA",
-                  module=__name__, toolchain=_toolchain(), build_copy=build_copy)
-
-
-def _toolchain() -> str:
-    texts = [each.read_bytes() for each in (HEADER, *toolchain.headers_of(HEADER))]
-    return f"{toolchain.digest(*texts)[:32]} nvrtc {nvrtc.version()} {' '.join(nvrtc.FLAGS)}"
+                  module=__name__, toolchain=nvrtc.made_with(HEADER), build_copy=build_copy)
 
 
 def refuse(spec: Spec) -> str | None:

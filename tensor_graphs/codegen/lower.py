@@ -13,7 +13,20 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensor_graphs.codegen.stages import Array, Axis, Monoid, Nest, Scan, Stage, StageProgram, Value, Values, computed_in
+from tensor_graphs.codegen.stages import (
+    SCAN_ADVICE,
+    Array,
+    Axis,
+    Monoid,
+    Nest,
+    Scan,
+    Stage,
+    StageAdvice,
+    StageProgram,
+    Value,
+    Values,
+    computed_in,
+)
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import atomic, leaves
@@ -309,7 +322,8 @@ class _PartLowering:
             reduce = tuple(found.values())
         else:
             value = read.computed(node, tuple(index), None)
-        stage = Stage(kept.array, target, axes, value, level, reduce, REDUCTIONS.get(node.op.name), node.op.name, scan)
+        stage = Stage(kept.array, target, axes, value, level, reduce, REDUCTIONS.get(node.op.name), node.op.name, scan,
+                      StageAdvice() if scan is None else SCAN_ADVICE)
         nest.stages.insert(0, stage)
         if len(self.values) > MOST_VALUES:
             raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")

@@ -75,9 +75,8 @@ class Rendered:
 
 
 def rendered(program: StageProgram, aligned: bool = True, prefix: str = "nest") -> Rendered:
-    """The CUDA text of a program. Parameters of each kernel: outputs, operands, the dims (where
-    there are any), scratch. aligned: every array begins at a
-    multiple of 16 bytes; else elements are loaded one by one."""
+    """The CUDA text of a program. Parameters of each kernel: outputs, operands, the dims (where there are any), scratch. aligned:
+    every array begins at a multiple of 16 bytes; else elements are loaded one by one."""
     return _Cuda(program, aligned, prefix).rendered()
 
 

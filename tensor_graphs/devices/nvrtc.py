@@ -41,6 +41,14 @@ def version() -> str:
     return f"{major}.{minor}"
 
 
+def made_with(header: Path) -> str:
+    """What a text that includes this header is compiled with, for the identity of its kernel."""
+    if why_missing() is not None:
+        return "no NVRTC"
+    texts = [each.read_bytes() for each in (header, *toolchain.headers_of(header))]
+    return f"{toolchain.digest(*texts)[:32]} nvrtc {version()} {' '.join(FLAGS)}"
+
+
 @phase("compile CUDA")
 def compiled(text: str, architecture: str, headers: Path, *, cache: Path | None = None) -> bytes:
     """The cubin of a text for an architecture like "sm_90". Raises ToolchainError (what the compiler says), CacheFolderError."""

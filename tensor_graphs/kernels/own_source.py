@@ -1,18 +1,21 @@
-"""own_source: what kernels that users give as text have in common: the text and where it stands, numbers given or computed."""
+"""own_source: what kernels that users give as text have in common: the text and where it stands, numbers given or computed, what is
+refused."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tensor_graphs.devices import toolchain
+from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.kernel import KernelError, Spec
 from tensor_graphs.kernels.place import Place
 from tensor_graphs.language.dims import Expr
+from tensor_graphs.language.dtypes import DType, parse_dtype
 
 
 def require_numbers(name: str, what: str, given: Any, called: str) -> tuple[Any, ...]:
@@ -27,6 +30,41 @@ def require_numbers(name: str, what: str, given: Any, called: str) -> tuple[Any,
         if isinstance(each, bool) or not isinstance(each, kinds):
             raise KernelError(f"kernel {name!r}: number {i} of {called} is {each!r}, a {type(each).__name__}\n  fix: {fix}")
     return tuple(given)
+
+
+def require_declared(name: str, entry: str, language: str, dtypes: Sequence[DType | str],
+                     accepts: Callable[[Spec], str | None] | None) -> None:
+    """Raise KernelError for an entry that is no name of a function, and where nothing says which arrays it can read."""
+    if not re.fullmatch(r"[A-Za-z_]\w*", entry, re.ASCII):
+        raise KernelError(f"kernel {name!r}: {entry!r} is no name of a {language} function\n  fix: entry=\"my_kernel\"")
+    if not dtypes and accepts is None:
+        raise KernelError(f"kernel {name!r} does not say which arrays it can read\n"
+                          "  fix: dtypes=[\"f32\"], or accepts=… for operands of several dtypes")
+
+
+def require_files(name: str, folder: Path, files: Sequence[Path]) -> None:
+    """Raise KernelError for a file that is not there."""
+    for file in files:
+        if not file.is_file():
+            raise KernelError(f"kernel {name!r} is made of {file.name!r}, and there is no such file: {file}\n"
+                              f"  fix: a path from the folder of its module ({folder}), or an absolute one")
+
+
+def refusal(backend: str, dtypes: Sequence[DType | str], accepts: Callable[[Spec], str | None] | None,
+            ) -> Callable[[Spec], str | None]:
+    """What tells whether a spec is taken: the backend is there, all dtypes are among these, and then `accepts`."""
+    known = frozenset(parse_dtype(each) if isinstance(each, str) else each for each in dtypes)
+
+    def refuse(spec: Spec) -> str | None:
+        missing = registry.why_missing(backend)
+        if missing is not None:
+            return missing
+        strange = next((t.dtype for t in (*spec.inputs, *spec.outputs) if known and t.dtype not in known), None)
+        if strange is not None:
+            return f"{strange.name} is not among {', '.join(sorted(each.name for each in known))}"
+        return accepts(spec) if accepts is not None else None
+
+    return refuse
 
 
 def source_of(name: str, source: str | Path, folder: Path, place: Place, suffix: str) -> tuple[toolchain.Source, tuple[Path, ...]]:

@@ -26,7 +26,7 @@ from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.segments.launches import Launches
 from tests.plans import check, compiled_of
 
-absent = pytest.mark.skipif(cuda.why_missing() is None, reason="there is a GPU")
+absent = pytest.mark.skipif(cuda.why_missing() is None, reason="there is a GPU, and it says what happens without one")
 X = tg.input("x", (tg.dim("n", 1, 512), 96))
 
 

@@ -18,13 +18,21 @@ from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
-from tensor_graphs.kernels.own_source import given_for, require_numbers, source_of, text_of
+from tensor_graphs.kernels.own_source import (
+    given_for,
+    refusal,
+    require_declared,
+    require_files,
+    require_numbers,
+    source_of,
+    text_of,
+)
 from tensor_graphs.kernels.place import here
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, parse_dtype
+from tensor_graphs.language.dtypes import DType
 
 log = logging.getLogger(__name__)
 
@@ -114,34 +122,16 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
     place = here()
     op = registry.require_computed(op)
     name = name or f"{BACKEND}.{entry}"
-    if not re.fullmatch(r"[A-Za-z_]\w*", entry, re.ASCII):
-        raise KernelError(f"kernel {name!r}: {entry!r} is no name of a C function\n  fix: entry=\"my_kernel\"")
-    if not dtypes and accepts is None:
-        raise KernelError(f"kernel {name!r} does not say which arrays it can read\n"
-                          "  fix: dtypes=[\"f32\"], or accepts=… for operands of several dtypes")
+    require_declared(name, entry, "C", dtypes, accepts)
     for what, given in (("ints", ints), ("floats", floats)):
         if not callable(given):
             require_numbers(name, what, given, what)
     folder = base_folder(place.module) if place.file is None else Path(place.file).parent
     main, read = source_of(name, source, folder, place, ".c")
     others = tuple(folder / each for each in ([sources] if isinstance(sources, (str, Path)) else sources))
-    for file in (*read, *others):
-        if not file.is_file():
-            raise KernelError(f"kernel {name!r} is made of {file.name!r}, and there is no such file: {file}\n"
-                              f"  fix: a path from the folder of its module ({folder}), or an absolute one")
+    require_files(name, folder, (*read, *others))
     _require_kernel_of(name, entry, text_of(main))
     image = Image(name, entry, (main, *(each for each in others if each.suffix == ".c")))
-    known = frozenset(parse_dtype(each) if isinstance(each, str) else each for each in dtypes)
-
-    def refuse(spec: Spec) -> str | None:
-        missing = registry.why_missing(BACKEND)
-        if missing is not None:
-            return missing
-        strange = next((t.dtype for t in (*spec.inputs, *spec.outputs) if known and t.dtype not in known), None)
-        if strange is not None:
-            return f"{strange.name} is not among {', '.join(sorted(d.name for d in known))}"
-        return accepts(spec) if accepts is not None else None
-
     def build(spec: Spec) -> NativeCall:
         given = _operands(spec) if pointers is None else given_for(pointers, spec)
         wholes, reals = (require_numbers(name, what, given_for(each, spec), f"what {what} returns" if callable(each) else what)
@@ -167,7 +157,8 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
 
     headers = (h for each in image.sources for h in toolchain.headers_of(each, (library.FOLDER,)) if h.parent != library.FOLDER)
     kernel = Kernel(
-        name=name, backend=BACKEND, op=registry.op_name(op), composite=registry.own_composite(op), build=build, accepts=refuse,
+        name=name, backend=BACKEND, op=registry.op_name(op), composite=registry.own_composite(op), build=build,
+        accepts=refusal(BACKEND, dtypes, accepts),
         source=text_of(main), module=place.module, toolchain=image.identity(), in_place=in_place, contiguous=True, updates=updates,
         strided=lying if strided is not None else None, requirements=requirements or {},
         sources=tuple(str(each) for each in (*read, *others, *headers)),

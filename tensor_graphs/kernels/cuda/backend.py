@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tensor_graphs.devices import nvrtc, toolchain
+from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import dims as d
@@ -50,10 +50,13 @@ def versions() -> dict[str, str]:
     return {"nvrtc": nvrtc.version()}
 
 
-def _text(file: str, numbers: Mapping[str, object], types: Mapping[str, DType]) -> str:
+def _text(file: str, numbers: Mapping[str, object], types: Mapping[str, DType | str]) -> str:
+    """A file behind numbers and types; of a dtype also how an element is widened and narrowed."""
     said = ['#include "numbers.cuh"', *(f"#define {name} {value}" for name, value in numbers.items())]
     for name, dtype in types.items():
-        said += [f"#define WIDE_{name} {WIDE[dtype]}", f"#define NARROW_{name} {NARROW[dtype]}", f"typedef {STORED[dtype]} {name};"]
+        if isinstance(dtype, DType):
+            said += [f"#define WIDE_{name} {WIDE[dtype]}", f"#define NARROW_{name} {NARROW[dtype]}"]
+        said.append(f"typedef {STORED[dtype] if isinstance(dtype, DType) else dtype} {name};")
     return "\n".join(said) + "\n" + (HERE / file).read_text()
 
 
@@ -228,7 +231,7 @@ def _written(spec: Spec, step: int) -> LaunchCall:
     def call(unit: int, kind: str) -> LaunchCall:
         count = width // unit
         said = {"WIDTH": max(1, count), "STEP": step // unit}
-        text = _text("write_rows.cu", said, {}).replace('#include "numbers.cuh"', f'#include "numbers.cuh"\ntypedef {kind} U;', 1)
+        text = _text("write_rows.cu", said, {"U": kind})
         return LaunchCall(text, (Launch("write_rows", d.ceil_div(value.shape[0] * count, 256), 256, waits=True),), given)
 
     single = call(itemsize, OF_SIZE[itemsize])
@@ -245,8 +248,8 @@ def kernels() -> list[Kernel]:
              traffic: Callable[[Spec], Dim] | None = None, state: bool = False,
              strided: Callable[[Spec, Sequence[Strides]], LaunchCall | None] | None = None) -> Kernel:
         return Kernel(name=f"{NAME}.{op}", backend=NAME, op=op, build=build, accepts=accepts,
-                      source=(HERE / file).read_text(), module=__name__, toolchain=made_with(), contiguous=True, traffic=traffic,
-                      in_place=((0, 0),) if state else (), updates=state, strided=strided)
+                      source=(HERE / file).read_text(), module=__name__, toolchain=nvrtc.made_with(HEADER), contiguous=True,
+                      traffic=traffic, in_place=((0, 0),) if state else (), updates=state, strided=strided)
 
     return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic),
             made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
@@ -256,7 +259,7 @@ def kernels() -> list[Kernel]:
 
 def copy_kernel() -> Kernel:
     return Kernel(name=f"{NAME}.copy", backend=NAME, op="copy", build=_no_copy, accepts=lambda spec: None,
-                  source=(HERE / "copy.cu").read_text(), module=__name__, toolchain=made_with(), build_copy=build_copy)
+                  source=(HERE / "copy.cu").read_text(), module=__name__, toolchain=nvrtc.made_with(HEADER), build_copy=build_copy)
 
 
 def _no_copy(spec: Spec) -> LaunchCall:
@@ -266,15 +269,7 @@ def _no_copy(spec: Spec) -> LaunchCall:
 def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> LaunchCall:
     """The call that copies a strided window into another."""
     axes = [axis for axis in zip(shape, out_strides, in_strides, strict=True) if axis[0] != 1] or [(1, 0, 0)]
-    said = f'#include "numbers.cuh"\n#define RANK {len(axes)}\ntypedef {OF_SIZE[itemsize]} T;\n'
+    text = _text("copy.cu", {"RANK": len(axes)}, {"T": OF_SIZE[itemsize]})
     grid = d.ceil_div(d.product(shape), 256)
     sizes = tuple(x for column in zip(*axes, strict=True) for x in column)
-    return LaunchCall(said + (HERE / "copy.cu").read_text(), (Launch("copy", grid, 256, waits=True),), sizes)
-
-
-def made_with() -> str:
-    """What texts are compiled with, and the headers that they find."""
-    if nvrtc.why_missing() is not None:
-        return "no NVRTC"
-    texts = [each.read_bytes() for each in (HEADER, *toolchain.headers_of(HEADER))]
-    return f"{toolchain.digest(*texts)[:32]} nvrtc {nvrtc.version()} {' '.join(nvrtc.FLAGS)}"
+    return LaunchCall(text, (Launch("copy", grid, 256, waits=True),), sizes)

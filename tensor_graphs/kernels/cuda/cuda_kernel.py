@@ -10,15 +10,23 @@ from typing import Any
 
 from tensor_graphs.devices import cuda, nvrtc, toolchain
 from tensor_graphs.kernels import registry
-from tensor_graphs.kernels.cuda.backend import NAME, made_with
+from tensor_graphs.kernels.cuda.backend import HEADER, NAME
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Launch, LaunchCall, Spec
-from tensor_graphs.kernels.own_source import given_for, require_numbers, source_of, text_of
+from tensor_graphs.kernels.own_source import (
+    given_for,
+    refusal,
+    require_declared,
+    require_files,
+    require_numbers,
+    source_of,
+    text_of,
+)
 from tensor_graphs.kernels.place import here
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, parse_dtype
+from tensor_graphs.language.dtypes import DType
 
 log = logging.getLogger(__name__)
 
@@ -66,11 +74,7 @@ def cuda_kernel(op: registry.Computed, *, source: str | Path, entry: str, grid: 
     place = here()
     op = registry.require_computed(op)
     name = name or f"{NAME}.{entry}"
-    if not re.fullmatch(r"[A-Za-z_]\w*", entry, re.ASCII):
-        raise KernelError(f"kernel {name!r}: {entry!r} is no name of a CUDA function\n  fix: entry=\"my_kernel\"")
-    if not dtypes and accepts is None:
-        raise KernelError(f"kernel {name!r} does not say which arrays it can read\n"
-                          "  fix: dtypes=[\"f32\"], or accepts=… for operands of several dtypes")
+    require_declared(name, entry, "CUDA", dtypes, accepts)
     if type(block) is not int or not 1 <= block <= MOST_THREADS:
         raise KernelError(f"kernel {name!r}: a block has {block!r} threads\n"
                           f"  fix: block=256, or another number from 1 to {MOST_THREADS}")
@@ -81,10 +85,7 @@ def cuda_kernel(op: registry.Computed, *, source: str | Path, entry: str, grid: 
             require_numbers(name, "ints", given, what)
     folder = base_folder(place.module) if place.file is None else Path(place.file).parent
     main, read = source_of(name, source, folder, place, ".cu")
-    for file in read:
-        if not file.is_file():
-            raise KernelError(f"kernel {name!r} is made of {file.name!r}, and there is no such file: {file}\n"
-                              f"  fix: a path from the folder of its module ({folder}), or an absolute one")
+    require_files(name, folder, read)
     text = text_of(main)
     if not re.search(rf"\b{entry}\s*\(", text):
         raise KernelError(f"kernel {name!r}: its source has no function {entry!r}\n"
@@ -92,17 +93,6 @@ def cuda_kernel(op: registry.Computed, *, source: str | Path, entry: str, grid: 
     if not re.search(r'extern\s+"C"', text):
         raise KernelError(f"kernel {name!r}: {entry} has no name by which it can be found\n"
                           f"  fix: extern \"C\" __global__ void {entry}(…)")
-    known = frozenset(parse_dtype(each) if isinstance(each, str) else each for each in dtypes)
-
-    def refuse(spec: Spec) -> str | None:
-        missing = registry.why_missing(NAME)
-        if missing is not None:
-            return missing
-        strange = next((t.dtype for t in (*spec.inputs, *spec.outputs) if known and t.dtype not in known), None)
-        if strange is not None:
-            return f"{strange.name} is not among {', '.join(sorted(each.name for each in known))}"
-        return accepts(spec) if accepts is not None else None
-
     def build(spec: Spec) -> LaunchCall:
         wholes, bytes_of = (require_numbers(name, "ints", given_for(each, spec), f"what {what} returns" if callable(each) else what)
                             for what, each in (("ints", ints), ("scratch", scratch)))
@@ -111,8 +101,9 @@ def cuda_kernel(op: registry.Computed, *, source: str | Path, entry: str, grid: 
         return LaunchCall(text, (Launch(entry, blocks, block, shared),), wholes, pieces)
 
     kernel = Kernel(
-        name=name, backend=NAME, op=registry.op_name(op), composite=registry.own_composite(op), build=build, accepts=refuse,
-        source=text, module=place.module, toolchain=made_with(), in_place=in_place, contiguous=True, updates=updates,
+        name=name, backend=NAME, op=registry.op_name(op), composite=registry.own_composite(op), build=build,
+        accepts=refusal(NAME, dtypes, accepts),
+        source=text, module=place.module, toolchain=nvrtc.made_with(HEADER), in_place=in_place, contiguous=True, updates=updates,
         requirements=requirements or {}, sources=tuple(map(str, read)))
     if nvrtc.why_missing() is None:                                 # an error is raised where the kernel is written
         try:

@@ -81,12 +81,11 @@ def linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) ->
     """In the widest of the types, so that nothing is rounded before the sums are."""
     import torch
 
-    bias = operand(ins, attrs, ("x", "weight", "bias"), "bias")
+    bias: Any = operand(ins, attrs, ("x", "weight", "bias"), "bias")
     wide = outs[0].dtype
     for each in ins:
         wide = torch.promote_types(wide, each.dtype)
-    given: Any = bias
-    y = torch.nn.functional.linear(ins[0].to(wide), ins[1].to(wide), None if given is None else given.to(wide))
+    y = torch.nn.functional.linear(ins[0].to(wide), ins[1].to(wide), None if bias is None else bias.to(wide))
     outs[0].copy_(y)
 
 

@@ -81,9 +81,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     if job.get("kind") == "deployed":
         from tensor_graphs.profiling.measure.path_runs import run_deployed
 
-        reply = run_deployed(job)
-        library.settle()
-        return reply
+        return run_deployed(job)
     graph = parse_graph(job["graph"])
     kernel = kernel_named(job["kernel"])
     if kernel.identity != job["identity"]:
@@ -111,13 +109,13 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
         with deployed(job["argv"]), guard.unchanged("one of the timed runs", seeds=False):
             bench.time(timing, bind(plan) if plan is not None else None, channel.send, lambda: channel.receive() or {},
                        replaced)
-    library.settle()                                                # of a backend that was found on the way
     return {"status": "RAN", "points": bench.replies[shown:]}
 
 
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:
     """`run_job`, whatever the candidate raises; spoiled: nothing else should run in this process."""
     from tensor_graphs.devices.toolchain import ToolchainError
+    from tensor_graphs.kernels.c import library
     from tensor_graphs.profiling.distrust.process_state import StateError
     from tensor_graphs.profiling.distrust.tampering import LIBRARIES
     from tensor_graphs.profiling.measure.bench import LateError, ReplacedError
@@ -127,6 +125,7 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
     replaced, file = watch.replaced, _file(outputs)
     try:
         reply = run_job(job, channel, replaced, outputs)
+        library.settle()                                            # of backends that were found on the way
     except InputError as e:                                         # the file has changed since the judge looked; no kernel's fault
         reply = {"status": "INPUT", "log": str(e)}
     except (LateError, ReplacedError, StateError) as e:
