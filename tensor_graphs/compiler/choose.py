@@ -62,6 +62,9 @@ this work slower than its roofline does so for the next kernel too, until that i
 before those of others. On one backend a hope thus never beats a row, unless the kernel moves less than half of what the timed one
 does; a backend without a row there, whose roofline is more than twice as fast, may."""
 
+NEAR = 0.97
+"""of a price, by which another one has to be lower to say more than that rows vary"""
+
 
 @dataclass(frozen=True)
 class Tried:
@@ -272,6 +275,22 @@ class PriceBook:
                      if "path" in said[row.trace_id]]               # a kernel of the only op is filed at the same workload
             self._tried[workload] = sorted(found, key=lambda each: each.seconds)
         return self._tried[workload]
+
+    def as_tried(self, graph: Graph, paths: Paths, cheapest: GraphPath, binding: Mapping[str, int]) -> GraphPath:
+        """The fastest of the paths that were run as a whole; of those that took about as long, one of the fewest calls, the
+        cheapest by price. The cheapest of all, where rows say so, it was not run and none that was comes near it: more is known."""
+        found = []
+        for each in self.tried(graph, binding):
+            if (priced := paths.still(each.path)) is not None:
+                found.append((each.seconds + paths.charge(priced), priced))
+        if not found:
+            return cheapest
+        unknown = cheapest.measured and all(p.id != cheapest.id for _, p in found)     # for a guess, a run is not set aside
+        if unknown and cheapest.seconds < NEAR * min(p.seconds for _, p in found):
+            return cheapest
+        best, path = min(found, key=lambda each: each[0])
+        close = [p for seconds, p in found if best >= NEAR * seconds]       # each call adds to what a run may vary by
+        return min(close, key=lambda p: (p.kernel_calls, p.seconds), default=path)
 
     def whole(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> Price | None:
         """What a part took as a whole, in its place, when these kernels computed it this way."""

@@ -58,10 +58,6 @@ Progress = Callable[[str], None]
 MOVES = 64 << 20
 """bytes: a graph that moves more takes milliseconds, and it is worth half a second to know at which speed memory is read"""
 
-NEAR = 0.97
-"""of a price, by which another one has to be lower to say more than that rows vary"""
-
-
 def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Sequence[str] | None = None,
                   database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                   largest: Mapping[str, int] | None = None, memory_limit: int | None = None,
@@ -275,26 +271,10 @@ class _Chooser:
                 if not self._compare(self._unverified(paths), binding):
                     raise self._no_path(e, paths, binding) from None
                 continue
-            path = self._as_tried(paths, path, binding)
+            path = self.book.as_tried(self.graph, paths, path, binding)
             if self._build(paths, path) and not self._verify(paths, path, binding):
                 self.priced[tuple(sorted(binding.items()))] = paths
                 return path
-
-    def _as_tried(self, paths: Paths, cheapest: GraphPath, binding: Mapping[str, int]) -> GraphPath:
-        """The fastest of the paths that were run as a whole; of those that took about as long, one of the fewest calls, the
-        cheapest by price. The cheapest of all, where rows say so, it was not run and none that was comes near it: more is known."""
-        found = []
-        for each in self.book.tried(self.graph, binding):
-            if (priced := paths.still(each.path)) is not None:
-                found.append((each.seconds + paths.charge(priced), priced))
-        if not found:
-            return cheapest
-        unknown = cheapest.measured and all(p.id != cheapest.id for _, p in found)     # for a guess, a run is not set aside
-        if unknown and cheapest.seconds < NEAR * min(p.seconds for _, p in found):
-            return cheapest
-        best, path = min(found, key=lambda each: each[0])
-        close = [p for seconds, p in found if best >= NEAR * seconds]       # each call adds to what a run may vary by
-        return min(close, key=lambda p: (p.kernel_calls, p.seconds), default=path)
 
     def seconds(self, path: GraphPath, binding: Mapping[str, int]) -> float:
         """What a path that is chosen at some sizes takes at these (as a whole where it was run); inf where it cannot be used."""

@@ -142,7 +142,7 @@ def needed(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) 
     out: list[Question] = []
     for binding in points:
         paths = book.paths(graph, table, binding, partial(_price, book, binding))
-        path = paths.cheapest()
+        path = book.as_tried(graph, paths, paths.cheapest(), binding)
         signatures = {s.key: s for s in paths.known()}
         for key, way in paths.kernels(path).items():
             if way.kernel is not None and not way.price.measured and path.calls[key]:
@@ -160,7 +160,7 @@ def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[
     out = []
     for binding in (*asked, *others):
         paths = book.paths(graph, table, binding, partial(_price, book, binding))
-        path = paths.cheapest()
+        path = book.as_tried(graph, paths, paths.cheapest(), binding)
         ways = [(a, path.calls[key]) for key, a in paths.kernels(path).items()]
         known = sum(a.price.seconds * calls for a, calls in ways if a.price.measured or a.kernel is None)
         taken = path.seconds - sum(a.charge * calls for a, calls in ways)            # what memory is charged takes no time
@@ -469,12 +469,27 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     seen: set[tuple[str, str]] = set()
     used: set[Descriptor] = set()
     counted: Asked = Counter()
-    done, more = 0, min(MOST_MORE, 2.0 * budget)
+    done, total, more = 0, 0, min(MOST_MORE, 2.0 * budget)
     apart = (1.0 - FINAL) * budget
 
     def say(what: str) -> None:
         if on_step is not None:
             on_step(done, done, what)
+
+    def ask(judge: Judge, todo: Sequence[Question], must: Set[tuple[str, str]], at_least: int,
+            repeated: Set[tuple[str, str]] = frozenset()) -> None:
+        nonlocal done
+        with spent:
+            for q, status in _answers(judge, todo, must, apart - spent.seconds, more if budget > 0 else 0.0, per_kernel, at_least):
+                done += 1
+                counted[question_key(q)] += 1
+                report.again += question_key(q) in repeated
+                report.left = max(0, report.left - 1)
+                report.statuses[status] = report.statuses.get(status, 0) + 1
+                report.measured += status == "PASSED"
+                report.failed += status != "PASSED"
+                if on_step is not None:
+                    on_step(done, max(total, done), f"{q.kernel.name} {q.signature.title()}")
 
     try:
         tried = forms(graph, tolerance, backends=request.here)                      # what is measured is what would be run
@@ -514,19 +529,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                 if todo and budget > 0:
                     judge.ready()
                 before = done
-                with spent:
-                    repeated = {question_key(q) for q in left if q.again}
-                    for q, status in _answers(judge, todo, must, apart - spent.seconds, more if budget > 0 else 0.0, per_kernel,
-                                              1 if budget > 0 and not done else 0):
-                        done += 1
-                        counted[question_key(q)] += 1
-                        report.again += question_key(q) in repeated
-                        report.left -= 1
-                        report.statuses[status] = report.statuses.get(status, 0) + 1
-                        report.measured += status == "PASSED"
-                        report.failed += status != "PASSED"
-                        if on_step is not None:
-                            on_step(done, total, f"{q.kernel.name} {q.signature.title()}")
+                repeated = {question_key(q) for q in left if q.again}
+                ask(judge, todo, must, 1 if budget > 0 and not done else 0, repeated)
                 if done - before < len(todo):
                     report.may_save = _may_save([q for q in left if not counted[question_key(q)]], points[0])
                     break
@@ -543,6 +547,9 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     end = time.perf_counter() + max(budget - spent.seconds, FINAL * budget)
                     report.paths = sum(try_finalists(judge, form.graph, binding, request, end, say, again)
                                        for binding in itertools.chain(*asked_points(form.graph, at, largest)))
+                if report.paths:                                    # the fastest may hold kernels that were never timed alone
+                    plan = unanswered(store, needed(form.graph, points[0], request), VERIFIER, threads)
+                    ask(judge, plan, {question_key(q) for q in plan}, 0)
             if tune > 0:
                 report.tuned += tune_graph(judge, form.graph, points[0], request, tune, strategy, say)
         settle_queue(store, here, threads)

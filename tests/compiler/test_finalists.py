@@ -10,10 +10,11 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.compiler import finalists as module
-from tensor_graphs.compiler.choose import PriceBook
-from tensor_graphs.compiler.compile import NEAR, compile_graph
+from tensor_graphs.compiler.choose import NEAR, PriceBook
+from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.finalists import CLOSE, both, finalists, try_finalists
 from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.compiler.profile_graph import needed, rests_on
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import VERIFIER, path_environment, path_implementation, path_workload, whole_graph_record
 from tensor_graphs.kernels.kernel import Kernel
@@ -102,6 +103,23 @@ def test_the_path_that_took_the_least_as_a_whole_is_chosen_whatever_its_price(da
     assert variant.path.id == second.id and variant.predicted == pytest.approx(40e-6)
     assert variant.whole is not None and variant.whole.among == 2
     assert "measured as a whole" in tg.explain(plan) and "measured as a whole" in str(plan)
+
+
+def test_a_profile_asks_for_the_kernels_of_the_path_that_took_the_least_as_a_whole(database: Database) -> None:
+    """Also where they were never timed alone, as other kernels seem cheaper by price."""
+    softmax, tanh = (signature_of(node) for node in TWO_STEPS.nodes if is_step(node))
+    for name, s in (("c.softmax", softmax), ("c.tanh", tanh)):
+        add_row(database, kernel_named(name), s)
+        add_row(database, kernel_named(name), s, {}, us=0.5)
+    add_row(database, kernel_named("numpy.tanh"), tanh)
+    request = Request(TWO_STEPS, None, BACKENDS, database)
+    listed = list(tg.list_paths(TWO_STEPS, database=database, backends=BACKENDS))
+    path = next(p for p in listed if p.choices[tanh.key] == "numpy.tanh")
+    assert needed(TWO_STEPS, [{}], request) == [] and rests_on(TWO_STEPS, [{}], [], request)[0].share == 1.0
+    took(database, TWO_STEPS, listed[0], 50.0)
+    took(database, TWO_STEPS, path, 40.0)
+    assert [(q.kernel.name, q.signature.key) for q in needed(TWO_STEPS, [{}], request)] == [("numpy.tanh", tanh.key)]
+    assert rests_on(TWO_STEPS, [{}], [], request)[0].share < 1.0
 
 
 def test_a_path_that_was_not_run_is_chosen_where_it_is_much_cheaper_than_those_that_were(database: Database,
