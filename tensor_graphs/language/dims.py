@@ -643,6 +643,25 @@ def _map_atoms(x: Expr, change: Callable[[Atom], Dim | None]) -> Dim:
     return _sum(*parts)
 
 
+def replace_numbers(x: Dim, change: Callable[[int], Dim]) -> Dim:
+    """x with each number in it as change(number): factors of terms, what is added, and arguments of calls.
+
+    >>> n, k = dim("n", 1, 8), dim("k", 1, 512)
+    >>> print(replace_numbers(n * 512 + 3, lambda number: k if number == 512 else number))
+    k*n + 3
+    """
+    if not isinstance(x, Expr):
+        return change(x)
+    total: Dim = 0
+    for monomial, factor in x.terms:
+        product: Dim = 1 if monomial and factor == 1 else change(factor)
+        for atom in monomial:
+            product = product * (_atom(atom) if isinstance(atom, Symbol) else
+                                 _apply(atom.fn, [replace_numbers(a, change) for a in atom.args]))
+        total = total + product
+    return total
+
+
 # ---- bounds ----------------------------------------------------------------------------------------------------------
 
 _MAX_CASES = 3

@@ -36,9 +36,10 @@ from tensor_graphs.language.node import Node, rebuild, walk
 from tensor_graphs.proof import counterexample, fragment, places, ranges, sides
 from tensor_graphs.proof.atoms import in_atoms, literals_as_held, rounding_aloud
 from tensor_graphs.proof.counterexample import Counterexample
-from tensor_graphs.proof.errors import OutsideFragmentError
+from tensor_graphs.proof.errors import OutsideFragmentError, TooMuchToComputeError
 from tensor_graphs.proof.fingerprint import MOST_WORK, Points, compare
 from tensor_graphs.proof.sizes import Sizes, choose, unseen
+from tensor_graphs.proof.sizes_as_dims import has_large_sizes, with_dims
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,9 @@ Status = Literal["structural", "fingerprint", "tested", "refuted", "unknown"]
 
 LARGEST_RUN = 40_000_000
 """What one run in float64 may cost (counterexample.cost): a seventh of a second."""
+
+_WORK_AT_SIZES = MOST_WORK // 16
+"""Elements times points at the sizes that graphs have, before large ones are made dims: a proof over dims takes less."""
 
 _RUNS_WORK = 150_000_000
 """What all runs of one comparison may cost: half a second."""
@@ -139,13 +143,33 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> EqualityV
     if bits:                                                # in the runs, too
         roots = literals_as_held(roots)
         left, right = (dict(zip(left, part, strict=True)) for part in (roots[:len(left)], roots[len(left):]))
+    return _decided(left, right, expanded, common, bits, seed)
+
+
+def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequence[Node], common: tuple[str, ...], bits: bool,
+             seed: int, as_dims: bool = True) -> EqualityVerdict:
+    """The verdict on graphs that are not the same in words. expanded: both, composites written out; as_dims: whether sizes that are
+    too much to compute may become dims."""
+    roots = [*left.values(), *right.values()]
     symbols = _symbols(roots)
     found: _AtPoints | None = None
+    why_not_at_any = ""
     try:
-        found = _compared_at_points(list(left.values()), list(right.values()), symbols, bits, seed)
+        try:
+            found = _compared_at_points(list(left.values()), list(right.values()), symbols, bits, seed,
+                                        _WORK_AT_SIZES if as_dims and has_large_sizes(roots) else MOST_WORK)
+        except TooMuchToComputeError:
+            if not (as_dims and has_large_sizes(roots)):
+                raise
+            proved, why_not_at_any = _at_any_size(left, right, common, bits, seed)
+            if proved is not None:
+                return proved
+            found = _compared_at_points(list(left.values()), list(right.values()), symbols, bits, seed)
         reason, weak, sizes, done = found.reason, found.weak, found.sizes, list(found.done)
     except TensorGraphsError as e:
         reason, weak, done = _first_line(e), "", []
+        if why_not_at_any and isinstance(e, TooMuchToComputeError):
+            reason = f"{reason}, and {why_not_at_any}"
         sizes = _sizes(roots, symbols)
     difference: float | None = None
     allowed = _RUNS_WORK
@@ -179,6 +203,19 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> EqualityV
                            difference=difference, bits=bits)
 
 
+def _at_any_size(left: Mapping[str, Node], right: Mapping[str, Node], common: tuple[str, ...], bits: bool,
+                 seed: int) -> tuple[EqualityVerdict | None, str]:
+    """A proof over dims in place of the large sizes, which holds at these; else None, and why there is none, for people."""
+    why = "nothing was found that they are at any size"
+    for flat in with_dims(in_atoms([*left.values(), *right.values()]), bits):
+        one, other = dict(zip(left, flat[:len(left)], strict=True)), dict(zip(right, flat[len(left):], strict=True))
+        verdict = _decided(one, other, flat, common, bits, seed, as_dims=False)
+        if verdict.proved:
+            return verdict, ""
+        why = f"over dims in place of large sizes {verdict.reason or 'they differ'}"
+    return None, why
+
+
 def _sizes(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Sizes:
     """Sizes for runs where no others are known."""
     try:
@@ -200,9 +237,11 @@ class _AtPoints:
 
 
 def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[str, tuple[int, int]], bits: bool,
-                        seed: int) -> _AtPoints:
+                        seed: int, work: int = MOST_WORK) -> _AtPoints:
     """Both graphs over fresh leaves in place of what they have in common and the fragment does not prove; where that differs, as
-    they are. Raises OutsideFragmentError."""
+    they are. work: elements times points; with less than all of it, nothing is left out for its cost.
+
+    Raises OutsideFragmentError."""
     flat = in_atoms([*left, *right])
     if bits:
         flat = rounding_aloud(flat)
@@ -217,16 +256,19 @@ def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[st
     apart = {n for n in unproved if n in points.shared and n.op not in leaves.NAMED_LEAVES}
     cut = _cut(flat, len(left), lambda node: node in apart) if apart else flat
     if cut == flat:
-        return _over_sizes(points, sizes, findings, symbols, bits, seed)
+        return _over_sizes(points, sizes, findings, symbols, bits, seed, work)
     over = Points([cut[:len(left)], cut[len(left):]], bits)
     try:
         fewer = choose(over.order, symbols)
-        found = _over_sizes(over, fewer, fragment.weak(over.order, over.roots, over.given, fewer.bindings[0]), symbols, bits, seed)
+        found = _over_sizes(over, fewer, fragment.weak(over.order, over.roots, over.given, fewer.bindings[0]), symbols, bits, seed,
+                            work)
         if not found.reason and not found.weak:
             return found
     except TensorGraphsError as e:
+        if isinstance(e, TooMuchToComputeError) and work < MOST_WORK:
+            raise
         log.debug("over fresh leaves: %s", e)
-    return _over_sizes(points, sizes, findings, symbols, bits, seed)
+    return _over_sizes(points, sizes, findings, symbols, bits, seed, work)
 
 
 def _same_numbers(flat: list[Node]) -> list[Node]:
@@ -256,7 +298,7 @@ def _cut(flat: list[Node], count: int, wanted: Callable[[Node], bool]) -> list[N
 
 
 def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbols: Mapping[str, tuple[int, int]], bits: bool,
-                seed: int) -> _AtPoints:
+                seed: int, work: int) -> _AtPoints:
     needed = sides.find(points.order, sizes.bindings, symbols)
     sizes = sizes.with_more(needed.added, needed.met)
     moved = places.find(points.order, findings.positions, sizes.bindings[0], symbols)
@@ -267,7 +309,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
     if every is not None:
         sizes = sizes.with_more([b for b in every if b not in sizes.bindings], {})
     drawn = [] if every is not None else _lattice(findings.degree, findings.reach, symbols)
-    reason, probability, done, tied, exact, budget = "", 0.0, [], False, True, MOST_WORK
+    reason, probability, done, tied, exact, budget = "", 0.0, [], False, True, work
     for binding in sizes.bindings:
         try:
             found = compare(points, binding, budget, seed)
@@ -291,7 +333,9 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
             tied |= found.tied
             exact &= found.exact
             done.append(binding)
-        except (OutsideFragmentError, d.DimError):
+        except (OutsideFragmentError, d.DimError) as e:
+            if isinstance(e, TooMuchToComputeError) and work < MOST_WORK:
+                raise
             log.debug("not compared at %s: too much", binding)
             all_drawn = False
     if not done and not reason:

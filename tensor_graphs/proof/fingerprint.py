@@ -28,7 +28,7 @@ from tensor_graphs.proof import exhaustive, ranges, residues
 from tensor_graphs.proof import lanes as lane_room
 from tensor_graphs.proof.atoms import in_atoms, rounding_aloud
 from tensor_graphs.proof.degree import degrees
-from tensor_graphs.proof.errors import OutsideFragmentError
+from tensor_graphs.proof.errors import OutsideFragmentError, TooMuchToComputeError
 from tensor_graphs.proof.finite_field import POLE, BySign, Field, FieldValue
 from tensor_graphs.proof.given import Domain, Given, draw
 from tensor_graphs.proof.selections import Selections
@@ -365,8 +365,8 @@ def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, t
         points = max(1, min(points, _BATCH_ELEMENTS // largest, 512))
         work += total * points
         if work > work_left:
-            raise OutsideFragmentError(f"more than {MOST_WORK:.0e} elements to compute",
-                                       fix="make large sizes dims, so that small ones can stand for them")
+            raise TooMuchToComputeError(f"more than {MOST_WORK:.0e} elements to compute",
+                                        fix="make large sizes dims, so that small ones can stand for them")
         chain = residues.chain(start + (lost if p.has_logarithm else batch), p.has_logarithm)
         field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits, ties, by_sign, p.given.hanging, held)
         indices: dict[Node, Array] = {}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
 
 from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.language.part import between
 
-MOST_CUTS = 160
-"""Parts that are looked at for one output."""
+MOST_CUTS, MOST_DECISIONS = 160, 4000
+"""Parts that are looked at for one output, and decisions whether a node is an operand."""
 
 
 def inside(node: Node, operands: Collection[Node]) -> set[Node]:
@@ -39,25 +41,36 @@ class Cuts:
             for i in n.inputs:
                 self._below[n] |= self._below[i]
 
-    def of(self, node: Node, most_steps: int, most_operands: int) -> Iterator[tuple[Node, ...]]:
-        """Sets of operands over which a node is a part of few steps, and from which no way leads out of the part and back."""
+    def of(self, node: Node, most_steps: int, most_operands: int,
+           may_be: Callable[[Node], bool] = lambda node: True) -> Iterator[tuple[Node, ...]]:
+        """Sets of operands over which a node is a part of few steps, and from which no way leads out of the part and back; those of
+        the fewest steps first. may_be: which nodes may be operands.
+
+        What may be an operand is decided from the top down: it is one, or it is in the part with its own operands below it. What an
+        operand is made of cannot be in the part.
+        """
         first = frozenset(i for i in node.inputs if i in self.fed)
-        seen, todo = {first}, [first]
-        while todo and len(seen) < MOST_CUTS:
-            cut = todo.pop(0)
-            part = inside(node, cut)
-            if sum(map(is_step, part)) > most_steps:
+        order = itertools.count()
+        todo: list[tuple[int, int, frozenset[Node], frozenset[Node], int]] = [(1, next(order), frozenset(), first, 0)]
+        yielded = 0
+        while todo and yielded < MOST_CUTS and next(order) < MOST_DECISIONS:
+            steps, _, operands, undecided, below = heappop(todo)
+            if not undecided:
+                part = inside(node, operands)
+                if operands and sum(map(is_step, part)) <= most_steps:
+                    yielded += 1
+                    yield tuple(self.in_order(operands))
                 continue
-            bits = sum(self._bit[n] for n in part)
-            if 0 < len(cut) <= most_operands and not any(self._below[o] & bits for o in cut):
-                yield tuple(self.in_order(cut))
-            for operand in sorted(cut, key=lambda o: -self._bit[o]):
-                if operand.op.kind == "leaf" or len(operand.types) != 1 or operand.op is leaves.ITEM:
-                    continue
-                wider = (cut - {operand}) | {i for i in operand.inputs if i in self.fed}
-                if wider not in seen and len(wider) <= most_operands + 1:
-                    seen.add(wider)
-                    todo.append(wider)
+            one = max(undecided, key=self._bit.__getitem__)
+            rest = undecided - {one}
+            if len(operands) < most_operands and may_be(one):
+                heappush(todo, (steps, next(order), operands | {one}, rest, below | self._below[one]))
+            if one.op.kind == "leaf" or len(one.types) != 1 or one.op is leaves.ITEM or self._bit[one] & below:
+                continue
+            more = steps + is_step(one)
+            if more <= most_steps:
+                heappush(todo, (more, next(order), operands, rest | {i for i in one.inputs if i in self.fed and i not in operands},
+                                below))
 
     def in_order(self, nodes: Collection[Node]) -> Sequence[Node]:
         return sorted(nodes, key=lambda n: self._bit[n])

@@ -146,6 +146,7 @@ class _PartSearch:
         self.cuts, self.wanted = Cuts(graph), wanted
         self.most_steps = max(w.most_steps for w in wanted)
         self.most_operands = max(len(w.arguments) for w in wanted)
+        self._kinds = {(a.type.dtype, a.type.rank) for w in wanted for a in w.arguments}
 
     def at(self, node: Node) -> list[tuple[PartOp, tuple[Node, ...]]]:
         """(part, its operands) of those that end in a node, the smallest first, one of each part."""
@@ -154,7 +155,7 @@ class _PartSearch:
         if not likely:
             return []
         found: dict[PartOp, tuple[int, tuple[Node, ...]]] = {}
-        for cut in self.cuts.of(node, self.most_steps, self.most_operands):
+        for cut in self.cuts.of(node, self.most_steps, self.most_operands, self._may_be_operand):
             piece = inside(node, cut)
             steps, kinds = sum(map(is_step, piece)), None
             for w in likely:
@@ -168,6 +169,10 @@ class _PartSearch:
                         found[w.op] = steps, order
                         break
         return [(op, order) for op, (_, order) in sorted(found.items(), key=lambda row: row[1][0])]
+
+
+    def _may_be_operand(self, node: Node) -> bool:
+        return len(node.types) == 1 and (node.dtype, node.rank) in self._kinds
 
 
 _verdicts: dict[tuple[str, str], bool] = {}

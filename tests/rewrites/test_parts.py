@@ -46,6 +46,17 @@ def test_a_part_in_other_words_is_found_in_every_layer_and_the_graph_stays_the_s
     assert write_out(found.graph) == write_out(graph)              # node by node
 
 
+@pytest.mark.parametrize(("rows", "hidden", "wide"), [(4, 16, 16), (7, 256, 512), (33, 311, 1023)])
+def test_a_part_is_found_in_every_layer_of_a_model_in_atomic_ops_at_any_size(rows: int, hidden: int, wide: int) -> None:
+    x = tg.input("x", (rows, hidden))
+    for i in range(3):
+        g, w = tg.parameter(f"g{i}", (hidden,)), tg.parameter(f"w{i}", (wide, hidden))
+        squares = tg.sum(x * x, axis=-1, keepdims=True) * (1.0 / hidden)
+        x = tg.dot((x * g) / tg.sqrt(squares + 1e-6), tg.permute(w, (1, 0)))
+        x = tg.linear(tg.relu(x), tg.parameter(f"d{i}", (hidden, wide)))
+    assert sum(form(tg.graph(x), [part_of(NORM_LINEAR)]).places.values()) == 3
+
+
 def test_equal_layers_are_one_op() -> None:
     found = form(layers(3), [part_of(NORM_LINEAR)])
     ops = {n.op for n in found.graph.nodes if isinstance(n.op, PartOp)}

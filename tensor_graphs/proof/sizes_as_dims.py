@@ -1,0 +1,134 @@
+"""sizes_as_dims: graphs with dims in place of their sizes, where these are too large to compute with.
+
+    for made in with_dims(flat): ...        # the outputs at any size; at the sizes that were, they are `flat` again
+
+What is proved of dims is proved at every size in their ranges. Each equal size becomes one dim from 1 to itself, wherever the
+number stands; which numbers are sizes is a guess, and needs no trust: outputs count only where they become the given ones, node
+for node, when the sizes are put in again. A float that stands for 1/size (literals.py) becomes the reciprocal of the dim.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language import atomic, leaves
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.graph import replace_dims
+from tensor_graphs.language.node import Node, apply, rebuild, walk
+from tensor_graphs.proof import literals
+
+log = logging.getLogger(__name__)
+
+LEAST = (16, 64, 256, 1024)
+"""Sizes up to this stay as they are: first few, then more, as a number of a program (half of 64 channels) may be none of a dim."""
+
+_MOST_FACTORS = 3
+"""sizes of which a number is taken to be the product"""
+
+
+def with_dims(outputs: Sequence[Node], bits: bool = False) -> Iterator[list[Node]]:
+    """The outputs (over leaves and atomic ops) with dims in place of their large sizes, in each way that says the same at those.
+
+    bits: roundings count, so that numbers stay the numbers that they are, and only shapes change.
+    """
+    order = walk(outputs)
+    sizes = _sizes(order)
+    taken = {str(s) for n in order for value in n.attrs.values() for s in d.symbols_in(value)}
+    tried: set[tuple[Node, ...]] = set()
+    for least in LEAST:
+        large = {s: d.dim(f"size{s}", 1, s) for s in sorted(sizes) if s > least}
+        if not large:
+            return
+        if taken & {str(x) for x in large.values()}:
+            continue
+        for numbers in (True, False) if not bits else (False,):
+            made = _made(outputs, _AsDims(large), numbers)
+            if made is not None and tuple(made) not in tried:
+                tried.add(tuple(made))
+                yield made
+
+
+def has_large_sizes(outputs: Sequence[Node]) -> bool:
+    """Whether there are sizes that may become dims."""
+    return any(s > LEAST[0] for s in _sizes(walk(outputs)))
+
+
+def _sizes(order: Sequence[Node]) -> set[int]:
+    return {s for n in order if n.op in leaves.NAMED_LEAVES for s in n.shape if isinstance(s, int)}
+
+
+def _made(outputs: Sequence[Node], as_dims: _AsDims, numbers: bool) -> list[Node] | None:
+    """The outputs over these dims; None where the ops do not take them, or where it would be another graph. numbers: in constants
+    too."""
+    def replace(node: Node, inputs: tuple[Node, ...]) -> Node:
+        if node.op is not leaves.CONSTANT:
+            return apply(node.op, inputs, {name: as_dims.of(value) for name, value in node.attrs.items()})
+        value = node.attrs["value"]
+        whole = isinstance(value, (int, float)) and not isinstance(value, bool) and value in as_dims.large
+        return leaves.constant(as_dims.large[int(value)], node.dtype) if numbers and whole else node
+
+    try:
+        made = rebuild(list(outputs), replace)
+        back = replace_dims(made, {str(x): size for size, x in as_dims.large.items()})
+    except TensorGraphsError as e:
+        log.debug("not at any size: %s", e)
+        return None
+    if _plain(back) != _plain(outputs):
+        return None
+    return rebuild(made, as_dims.reciprocal) if numbers else made
+
+
+def _plain(outputs: Sequence[Node]) -> list[Node]:
+    """The outputs with each number as its dtype holds it: a dim that became a size is a whole number, also in a float constant."""
+    def replace(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        if node.op is leaves.CONSTANT and isinstance(node.attrs["value"], int):
+            return leaves.constant(node.attrs["value"], node.dtype)
+        return None
+
+    return rebuild(list(outputs), replace)
+
+
+class _AsDims:
+    """Numbers as dims. large: the dim of each size."""
+
+    def __init__(self, large: Mapping[int, Dim]) -> None:
+        self.large = large
+        self._known: dict[int, Dim] = {}
+
+    def of(self, value: Any) -> Any:
+        """An attribute with dims in place of sizes and of products of sizes."""
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, (int, d.Expr)):
+            return d.replace_numbers(value, self._number)
+        return tuple(self.of(v) for v in value) if isinstance(value, tuple) else value
+
+    def _number(self, n: int) -> Dim:
+        if n not in self._known:
+            self._known[n] = self._product(n, _MOST_FACTORS)
+        return self._known[n]
+
+    def _product(self, n: int, most: int) -> Dim:
+        """A number as a product of sizes and of a rest that is no size; itself where it is none."""
+        if n in self.large:
+            return self.large[n]
+        for size in sorted(self.large, reverse=True) if most else ():
+            if n and n % size == 0:
+                return self.large[size] * self._product(n // size, most - 1)
+        return n
+
+    def reciprocal(self, node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        """The reciprocal of a dim in place of a float that stands for 1/size."""
+        value = node.attrs.get("value") if node.op is leaves.CONSTANT else None
+        if not isinstance(value, float) or not math.isfinite(value) or not 0 < value < 1:
+            return None
+        size = round(1 / value)
+        if size not in self.large or literals.read(value) != literals.ClosedForm(Fraction(1, size)):
+            return None
+        return atomic.reciprocal(leaves.constant(self.large[size], node.dtype))
