@@ -70,7 +70,8 @@ def _without_place(graph: Graph, backends: Sequence[str]) -> Iterator[tuple[Kern
     specs = [signature_of(n).spec for n in formed.nodes if n.op.kind == "composite"]
     for k in kernels:
         if isinstance(k.composite, PartOp) and not any(k.computes(spec) for spec in specs):
-            yield k, f"its graph was found nowhere in this one: {why_nowhere((graph, formed), k.composite)}"
+            told = why_nowhere((graph, formed), k.composite)
+            yield k, f"its graph was found nowhere in this one: {told.why} (fix: {told.fix})"
 
 
 def signatures_of(graph: Graph) -> list[Signature]:

@@ -56,9 +56,8 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
                     and (name in names or s.spec.op.name in ops or k.op != ANY_OP)] for name, k in wanted.items()}
     for name, k in wanted.items():
         if not found[name] and isinstance(k.composite, PartOp):
-            raise KernelError(f"the graph that {k.name} computes was found nowhere in this one: "
-                              f"{why_nowhere((written, graph), k.composite)}\n"
-                              "  fix: declare the kernel for the graph that is written here, with its dtypes, numbers and sizes")
+            told = why_nowhere((written, graph), k.composite)
+            raise KernelError(f"the graph that {k.name} computes was found nowhere in this one: {told.why}\n  fix: {told.fix}")
         if not found[name]:
             raise KernelError(f"{k.name} computes {k.op}, which does not occur in this graph, nor in the definitions of its ops\n"
                               f"  fix: it has {listed({s.spec.op.name for s in signatures}, 20)}")

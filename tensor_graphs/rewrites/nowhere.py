@@ -1,62 +1,91 @@
-"""nowhere: why a graph has no place of a part, as far as its nodes tell: no node of the part's last op, or an operand, a dtype or
-a number that differs.
+"""nowhere: why a graph has no place of a part, and what to do: a size out of range, a proof that failed, an operand, a dtype or a
+number that differs.
 
-    why_nowhere([graph], op)        # "linear occurs; where the part has rms_norm, the graph has layer_norm"
+    why_nowhere([graph], op).why    # "linear occurs; where the part has rms_norm, the graph has layer_norm"
 
-Places are found by proof (parts.py), in whatever words; this compares words, top down, and reports the node that agrees furthest.
+Places are found by proof (parts.py), in whatever words. What comes nearest is a piece with the part's operand types and telling
+ops; besides, words are compared, top down, and the node that agrees furthest is reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensor_graphs.errors import listed
-from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import PartOp
+from tensor_graphs.language.part import PartOp, part_between, steps_said
 from tensor_graphs.rewrites.cuts import Cuts
+from tensor_graphs.rewrites.parts import nearest, size_out_of_range
+
+
+@dataclass(frozen=True)
+class Nowhere:
+    """why: one line for people: what of the part the graphs do not have, and where that was seen. fix: what to do about it."""
+
+    why: str
+    fix: str = "declare the kernel for the graph that is written here, with its dtypes, numbers and sizes"
 
 
 @dataclass
-class _Compared:
-    """How far a node agrees with a part. agreeing: nodes and operands that do. differs: the first that does not, for people."""
+class _InWords:
+    """How far a node agrees with a part. agreeing: nodes and operands that do. differs: the first that does not, for people;
+    other_op: it is another op."""
 
     agreeing: int = 0
     differs: str = ""
+    other_op: bool = False
     operands: dict[Node, Node] = field(default_factory=dict)
 
 
-def why_nowhere(graphs: Iterable[Graph], op: PartOp) -> str:
-    """One line for people: what of the part the graphs do not have. graphs: the same math, as it is written and as compiled."""
+def why_nowhere(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
+    """graphs: the same math, as it is written and as compiled."""
+    told, other_op = _in_words(graphs, op)
+    near = max((n for g in graphs if (n := nearest(g, op)) is not None), key=lambda n: n.rank, default=None)
+    if near is None or (near.lacks == "same" and not other_op):     # a number, a dtype or an operand, by its name
+        return Nowhere(told)
+    if near.lacks == "range":
+        return Nowhere(f"{_occurs(near.node)}; {near.why}", "dims whose ranges hold the sizes that the graph has")
+    piece = f"{steps_said(part_between([near.node], near.operands))} over {', '.join(_said(o) for o in near.operands)}"
+    if near.lacks == "proof":
+        return Nowhere(f"{_occurs(near.node)}; {piece} was compared with the part, and not proved to be the same: {near.why}",
+                       "declare the kernel for the graph that is written here, in its words and with its sizes")
+    return Nowhere(f"{told}; {piece} was compared with the part, and is another function: {near.why}")
+
+
+def _in_words(graphs: Sequence[Graph], op: PartOp) -> tuple[str, bool]:
+    """What differs in words, for people, and whether that is the op itself."""
     last, numbers = op.written.outputs[0], {a: i for i, a in enumerate(op.written.arguments)}
     nodes = list(dict.fromkeys((n, g) for g in graphs for n in g.nodes))
     likely = [(n, g) for n, g in nodes if n.op.name == last.op.name]
     if not likely:
         there = {n.op.name for n, _ in nodes if n.op.kind in ("atomic", "composite")}
-        return f"the part's last op is {last.op.name}, and the graph has none; it has {listed(there, 12)}"
-    best, at = _Compared(-1), likely[0]
+        return f"the part's last op is {last.op.name}, and the graph has none; it has {listed(there, 12)}", True
+    best, at = _InWords(-1), likely[0]
     for node, graph in likely:
-        found = _compare(_Compared(), last, node, numbers)
+        found = _compare(_InWords(), last, node, numbers)
         if not found.differs:
             found.differs = _no_operands(graph, found.operands, numbers)
         if found.agreeing > best.agreeing:
             best, at = found, (node, graph)
-    where = f"{last.op.name} occurs ({at[0].location})" if at[0].location else f"{last.op.name} occurs"
-    return f"{where}; {best.differs or 'the math of no such place is proved to be the same'}"
+    return f"{_occurs(at[0])}; {best.differs or 'the math of no such place is proved to be the same'}", best.other_op
 
 
-def _compare(found: _Compared, wanted: Node, node: Node, numbers: Mapping[Node, int]) -> _Compared:
+def _occurs(node: Node) -> str:
+    return f"{node.op.name} occurs ({node.location})" if node.location else f"{node.op.name} occurs"
+
+
+def _compare(found: _InWords, wanted: Node, node: Node, numbers: Mapping[Node, int]) -> _InWords:
     """Compare top down, to the first difference."""
     if wanted in numbers:
         found.differs = _operand(found.operands, wanted, node, f"operand {numbers[wanted]}")
         found.agreeing += not found.differs
         return found                                                # what the graph makes it of is its own affair
     if wanted.op.name != node.op.name:
-        found.differs = f"where the part has {_said(wanted)}, the graph has {_said(node)}"
+        found.differs, found.other_op = f"where the part has {_said(wanted)}, the graph has {_said(node)}", True
     elif wanted.type.dtype != node.type.dtype:
         found.differs = f"{node.op.name} is {wanted.type.dtype} in the part, and {node.type.dtype} in the graph"
     elif len(wanted.inputs) != len(node.inputs):
@@ -71,14 +100,15 @@ def _compare(found: _Compared, wanted: Node, node: Node, numbers: Mapping[Node, 
         orders.append(node.inputs[::-1])
     tried = []
     for order in orders:
-        one = _Compared(found.agreeing, "", dict(found.operands))
+        one = _InWords(found.agreeing, operands=dict(found.operands))
         for theirs, ours in zip(wanted.inputs, order, strict=True):
             _compare(one, theirs, ours, numbers)
             if one.differs:
                 break
         tried.append(one)
     furthest = max(tried, key=lambda each: (not each.differs, each.agreeing))
-    found.agreeing, found.differs, found.operands = furthest.agreeing, furthest.differs, furthest.operands
+    found.agreeing, found.differs, found.other_op, found.operands = (furthest.agreeing, furthest.differs, furthest.other_op,
+                                                                     furthest.operands)
     return found
 
 
@@ -87,17 +117,11 @@ def _operand(bound: dict[Node, Node], wanted: Node, node: Node, called: str) -> 
     w, t = wanted.type, node.type
     if w.dtype != t.dtype or w.rank != t.rank:
         return f"{called} is {w} in the part, and {t} in the graph: another {'dtype' if w.dtype != t.dtype else 'rank'}"
-    for axis, (size, limits) in enumerate(zip(t.shape, w.shape, strict=True)):
-        (low, high), (least, most) = d.bounds(size), d.bounds(limits)
-        if low < least or high > most:
-            return f"axis {axis} of {called} is {_range(least, most)} in the part, and {_range(low, high)} in the graph"
+    if outside := size_out_of_range(t, w, called):
+        return outside
     if bound.setdefault(wanted, node) is not node:
         return f"{called} is one value in the part, and two values in the graph"
     return ""
-
-
-def _range(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low}..{high}"
 
 
 def _number(wanted: Node, node: Node) -> str:

@@ -16,6 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
@@ -98,8 +99,7 @@ class _Wanted:
         """The operands in each order in which their types are the part's."""
         for order in itertools.permutations(cut):
             types = [o.type for o in order]
-            if all(t.dtype == a.type.dtype and t.rank == a.type.rank for t, a in zip(types, self.arguments, strict=True)) \
-                    and self._in_range(types):
+            if self._of_kind(types) and not self.out_of_range(types):
                 try:
                     made = self.op.define(types, {})
                 except LanguageError:
@@ -107,18 +107,41 @@ class _Wanted:
                 if made.outputs[0].type == output:
                     yield order
 
-    def _in_range(self, types: Sequence[TensorType]) -> bool:
-        """Whether every size lies in the range of the part's dim that stands for it."""
-        for t, a in zip(types, self.arguments, strict=True):
-            for size, wanted in zip(t.shape, a.type.shape, strict=True):
-                (low, high), (least, most) = _bounds(size), _bounds(wanted)
-                if low < least or high > most:
-                    return False
-        return True
+    def orders_out_of_range(self, cut: Sequence[Node], output: TensorType) -> Iterator[tuple[tuple[Node, ...], str]]:
+        """Those in which they would be, were it not for a size out of its dim's range; and which one that is."""
+        for order in itertools.permutations(cut):
+            types = [o.type for o in order]
+            if self._of_kind(types) and (why := self.out_of_range(types)) and self._one_size_each([*types, output]):
+                yield order, why
+
+    def _of_kind(self, types: Sequence[TensorType]) -> bool:
+        return all(t.dtype == a.type.dtype and t.rank == a.type.rank for t, a in zip(types, self.arguments, strict=True))
+
+    def _one_size_each(self, types: Sequence[TensorType]) -> bool:
+        """Whether no dim of the part would stand for two sizes. types: of the operands, and of the output."""
+        sizes: dict[str, d.Dim] = {}
+        wanted = [*(a.type for a in self.arguments), self.output.type]
+        return all(sizes.setdefault(str(dim), size) == size if isinstance(dim, d.Expr) else dim == size
+                   for t, a in zip(types, wanted, strict=True) for size, dim in zip(t.shape, a.shape, strict=True))
+
+    def out_of_range(self, types: Sequence[TensorType]) -> str:
+        """The first size that is not in the range of the part's dim that stands for it, for people; "" where all are."""
+        return next((why for i, (t, a) in enumerate(zip(types, self.arguments, strict=True))
+                     if (why := size_out_of_range(t, a.type, f"operand {i}"))), "")
 
 
-def _bounds(size: d.Dim) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else d.bounds(size)
+def size_out_of_range(found: TensorType, wanted: TensorType, called: str) -> str:
+    """The first size that is not in the range of the dim that stands for it, for people; "" where all are."""
+    for axis, (size, dim) in enumerate(zip(found.shape, wanted.shape, strict=True)):
+        (low, high), (least, most) = d.bounds(size), d.bounds(dim)
+        if low < least or high > most:
+            named = f" ({dim})" if isinstance(dim, d.Expr) else ""
+            return f"axis {axis} of {called}{named} is {_range(least, most)} in the part, and {_range(low, high)} in the graph"
+    return ""
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}..{high}"
 
 
 _kinds: dict[str, frozenset[str]] = {}
@@ -150,58 +173,72 @@ class _PartSearch:
 
     def at(self, node: Node) -> list[tuple[PartOp, tuple[Node, ...]]]:
         """(part, its operands) of those that end in a node, the smallest first, one of each part."""
+        found: dict[PartOp, tuple[int, tuple[Node, ...]]] = {}
+        for w, cut, steps in self.pieces(node):
+            if w.op in found and found[w.op][0] <= steps:
+                continue
+            for order in w.orders(cut, node.type):
+                if not why_not_same(w, node, order).why:
+                    found[w.op] = steps, order
+                    break
+        return [(op, order) for op, (_, order) in sorted(found.items(), key=lambda row: row[1][0])]
+
+    def pieces(self, node: Node) -> Iterator[tuple[_Wanted, tuple[Node, ...], int]]:
+        """(part, operands, steps) of the pieces that end in a node and have as many operands as a part and its telling ops."""
         likely = [w for w in self.wanted if w.output.type.dtype == node.type.dtype and w.output.type.rank == node.type.rank
                   ] if is_step(node) and len(node.types) == 1 and node in self.cuts.fed else []
-        if not likely:
-            return []
-        found: dict[PartOp, tuple[int, tuple[Node, ...]]] = {}
-        for cut in self.cuts.of(node, self.most_steps, self.most_operands, self._may_be_operand):
+        for cut in self.cuts.of(node, self.most_steps, self.most_operands, self._may_be_operand) if likely else ():
             piece = inside(node, cut)
             steps, kinds = sum(map(is_step, piece)), None
             for w in likely:
-                if len(cut) != len(w.arguments) or steps > w.most_steps or (w.op in found and found[w.op][0] <= steps):
-                    continue
-                kinds = telling(list(piece)) if kinds is None else kinds
-                if kinds != w.telling:
-                    continue
-                for order in w.orders(cut, node.type):
-                    if is_same(w, node, order):
-                        found[w.op] = steps, order
-                        break
-        return [(op, order) for op, (_, order) in sorted(found.items(), key=lambda row: row[1][0])]
-
+                if len(cut) == len(w.arguments) and steps <= w.most_steps:
+                    kinds = telling(list(piece)) if kinds is None else kinds
+                    if kinds == w.telling:
+                        yield w, cut, steps
 
     def _may_be_operand(self, node: Node) -> bool:
         return len(node.types) == 1 and (node.dtype, node.rank) in self._kinds
 
 
-_verdicts: dict[tuple[str, str], bool] = {}
-"""(the part's definition, a piece over placeholders or over the part's operands) -> whether they were proved to be the same"""
+@dataclass(frozen=True)
+class _Compared:
+    """why: a piece was not proved to be a part, for people; "" where it was. refuted: it is another function."""
+
+    why: str
+    refuted: bool = False
 
 
-def is_same(wanted: _Wanted, node: Node, operands: Sequence[Node]) -> bool:
+_verdicts: dict[tuple[str, str], _Compared] = {}
+"""by the part's definition, and a piece over placeholders or over the part's operands"""
+
+
+def why_not_same(wanted: _Wanted, node: Node, operands: Sequence[Node]) -> _Compared:
     """Whether a piece is proved to be the part: at the part's own sizes where the piece can be said of them, else at its own."""
     key = (wanted.op.written.digest, part_between([node], operands).written.digest)
     if key not in _verdicts:
-        _verdicts[key] = _at_all_sizes(wanted, node, operands) or _at_its_sizes(wanted, node, operands)
+        found = _at_all_sizes(wanted, node, operands)
+        _verdicts[key] = found if found is not None and not found.why else _at_its_sizes(wanted, node, operands)
     return _verdicts[key]
 
 
-def _at_all_sizes(wanted: _Wanted, node: Node, operands: Sequence[Node]) -> bool:
+def _at_all_sizes(wanted: _Wanted, node: Node, operands: Sequence[Node]) -> _Compared | None:
+    """None where it cannot be said of them."""
     try:
         mine = _alone(node, operands, [a.type for a in wanted.arguments])
     except TensorGraphsError:                                       # it holds sizes of its own
-        return False
+        return None
+    if mine.outputs["out"].type != wanted.output.type:
+        return None
     key = (wanted.op.written.digest, mine.outputs["out"].digest)
     if key not in _verdicts:
-        _verdicts[key] = mine.outputs["out"].type == wanted.output.type and _proved(mine, wanted.graph)
+        _verdicts[key] = _compared(mine, wanted.graph)
     return _verdicts[key]
 
 
-def _at_its_sizes(wanted: _Wanted, node: Node, operands: Sequence[Node]) -> bool:
+def _at_its_sizes(wanted: _Wanted, node: Node, operands: Sequence[Node]) -> _Compared:
     types = [o.type for o in operands]
     definition = wanted.op.define(types, {})
-    return _proved(_alone(node, operands, types), _alone(definition.outputs[0], definition.arguments, types))
+    return _compared(_alone(node, operands, types), _alone(definition.outputs[0], definition.arguments, types))
 
 
 def _alone(node: Node, operands: Sequence[Node], types: Sequence[TensorType]) -> Graph:
@@ -209,7 +246,44 @@ def _alone(node: Node, operands: Sequence[Node], types: Sequence[TensorType]) ->
     return make_graph(over([node], operands, [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)])[0])
 
 
-def _proved(one: Graph, other: Graph) -> bool:
+def _compared(one: Graph, other: Graph) -> _Compared:
     from tensor_graphs.proof.equality import equal
 
-    return equal(one, other).proved
+    verdict = equal(one, other)
+    if verdict.proved:
+        return _Compared("")
+    if verdict.counterexample is not None:
+        return _Compared(verdict.counterexample.show().splitlines()[0], True)
+    return _Compared(verdict.reason or "not proved")
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """A piece of a graph that is no place of a part, though its operands have the part's dtypes and ranks, and it its telling ops.
+
+    why: for people. lacks: what a place of the part would be, and this is not: a proof, sizes in range, the same function.
+    """
+
+    node: Node
+    operands: tuple[Node, ...]
+    steps: int
+    why: str
+    lacks: Literal["proof", "range", "same"]
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """A higher one is nearer."""
+        return {"same": 0, "range": 1, "proof": 2}[self.lacks], self.steps
+
+
+def nearest(graph: Graph, op: PartOp) -> Nearest | None:
+    """The piece of a graph that comes nearest to being a place of a part; None where nothing has such operands and ops."""
+    wanted, found = _Wanted(op), list[Nearest]()
+    search = _PartSearch(graph, [wanted])
+    for node in graph.nodes:
+        for _, cut, steps in search.pieces(node):
+            for order in wanted.orders(cut, node.type):
+                told = why_not_same(wanted, node, order)
+                found += [Nearest(node, order, steps, told.why, "same" if told.refuted else "proof")] if told.why else []
+            found += [Nearest(node, order, steps, why, "range") for order, why in wanted.orders_out_of_range(cut, node.type)]
+    return max(found, key=lambda each: each.rank, default=None)

@@ -171,7 +171,7 @@ WHOLE = tg.graph(tg.linear(tg.rms_norm(tg.input("x", (N, K)), tg.input("g", (K,)
     (tg.graph(tg.linear(tg.rms_norm(tg.input("x", (2, 4, 8)), tg.input("g", (8,)), eps=1e-6), tg.input("w", (8, 8)))),
      "operand 0 is f32[n, k] in the part, and f32[2, 4, 8] in the graph: another rank"),
     (tg.graph(tg.linear(tg.rms_norm(tg.input("x", (5000, 8)), tg.input("g", (8,)), eps=1e-6), tg.input("w", (8, 8)))),
-     "axis 0 of operand 0 is 1..4096 in the part, and 5000 in the graph"),
+     "axis 0 of operand 0 (n) is 1..4096 in the part, and 5000 in the graph"),
     (tg.graph(tg.linear(tg.rms_norm(y := tg.input("x", (8, 8)), tg.input("g", (8,)), eps=1e-6), y)),
      "operands 0 and 2 are one value in the graph"),
 ])  # fmt: skip
@@ -185,6 +185,31 @@ def test_a_part_that_is_found_nowhere_is_told_with_what_differs(graph: tg.Graph,
         assert says in str(caught.value) and "\n  fix: " in str(caught.value)
         if not says.startswith(("the part", "linear")):
             assert "linear occurs (test_part_kernels.py:" in note
+
+
+def _atomic(rows: int = 4, width: int = HIDDEN, eps: float = 1e-6, factor: float = 1.0) -> tg.Graph:
+    """What `WHOLE` says, in atomic ops and with its sizes as numbers."""
+    x, g, w = tg.input("x", (rows, width)), tg.parameter("g", (width,)), tg.parameter("w", (width, width))
+    squares = tg.sum(x * x, axis=-1, keepdims=True) * (factor / width)
+    return tg.graph(tg.dot((x * g) / tg.sqrt(squares + eps), tg.permute(w, (1, 0))))
+
+
+@pytest.mark.parametrize(("graph", "says", "fix"), [
+    (_atomic(rows=5000), "); axis 0 of operand 0 (n) is 1..4096 in the part, and 5000 in the graph",
+     "dims whose ranges hold the sizes that the graph has"),
+    (_atomic(eps=1e-5), "sum, mul, add, sqrt, div, dot over the input x f32[4, 16], the parameter g f32[16], the parameter w "
+     "f32[16, 16] was compared with the part, and is another function: out[", "declare the kernel for the graph that is"),
+])
+def test_in_other_words_what_was_tried_is_told_and_where_and_what_to_do(graph: tg.Graph, says: str, fix: str) -> None:
+    with registered(replace(FUSED, name="trial.whole", op=(op := part_of(WHOLE)).name, composite=op)):
+        (note,) = not_offered(graph, ("numpy",))
+        assert "occurs (test_part_kernels.py:" in note and says in note and fix in note
+
+
+@pytest.mark.parametrize("graph", [_atomic(), _atomic(7, 600), _atomic(4095, 1023)], ids=["small", "large", "odd"])
+def test_a_part_in_atomic_ops_is_found_at_any_size(graph: tg.Graph) -> None:
+    with registered(replace(FUSED, name="trial.whole", op=(op := part_of(WHOLE)).name, composite=op)):
+        assert not_offered(graph, ("numpy",)) == []
 
 
 def test_a_part_that_is_found_is_not_told(fused: None) -> None:
