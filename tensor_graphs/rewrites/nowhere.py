@@ -50,10 +50,11 @@ def why_nowhere(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
     if near.lacks == "range":
         return Nowhere(f"{_occurs(near.node)}; {near.why}", "dims whose ranges hold the sizes that the graph has")
     piece = f"{steps_said(part_between([near.node], near.operands))} over {', '.join(_said(o) for o in near.operands)}"
+    compared = f"{_occurs(near.node)}; {piece} was compared with the part, and"
     if near.lacks == "proof":
-        return Nowhere(f"{_occurs(near.node)}; {piece} was compared with the part, and not proved to be the same: {near.why}",
+        return Nowhere(f"{compared} not proved to be the same: {near.why}",
                        "declare the kernel for the graph that is written here, in its words and with its sizes")
-    return Nowhere(f"{told}; {piece} was compared with the part, and is another function: {near.why}")
+    return Nowhere(f"{compared} is another function: {near.why}; in words, {told}")
 
 
 def _in_words(graphs: Sequence[Graph], op: PartOp) -> tuple[str, bool]:
@@ -62,7 +63,7 @@ def _in_words(graphs: Sequence[Graph], op: PartOp) -> tuple[str, bool]:
     nodes = list(dict.fromkeys((n, g) for g in graphs for n in g.nodes))
     likely = [(n, g) for n, g in nodes if n.op.name == last.op.name]
     if not likely:
-        there = {n.op.name for n, _ in nodes if n.op.kind in ("atomic", "composite")}
+        there = {n.op.name for n, _ in nodes if n.op.kind in ("atomic", "composite") and not isinstance(n.op, PartOp)}
         return f"the part's last op is {last.op.name}, and the graph has none; it has {listed(there, 12)}", True
     best, at = _InWords(-1), likely[0]
     for node, graph in likely:

@@ -271,9 +271,9 @@ class Nearest:
     lacks: Literal["proof", "range", "same"]
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """A higher one is nearer."""
-        return {"same": 0, "range": 1, "proof": 2}[self.lacks], self.steps
+    def rank(self) -> tuple[int, int, int]:
+        """A higher one is nearer. Views count last: a weight comes before what is turned of it."""
+        return {"same": 0, "range": 1, "proof": 2}[self.lacks], self.steps, len(inside(self.node, self.operands))
 
 
 def nearest(graph: Graph, op: PartOp) -> Nearest | None:
