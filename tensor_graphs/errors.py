@@ -49,10 +49,10 @@ def listed(names: Iterable[str], most: int = 8) -> str:
     return ", ".join(ordered[:most]) + (f", … ({more} more)" if more > 0 else "")
 
 
-def close_to(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+def close_to(name: object, known: Iterable[str], most: int = 3) -> list[str]:
     """Up to `most` of `known` that were probably meant by `name`: those in other letters' case, those that end alike (a lost
-    prefix), then those spelt alike."""
-    known = sorted(known)
+    prefix), then those spelt alike. Of what is no text, as it is written."""
+    name, known = str(name), sorted(known)
     same = [k for k in known if k.casefold() == name.casefold() and k != name]
     ends_alike = [k for k in known if k.endswith("." + name) or name.endswith("." + k)]
     return list(dict.fromkeys(same + ends_alike + difflib.get_close_matches(name, known, n=most, cutoff=0.75)))[:most]

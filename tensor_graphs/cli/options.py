@@ -101,15 +101,12 @@ Imports = Annotated[
 STOPPED = "stopped; all that was measured is stored, and the same command goes on from there"
 """the last line of a verb that measures, behind Ctrl-C"""
 
-MOST_THREADS = 4
-"""for each core that this process may use: somebody may ask what more threads than cores would do, or for the rows and constants of
-such a number; thousands are a slip, and each of them takes memory"""
-
 
 def _threads(value: int | None) -> int | None:
-    from tensor_graphs.devices.environment import usable_cores
+    from tensor_graphs.devices.environment import MOST_THREADS, most_threads, usable_cores
 
-    if value is not None and value > MOST_THREADS * (cores := usable_cores()):
+    if value is not None and value > most_threads():
+        cores = usable_cores()
         raise UsageError(
             f"--threads {value}: that is more than {MOST_THREADS} for each core that this process may use ({cores})\n"
             f"  fix: --threads {cores}, or leave it out"

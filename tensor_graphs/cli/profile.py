@@ -99,6 +99,7 @@ def profile(
                 "paths": report.paths,
                 "failed": report.failed,
                 "left": report.left,
+                "arisen": report.arisen,
                 "seconds": report.seconds,
                 "device_seconds": report.device_seconds,
                 "search_seconds": report.search_seconds,
@@ -130,6 +131,10 @@ def profile(
         if not json:
             print(options.STOPPED)
         raise typer.Exit(130)
+    refused = [name for name in kernel or () if {v.status for v in report.verdicts if v.kernel == name} == {NOT_OFFERED}]
+    if refused:
+        raise options.NotPossible(f"{', '.join(refused)}: not offered for this graph; the lines above say why\n"
+                                  f"  fix: without it, or --op, which measures all that is offered")
     if single and any(v.status not in ("PASSED", NOT_OFFERED, LEFT) for v in report.verdicts):
         raise typer.Exit(1)
 

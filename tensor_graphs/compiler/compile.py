@@ -21,17 +21,15 @@ from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.intermediates import Intermediates, forms
 from tensor_graphs.compiler.measuring import calibrate, compare_all, open_judge
 from tensor_graphs.compiler.prepare import PreparedGraph, prepare
-from tensor_graphs.compiler.reach import check_reach
-from tensor_graphs.compiler.request import Request, Wanted, as_given, roundoff
+from tensor_graphs.compiler.request import Request, Wanted, as_given
 from tensor_graphs.compiler.samples import Samples, samples_of
 from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel, made_together
-from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, left_out, matching
+from tensor_graphs.kernels.registry import all_kernels, by_op, left_out, matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
-from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.part import PartOp, steps_said
@@ -79,8 +77,8 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     (prepare.py); False to run the very graph that is written.
     What was chosen is kept in the cache folder, and the same request is answered from there until a kernel, the software or a row
     of the database is another one (plan_file.py; the environment variable TENSOR_GRAPHS_PLANS=off keeps nothing).
-    Raises NoPathError (no path, or none within the tolerance), PlanError (too little memory, a size outside of its dim's range),
-    and GraphError for what is no graph.
+    Raises NoPathError (no path, none within the tolerance, or no backend that is here), PlanError (too little memory, a size
+    outside of its dim's range), ArgumentError, and GraphError for what is no graph.
     """
     graph = require_graph(graph, "compile")
     return answer(Request(graph, tolerance, backends, database, at, largest, memory_limit, reuse_outputs, threads, intermediates,
@@ -90,16 +88,14 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
 def answer(request: Request, progress: Progress | None = None) -> Plan:
     """The plan of a request: from its file, or chosen. Raises as `compile_graph`."""
     graph, given = request.graph, request.path
-    if not request.here:
-        raise NoPathError("\n  ".join(["no backend is available", *request.notes,
-                                       f"fix: backends={DEFAULT_BACKENDS}, or leave it out"]))
+    here = request.here
     file = plan_file.of(request)
     plan = None if file is None else file.read()
     if plan is not None:
         return plan
     with phase("prepare"):
         if given is None:
-            prepared, decided = prepare(graph, request.simplify, recipes=request.store, backends=request.here), None
+            prepared, decided = prepare(graph, request.simplify, recipes=request.store, backends=here), None
         else:
             from tensor_graphs.compiler.replay import form_of  # a door: most paths are chosen, and not given
 
@@ -109,7 +105,7 @@ def answer(request: Request, progress: Progress | None = None) -> Plan:
     except PlanError:
         if request.memory_limit is None or given is not None:
             raise
-        plain = prepare(graph, request.simplify, recipes=False, backends=request.here)
+        plain = prepare(graph, request.simplify, recipes=False, backends=here)
         if plain.graph is prepared.graph:
             raise
         plan = _compiled(request, plain, progress)                  # what recipes make of parameters takes memory
@@ -125,8 +121,6 @@ def _compiled(request: Request, prepared: PreparedGraph, progress: Progress | No
     if decided is not None and request.intermediates == "auto":
         return _plan(request, prepared, decided, progress)
     graph, tolerance = prepared.graph, request.allowed
-    if request.path is None:
-        check_reach(graph, tolerance)
     refused: dict[bool, NoPathError] = {}
     for form in forms(graph, tolerance, request.intermediates, request.here):
         try:
@@ -269,7 +263,9 @@ class _Chooser:
             except NoPathError as e:
                 # what can still be used must be known too, or the advice would only reach as far as the next refusal
                 if not self._compare(self._unverified(paths), binding):
-                    raise self._no_path(e, paths, binding) from None
+                    from tensor_graphs.compiler.no_path import with_reasons  # a door: most graphs have a path
+
+                    raise with_reasons(e, paths, self.book, self.table, binding) from None
                 continue
             path = self.book.as_tried(self.graph, paths, path, binding)
             if self._build(paths, path) and not self._verify(paths, path, binding):
@@ -359,47 +355,6 @@ class _Chooser:
                 self.signatures[s.key] = s
         return self.signatures[key]
 
-    def _no_path(self, error: NoPathError, paths: Paths, binding: Mapping[str, int]) -> NoPathError:
-        """The same error with what was refused and why; and, when only the tolerance stands in the way, the one that would do."""
-        reached: dict[str, float] = {}
-
-        def best_error(s: Signature) -> float:
-            if s.key not in reached:
-                reached[s.key] = math.inf
-                errors = [self.book.error(k, s, binding) for k in matching(s.spec, self.table)
-                          if self.book.why_wrong(k, s, binding) is None]
-                inner = max((best_error(i) for i, _ in paths.inner(s)), default=0.0) if _may_expand(s) else math.inf
-                reached[s.key] = min([inner, *(e for e in errors if e is not None)])
-            return reached[s.key]
-
-        def enough(s: Signature) -> float:
-            """What rounding its result costs is within what can be reached, also where the numbers seen were kinder."""
-            return max(best_error(s), *(roundoff(t.dtype) for t in s.spec.outputs if best_error(s) > roundoff(t.dtype) / 2), 0.0)
-
-        def reached_by(s: Signature) -> str:
-            direct = [e for k in matching(s.spec, self.table) if self.book.why_wrong(k, s, binding) is None
-                      and (e := self.book.error(k, s, binding)) is not None]
-            return "" if min(direct, default=math.inf) <= best_error(s) else " by its definition"
-
-        culprits = [s for s, _ in paths.top if paths.best(s)[1] is None]
-        needed = max(map(enough, culprits))
-        lines = []
-        for s in culprits[:5]:
-            refused = [f"{k.name}: {why}" for k in matching(s.spec, self.table)
-                       if (why := self.book.refusal(k, s, binding)) is not None]
-            refused += [f"{k.name}: {why}" for k, why in left_out(s.spec, self.table)]
-            best = "nothing that computes it is right here"
-            if best_error(s) < math.inf:
-                best = f"best error {best_error(s):.2g}{reached_by(s)}"
-            lines.append(f"{s.title()}: {best}" + (f" ({'; '.join(refused[:4])})" if refused else ""))
-        listed = "\n  ".join(lines)
-        if needed == math.inf:
-            return NoPathError(f"{error}\n  {listed}")
-        coarse = sorted({t.dtype for s in culprits for t in s.spec.outputs if roundoff(t.dtype) > self.book.tolerance}, key=str)
-        listed += "".join(f"\n  rounding a result to {dtype} costs up to {roundoff(dtype):.1e} by itself" for dtype in coarse)
-        return NoPathError(f"no path is within the tolerance {self.book.tolerance:.2g}\n  {listed}\n"
-                           f"  fix: a tolerance of {_rounded_up(needed)} or more")
-
     def variant(self, cell: Cell, binding: Mapping[str, int], largest: Mapping[str, int], path: GraphPath,
                 backends: Sequence[str]) -> Variant:
         """Lower a path and lay out its memory."""
@@ -487,16 +442,6 @@ def _said(a: Alternative) -> str:
     if a.kernel is not None:
         return a.price.note
     return "runs its definition" if a.recipe is None else f"runs what {', '.join(a.recipe.rules)} make of it"
-
-
-def _may_expand(s: Signature) -> bool:
-    return isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque
-
-
-def _rounded_up(x: float) -> str:
-    """Two digits, never less than x: what is advised must be enough."""
-    text = f"{x:.1e}"
-    return text if float(text) >= x else f"{x * 1.05:.1e}"
 
 
 if not TYPE_CHECKING:                                                # a checker of types reads the signature as it stands there

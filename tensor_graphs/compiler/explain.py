@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from tensor_graphs.arguments import whole
 from tensor_graphs.compiler.choice import Choice
 from tensor_graphs.compiler.compare import compare
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.errors import GraphError
-from tensor_graphs.language.graph import require_graph
+from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes
 from tensor_graphs.paths.plan_screen import expected
@@ -41,8 +42,8 @@ def _require_plan(value: Any) -> None:
     if not isinstance(value, Plan):
         if isinstance(getattr(value, "plan", None), Plan):
             raise GraphError(f"explain takes a plan, and this is {value!r}", fix="its plan: tg.explain(model.plan)")
-        require_graph(value, "compile")                             # what is no graph is named; a graph is compiled first
-        raise GraphError("explain takes a plan, and this is a graph", fix="tg.explain(tg.compile(graph))")
+        what = "a graph" if isinstance(value, Graph) else f"a {type(value).__name__}"
+        raise GraphError(f"explain takes a plan, and this is {what}", fix="tg.explain(tg.compile(graph))")
 
 
 def _variant(v: Variant) -> dict[str, Any]:
@@ -130,6 +131,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
     Raises GraphError for what is no plan, PlanError for sizes that are none.
     """
     _require_plan(plan)
+    rows = whole("rows", rows, 1)
     if against is not None:
         _require_plan(against)
         return "\n".join(compare(plan, against, sizes=given_sizes(plan.graph, at or dims, "at")).lines(rows))

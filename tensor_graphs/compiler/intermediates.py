@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from weakref import WeakKeyDictionary
 
+from tensor_graphs.compiler.reach import check_reach
 from tensor_graphs.compiler.request import Wanted
 from tensor_graphs.costs.rounding import predicted_error
 from tensor_graphs.errors import TensorGraphsError
@@ -117,8 +118,10 @@ def _narrowest(graph: Graph, tolerance: float) -> str:
 def forms(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Sequence[str] = ()) -> Iterator[Intermediates]:
     """The form that `decide` names; with "auto" then the other one, for when no path of the first is within the tolerance.
 
-    Whoever lists, measures or compiles goes through this, so that all three speak of the same graph.
+    Whoever lists, measures or compiles goes through this, so that all three speak of the same graph. Raises NoPathError for a
+    tolerance that no form can meet.
     """
+    check_reach(graph, tolerance)
     decided = decide(graph, tolerance, wanted, backends)
     yield decided
     if wanted != "auto":

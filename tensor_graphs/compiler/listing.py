@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, typical_sizes
 from tensor_graphs.compiler.intermediates import forms
+from tensor_graphs.compiler.no_path import with_reasons
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.kernels.kernel import Kernel
@@ -16,8 +16,8 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.part import PartOp
+from tensor_graphs.paths.path import NoPathError, Paths
 from tensor_graphs.paths.path import Path as GraphPath
-from tensor_graphs.paths.path import Paths
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.nowhere import why_nowhere
 
@@ -30,7 +30,8 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
     without a verdict are listed too (error None) unless told not to.
 
     tolerance, simplify, threads: as in `compile_graph`. What a path may not use at all, `not_offered` names.
-    Raises GraphError for what is no graph, PlanError for a size in `at` that its dim cannot have.
+    Raises GraphError for what is no graph, PlanError for a size in `at` that its dim cannot have, ArgumentError, and NoPathError
+    where there is no path.
     """
     graph = require_graph(graph, "list_paths")
     request = Request(graph, tolerance, backends, database, at, threads=threads, simplify=simplify)
@@ -38,12 +39,17 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
     book = PriceBook.of(request, GUESS_MARGIN)
     binding = typical_sizes(graph, at)
     table = by_op(all_kernels(request.here))
+    refused: NoPathError | None = None
     for form in forms(graph, request.allowed, backends=request.here):
-        paths = iter(book.paths(form.graph, table, binding, lambda k, s: book.price(k, s, binding, all_kernels_count)))
-        first = next(paths, None)
-        if first is not None:                                       # else nothing within the tolerance computes this form
-            return itertools.chain((first,), paths)
-    return iter(())
+        paths = book.paths(form.graph, table, binding, lambda k, s: book.price(k, s, binding, all_kernels_count))
+        try:
+            paths.cheapest()
+        except NoPathError as e:                                    # nothing within the tolerance computes this form
+            refused = refused or with_reasons(e, paths, book, table, binding)
+        else:
+            return iter(paths)
+    assert refused is not None                                      # there is one form at least
+    raise refused
 
 
 def not_offered(graph: Graph, backends: Sequence[str] | None = None, simplify: bool = True) -> list[str]:

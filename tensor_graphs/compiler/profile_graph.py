@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
+from tensor_graphs.arguments import names, number, whole
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.compile import asked_points, price_points
 from tensor_graphs.compiler.doubts import Doubts
@@ -34,7 +35,6 @@ from tensor_graphs.language.calls import worded
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import Node, is_step
-from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price
 from tensor_graphs.profiling.measure.calibration import measure_device
 from tensor_graphs.profiling.measure.deployed import NotDeployed
@@ -267,7 +267,7 @@ def given_inputs(graph: Graph, inputs: Mapping[str, str | Mapping[str, Any] | De
     Raises InputError: no such input, a description that says nothing, or values that fit nowhere.
     """
     out = []
-    for name, said in sorted(inputs.items()):
+    for name, said in sorted(inputs.items(), key=str):
         leaf = graph.inputs.get(name, graph.parameters.get(name))
         if leaf is None:
             known = [*graph.inputs, *graph.parameters]
@@ -440,26 +440,34 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
 
     per_kernel: seconds of timed runs for each kernel (default: 0.25, less of a small budget), from 0.6 on over several processes.
     tolerance: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
-    Raises NoPathError when nothing may be used from the start.
+    Raises NoPathError when nothing may be used from the start, ArgumentError.
 
     inputs: where values of inputs and parameters come from: "random" (as all others), a number, "model.safetensors:norm.weight", or
     FlashInfer-Trace's {"type": "safetensors", "path": …, "tensor_key": …}. Ops that read these directly are measured with them too,
     and their traces' workloads say so; a kernel that is wrong on them is not used. Raises InputError when values do not fit.
     """
     request = Request(require_graph(graph, "profile"), tolerance, backends, database, at, largest, threads=threads)
+    budget = number("the budget", budget, "seconds, 0 or more", infinite=True)
+    tune = number("tune", tune, "seconds, 0 or more")
+    for name, value in (("per_kernel", per_kernel), ("timeout", timeout)):
+        if value is not None:
+            number(name, value, "seconds, 0.001 or more, or leave it out", 0.001)
+    kernels = names("kernels", kernels, "names of kernels, as [\"numpy.softmax\"]")
+    ops = names("ops", ops, "names of ops, as [\"softmax\"]")
+    paths = whole("paths", paths)
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise InputError(f"inputs is {inputs!r}\n  fix: by name, {{\"x\": \"random\"}}")
     if kernels or ops:
         if inputs:
             raise InputError("values of inputs are for whole graphs, and single kernels are measured on random ones\n"
                              "  fix: inputs, or kernels and ops")
-        return profile_kernels(request, _several(kernels), _several(ops), budget=budget, per_kernel=per_kernel, timeout=timeout,
-                               again=again, on_step=on_step, on_verdict=on_verdict)
+        return profile_kernels(request, kernels, ops, budget=budget, per_kernel=per_kernel, timeout=timeout, again=again,
+                               on_step=on_step, on_verdict=on_verdict)
     if paths:
         if inputs:
             raise InputError("whole paths are measured on random values\n  fix: inputs, or paths")
         return profile_paths(request, paths, budget=budget, timeout=timeout, again=again, on_step=on_step)
     strategy = require_strategy(strategy)
-    if not budget >= 0:
-        raise PlanError(f"the budget is {budget!r} seconds\n  fix: 0 or more")
     started = time.perf_counter()
     store, here, tolerance = request.store, request.here, request.allowed
     graph = prepare(request.graph, recipes=store, backends=request.here).graph      # what is measured is what compile_graph runs
@@ -467,6 +475,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     spent = Stopwatch()
     given = given_inputs(graph, inputs or {}, price_points(graph, at, largest))
     seen: set[tuple[str, str]] = set()
+    begun_with: set[tuple[str, str]] | None = None
     used: set[Descriptor] = set()
     counted: Asked = Counter()
     done, total, more = 0, 0, min(MOST_MORE, 2.0 * budget)
@@ -491,6 +500,15 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                 if on_step is not None:
                     on_step(done, max(total, done), f"{q.kernel.name} {q.signature.title()}")
 
+    def open_now() -> tuple[list[Question], list[Question], list[Question], dict[tuple[str, str], Question]]:
+        """(all questions; those that nothing answers: of the plan at the sizes asked for, of the plan at these or else at the
+        others, and all of them by key). Raises NoPathError."""
+        every = questions_of(form.graph, request, given=given, asked=counted, again=again)
+        tiers = (unanswered(store, needed(form.graph, each, request), VERIFIER, threads) for each in points if each and not again)
+        first = next(tiers, [])
+        plan = first or next(tiers, [])
+        return every, first, plan, {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}
+
     try:
         tried = forms(graph, tolerance, backends=request.here)                      # what is measured is what would be run
         form = next(tried)
@@ -501,13 +519,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
             while True:
                 try:
-                    asked = questions_of(form.graph, request, given=given, asked=counted, again=again)
-                    tiers = (needed(form.graph, each, request)
-                             for each in points if each and not again)
-                    first = next(tiers, [])
-                    plan = unanswered(store, first, VERIFIER, threads)
-                    must = {question_key(q) for q in plan}
-                    plan = plan or unanswered(store, next(tiers, []), VERIFIER, threads)
+                    asked, first, plan, due = open_now()
                 except NoPathError:
                     other = next(tried, None)
                     if other is not None:
@@ -518,9 +530,9 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     break                                           # what was measured leaves nothing to use: no question is left
                 used |= {descriptor for q in asked for _, descriptor in q.given}
                 report.unused = tuple(name for name, descriptor in given if descriptor not in used)
-                due = {question_key(q): q for q in (*plan, *unanswered(store, asked, VERIFIER, threads))}
-                left = list(due.values())
+                left, must = list(due.values()), {question_key(q) for q in first}
                 todo = plan or left
+                begun_with = set(due) if begun_with is None else begun_with
                 new = {question_key(q) for q in asked} - seen
                 seen |= new
                 report.already_known += len(new - due.keys())
@@ -555,15 +567,15 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         settle_queue(store, here, threads)
         with contextlib.suppress(NoPathError):
             report.rests = rests_on(form.graph, *points, request)
+            if report.left and done:                                # what the next call begins with: rows change what is asked
+                *_, due = open_now()
+                report.left, report.arisen = len(due), len(due.keys() - (begun_with or set()))
+                report.may_save = _may_save([q for q in due.values() if not counted[question_key(q)]], points[0])
     except KeyboardInterrupt:
         report.interrupted = True
     report.seconds = time.perf_counter() - started
     report.search_seconds = report.seconds - report.device_seconds - spent.seconds
     return report
-
-
-def _several(names: Sequence[str]) -> Sequence[str]:
-    return (names,) if isinstance(names, str) else names
 
 
 def _answers(judge: Judge, todo: Sequence[Question], must: Set[tuple[str, str]], budget: float, more: float,

@@ -20,7 +20,7 @@ from tensor_graphs.costs.filing import VERIFIER, timed_workload
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, KernelError
-from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, lacking, matching
+from tensor_graphs.kernels.registry import BACKENDS, all_kernels, by_op, kernel_named, lacking, matching, why_missing
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
@@ -31,6 +31,9 @@ from tensor_graphs.profiling.queue.questions import Question, answer, question_k
 from tensor_graphs.profiling.queue.report import LEFT, NOT_OFFERED, Answered, ProfileReport
 from tensor_graphs.profiling.queue.requests import settle_queue
 from tensor_graphs.rewrites.nowhere import why_nowhere
+
+MOST_REASONS = 5
+"""lines of why a kernel is not offered"""
 
 
 def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str], *, budget: float = 60.0,
@@ -44,7 +47,8 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     is reported and not measured, unless `again`. Where no kernel was timed besides those that were asked for, the one that is
     probably the fastest is measured too, its rival: one for each signature and size at which one that was asked for is right.
     The rest is as in `profile_graph`, which calls this.
-    Raises KernelError: no such kernel or op, with the near ones, or one whose op the graph has nowhere.
+    Raises KernelError: no such kernel or op, with the near ones, a kernel whose op the graph has nowhere, or none that takes its op
+    anywhere in the graph.
     """
     started = time.perf_counter()
     names, written = list(dict.fromkeys(kernels)), request.graph
@@ -64,18 +68,17 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     here = tuple(dict.fromkeys((*here, *(k.backend for k in wanted.values()))))
     points = [p for p in asked_points(graph, at, request.largest)[0] if all_hold(conditions_of(graph.roots), p)]
     report = ProfileReport()
-    taken: list[tuple[Kernel, Signature]] = []
-    for kernel in wanted.values():
-        for s in found[kernel.name]:
-            why = _why_not(kernel, s)
-            if why is None:
-                taken.append((kernel, s))
-            else:
-                _say(report, Answered(kernel.name, s.title(), {}, NOT_OFFERED, why=why), on_verdict)
+    refused = [(kernel, s, _why_not(kernel, s)) for kernel in wanted.values() for s in found[kernel.name]]
+    taken = [(kernel, s) for kernel, s, why in refused if why is None]
+    table = by_op([*all_kernels(here), *(k for k in wanted.values() if k not in all_kernels(here))])
+    if not taken:
+        raise _not_offered([(kernel, s, why or "") for kernel, s, why in refused], table)
+    for kernel, s, why in refused:
+        if why is not None:
+            _say(report, Answered(kernel.name, s.title(), {}, NOT_OFFERED, why=why), on_verdict)
     dims = [n for n in graph.dims if any(n in s.dim_names for _, s in taken)]
     report.sizes = tuple(dict(sizes) for sizes in dict.fromkeys(tuple((n, int(p[n])) for n in dims) for p in points) if dims)
     report.unsized = tuple(n for n in dims if n not in (at or {}))
-    table = by_op([*all_kernels(here), *(k for k in wanted.values() if k not in all_kernels(here))])
     book = PriceBook(store, here, request.allowed, threads)
     places = _Places(book.load(), taken, points, table, report, on_verdict, again)
     report.left = len(places.open)
@@ -262,11 +265,23 @@ def _kernel(name: str, backends: Sequence[str]) -> Kernel:
     try:
         return kernel_named(name)
     except KernelError as e:
+        own = name.partition(".")[0]
+        if own in BACKENDS and why_missing(own) is not None:
+            raise
         known = [k.name for k in all_kernels(backends)]
         near = close_to(name, known) or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         fix = f"did you mean {' or '.join(near)}? " if near else ""
         raise KernelError(f"no kernel is named {name!r} here\n  fix: {fix}A kernel of your own: import the file that registers it "
                           "(tg: --import FILE)") from e
+
+
+def _not_offered(refused: Sequence[tuple[Kernel, Signature, str]], table: Mapping[str, list[Kernel]]) -> KernelError:
+    """What is said of kernels that take their ops nowhere in a graph: why, and which kernels do."""
+    others = {k.name for _, s, _ in refused for k in matching(s.spec, table)}
+    said = "\n  ".join(f"{k.name} on {s.title()}: {why}" for k, s, why in refused[:MOST_REASONS])
+    more = f"\n  … {len(refused) - MOST_REASONS} more" if len(refused) > MOST_REASONS else ""
+    return KernelError(f"{listed({k.name for k, _, _ in refused})}: not offered for this graph\n  {said}{more}\n"
+                       f"  fix: {f'what is: {listed(others)}' if others else 'no kernel is; plans run the definition'}")
 
 
 def _of_ops(ops: Sequence[str], backends: Sequence[str]) -> list[Kernel]:

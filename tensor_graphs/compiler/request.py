@@ -12,11 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from tensor_graphs.arguments import ArgumentError, names, number, place, whole
+from tensor_graphs.devices.environment import most_threads
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, why_missing
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.paths.lower import PlanError
+from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.path import Path as GraphPath
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 Wanted = Literal["auto", "as_written", "float32", "float64"]
 
 DEFAULT_TOLERANCE = 1e-3
+
+USUAL = f"backends={DEFAULT_BACKENDS} (tg: --backends {','.join(DEFAULT_BACKENDS)}), or leave it out"
 
 ROUNDINGS = 2.0
 """of an output's own dtype that the default tolerance leaves room for: 7.8e-3 for bf16"""
@@ -50,6 +54,19 @@ class Request:
     simplify: bool = True
     path: GraphPath | Pin | None = None
 
+    def __post_init__(self) -> None:
+        """Raises ArgumentError for what is of another kind or out of range, before a kernel is judged with it and that is filed."""
+        if self.tolerance is not None:
+            number("the tolerance", self.tolerance, "a relative error of 0 or more, as 1e-3", infinite=True)
+        if self.memory_limit is not None:
+            number("memory_limit", self.memory_limit, "bytes that the device may use in all, as 8e9", 1.0)
+        if self.threads is not None:
+            whole("threads", self.threads, 1, most_threads(), f"a whole number from 1 to {most_threads()}, or leave it out")
+        if self.database is not None and not hasattr(self.database, "location"):
+            place("database", self.database, "the path or URL of a database, an open one, or leave it out")
+        if self.backends is not None and not names("backends", self.backends, USUAL):
+            raise ArgumentError(f"backends names no backend: it is {self.backends!r}\n  fix: {USUAL}")
+
     def decides(self) -> list[tuple[str, str]]:
         """All that decides about a plan but for the graph, the database and a path: the same for equal requests."""
         def said(value: object) -> str:
@@ -66,12 +83,15 @@ class Request:
     def names(self) -> tuple[str, ...]:
         """Of the backends that may be used, here or not."""
         given = self.pin.backends if self.backends is None and self.pin is not None else self.backends
-        return (given,) if isinstance(given, str) else tuple(DEFAULT_BACKENDS if given is None else given)
+        return names("backends", DEFAULT_BACKENDS if given is None else given, USUAL)
 
     @cached_property
     def here(self) -> tuple[str, ...]:
-        """The backends that may be used and are here."""
-        return tuple(name for name in self.names if why_missing(name) is None)
+        """The backends that may be used and are here. Raises NoPathError where none of them is, KernelError for an unknown name."""
+        found = tuple(name for name in self.names if why_missing(name) is None)
+        if not found:
+            raise NoPathError("\n  ".join(["no backend is available", *self.notes, f"fix: {USUAL}"]))
+        return found
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -89,13 +109,10 @@ class Request:
 
     @cached_property
     def allowed(self) -> float:
-        """The tolerance; by default 1e-3, or two roundings of the coarsest dtype of an output or state where that is more. Raises
-        PlanError."""
+        """The tolerance; by default 1e-3, or two roundings of the coarsest dtype of an output or state where that is more."""
         asked = self.pin.tolerance if self.tolerance is None and self.pin is not None else self.tolerance
         if asked is None:
             return max([DEFAULT_TOLERANCE, *(ROUNDINGS * roundoff(root.dtype) for root in self.graph.roots)])
-        if isinstance(asked, bool) or not isinstance(asked, (int, float)) or not asked >= 0:
-            raise PlanError(f"the tolerance is {asked!r}\n  fix: a relative error of 0 or more, as 1e-3")
         return float(asked)
 
 

@@ -96,6 +96,6 @@ def require_strategy(name: str | None) -> str:
         return next(iter(STRATEGIES))
     if name not in STRATEGIES:
         near = close_to(name, STRATEGIES)
-        raise PlanError(f"no strategy is named {name!r}; there are {', '.join(STRATEGIES)}"
-                        + (f"\n  fix: did you mean {near[0]}?" if near else ""))
+        raise PlanError(f"no strategy is named {name!r}; there are {', '.join(STRATEGIES)}\n"
+                        f"  fix: {f'did you mean {near[0]}?' if near else 'one of those, or leave it out'}")
     return name

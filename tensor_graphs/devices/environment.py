@@ -126,6 +126,16 @@ def combine(environments: Iterable[Environment]) -> Environment:
     )
 
 
+MOST_THREADS = 4
+"""for each core that this process may use: somebody may ask what more threads than cores would do, or for the rows and constants of
+such a number; thousands are a slip, and each of them takes memory"""
+
+
+def most_threads() -> int:
+    """The most threads that a caller may ask for."""
+    return MOST_THREADS * usable_cores()
+
+
 def usable_cores() -> int:
     """Cores this process may keep busy: the affinity mask, cut by the cgroup's processor quota (rounded up), at least
     1."""

@@ -138,8 +138,9 @@ def backend_module(name: str) -> Any:
     try:
         path = BACKENDS[name]
     except KeyError:
-        near = close_to(str(name), BACKENDS)
-        fix = f"did you mean {near[0]}?" if near else f"one of those, as backends={DEFAULT_BACKENDS}"
+        near = close_to(name, BACKENDS)
+        several = tuple(n.strip() for n in name.split(",")) if isinstance(name, str) and "," in name else DEFAULT_BACKENDS
+        fix = f"did you mean {near[0]}?" if near and several is DEFAULT_BACKENDS else f"one of those, as backends={several}"
         raise KernelError(f"no backend is named {name!r}; known: {', '.join(sorted(BACKENDS))}\n  fix: {fix}") from None
     module = importlib.import_module(path)
     if name not in OURS:
@@ -422,6 +423,10 @@ def kernel_named(name: str, backends: Sequence[str] | None = None) -> Kernel:
     for k in (*_registered, *made.values()):
         if k.name == name:
             return k
+    missing = why_missing(own) if own in BACKENDS else None
+    if missing is not None:
+        raise KernelError(f"no kernel is named {name!r} here: backend {own} is not available: {missing}\n"
+                          "  fix: make it available, or a kernel of another backend (tg devices lists them)")
     if own in BACKENDS or not own.isidentifier() or "." not in name:
         fix = "import the module that defines it first"
     else:

@@ -681,7 +681,7 @@ def unknown_dims(unknown: Sequence[str], dims: Iterable[str]) -> str:
     """What is said of sizes for dims that a graph has not; dims: those that it has."""
     said = f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(dims) or 'none'}"
     near = close_to(unknown[0], dims)
-    return f"{said}\n  fix: did you mean {near[0]}?" if near else said
+    return f"{said}\n  fix: {f'did you mean {near[0]}?' if near else 'sizes of those only'}"
 
 
 def why_no_size(name: str, size: object, of: Dim) -> str | None:

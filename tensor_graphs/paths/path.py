@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tensor_graphs.arguments import ArgumentError, entry
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, Spec
@@ -44,6 +45,10 @@ EXPAND = "expand"
 
 SMALL = 0.01
 """share of the cheapest path's time: a swap that moves less is listed last"""
+
+
+AGAIN = "save it again (of a pin: tg plan GRAPH --pin FILE --force; in Python plan.pin.save, path.to_json)"
+"""the fix for a saved path that is damaged"""
 
 
 class NoPathError(TensorGraphsError):
@@ -179,21 +184,22 @@ class Path:
                 "identities": dict(sorted(self.identities.items()))}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Path:
+    def from_json(data: Any) -> Path:
         """The path that `to_json` wrote, without a price. Raises NoPathError when it is incomplete or was changed by hand."""
+        of = "the saved path"
         try:
-            choices = {str(key): str(name) for key, name in data["choices"].items()}
-            identities = {str(name): str(identity) for name, identity in data["identities"].items()}
-            path = Path(str(data["graph"]), choices, 0.0, False, None, identities=identities)
-            known = str(data["id"])
-        except (KeyError, TypeError, AttributeError) as e:
-            raise NoPathError(f"this is no saved path: it needs id, graph, choices and identities ({e!r})") from e
+            choices, identities = ({key: entry(key_of, found, key, str) for key in found} for key_of, found in (
+                (f"{key!r} of {of}", entry(of, data, key, dict)) for key in ("choices", "identities")))
+            path = Path(entry(of, data, "graph", str), choices, 0.0, False, None, identities=identities)
+            known = entry(of, data, "id", str)
+        except ArgumentError as e:
+            raise NoPathError(f"{e}\n  fix: {AGAIN}") from None
         if path.id != known:
-            raise NoPathError(f"the saved path says it is {known}, its choices make it {path.id}: it was changed")
+            raise NoPathError(f"the saved path says it is {known}, its choices make it {path.id}: it was changed\n  fix: {AGAIN}")
         missing = sorted(name for name in set(choices.values()) - set(identities) if not is_way_on(name))
         if missing:
             raise NoPathError(f"the saved path {known} does not say which {missing[0]} it means\n"
-                              "  fix: save it again, with to_json")
+                              f"  fix: {AGAIN}")
         return path
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
+from tensor_graphs.arguments import ArgumentError, entry, of_kind
 from tensor_graphs.devices.known import HOST, devices, said
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
@@ -115,8 +116,8 @@ class Pin:
             raise PinError(f"this is no pin: its format is {found!r}, not {FORMAT!r}\n  fix: tg plan GRAPH --pin FILE writes one")
         try:
             pin = _read(data)
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise PinError(f"this pin is incomplete: {type(e).__name__}: {e}\n  fix: pin the graph again (tg plan --pin)") from e
+        except ValueError as e:
+            raise PinError(f"this pin is damaged: {e}\n  fix: pin the graph again (tg plan GRAPH --pin FILE --force)") from None
         if missing := sorted(set(pin.devices) - {device.name for device in devices()}):
             raise PinError(f"the pin is for the device {missing[0]!r}, and this machine has {said()}\n"
                            "  fix: pin the graph again here (tg plan --pin)")
@@ -149,12 +150,32 @@ class Pin:
 
 
 def _read(data: Mapping[str, Any]) -> Pin:
-    """Raises KeyError, TypeError, ValueError and AttributeError for what is missing or is not what it should be."""
-    variants = tuple(Pinned(Cell.of({str(n): (int(low), int(high)) for n, (low, high) in v["cell"].items()}),
-                            {str(n): int(s) for n, s in v["at"].items()}, Path.from_json(v["path"])) for v in data["variants"])
-    if not variants or len({v.path.graph_key for v in variants}) != 1:
-        raise ValueError("it has paths of one graph")
+    """Raises ValueError, in words, for what is missing or is not what it should be; NoPathError for a path."""
+    def texts(key: str) -> tuple[str, ...]:
+        return tuple(of_kind(f"an entry of {key!r}", each, str) for each in entry("it", data, key, list))
+
+    variants = tuple(_variant(f"path {i}", each) for i, each in enumerate(entry("it", data, "variants", list), 1))
+    if len({v.path.graph_key for v in variants}) != 1:
+        raise ArgumentError("it holds paths of several graphs" if variants else "it holds no path")
     Cells([v.cell for v in variants])                               # raises where they fill no box
-    return Pin(str(data["written"]), tuple(map(str, data["dims"])), float(data["tolerance"]),
-               tuple(map(str, data["backends"])), variants, str(data["source"]), str(data["prepared"]),
-               tuple(map(str, data["devices"])), {str(k): str(v) for k, v in data["titles"].items()})
+    titles = entry("it", data, "titles", dict)
+    tolerance = float(entry("it", data, "tolerance", float))
+    if not tolerance >= 0:
+        raise ArgumentError(f"its 'tolerance' is {tolerance}, and 0 or more is needed")
+    return Pin(entry("it", data, "written", str), texts("dims"), tolerance, texts("backends"), variants,
+               entry("it", data, "source", str), entry("it", data, "prepared", str), texts("devices"),
+               {key: entry("'titles'", titles, key, str) for key in titles})
+
+
+def _variant(of: str, data: Any) -> Pinned:
+    """of: which one, in words. Raises as `_read`."""
+    cell, at = entry(of, data, "cell", dict), entry(of, data, "at", dict)
+    ranges = {}
+    for name in cell:
+        ends = entry(f"'cell' of {of}", cell, name, list)
+        if len(ends) != 2:
+            raise ArgumentError(f"{name!r} in 'cell' of {of} is {ends!r}, and the least and the most size are needed")
+        low, high = (of_kind(f"{name!r} in 'cell' of {of}", each, int) for each in ends)
+        ranges[name] = low, high
+    return Pinned(Cell.of(ranges), {name: entry(f"'at' of {of}", at, name, int) for name in at},
+                  Path.from_json(entry(of, data, "path", dict)))

@@ -85,10 +85,11 @@ def test_one_kernel_of_an_imported_file_is_judged_and_a_wrong_one_is_an_exit_cod
     def ask(*kernels: str) -> tuple[int, str]:
         named = [word for name in kernels for word in ("--kernel", name)]
         done = tg("profile", mine / "g.tg", "--at", "n=8", "--db", mine / "own.db", "--import", mine / "mine.py", *named)
-        return done.returncode, done.stdout
+        return done.returncode, done.stdout + done.stderr
 
     code, said = ask("numpy.mine", "numpy.elsewhere")
-    assert code == 0 and "PASSED      numpy.mine" in said and "softmax f32[n, 32] at n=8" in said
+    assert code == 1 and "error: numpy.elsewhere: not offered for this graph" in said and "fix: without it, or --op" in said
+    assert "PASSED      numpy.mine" in said and "softmax f32[n, 32] at n=8" in said
     assert re.search(r"µs  [0-9.e+]+ × the time of (c.softmax|numpy.softmax|gen.loops), [0-9.]+ µs  error", said), said
     assert "NOT OFFERED numpy.elsewhere" in said and "it needs sm_90, which this device (cpu) has not" in said
     code, said = ask("numpy.wrong", "numpy.mine")

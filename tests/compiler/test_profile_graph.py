@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -435,6 +436,20 @@ def test_the_dearest_of_the_plan_comes_first_and_without_more_time_the_rest_is_l
     assert seen[0].kernel is needed[0].kernel and seen[0].signature.key == needed[0].signature.key
     (asked,) = [r for r in report.rests if r.asked]
     assert asked.share < 1.0 and report.may_save > 0.0
+
+
+def test_the_next_call_begins_with_as_many_questions_as_were_left_and_new_ones_are_said(database: Database,
+                                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    g, seen = tg.graph({"y": transformer()}), []
+    asked: dict[str, Any] = {"database": database, "backends": ("numpy",), "at": {"n": 7}}
+    monkeypatch.setattr(module, "answer", counted_answers(database, 3, seen))
+    monkeypatch.setattr(module, "try_finalists", lambda *args, **more: 0)       # true times beside those that are made up here
+    begun = profile_graph(g, budget=0, **asked)
+    stopped = profile_graph(g, budget=1e-9, **asked)
+    assert stopped.left == begun.left - stopped.measured + stopped.arisen > 0
+    assert profile_graph(g, budget=0, **asked).left == stopped.left
+    new = replace(stopped, arisen=3).counts()
+    assert f"{stopped.left} left (3 of these new: what was measured makes other kernels worth it) in " in new
 
 
 def test_where_no_size_is_asked_for_all_plans_are(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import host_kernel, kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.profiling.measure.descriptors import InputError
-from tensor_graphs.profiling.queue.report import LEFT, NOT_OFFERED, Answered
+from tensor_graphs.profiling.queue.report import LEFT, Answered
 from tensor_graphs.records.database import Database, open_database
 from tests.cli.command import document
 from tests.cli.command import tg as command
@@ -125,17 +125,21 @@ def test_what_the_budget_leaves_out_is_said(database: Database) -> None:
     assert [v.status for v in report.verdicts] == ["PASSED", LEFT, LEFT, LEFT] and report.left == 3
 
 
-def test_why_a_kernel_does_not_take_a_signature_is_said_and_no_worker_is_started(database: Database, starts: list[int]) -> None:
+def test_kernels_that_take_nothing_of_the_graph_are_an_error_with_why_and_what_is_offered(database: Database,
+        starts: list[int]) -> None:
     def fill(outs: Any, ins: Any, attrs: Any) -> None:
         outs[0][...] = 0
 
     host_kernel("softmax", name="numpy.picky", accepts=lambda spec: "float64 only")(fill)
     host_kernel("softmax", name="numpy.far", requirements={"arch": "sm_90"})(fill)
     try:
-        report = tg.profile(attending(), kernels=("numpy.picky", "numpy.far"), database=database)
-        far = "it needs sm_90, which this device (cpu) has not"
-        assert [(v.kernel, v.status, v.why) for v in report.verdicts] == [
-            ("numpy.picky", NOT_OFFERED, "float64 only"), ("numpy.far", NOT_OFFERED, far)]
+        with pytest.raises(KernelError) as caught:
+            tg.profile(attending(), kernels=("numpy.picky", "numpy.far"), database=database)
+        said, *whys, fix = str(caught.value).splitlines()
+        assert said == "numpy.far, numpy.picky: not offered for this graph"
+        assert [why.split(" on softmax ")[0].strip() for why in whys] == ["numpy.picky", "numpy.far"]
+        assert whys[0].endswith(": float64 only") and whys[1].endswith(": it needs sm_90, which this device (cpu) has not")
+        assert fix.startswith("  fix: what is: ") and "numpy.softmax" in fix
         assert starts == []
     finally:
         unregister("numpy.picky")
@@ -155,9 +159,8 @@ def test_an_op_may_be_a_composite_of_ones_own(database: Database) -> None:
     host_kernel(halved, name="numpy.halved", requirements={"arch": "sm_90"})(fill)
     try:
         graph = tg.graph(halved(tg.input("x", (N, 16), tg.f32)))
-        (found,) = tg.profile(graph, ops="halved", database=database).verdicts
-        assert (found.kernel, found.status, found.why) == (
-            "numpy.halved", NOT_OFFERED, "it needs sm_90, which this device (cpu) has not")
+        with pytest.raises(KernelError, match=r"numpy\.halved on halved .*: it needs sm_90.*\n  fix: what is: gen.loops$"):
+            tg.profile(graph, ops="halved", database=database)
     finally:
         unregister("numpy.halved")
     with pytest.raises(KernelError, match="no op is named 'halved'"):

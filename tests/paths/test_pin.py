@@ -48,13 +48,20 @@ def variants(*ranges: tuple[int, int]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("data", "said"), [
     ([], r"^this is no pin: its format is None, not 'tensor_graphs pin 2'\n  fix: tg plan"),
     ({"format": "other 2"}, r"^this is no pin: its format is 'other 2'"),
-    ({"format": FORMAT}, r"^this pin is incomplete: KeyError: 'variants'\n  fix: "),
-    (changed(variants=[]), r"^this pin is incomplete: ValueError: it has paths of one graph"),
+    ({"format": FORMAT}, r"^this pin is damaged: it has no 'variants'\n  fix: pin the graph again"),
+    (changed(variants=[]), r"^this pin is damaged: it holds no path\n"),
     (changed(variants=variants((1, 4), (6, 64))), r"its cells do not fill a box: n = 1\.\.4; n = 6\.\.64"),
     (changed(variants=variants((1, 4), (4, 64))), r"its cells overlap: n = 1\.\.4; n = 4\.\.64"),
     (changed(variants=[{**v, "cell": {}} for v in variants((1, 4), (5, 64))]), "2 paths, and no dim that says which"),
     (changed(variants=variants((4, 1))), r"its cells do not fill a box: n = 4\.\.1"),
-    (changed(tolerance="much"), "^this pin is incomplete: ValueError: "),
+    (changed(tolerance="much"), "^this pin is damaged: 'tolerance' of it is 'much', and a number is needed\n  fix: "),
+    (changed(tolerance=float("nan")), "^this pin is damaged: its 'tolerance' is nan, and 0 or more is needed\n  fix: "),
+    (changed(variants=[{}]), "^this pin is damaged: path 1 has no 'cell'\n  fix: "),
+    (changed(variants=[{**v, "path": 3} for v in variants((1, 64))]), "'path' of path 1 is 3, and an object is needed\n"),
+    (changed(variants=[{**v, "at": {"n": "x"}} for v in variants((1, 64))]), "'n' of 'at' of path 1 is 'x', and a whole number"),
+    (changed(variants=[{**v, "cell": {"n": [1]}} for v in variants((1, 64))]), "the least and the most size are needed\n  fix: "),
+    (changed(dims=3), "^this pin is damaged: 'dims' of it is 3, and a list is needed\n  fix: "),
+    (changed(backends=[None]), "an entry of 'backends' is None, and a text is needed\n  fix: "),
     (changed(devices=["cuda:0"]), r"^the pin is for the device 'cuda:0', and this machine has 'cpu'\n  fix: "),
 ], ids=lambda case: "")
 def test_what_is_no_pin_says_so(data: Any, said: str) -> None:

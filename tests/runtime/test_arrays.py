@@ -116,5 +116,6 @@ def test_dims_that_do_not_fit_are_named() -> None:
         "dim n = 9 is outside of its range, 1 to 8\n  fix: a size in that range, or a wider range where the dim is made")
     assert said(lambda: solve_dims({"y": of(2 * N)}, {"y": (6,)}, {"n": N}, {})) == (
         "dim n follows from no input\n  fix: run(…, dims={'n': …})")
-    assert said(lambda: solve_dims({}, {}, DIMS, {"n": 1, "m": 1, "k": 1})) == "the graph has no dim named k; it has n, m"
-    assert said(lambda: solve_dims({}, {}, {}, {"k": 1})) == "the graph has no dim named k; it has none"
+    assert said(lambda: solve_dims({}, {}, DIMS, {"n": 1, "m": 1, "k": 1})) == (
+        "the graph has no dim named k; it has n, m\n  fix: sizes of those only")
+    assert said(lambda: solve_dims({}, {}, {}, {"k": 1})) == "the graph has no dim named k; it has none\n  fix: sizes of those only"

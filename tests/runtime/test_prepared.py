@@ -156,7 +156,7 @@ def test_what_cannot_be_prepared_is_an_error_that_says_so(make: Callable[[Compil
     (lambda c, p: tg.compile(c.graph, tol=1e-3), r"compile\(graph, .*has no argument 'tol'\n(.*\n)?  fix: tolerance=… instead"),
     (lambda c, p: tg.profile(c.graph, backend="c"), r"profile\(graph, .*\n(.*\n)?  fix: backends=… instead"),
     (lambda c, p: tg.list_paths(c.graph, rtol=1e-3), "fix: tolerance=… instead"),
-    (lambda c, p: tg.compile(c.graph, backends=()), r"no backend is available\n  fix: backends=\('c', 'gen', 'numpy'\)"),
+    (lambda c, p: tg.compile(c.graph, backends=()), r"names no backend: it is \(\)\n  fix: backends=\('c', 'gen', 'numpy'\)"),
     (lambda c, p: p.run({"x": 1}), r"a prepared run takes no arguments.*\n(.*\n)?  fix: write into those"),
     (lambda c, p: c.prepared(), r"none are given\n  fix: prepared\({'x': …, 'y': …}\), then write"),
     (lambda c, p: c({"x": 1}), r"not called\n(.*\n)?  fix: model.run\({'x': …, 'y': …}\)"),

@@ -69,7 +69,9 @@ def read_descriptor(name: str, said: str | Mapping[str, Any] | Descriptor) -> De
         return said
     if isinstance(said, str):
         return _spoken(name, said)
-    match dict(said):
+    if isinstance(said, int | float):
+        return Descriptor("scalar", said)
+    match dict(said) if isinstance(said, Mapping) else said:
         case {"type": "random"}:
             return RANDOM
         case {"type": "scalar", "value": bool() | int() | float() as value}:
@@ -78,7 +80,7 @@ def read_descriptor(name: str, said: str | Mapping[str, Any] | Descriptor) -> De
             return Descriptor("scalar", NUMBERS[text])
         case {"type": "safetensors", "path": str(path), "tensor_key": str(key)} if path and key:
             return Descriptor("safetensors", path=os.path.abspath(path), tensor_key=key)
-    raise InputError(f"input {name!r}: {json.dumps(dict(said), default=str)[:200]} describes no values\n"
+    raise InputError(f"input {name!r}: {json.dumps(said, default=str)[:200]} describes no values\n"
                      '  fix: {"type": "random"}, {"type": "scalar", "value": 3} or '
                      '{"type": "safetensors", "path": …, "tensor_key": …}')
 

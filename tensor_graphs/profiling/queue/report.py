@@ -126,6 +126,8 @@ class ProfileReport:
     already_known: int = 0
     failed: int = 0
     left: int = 0
+    arisen: int = 0
+    """of those left, the ones that were no question when it began: what it measured made other kernels worth one"""
     seconds: float = 0.0
     statuses: dict[str, int] = field(default_factory=dict)
     interrupted: bool = False
@@ -166,9 +168,10 @@ class ProfileReport:
         """How many questions came out how, and the seconds that took."""
         repeated = f" ({self.again} of these again)" if self.again else ""
         whole = f"{self.paths} paths measured as a whole, " if self.paths else ""
+        arisen = f" ({self.arisen} of these new: what was measured makes other kernels worth it)" if self.arisen else ""
         what = " paths" if self.walked else ""
         return (f"{self.measured}{what} measured{repeated}, {self.already_known} known already, {self.failed} failed, "
-                f"{self.deployed} steps measured in place, {whole}{self.left} left in {self.seconds:.1f} s")
+                f"{self.deployed} steps measured in place, {whole}{self.left} left{arisen} in {self.seconds:.1f} s")
 
     def summary(self, call: str = "call", at: Callable[[Mapping[str, int]], str] = "at={}".format) -> list[str]:
         """What was done and found, and what asking again would do; a line each.
