@@ -5,13 +5,13 @@
 Each graph is profiled for --budget seconds at most, and compiled. Then its paths (recipes × definitions × kernels of each part) are
 deployed and timed on the whole graph in turns (in_turns.py): code and activations are warm, weights cold. Where there are more
 paths than --paths, what is timed are the first half of them in the order of the enumeration, the first path with each way of each
-part that is on none of those, and others at random. The fastest, the chosen and the greedy one are deployed anew, three times each
+part that is on none of those, and others at random. The fastest, the chosen and the greedy one are deployed anew, five times each
 (where its arrays lie alone makes a short path 10 % slower or faster), and timed again as often; only these times are compared, the
-median of the three.
+median of the five.
 
 regret: time of the choice ÷ the best time. greedy: the cheapest kernel for each op as it is written, no recipe, no definition where
 there is a kernel. random: mean time of the paths ÷ the best. tau: Kendall's, of the order of predicted times against the measured
-order, over the pairs of paths whose quartiles do not overlap. noise: the slowest of the three deployments of the chosen path ÷ the
+order, over the pairs of paths whose quartiles do not overlap. noise: the slowest of the five deployments of the chosen path ÷ the
 fastest. elsewhere: the best time ÷ the best of all wordings of the same (same family, same sizes).
 
 Ends with 1 where outputs differ, or the median of the regret is above 1.03, the worst above 1.10, or the median of tau below 0.8.
@@ -57,7 +57,7 @@ LISTED = 2000
 FINALISTS = 5
 """of the fastest paths that are timed again"""
 
-ANEW = 3
+ANEW = 5
 """deployments of each of those"""
 
 AGREED = 1e-2

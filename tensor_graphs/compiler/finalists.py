@@ -47,6 +47,13 @@ LEFT = 4
 FEW_ROUNDS, ROUNDS = 3, 7
 """turns of each path at first, and of each of those that are left"""
 
+TURNS, UNSURE = 4, 1.15
+"""how often they are, at most, each time bound anew (where its memory lies makes a short path 10 % slower or faster), and times the
+fastest beyond which a path is not run again after the first time: medians of seven runs are that far off"""
+
+KEPT = 0.7
+"""of all runs of a path that was run again: the slower ones are those of a busy machine"""
+
 COMPARING = 0.3
 """of the time that is left, in which kernels without a verdict are compared with the oracle"""
 
@@ -123,25 +130,38 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
     say(f"{len(several)} paths as a whole")
     try:
         found: list[Deployed] = measure(several, rounds=FEW_ROUNDS, seconds=0.4 * left)
-        best = sorted(found, key=lambda each: median(each.whole))[:LEFT]
-        say(f"{len(best)} paths as a whole, again")
-        left = max(0.0, end - time.perf_counter())
-        more = measure([each.path for each in best], rounds=ROUNDS, seconds=left)
+        for turn in range(TURNS):
+            best = _still_open(found, math.inf if turn == 0 else UNSURE)
+            left = max(0.0, end - time.perf_counter())
+            if turn and (len(best) < 2 or left < EACH * len(best)):
+                break
+            say(f"{len(best)} paths as a whole, again")
+            found = both(found, measure([each.path for each in best], rounds=ROUNDS, seconds=left))
     except NotDeployed as e:
         log.warning("%d paths could not be run as a whole, so the choice rests on prices of their steps: %s", len(several), e)
         if e.path is not None:
             refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER)
         return 0
-    record_whole(judge, graph, both(found, more), kernels, at)
+    record_whole(judge, graph, found, kernels, at)
     return len(found)
 
 
+def _still_open(found: Sequence[Deployed], unsure: float) -> list[Deployed]:
+    """Those that took less than `unsure` times what the fastest took, the fastest first; LEFT at most."""
+    ordered = sorted(found, key=lambda each: median(each.whole))
+    return [each for each in ordered if median(each.whole) <= unsure * median(ordered[0].whole)][:LEFT]
+
+
 def both(found: Sequence[Deployed], more: Sequence[Deployed]) -> list[Deployed]:
-    """What paths took, where some of them were run again: the fastest of all their runs, as many as were kept of the second time.
-    So what was not run again does not seem the fastest where the machine was slower by then."""
+    """What paths took, where some of them were run again: the faster ones of all their runs. So what was not run again does not
+    seem the fastest where the machine was slower by then."""
     again = {each.path.id: each.whole for each in more}
-    return [replace(each, whole=tuple(sorted((*each.whole, *again[each.path.id]))[:len(again[each.path.id])]))
-            if each.path.id in again else each for each in found]
+    out = []
+    for each in found:
+        runs = sorted((*each.whole, *again.get(each.path.id, ())))
+        kept = max(len(again[each.path.id]), int(KEPT * len(runs))) if each.path.id in again else len(runs)
+        out.append(replace(each, whole=tuple(runs[:kept])))
+    return out
 
 
 def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, book: PriceBook, end: float,
