@@ -30,8 +30,7 @@ def dump(
     """Write every measurement as one flat row: part, kernel, features, times, errors, environment."""
     from tensor_graphs.profiling.dataset import rows
 
-    if file.exists() and not force:
-        raise options.NotPossible(f"{file} is there already\n  fix: --force replaces it")
+    options.check_new(file, force)
     store, count = options.database(db, create=False), 0
     try:
         with options.progress("writing", json) as show, file.open("w", encoding="utf-8") as out:

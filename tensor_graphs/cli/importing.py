@@ -42,12 +42,15 @@ def imported(source: str, option: str) -> ModuleType:
             root = root.parent
         name = ".".join(parts)
         sys.path.insert(0, str(root))
+    fix = f"\n  fix: {'python ' + source if by_path else f'python -c {chr(34)}import {name}{chr(34)}'} says where it fails"
+    if (file.is_file() and not by_path) or file.is_dir():
+        fix = "\n  fix: the path of a Python module, FILE.py, or its dotted name"
     try:
         found = importlib.import_module(name)
     except TensorGraphsError as e:
-        raise options.NotPossible(f"{option}: {source} cannot be imported: {e}") from e
+        raise options.NotPossible(f"{option}: {source} cannot be imported: {e}" + ("" if "\n  fix: " in str(e) else fix)) from e
     except Exception as e:  # anyone's code
-        raise options.NotPossible(f"{option}: {source} cannot be imported: {type(e).__name__}: {e}") from e
+        raise options.NotPossible(f"{option}: {source} cannot be imported: {type(e).__name__}: {e}{fix}") from e
     there = getattr(found, "__file__", None)
     if by_path and (there is None or Path(there).resolve() != file.resolve()):
         raise options.NotPossible(

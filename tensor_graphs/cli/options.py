@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.errors import TensorGraphsError, close_to
 from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
@@ -157,7 +157,9 @@ def backends(text: str | None) -> tuple[str, ...]:
     names = tuple(n.strip() for n in text.split(",") if n.strip())
     for n in names:
         if n not in BACKENDS:
-            raise UsageError(f"--backends: {n!r} is no backend\n  fix: {', '.join(sorted(BACKENDS))}")
+            near = close_to(n, BACKENDS)
+            meant = f"did you mean {' or '.join(near)}? There are " if near else ""
+            raise UsageError(f"--backends: {n!r} is no backend\n  fix: {meant}{', '.join(sorted(BACKENDS))}")
     if not names:
         raise UsageError("--backends names no backend\n  fix: --backends c,gen,numpy")
     return names
@@ -212,6 +214,10 @@ MOST_TEXT = 1 << 26
 """bytes of a .tg file: arrays that large belong into weights"""
 
 
+A_GRAPH = "the path of a .tg file, like examples/softmax.tg (docs/tg_format.md); verbs of models take a folder, too (tg models)"
+"""the fix for a path that leads to no graph"""
+
+
 def read_graph(source: str) -> Graph:
     """The graph of a `.tg` file. Raises NotPossible, FolderError (a file of another kind) or TextError."""
     from tensor_graphs.cli.importing import COMPOSITES
@@ -220,21 +226,39 @@ def read_graph(source: str) -> Graph:
     from tensor_graphs.regular_file import read_text
 
     if "\0" in source:
-        raise NotPossible(f"{source!r} names no file; a .tg file is needed here")
+        raise NotPossible(f"{source!r} names no file; a .tg file is needed here\n  fix: {A_GRAPH}")
     path = Path(source)
     refuse_foreign(path)
     if path.suffix == ".py" and path.is_file():
         raise NotPossible(f"{source} is a Python file; a .tg file or a model is needed here\n"
                           f"  fix: --import {source}, and the graph or the model whose kernels are meant")
     if path.is_dir():
-        raise NotPossible(f"{source} is a folder; a .tg file is needed here")
+        raise NotPossible(f"{source} is a folder; a .tg file is needed here\n  fix: {A_GRAPH}")
     try:
         text = read_text(path, MOST_TEXT, pipes=True)
     except OSError as e:
-        raise NotPossible(f"{source} cannot be read: {e.strerror}") from None
+        near = _near_files(path) if isinstance(e, FileNotFoundError) else []
+        fix = f"did you mean {' or '.join(near)}?" if near else A_GRAPH
+        raise NotPossible(f"{source} cannot be read: {e.strerror}\n  fix: {fix}") from None
     except UnicodeDecodeError as e:
-        raise NotPossible(f"{source} is not UTF-8 text (byte {e.start}); a .tg file is needed here") from None
+        raise NotPossible(f"{source} is not UTF-8 text (byte {e.start}); a .tg file is needed here\n  fix: {A_GRAPH}") from None
     return parse_graph(text, filename=source, ops=COMPOSITES)
+
+
+def _near_files(path: Path) -> list[str]:
+    """Graphs beside a file that is not there, which may be meant."""
+    try:
+        return [str(path.with_name(name)) for name in close_to(path.name, [f.name for f in path.parent.glob("*.tg")])]
+    except OSError:
+        return []
+
+
+def check_new(file: Path, force: bool) -> None:
+    """Refuse a file that is to be written and is there already, unless it may be replaced. Raises NotPossible."""
+    if file.is_dir():
+        raise NotPossible(f"{file} is a folder, and a file is to be written\n  fix: a file in it")
+    if file.exists() and not force:
+        raise NotPossible(f"{file} is there already\n  fix: --force replaces it")
 
 
 def write_file(file: Path, text: str, option: str) -> None:

@@ -44,8 +44,8 @@ def plan(
     """Choose the paths of a graph, print them on one screen, and write them to a file that --plan runs again."""
     from tensor_graphs.compiler.compile import compile_graph
 
-    if pin is not None and pin.exists() and not force:              # said before anything is compared
-        raise options.NotPossible(f"{pin} is there already\n  fix: --force replaces it")
+    if pin is not None:
+        options.check_new(pin, force)                               # before anything is compared
     drawing.check(svg)
     graph = graph_of(source, dtype, max_positions, greedy=not logits)
     with options.status("compiling", json) as update:

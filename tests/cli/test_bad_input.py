@@ -253,8 +253,10 @@ def test_a_file_that_is_no_graph(tmp_path: Path, content: bytes, said: str) -> N
 
 
 def test_a_graph_file_that_is_not_there(tmp_path: Path) -> None:
-    assert_complains(tg("list-paths", tmp_path / "none.tg"), "cannot be read: No such file or directory")
-    assert_complains(tg("equal", tmp_path, tmp_path), "is a folder; a .tg file is needed")
+    assert_complains(tg("list-paths", tmp_path / "none.tg"), "cannot be read: No such file", "fix: the path of a .tg file")
+    (tmp_path / "softmax.tg").write_text(SOFTMAX)
+    assert_complains(tg("show", tmp_path / "sotfmax.tg"), "No such file", f"fix: did you mean {tmp_path / 'softmax.tg'}?")
+    assert_complains(tg("equal", tmp_path, tmp_path), "is a folder; a .tg file is needed", "fix: the path of a .tg file")
     assert_complains(tg("list-paths", tmp_path), "there is no config.json", "fix:")
 
 
@@ -307,7 +309,8 @@ def test_no_path_within_the_tolerance_says_which_one_there_is(softmax: Path) -> 
 
 
 def test_an_unknown_backend(softmax: Path) -> None:
-    assert_complains(tg("explain", softmax, "--backends", "c,cudda"), "'cudda' is no backend", "numpy", code=2)
+    said = "fix: did you mean cuda? There are c, cuda, gen, "
+    assert_complains(tg("explain", softmax, "--backends", "c,cudda"), "'cudda' is no backend", said, code=2)
     assert_complains(tg("explain", softmax, "--backends", ","), "names no backend", code=2)
 
 

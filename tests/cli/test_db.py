@@ -451,7 +451,7 @@ def test_mistakes_say_what_and_where_and_the_fix(complains, ask, answer, db: Pat
     newer.write_bytes(gzip.decompress(good.read_bytes()).replace(b'"schema":"00', b'"schema":"99', 1))
     new = tmp_path / "new.db"
 
-    complains(("import", tmp_path / "nothing", "--db", new), "nothing is not there")
+    complains(("import", tmp_path / "nothing", "--db", new), "nothing is not there", "fix: a file that tg db export FILE wrote")
     complains(("import", tmp_path, "--db", new), "is a folder", "--format flashinfer-trace")
     assert not new.exists()
     complains(("import", cut, "--db", new), str(cut), "cut", "nothing of it was stored", "fix:")

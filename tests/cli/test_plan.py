@@ -75,6 +75,7 @@ def test_a_pin_is_not_replaced_unasked_and_a_file_that_is_none_is_named(tmp_path
     asked = ("plan", SOFTMAX, "--pin", pin, "--backends", "numpy")
     assert document(tg(*asked, "--json"))["pin"] == json.loads(pin.read_text())
     assert_complains(tg(*asked), f"{pin} is there already", "fix: --force")
+    assert_complains(tg("plan", SOFTMAX, "--pin", tmp_path), f"{tmp_path} is a folder", "fix: a file in it")
     again = document(tg(*asked, "--force", "--plan", pin, "--json"))
     assert again["pin"]["variants"] == json.loads(pin.read_text())["variants"]
     assert_complains(tg("explain", SOFTMAX, "--plan", SOFTMAX), f"{SOFTMAX} is no pin", "fix: tg plan GRAPH --pin FILE")

@@ -146,7 +146,8 @@ def test_a_file_that_cannot_be_imported_is_named(mine: Path) -> None:
         assert_complains(tg("list-paths", mine / "g.tg", "--import", mine / file), f"--import: {mine / file}", *said)
 
     (mine / "broken.py").write_text("x = \n")
-    complains("broken.py", "cannot be imported: SyntaxError", "line 1")
+    complains("broken.py", "cannot be imported: SyntaxError", "line 1", "fix: python ", "broken.py says where it fails")
+    assert_complains(tg("list-paths", mine / "g.tg", "--import", "."), "cannot be imported", "fix: the path of a Python module")
     (mine / "random.py").write_text("")
     complains("random.py", "has the name of another module, random", "fix: give the file another name")
     (mine / "twice.py").write_text(MINE + MINE)

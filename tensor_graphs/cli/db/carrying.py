@@ -70,7 +70,8 @@ def import_(
         from tensor_graphs.records.portable import import_file
 
         if not source.is_file():  # said before a database is made
-            what = "is a folder\n  fix: name a file, or say --format flashinfer-trace" if source.is_dir() else "is not there"
+            what = "is a folder\n  fix: name a file, or say --format flashinfer-trace" if source.is_dir() else (
+                "is not there\n  fix: a file that tg db export FILE wrote")
             raise options.NotPossible(f"{source} {what}")
         with _progress("importing", json) as on_step:
             store = _receiving(db, lambda trial: import_file(trial, source))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.errors import TensorGraphsError, close_to
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, Spec
 from tensor_graphs.kernels.registry import all_kernels, by_op, lacking, why_missing
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -87,7 +87,9 @@ def keys(only: Sequence[str] | None = None) -> list[tuple[str, str]]:
     names = ops()
     for name in only or ():
         if name not in names:
-            raise ConformanceError(f"{name!r} is no op\n  fix: an atomic op or a library composite: {', '.join(names)}")
+            near = close_to(name, names)
+            meant = f"did you mean {' or '.join(near)}? It is " if near else ""
+            raise ConformanceError(f"{name!r} is no op\n  fix: {meant}an atomic op or a library composite: {', '.join(names)}")
     return [(name, dtype) for name in names if not only or name in only for dtype in DTYPES]
 
 
@@ -113,7 +115,8 @@ def kernels_of(backend: str) -> Mapping[str, Sequence[Kernel]]:
     """op -> the backend's kernels. Raises ConformanceError when the backend is not available here."""
     reason = why_missing(backend)
     if reason is not None:
-        raise ConformanceError(f"the backend {backend!r} is not available here: {reason}")
+        raise ConformanceError(f"the backend {backend!r} is not available here: {reason}\n"
+                               "  fix: a backend that is (tg devices lists them)")
     return by_op(all_kernels((backend,)))
 
 
