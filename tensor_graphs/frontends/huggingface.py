@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from tensor_graphs.arguments import place
 from tensor_graphs.devices.safetensors import Weights, WeightsError, open_weights
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.frontends.checkpoint_names import TensorPlace, places, prefix_of, unexplained
@@ -130,6 +131,7 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType = "float32"
     Raises FolderError, ConfigError (unknown model type, unsupported setting, dtype or max_positions) and WeightsError
     (tensors that are missing or have another shape).
     """
+    source = place("source", source, f"a model folder, or with random_seed one of {', '.join(BUILTIN)}")
     weight_dtype, folder, builtin = _weight_dtype(dtype), Path(source), _builtin(source)
     if builtin is not None and random_seed is None:
         raise FrontendError(f"{source} is a built-in shape without weights",
@@ -203,8 +205,9 @@ def _assemble(config: FamilyConfig, folder: Path, dtype: DType, max_positions: i
     most, names, encoder = config.max_position_embeddings, config.names, config.family.encoder
     default = most if encoder else min(most, DEFAULT_POSITIONS)
     limit = default if max_positions is None else max_positions
-    if not 1 <= limit <= most:
-        raise ConfigError(f"max_positions is {limit}, and the model has positions for 1 to {most} tokens", file=folder)
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
+        raise ConfigError(f"max_positions is {limit!r}, and the model has positions for 1 to {most} tokens", file=folder,
+                          fix=f"a whole number from 1 to {most}")
     sentence = read_sentence(folder) if encoder else None
     facts = config.facts
     if sentence is not None:                         # read_sentence lets no other kind of pooling through

@@ -28,7 +28,7 @@ from tensor_graphs.language.atomic import AtomicOp
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp, Definition, resolve_attributes
 from tensor_graphs.language.dtypes import DType
-from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
 from tensor_graphs.meaning.algebra import Array, AsWritten, At, Jittered, Real, carrier, narrow, wide
 from tensor_graphs.meaning.choosing import chooses
@@ -62,9 +62,13 @@ def interpret(graph: Graph, inputs: Mapping[str, Any] | None = None, parameters:
     was given. jitter: the seed of mode jittered. Raises MeaningError for what is missing or does not fit, InterpreterError for
     undefined values.
     """
+    graph = require_graph(graph, "interpret")
     given: dict[Node, Any] = {}
     for kind, declared, values in (("input", graph.inputs, inputs or {}), ("parameter", graph.parameters, parameters or {}),
                                    ("state", graph.states, states or {})):
+        if not isinstance(values, Mapping):
+            raise MeaningError(f"{kind}s are given by name, and this is {values!r:.60}",
+                               fix=f"{{{', '.join(f'{name!r}: …' for name in declared)}}}")
         for name, leaf in declared.items():
             if name in values:
                 given[leaf] = _array(leaf, values[name])

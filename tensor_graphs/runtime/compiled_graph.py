@@ -520,7 +520,7 @@ class CompiledGraph:
                     raise RunError(f"no instruction of a run makes the value of {w!r}; there are {known}")
                 taps[w] = (*by_buffer[operand.buffer], operand)
             else:
-                label, _, number = w.partition("/")
+                label, _, number = str(w).partition("/")
                 outs = made[label].outs if label in made else ()
                 if not (number or "0").isdecimal() or not int(number or 0) < len(outs):
                     near = close_to(label, made)

@@ -196,9 +196,9 @@ def test_an_unknown_model_type_is_answered_with_the_known_ones(folder: Path) -> 
         load_model(folder)
 
 
-@pytest.mark.parametrize("limit", [0, 41])
-def test_more_positions_than_the_model_has_are_refused(folder: Path, limit: int) -> None:
-    with pytest.raises(ConfigError, match=f"max_positions is {limit}, and the model has positions for 1 to 40 tokens"):
+@pytest.mark.parametrize("limit", [0, 41, "all", True])
+def test_more_positions_than_the_model_has_are_refused(folder: Path, limit: Any) -> None:
+    with pytest.raises(ConfigError, match=f"max_positions is {limit!r}, and the model has positions for 1 to 40 tokens"):
         load_model(folder, max_positions=limit)
 
 

@@ -118,6 +118,13 @@ def test_dims_are_found_in_the_shapes_of_inputs_and_need_not_be_given():
     assert solve(g, {"x": (4, 3)}) == {"n": 4}
 
 
+def test_what_is_no_graph_and_values_without_names_are_named_with_the_fix():
+    g = tg.graph(tg.input("x", (3,)))
+    with pytest.raises(tg.TensorGraphsError, match="interpret takes a graph, and this is a builtins.int(.|\n)*fix: tg.graph"):
+        interpret(3)
+    assert said(lambda: interpret(g, 3)) == "inputs are given by name, and this is 3 | {'x': …}"
+
+
 def test_a_dim_that_no_axis_is_has_to_be_given():
     m = tg.dim("m", 1, 9)
     g = tg.graph(tg.input("x", (m + 1,)))
