@@ -3,6 +3,7 @@ refused."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,10 +13,16 @@ import numpy as np
 
 from tensor_graphs.devices import toolchain
 from tensor_graphs.kernels import registry
-from tensor_graphs.kernels.kernel import KernelError, Spec
+from tensor_graphs.kernels.declared import dtypes_of, require_function, require_text
+from tensor_graphs.kernels.kernel import Kernel, KernelError, Spec
 from tensor_graphs.kernels.place import Place
-from tensor_graphs.language.dims import Expr
-from tensor_graphs.language.dtypes import DType, parse_dtype
+from tensor_graphs.language.dims import Expr, shown_int
+from tensor_graphs.language.dtypes import DType
+
+log = logging.getLogger(__name__)
+
+LARGEST_INT = 2**63 - 1
+"""a kernel gets its whole numbers as 64 bits each"""
 
 
 def require_numbers(name: str, what: str, given: Any, called: str) -> tuple[Any, ...]:
@@ -23,23 +30,53 @@ def require_numbers(name: str, what: str, given: Any, called: str) -> tuple[Any,
     kinds = (int, np.integer, Expr) if what == "ints" else (int, float, np.integer, np.floating)
     fix = ("ints=lambda spec: [math.prod(spec.outputs[0].shape)], or a list of ints and expressions of dims" if what == "ints" else
            f"{what}=lambda spec: [spec.attrs[\"eps\"]], or a list of numbers")
-    if isinstance(given, str) or not isinstance(given, (Sequence, np.ndarray)):
+    if isinstance(given, (str, bytes)) or not isinstance(given, (Sequence, np.ndarray)):
         wanted = "neither a sequence of numbers nor a function of the spec" if called == what else "no sequence of numbers"
         raise KernelError(f"kernel {name!r}: {called} is {given!r}, which is {wanted}\n  fix: {fix}")
     for i, each in enumerate(given):
         if isinstance(each, bool) or not isinstance(each, kinds):
             raise KernelError(f"kernel {name!r}: number {i} of {called} is {each!r}, a {type(each).__name__}\n  fix: {fix}")
+        if what == "ints" and isinstance(each, (int, np.integer)) and not -LARGEST_INT - 1 <= each <= LARGEST_INT:
+            raise KernelError(f"kernel {name!r}: number {i} of {called} is {shown_int(int(each))}, which does not fit 64 bits")
     return tuple(given)
 
 
-def require_declared(name: str, entry: str, language: str, dtypes: Sequence[DType | str],
-                     accepts: Callable[[Spec], str | None] | None) -> None:
-    """Raise KernelError for an entry that is no name of a function, and where nothing says which arrays it can read."""
+def require_given(name: str, what: str, given: Any, kind: str) -> tuple[Any, ...] | None:
+    """What is given at the declaration: numbers, which are returned; or a function of the spec: None. Raises KernelError."""
+    if callable(given):
+        require_function(name, what, given, ("spec",))
+        return None
+    return require_numbers(name, kind, given, what)
+
+
+def require_count(name: str, what: str, given: Any, called: str) -> Any:
+    """One whole number that is not negative, or an expression of dims. Raises KernelError."""
+    if not isinstance(given, (int, np.integer, Expr)) or isinstance(given, bool) or (not isinstance(given, Expr) and given < 0):
+        raise KernelError(f"kernel {name!r}: {called} is {given!r}\n"
+                          f"  fix: {what}=lambda spec: …, a whole number or an expression of dims, or such a number")
+    return given
+
+
+def require_declared(name: str, entry: Any, language: str, dtypes: Any, accepts: Any) -> frozenset[DType]:
+    """The dtypes that are declared. Raises KernelError for an entry that is no name of a function, and where nothing says which
+    arrays it can read."""
+    require_text(name, "entry", entry, "entry=\"my_kernel\", the name of the function")
     if not re.fullmatch(r"[A-Za-z_]\w*", entry, re.ASCII):
         raise KernelError(f"kernel {name!r}: {entry!r} is no name of a {language} function\n  fix: entry=\"my_kernel\"")
-    if not dtypes and accepts is None:
+    if accepts is not None:
+        require_function(name, "accepts", accepts, ("spec",))
+    if (dtypes is None or dtypes == () or dtypes == []) and accepts is None:
         raise KernelError(f"kernel {name!r} does not say which arrays it can read\n"
                           "  fix: dtypes=[\"f32\"], or accepts=… for operands of several dtypes")
+    return dtypes_of(name, dtypes if dtypes is not None else ())
+
+
+def files_of(name: str, folder: Path, sources: Any) -> tuple[Path, ...]:
+    """Further files that a kernel is made of. Raises KernelError for what names none."""
+    each = [sources] if isinstance(sources, (str, Path)) else sources
+    if not isinstance(each, (list, tuple)) or not all(isinstance(one, (str, Path)) for one in each):
+        raise KernelError(f"kernel {name!r}: sources is {sources!r}\n  fix: sources=[\"table.npy\"], names of files")
+    return tuple(folder / one for one in each)
 
 
 def require_files(name: str, folder: Path, files: Sequence[Path]) -> None:
@@ -50,11 +87,8 @@ def require_files(name: str, folder: Path, files: Sequence[Path]) -> None:
                               f"  fix: a path from the folder of its module ({folder}), or an absolute one")
 
 
-def refusal(backend: str, dtypes: Sequence[DType | str], accepts: Callable[[Spec], str | None] | None,
-            ) -> Callable[[Spec], str | None]:
-    """What tells whether a spec is taken: the backend is there, all dtypes are among these, and then `accepts`."""
-    known = frozenset(parse_dtype(each) if isinstance(each, str) else each for each in dtypes)
-
+def refusal(backend: str, known: frozenset[DType], accepts: Callable[[Spec], str | None] | None) -> Callable[[Spec], str | None]:
+    """What tells whether a spec is taken: the backend is there, all dtypes are among the known ones, if any, and then `accepts`."""
     def refuse(spec: Spec) -> str | None:
         missing = registry.why_missing(backend)
         if missing is not None:
@@ -68,7 +102,11 @@ def refusal(backend: str, dtypes: Sequence[DType | str], accepts: Callable[[Spec
 
 
 def source_of(name: str, source: str | Path, folder: Path, place: Place, suffix: str) -> tuple[toolchain.Source, tuple[Path, ...]]:
-    """What is compiled, and the file that it is read from, if any."""
+    """What is compiled, and the file that it is read from, if any. Raises KernelError for what is no text and no file."""
+    if not isinstance(source, (str, Path)):
+        decode = ".decode(), or" if isinstance(source, bytes) else "…,"
+        raise KernelError(f"kernel {name!r}: source is a {type(source).__name__}, and neither a text nor a file\n"
+                          f"  fix: source={'the bytes' if isinstance(source, bytes) else ''}{decode} Path(\"my{suffix}\")")
     if isinstance(source, Path) or ("\n" not in source and source.endswith(suffix)):
         file = folder / source
         return file, (file,)
@@ -94,3 +132,12 @@ def text_of(source: toolchain.Source) -> str:
 def given_for(given: Any, spec: Spec) -> Any:
     """What was given as it is, or as a function of the spec."""
     return given(spec) if callable(given) else given
+
+
+def registered(kernel: Kernel, place: Place, why: str | None) -> Kernel:
+    """The kernel, registered. Why it is no candidate is logged after that: where it cannot be registered, that is all there is to
+    say."""
+    made = registry.put(kernel, place)
+    if why is not None:
+        log.warning("kernel %s is no candidate: %s", kernel.name, why)
+    return made

@@ -24,6 +24,7 @@ from tensor_graphs.devices.cpu import array_view
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import HOST, of_kind, said
 from tensor_graphs.errors import TensorGraphsError, close_to
+from tensor_graphs.kernels.declared import pairs_in_place, require_flag, require_function, require_name
 from tensor_graphs.kernels.kernel import ANY_OP, Call, HostCall, Kernel, KernelError, NativeCall, Spec, source_of
 from tensor_graphs.kernels.place import Place, here
 from tensor_graphs.kernels.requirements import unmet
@@ -255,10 +256,8 @@ def register(kernel: Kernel) -> Kernel:
 
 def put(kernel: Kernel, place: Place) -> Kernel:
     """`register` for a kernel whose place is known."""
-    if kernel.op not in ATOMIC and kernel.op not in LIBRARY and kernel.composite is None:
-        near = close_to(kernel.op, [*ATOMIC, *LIBRARY])
-        raise KernelError(f"kernel {kernel.name!r} computes {kernel.op!r}, which is no op\n  fix: "
-                          + (f"did you mean {near[0]}?" if near else "the name of an op, a composite of yours itself, or a graph"))
+    if kernel.composite is None:
+        _require_op(kernel.name, kernel.op)
     own = kernel.name.partition(".")[0]
     if own in OURS and any(k.name == kernel.name for k in load_backend(own)):
         raise KernelError(f"{kernel.name!r} is the name of a kernel of ours, so {place} cannot have it\n  fix: another name")
@@ -323,15 +322,44 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     here can check; GraphError for a graph that is no part.
     """
     op = require_computed(op)
-
     def wrap(function: Callable[..., None]) -> Kernel:
+        own = name if name is not None else f"{backend}.{getattr(function, '__name__', type(function).__name__)}"
+        _require_backend(own, backend)
+        require_declaration(own, backend, op)
+        pairs = pairs_in_place(own, in_place, op)
+        require_flag(own, "contiguous", contiguous)
+        if accepts is not None:
+            require_function(own, "accepts", accepts, ("spec",))
+        require_function(own, "the function", function, ("outs", "ins", "attrs"))
         return register(Kernel(
-            name=name or f"{backend}.{function.__name__}", backend=backend, op=op_name(op), composite=own_composite(op),
+            name=own, backend=backend, op=op_name(op), composite=own_composite(op),
             build=lambda spec: HostCall(function), accepts=accepts or (lambda spec: None), source=source_of(function),
-            module=function.__module__ or "", in_place=in_place, contiguous=contiguous, sources=sources,
+            module=function.__module__ or "", in_place=pairs, contiguous=contiguous, sources=sources,
             requirements=requirements or {}))
 
     return wrap
+
+
+def require_declaration(name: Any, backend: str, op: str | CompositeOp) -> None:
+    """Raise KernelError where a kernel cannot have this name, or computes no op."""
+    _require_op(name, op)
+    require_name(name, backend)
+
+
+def _require_op(name: Any, op: str | CompositeOp) -> None:
+    if isinstance(op, str) and op not in ATOMIC and op not in LIBRARY:
+        near = close_to(op, [*ATOMIC, *LIBRARY])
+        raise KernelError(f"kernel {name!r} computes {op!r}, which is no op\n  fix: "
+                          + (f"did you mean {near[0]}?" if near else "the name of an op, a composite of yours itself, or a graph"))
+
+
+def _require_backend(name: Any, backend: Any) -> None:
+    """A name of a backend; one that is not known yet may register itself later, but for what looks like another's."""
+    if not isinstance(backend, str) or not backend.isidentifier():
+        raise KernelError(f"kernel {name!r} is for the backend {backend!r}, which is no name\n  fix: backend=\"numpy\"")
+    if backend not in BACKENDS and (near := close_to(backend, BACKENDS)):
+        raise KernelError(f"kernel {name!r} is for the backend {backend!r}, and there is none of that name\n"
+                          f"  fix: did you mean {near[0]}?")
 
 
 def require_computed(op: Any) -> str | CompositeOp:

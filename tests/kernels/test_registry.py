@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,9 +30,9 @@ def mine() -> Iterator[Kernel]:
     def zero(outs: Any, ins: Any, attrs: Any) -> None:
         outs[0][...] = 0
 
-    made = registry.host_kernel("sin", name="mine.sin")(zero)
+    made = registry.host_kernel("sin", name="numpy.my_sin")(zero)
     yield made
-    registry.unregister("mine.sin")
+    registry.unregister("numpy.my_sin")
 
 
 def test_every_kernel_is_of_a_known_op_and_has_a_name_of_its_own() -> None:
@@ -48,11 +49,11 @@ def test_numpy_computes_every_atomic_op() -> None:
 
 def test_a_registered_kernel_is_found_until_it_is_taken_back(mine: Kernel) -> None:
     assert mine in registry.all_kernels(("numpy",)) and mine not in registry.all_kernels(("c",))
-    assert registry.kernel_named("mine.sin") is mine and repr(mine) == "mine.sin"
-    with pytest.raises(KernelError, match=r"^a kernel named 'mine\.sin' is registered already: \S+test_registry\.py:\d+\n"
+    assert registry.kernel_named("numpy.my_sin") is mine and repr(mine) == "numpy.my_sin"
+    with pytest.raises(KernelError, match=r"^a kernel named 'numpy\.my_sin' is registered already: \S+test_registry\.py:\d+\n"
                                           r"  and once more: \S+test_registry\.py:\d+\n  fix: another name for one of them$"):
         registry.register(mine)
-    registry.unregister("mine.sin")
+    registry.unregister("numpy.my_sin")
     assert mine not in registry.all_kernels(("numpy",))
     with pytest.raises(KernelError, match=r"^no kernel is named 'mine\.sin' here\n  fix: the module that its Kernel names calls"):
         registry.kernel_named("mine.sin")
@@ -82,6 +83,35 @@ def test_a_composite_of_ones_own_has_kernels_wherever_its_definition_is_the_same
 def test_a_kernel_may_not_have_the_name_of_one_of_ours() -> None:
     with pytest.raises(KernelError, match=r"^'numpy\.softmax' is the name of a kernel of ours, so \S+test_registry\.py:\d+ "):
         registry.host_kernel("softmax", name="numpy.softmax")(lambda outs, ins, attrs: None)
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ({"name": "two words"}, "'two words': that is no name: letters, digits, _ and dots\n  fix: name=\"numpy.two_words\""),
+    ({"name": "foo.x"}, "'foo.x': that is no name of the backend 'numpy', on which it runs\n  fix: name=\"numpy.x\""),
+    ({"name": "c.k"}, "cannot be named 'c.k': that is no name of the backend 'numpy'"),
+    ({"name": ""}, "cannot be named ''"), ({"name": None}, "cannot be named 'numpy.<lambda>'"),
+    ({"in_place": ((0, 7),)}, "in_place names operand 7, which sin does not have; it has 1\n  fix: in_place=((0, 0),)"),
+    ({"in_place": ((0, -1),)}, "in_place names operand -1, which sin does not have"),
+    ({"accepts": lambda spec, n: None}, "accepts is called with 1 argument (spec), and takes (spec, n)\n  fix: accepts="),
+    ({"contiguous": "yes"}, "contiguous is 'yes'\n  fix: contiguous=True"),
+    ({"backend": "numpyy"}, "is for the backend 'numpyy', and there is none of that name\n  fix: did you mean numpy?"),
+    ({"backend": 3}, "is for the backend 3, which is no name"),
+], ids=lambda value: "")
+def test_a_declaration_that_cannot_be_meant_is_refused_where_it_is_written(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(KernelError, match=re.escape(says)):
+        tg.kernel("sin", **{"name": "numpy.declared", **options})(lambda outs, ins, attrs: None)
+    assert not any(k.name == "numpy.declared" for k in registry.all_kernels(("numpy",)))
+
+
+def test_a_function_of_other_parameters_is_no_kernel() -> None:
+    with pytest.raises(KernelError, match=r"the function is called with 3 arguments \(outs, ins, attrs\), and takes \(y, x\)\n"):
+        tg.kernel("sin", name="numpy.declared")(lambda y, x: None)
+
+
+def test_pairs_in_place_are_looked_up_in_the_part_that_a_graph_is() -> None:
+    x, y = tg.input("x", (8,)), tg.input("y", (8,))
+    with pytest.raises(KernelError, match="in_place names operand 2, which add_relu_\\w+ does not have; it has 2"):
+        tg.kernel(tg.graph(tg.relu(x + y)), name="numpy.declared", in_place=((0, 2),))(lambda outs, ins, attrs: None)
 
 
 def test_a_kernel_of_no_op_is_refused() -> None:

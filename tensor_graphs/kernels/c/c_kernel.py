@@ -6,7 +6,6 @@ process. The call is a `NativeCall` like any other, with that library as its ima
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,13 +15,18 @@ from typing import Any
 from tensor_graphs.devices import toolchain
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import library
+from tensor_graphs.kernels.declared import pairs_in_place, require_flag, require_function
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
 from tensor_graphs.kernels.own_source import (
+    files_of,
     given_for,
     refusal,
+    registered,
+    require_count,
     require_declared,
     require_files,
+    require_given,
     require_numbers,
     source_of,
     text_of,
@@ -33,8 +37,6 @@ from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
-
-log = logging.getLogger(__name__)
 
 BACKEND = "c"
 
@@ -116,33 +118,46 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
     is made of.
     Without a C compiler, and where the device does not meet the requirements, the kernel is registered, not compiled, and no
     candidate; the log says why (WARNING).
-    Raises KernelError when the name is taken, a file is missing, neither `dtypes` nor `accepts` is given, or nothing here can check
-    a requirement; ToolchainError, with the compiler's messages, when it does not compile.
+    Raises KernelError when the name is taken or is none, a file is missing, neither `dtypes` nor `accepts` is given, a function
+    takes other parameters, or nothing here can check a requirement; ToolchainError, with the compiler's messages, when it does
+    not compile.
     """
     place = here()
     op = registry.require_computed(op)
-    name = name or f"{BACKEND}.{entry}"
-    require_declared(name, entry, "C", dtypes, accepts)
-    for what, given in (("ints", ints), ("floats", floats)):
-        if not callable(given):
-            require_numbers(name, what, given, what)
+    name = name if name is not None else f"{BACKEND}.{entry}"
+    known = require_declared(name, entry, "C", dtypes, accepts)
+    registry.require_declaration(name, BACKEND, op)
+    in_place = pairs_in_place(name, in_place, op)
+    require_flag(name, "updates", updates)
+    for what, each, most in (("ints", ints, library.MAX_INT), ("floats", floats, library.MAX_FLOAT)):
+        _require_at_most(name, require_given(name, what, each, what) or (), what, most)
+    if pointers is not None:
+        if callable(pointers):
+            require_function(name, "pointers", pointers, ("spec",))
+        else:
+            _positions(name, pointers)
+    if callable(scratch):
+        require_function(name, "scratch", scratch, ("spec",))
+    else:
+        require_count(name, "scratch", scratch, "scratch")
+    if strided is not None:
+        require_function(name, "strided", strided, ("spec", "strides"))
     folder = base_folder(place.module) if place.file is None else Path(place.file).parent
     main, read = source_of(name, source, folder, place, ".c")
-    others = tuple(folder / each for each in ([sources] if isinstance(sources, (str, Path)) else sources))
+    others = files_of(name, folder, sources)
     require_files(name, folder, (*read, *others))
     _require_kernel_of(name, entry, text_of(main))
     image = Image(name, entry, (main, *(each for each in others if each.suffix == ".c")))
+
     def build(spec: Spec) -> NativeCall:
-        given = _operands(spec) if pointers is None else given_for(pointers, spec)
+        given = _operands(spec) if pointers is None else _positions(name, given_for(pointers, spec), len(spec.inputs))
         wholes, reals = (require_numbers(name, what, given_for(each, spec), f"what {what} returns" if callable(each) else what)
                          for what, each in (("ints", ints), ("floats", floats)))
-        call = NativeCall(entry, tuple(given), wholes, tuple(map(float, reals)),
-                          scratch(spec) if callable(scratch) else scratch, str(image.path()))
-        counts = len(spec.outputs) + len(call.pointers), len(call.ints), len(call.floats)
-        for what, count, most in zip(("arrays", "ints", "floats"), counts,
-                                     (library.MAX_PTR, library.MAX_INT, library.MAX_FLOAT), strict=True):
-            if count > most:
-                raise KernelError(f"kernel {name!r} is to be called with {count} {what}; there are {most} at most")
+        own = require_count(name, "scratch", given_for(scratch, spec), "what scratch returns" if callable(scratch) else "scratch")
+        call = NativeCall(entry, tuple(given), wholes, tuple(map(float, reals)), own, str(image.path()))
+        _require_at_most(name, (*spec.outputs, *call.pointers), "arrays", library.MAX_PTR)
+        _require_at_most(name, call.ints, "ints", library.MAX_INT)
+        _require_at_most(name, call.floats, "floats", library.MAX_FLOAT)
         return call
 
     def lying(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
@@ -151,14 +166,13 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
         if given is None:
             return None
         wholes = require_numbers(name, "ints", given, "what strided returns")
-        if len(wholes) > library.MAX_INT:
-            raise KernelError(f"kernel {name!r} is to be called with {len(wholes)} ints; there are {library.MAX_INT} at most")
+        _require_at_most(name, wholes, "ints", library.MAX_INT)
         return replace(build(spec), ints=wholes)
 
     headers = (h for each in image.sources for h in toolchain.headers_of(each, (library.FOLDER,)) if h.parent != library.FOLDER)
     kernel = Kernel(
         name=name, backend=BACKEND, op=registry.op_name(op), composite=registry.own_composite(op), build=build,
-        accepts=refusal(BACKEND, dtypes, accepts),
+        accepts=refusal(BACKEND, known, accepts),
         source=text_of(main), module=place.module, toolchain=image.identity(), in_place=in_place, contiguous=True, updates=updates,
         strided=lying if strided is not None else None, requirements=requirements or {},
         sources=tuple(str(each) for each in (*read, *others, *headers)),
@@ -168,9 +182,25 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
     why = registry.why_missing(BACKEND) or registry.lacking(kernel)
     if why is None:
         image.path()                                                # an error is raised where the kernel is written
-    else:                                                           # nor does it compile where the device lacks what it requires
-        log.warning("kernel %s is no candidate: %s", name, why)
-    return registry.put(kernel, place)
+    return registered(kernel, place, why)                           # nor does it compile where the device lacks what it requires
+
+
+def _require_at_most(name: str, given: Sequence[Any], what: str, most: int) -> None:
+    if len(given) > most:
+        raise KernelError(f"kernel {name!r} is to be called with {len(given)} {what}; there are {most} at most")
+
+
+def _positions(name: str, given: Any, count: int | None = None) -> tuple[int | None, ...]:
+    """Positions of operands, or None for NULL. count: of the operands of a call, where it is known. Raises KernelError."""
+    fix = "pointers=[0, None, 1], positions of operands, and None for NULL"
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        raise KernelError(f"kernel {name!r}: pointers is {given!r}\n  fix: {fix}")
+    for each in given:
+        if each is not None and (type(each) is not int or each < 0 or (count is not None and each >= count)):
+            has = "" if count is None else f"; this call has {count}"
+            raise KernelError(f"kernel {name!r}: {each!r} is among its pointers, and is no position of an operand{has}\n"
+                              f"  fix: {fix}")
+    return tuple(given)
 
 
 def _require_kernel_of(name: str, entry: str, text: str) -> None:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tensor_graphs.devices import cuda, nvrtc, toolchain
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.cuda.backend import HEADER, NAME
+from tensor_graphs.kernels.declared import pairs_in_place, require_flag, require_function
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Launch, LaunchCall, Spec
 from tensor_graphs.kernels.own_source import (
     given_for,
     refusal,
+    registered,
     require_declared,
     require_files,
+    require_given,
     require_numbers,
     source_of,
     text_of,
@@ -27,8 +31,6 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
-
-log = logging.getLogger(__name__)
 
 TRIED = "sm_90"
 """the architecture for which a text is compiled where it is declared; a device's own is known when it runs"""
@@ -73,16 +75,22 @@ def cuda_kernel(op: registry.Computed, *, source: str | Path, entry: str, grid: 
     """
     place = here()
     op = registry.require_computed(op)
-    name = name or f"{NAME}.{entry}"
-    require_declared(name, entry, "CUDA", dtypes, accepts)
+    name = name if name is not None else f"{NAME}.{entry}"
+    known = require_declared(name, entry, "CUDA", dtypes, accepts)
+    registry.require_declaration(name, NAME, op)
+    in_place = pairs_in_place(name, in_place, op)
+    require_flag(name, "updates", updates)
     if type(block) is not int or not 1 <= block <= MOST_THREADS:
         raise KernelError(f"kernel {name!r}: a block has {block!r} threads\n"
                           f"  fix: block=256, or another number from 1 to {MOST_THREADS}")
     if type(shared) is not int or shared < 0:
         raise KernelError(f"kernel {name!r}: shared is {shared!r}\n  fix: shared=0, or the bytes that a block takes")
     for what, given in (("ints", ints), ("scratch", scratch)):
-        if not callable(given):
-            require_numbers(name, "ints", given, what)
+        require_given(name, what, given, "ints")
+    if callable(grid):
+        require_function(name, "grid", grid, ("spec",))
+    else:
+        _blocks(name, grid, "grid")
     folder = base_folder(place.module) if place.file is None else Path(place.file).parent
     main, read = source_of(name, source, folder, place, ".cu")
     require_files(name, folder, read)
@@ -93,16 +101,17 @@ def cuda_kernel(op: registry.Computed, *, source: str | Path, entry: str, grid: 
     if not re.search(r'extern\s+"C"', text):
         raise KernelError(f"kernel {name!r}: {entry} has no name by which it can be found\n"
                           f"  fix: extern \"C\" __global__ void {entry}(…)")
+
     def build(spec: Spec) -> LaunchCall:
         wholes, bytes_of = (require_numbers(name, "ints", given_for(each, spec), f"what {what} returns" if callable(each) else what)
                             for what, each in (("ints", ints), ("scratch", scratch)))
-        (blocks,) = require_numbers(name, "ints", [given_for(grid, spec)], "grid")
+        blocks = _blocks(name, given_for(grid, spec), "what grid returns" if callable(grid) else "grid")
         pieces = tuple(d.ceil_div(each, 256) * 256 for each in bytes_of)
         return LaunchCall(text, (Launch(entry, blocks, block, shared),), wholes, pieces)
 
     kernel = Kernel(
         name=name, backend=NAME, op=registry.op_name(op), composite=registry.own_composite(op), build=build,
-        accepts=refusal(NAME, dtypes, accepts),
+        accepts=refusal(NAME, known, accepts),
         source=text, module=place.module, toolchain=nvrtc.made_with(HEADER), in_place=in_place, contiguous=True, updates=updates,
         requirements=requirements or {}, sources=tuple(map(str, read)))
     if nvrtc.why_missing() is None:                                 # an error is raised where the kernel is written
@@ -112,7 +121,13 @@ def cuda_kernel(op: registry.Computed, *, source: str | Path, entry: str, grid: 
             raise
         except toolchain.ToolchainError as error:
             raise toolchain.ToolchainError(f"kernel {name!r}: {error}") from None
-    why = registry.why_missing(NAME)
-    if why is not None:
-        log.warning("kernel %s is no candidate: %s", name, why)
-    return registry.put(kernel, place)
+    return registered(kernel, place, registry.why_missing(NAME))
+
+
+def _blocks(name: str, given: Any, called: str) -> Dim:
+    """A number of blocks. Raises KernelError for what is none, and for none at all where that holds for every size."""
+    blocks = int(given) if isinstance(given, (int, np.integer)) and not isinstance(given, bool) else given
+    if isinstance(blocks, bool) or not isinstance(blocks, (int, d.Expr)) or d.bounds(blocks)[1] < 1:
+        raise KernelError(f"kernel {name!r}: {called} is {given!r}, which is no number of blocks\n"
+                          "  fix: grid=lambda spec: (math.prod(spec.outputs[0].shape) + 255) // 256, or an expression of dims")
+    return blocks

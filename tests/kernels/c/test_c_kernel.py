@@ -298,6 +298,25 @@ def test_a_mistake_in_a_file_is_shown_there(tmp_path: Path) -> None:
     ({"source": '#include "tg.h"\nvoid my_softmax(float *x, int n) { x[0] = n; }\n'},
      r"its source defines my_softmax\(float \*x, int n\), and .*\n  fix: TG_KERNEL\(my_softmax\)"),
     ({"name": "c.softmax"}, r"^'c\.softmax' is the name of a kernel of ours"),
+    ({"name": "two words"}, r"^a kernel cannot be named 'two words': that is no name: .*\n  fix: name=\"c\.two_words\"$"),
+    ({"name": "foo.x"}, r"^a kernel cannot be named 'foo\.x': .* of the backend 'c', on which it runs\n  fix: name=\"c\.x\"$"),
+    ({"name": "numpy.k"}, r"^a kernel cannot be named 'numpy\.k': that is no name of the backend 'c'"),
+    ({"name": 3}, "^a kernel cannot be named 3: that is a int"),
+    ({"in_place": ((0, 7),)}, r"^kernel 'c\.my_softmax': in_place names operand 7, which softmax does not have; it has 1\n  fix: "),
+    ({"in_place": ((1, 0),)}, r"in_place names output 1, which softmax does not have; it has 1\n"),
+    ({"in_place": (0, 0)}, r"in_place is \(0, 0\), which is no sequence of pairs \(output, operand\)\n  fix: "),
+    ({"ints": [1] * 40}, r"^kernel 'c\.my_softmax' is to be called with 40 ints; there are 32 at most$"),
+    ({"ints": [2**70]}, r"number 0 of ints is .*, which does not fit 64 bits$"),
+    ({"ints": lambda spec, n: [n]}, r"ints is called with 1 argument \(spec\), and takes \(spec, n\)\n  fix: ints=lambda spec: …"),
+    ({"scratch": lambda spec, n: n}, r"scratch is called with 1 argument \(spec\)"), ({"scratch": -3}, "scratch is -3"),
+    ({"accepts": lambda: None}, r"accepts is called with 1 argument \(spec\), and takes \(\)"),
+    ({"strided": lambda spec: None}, r"strided is called with 2 arguments \(spec, strides\)"),
+    ({"pointers": ["x"]}, "'x' is among its pointers, and is no position of an operand"),
+    ({"source": b"x"}, r"source is a bytes, and neither a text nor a file\n  fix: source=the bytes\.decode\(\), or Path"),
+    ({"source": None}, "source is a NoneType, and neither a text nor a file"), ({"sources": 3}, r"sources is 3\n  fix: sources="),
+    ({"dtypes": "f32"}, r"dtypes is 'f32', and no list of them\n  fix: dtypes=\['f32'\]"),
+    ({"dtypes": [3]}, "3 is among its dtypes, a int"), ({"entry": None}, r"entry is None, a NoneType\n  fix: entry="),
+    ({"updates": "yes"}, "updates is 'yes'\n  fix: updates=True"),
 ])
 def test_other_mistakes_are_named_with_their_fix(options: dict[str, Any], said: str) -> None:
     with pytest.raises((KernelError, ToolchainError), match=said):
@@ -327,7 +346,7 @@ def test_a_crash_of_a_kernel_that_is_declared_without_ints_says_so(tmp_path: Pat
 
 
 def test_more_arguments_than_a_call_can_have_are_refused() -> None:
-    kernel = softmax_kernel(ints=range(library.MAX_INT + 1))
+    kernel = softmax_kernel(ints=lambda spec: range(library.MAX_INT + 1))
     with pytest.raises(KernelError, match=r"^kernel 'c\.my_softmax' is to be called with 33 ints; there are 32 at most$"):
         kernel.build(Spec.of(tg.softmax(tg.input("x", (2, 3)))))
 

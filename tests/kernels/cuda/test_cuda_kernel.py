@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,7 +47,7 @@ def count(spec: Spec) -> list[Any]:
 def declared(**changed: Any) -> Any:
     given = {"source": SILU, "entry": "own_silu", "dtypes": ["f32"], "block": 64, "ints": count,
              "grid": lambda spec: (math.prod(spec.outputs[0].shape) + 63) // 64}
-    return tg.cuda_kernel("silu", **{**given, **changed})
+    return tg.cuda_kernel(changed.pop("op", "silu"), **{**given, **changed})
 
 
 def test_it_computes_what_its_op_says_at_each_size(tmp_path: Path) -> None:
@@ -92,15 +93,29 @@ def test_without_a_gpu_it_is_registered_and_no_candidate(caplog: pytest.LogCaptu
     ({"block": 2048}, KernelError, "a block has 2048 threads"),
     ({"shared": -1}, KernelError, "shared is -1"),
     ({"ints": "n"}, KernelError, "ints is 'n'"),
+    ({"ints": lambda spec, n: [n]}, KernelError, "ints is called with 1 argument (spec), and takes (spec, n)"),
+    ({"grid": None}, KernelError, "grid is None, which is no number of blocks"),
+    ({"grid": 0}, KernelError, "grid is 0, which is no number of blocks"),
+    ({"grid": lambda spec, n: n}, KernelError, "grid is called with 1 argument (spec), and takes (spec, n)"),
+    ({"in_place": ((0, 7),)}, KernelError, "in_place names operand 7, which silu does not have; it has 1"),
+    ({"source": b"x"}, KernelError, "source is a bytes, and neither a text nor a file"),
+    ({"dtypes": "f32"}, KernelError, "dtypes is 'f32', and no list of them"),
+    ({"name": "numpy.silu"}, KernelError, "no name of the backend 'cuda'"),
     ({"entry": "own silu"}, KernelError, "no name of a CUDA function")])
 def test_what_is_wrong_with_it_is_said_where_it_is_declared(changed: dict[str, Any], error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says.replace("(", "\\(")) as caught:
+    with pytest.raises(error, match=re.escape(says)) as caught:
         declared(**changed)
     assert error is ToolchainError or "fix:" in str(caught.value)
 
 
+def test_where_it_cannot_be_registered_that_is_the_one_message(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(KernelError, match="computes 'silo', which is no op"):
+        declared(op="silo")
+    assert "no candidate" not in caplog.text
+
+
 def test_a_grid_that_is_no_number_of_blocks_is_named() -> None:
-    with pytest.raises(KernelError, match="number 0 of grid is 1.5, a float"):
+    with pytest.raises(KernelError, match="what grid returns is 1.5, which is no number of blocks"):
         declared(grid=lambda spec: 1.5).build(Spec.of(tg.silu(tg.input("x", (N,)))))
 
 
