@@ -10,6 +10,7 @@ from typing import Any
 from tensor_graphs.arguments import whole
 from tensor_graphs.compiler.choice import Choice
 from tensor_graphs.compiler.compare import compare
+from tensor_graphs.kernels.registry import is_registered
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
@@ -172,9 +173,11 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
                 steps = e.derivation.splitlines() if isinstance(e, Choice) else []
                 out += [f"{'':17}{line[:100]}" for line in steps[:MOST_STEPS]]
                 out += [f"{'':17}… (all of it: tg explain --json)"] if len(steps) > MOST_STEPS else []
-            rival = next((f" | next: {name} {seconds * 1e6:.0f} µs" for name, seconds, measured in e.others if measured), "")
+            rival = next((f" | next: {name} {seconds * 1e6:.0f} µs{'' if measured else ', guess'}"
+                          for name, seconds, measured in e.others if measured or is_registered(name)), "")
             if e.chosen == EXPAND and (e.refused or rival or _whole(e)):
                 out.append(f"{'':13}by its definition: {e.title[:58]}{_whole(e)}{rival}")
+                out += [f"{'':17}computes {e.steps}"] if e.steps and rival else []
                 out += _refused(e)
         if len(dearest) > rows:
             rest = sum(e.seconds * e.calls for e in dearest[rows:])

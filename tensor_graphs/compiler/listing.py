@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tensor_graphs.arguments import whole
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, typical_sizes
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.no_path import with_reasons
@@ -25,17 +28,21 @@ from tensor_graphs.rewrites.nowhere import why_nowhere
 @worded
 def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance: float | None = None,
                database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
-               all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None) -> Iterator[GraphPath]:
+               all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None,
+               limit: int | None = None) -> PathListing:
     """Every path of a graph, lazily: the cheapest first, those with a swap that moves less than 1 % of the time last. Kernels
     without a verdict are listed too (error None) unless told not to.
 
+    limit: at most so many; there may be millions. Its repr shows the first few that are left, and how to go on.
     tolerance, simplify, threads: as in `compile_graph`. What a path may not use at all, `not_offered` names.
     Raises GraphError for what is no graph, PlanError for a size in `at` that its dim cannot have, ArgumentError, and NoPathError
     where there is no path.
     """
     graph = require_graph(graph, "list_paths")
+    limit = None if limit is None else whole("limit", limit, 1)
     request = Request(graph, tolerance, backends, database, at, threads=threads, simplify=simplify)
-    graph = prepare(graph, simplify, recipes=request.store, backends=request.here).graph
+    prepared = prepare(graph, simplify, recipes=request.store, backends=request.here)
+    graph = prepared.graph
     book = PriceBook.of(request, GUESS_MARGIN)
     binding = typical_sizes(graph, at)
     table = by_op(all_kernels(request.here))
@@ -47,9 +54,34 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
         except NoPathError as e:                                    # nothing within the tolerance computes this form
             refused = refused or with_reasons(e, paths, book, table, binding)
         else:
-            return iter(paths)
+            return PathListing(itertools.islice(paths, limit), prepared.parts)
     assert refused is not None                                      # there is one form at least
     raise refused
+
+
+SHOWN = 3
+"""paths in the repr of a listing"""
+
+
+class PathListing(Iterator[GraphPath]):
+    """Paths, each once, as they are found; its repr shows the next ones and takes none away. parts: the pieces that kernels of
+    graphs compute, for people."""
+
+    def __init__(self, paths: Iterator[GraphPath], parts: str = "") -> None:
+        self.parts, self._paths = parts, paths
+        self._ahead: deque[GraphPath] = deque()
+
+    def __next__(self) -> GraphPath:
+        return self._ahead.popleft() if self._ahead else next(self._paths)
+
+    def __repr__(self) -> str:
+        self._ahead += itertools.islice(self._paths, max(0, SHOWN + 1 - len(self._ahead)))
+        if not self._ahead:
+            return "<paths: none left>"
+        more = len(self._ahead) > SHOWN
+        return "\n".join(["<paths, the cheapest first:", *(f"  {line}" for line in self.parts.splitlines()),
+                          *(f"  {path!r}" for path in itertools.islice(self._ahead, SHOWN)), *(["  …"] if more else []),
+                          "  their steps: for path in tg.list_paths(graph, limit=10): print(path)>"])
 
 
 def not_offered(graph: Graph, backends: Sequence[str] | None = None, simplify: bool = True) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tensor_graphs.compiler.prepared import PreparedGraph
 from tensor_graphs.devices.known import HOST, devices
+from tensor_graphs.kernels.registry import kernels_of_graphs
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import MOST_WRITTEN_OUT, TooManyNodesError
 from tensor_graphs.language.graph import Graph
@@ -34,7 +35,8 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
     made = Reworded(found.graph, images=found.images) if recipes is False else reword(prepared.graph, found.images, rows=rows)
     joined, images = _joined(made, fused)
     said = [*(rows.notes if rows is not None else []),
-            *([f"parts: {found.show()}"] if found.places else []), *([f"recipes: {made.show()}"] if made.parts else []),
+            *([f"parts: {found.show(kernels_of_graphs())}"] if found.places else []),
+            *([f"recipes: {made.show()}"] if made.parts else []),
             *([f"fused: {joined.show()}"] if joined.parts else [])]
     note = "; ".join([*([prepared.note] if prepared.note else []), *said])
     return PreparedGraph(joined.graph, note, "\n".join(said), images) if said else None

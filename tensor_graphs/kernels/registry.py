@@ -389,6 +389,22 @@ def parts() -> tuple[PartOp, ...]:
         return tuple({p.written.digest: p for k in reversed(_registered) if isinstance(p := k.composite, PartOp)}.values())
 
 
+def kernels_of_graphs() -> dict[str, list[str]]:
+    """By the digest of a part's definition, the kernels that are registered for it."""
+    found: dict[str, list[str]] = {}
+    with _lock:
+        for k in _registered:
+            if isinstance(k.composite, PartOp):
+                found.setdefault(k.composite.written.digest, []).append(k.name)
+    return found
+
+
+def is_registered(name: str) -> bool:
+    """Whether a kernel of this name was registered here, and is none of a backend's own."""
+    with _lock:
+        return any(k.name == name for k in _registered)
+
+
 def all_kernels(backends: Sequence[str] = DEFAULT_BACKENDS) -> list[Kernel]:
     """Every kernel of these backends, registered ones included; of a backend that is missing, none."""
     found: list[Kernel] = []

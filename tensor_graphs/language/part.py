@@ -25,6 +25,9 @@ from tensor_graphs.language.node import Node, apply, walk
 NAMED_STEPS = 3
 """steps of a part that its name lists; a longer one is called part_…"""
 
+UNNAMED = "part_"
+"""how the names of those begin"""
+
 KEY_LENGTH, RECIPE_KEY = 6, 12
 
 RECIPE = "recipe "
@@ -167,8 +170,8 @@ def known_same(one: Definition, other: Definition) -> bool:
 def name_of(outputs: Sequence[Node], key: str) -> str:
     """Of the steps, in their order, and the beginning of a key: rms_norm_linear_1a2b3c."""
     steps = [n.op.name for n in walk(outputs) if n.op.kind in ("atomic", "composite")]
-    words = "_".join(steps) if len(steps) <= NAMED_STEPS else "part"
-    return f"{words}_{key[:KEY_LENGTH]}"
+    words = "_".join([*steps, ""]) if len(steps) <= NAMED_STEPS else UNNAMED
+    return f"{words}{key[:KEY_LENGTH]}"
 
 
 def steps_said(part: PartOp) -> str:

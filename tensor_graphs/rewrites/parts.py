@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -26,7 +26,7 @@ from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply, is_step, walk
-from tensor_graphs.language.part import PartOp, note_same, over, part_between
+from tensor_graphs.language.part import UNNAMED, PartOp, note_same, over, part_between, steps_said
 from tensor_graphs.rewrites.cuts import Cuts, inside
 from tensor_graphs.rewrites.recognise import write_out
 
@@ -39,15 +39,23 @@ MORE_STEPS, MOST_STEPS = 2, 24
 @dataclass(frozen=True)
 class Formed:
     """The graph with its parts as nodes; places: how many of each, by name. images: what became of each node of the graph, where
-    that is another one."""
+    that is another one. wholes: by name, one of the parts as it stands there. wanted: by name, the digests of those it is."""
 
     graph: Graph
     places: Mapping[str, int] = field(default_factory=dict)
     images: Mapping[Node, Node] = field(default_factory=dict, repr=False)
+    wholes: Mapping[str, PartOp] = field(default_factory=dict, repr=False)
+    wanted: Mapping[str, Collection[str]] = field(default_factory=dict, repr=False)
 
-    def show(self) -> str:
-        """For people; "" where there is none."""
-        return ", ".join(f"{count} {name}" for name, count in sorted(self.places.items()))
+    def show(self, kernels: Mapping[str, Sequence[str]] | None = None) -> str:
+        """For people; "" where there is none. kernels: by the digest of a part, those that are registered for it."""
+        said = []
+        for name, count in sorted(self.places.items()):
+            own = list(dict.fromkeys(k for digest in self.wanted[name] for k in (kernels or {}).get(digest, ())))
+            what = [steps_said(self.wholes[name])] if name.startswith(UNNAMED) else []
+            inside = "; ".join([*what, *([", ".join(own)] if own else [])])
+            said.append(f"{count} {name}{f' ({inside})' if inside else ''}")
+        return ", ".join(said)
 
 
 def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
@@ -60,6 +68,8 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
     search = _PartSearch(graph, [_Wanted(p) for p in parts])
     made: dict[Node, Node] = {}
     places: Counter[str] = Counter()
+    wholes: dict[str, PartOp] = {}
+    digests: dict[str, dict[str, None]] = {}
     for node in graph.nodes:
         inputs = [made[i] for i in node.inputs]
         same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
@@ -69,6 +79,7 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
             types = [o.type for o in operands]
             if operands in known:                                   # the same part, registered in two wordings
                 note_same(op.define(types, {}), known[operands].define(types, {}))
+                digests[known[operands].name][op.written.digest] = None
                 continue
             try:                                                    # with the parts inside of it, where none crosses its border
                 whole = part_between([made[node]], [made[o] for o in operands], op.written.digest)
@@ -78,11 +89,13 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
             known[operands] = whole
             made[node] = apply(whole, [made[o] for o in operands], {})
             places[whole.name] += 1
+            wholes.setdefault(whole.name, whole)
+            digests.setdefault(whole.name, {})[op.written.digest] = None
     if not places:
         return Formed(graph)
     log.info("formed %s", dict(places))
     images = {n: m for n, m in made.items() if n is not m}
-    return Formed(graph.with_roots([made[r] for r in graph.roots]), dict(places), images)
+    return Formed(graph.with_roots([made[r] for r in graph.roots]), dict(places), images, wholes, digests)
 
 
 class _Wanted:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.arguments import ArgumentError
 from tensor_graphs.compiler.listing import not_offered, signatures_of
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.kernels.kernel import KernelError
@@ -108,6 +109,33 @@ def test_what_is_no_op_and_no_graph_is_refused_where_the_kernel_is_declared() ->
     for wrong, says in ((lambda outs, ins, attrs: None, "a function"), (tg.input("x", (3,)), "is a tensor")):
         with pytest.raises(KernelError, match=says):
             tg.kernel(wrong)                                        # type: ignore[arg-type]
+
+
+def test_a_part_without_a_name_of_its_own_is_told_with_its_ops_and_the_kernel_that_computes_it(database: Database) -> None:
+    graph = _atomic(7, 24)
+    with registered(replace(FUSED, name="trial.whole", op=(op := part_of(WHOLE)).name, composite=op)):
+        said = "(mul \u00d7 2, sum, mul, add, sqrt, div, dot; trial.whole)"
+        assert said in repr(tg.list_paths(graph, backends=("numpy",), database=database))
+        for s in signatures_of(prepare(graph, backends=("numpy",)).graph):      # its definition is measured, and far faster
+            for kernel in (k for k in all_kernels(("numpy",)) if k.computes(s.spec)):
+                add_row(database, kernel, s)
+                if kernel.name != "trial.whole":
+                    add_row(database, kernel, s, {}, us=1e-3)
+        text = tg.explain(tg.compile(graph, backends=("numpy",), database=database))
+        assert f"parts: 1 part_{op.written.digest[:6]} {said}" in text
+        (line,) = (each for each in text.splitlines() if "by its definition: part_" in each)
+        assert "next: trial.whole " in line and line.endswith("guess")
+
+
+def test_a_listing_shows_its_next_paths_takes_none_away_and_ends_at_its_limit(database: Database) -> None:
+    graph = tg.graph(tg.softmax(tg.linear(tg.input("x", (4, 8)), tg.parameter("w", (8, 8)))))
+    every = [p.id for p in tg.list_paths(graph, backends=("numpy",), database=database)]
+    listing = tg.list_paths(graph, backends=("numpy",), database=database, limit=2)
+    assert all(id in repr(listing) for id in every[:2]) and "tg.list_paths(graph, limit=10)" in repr(listing)
+    assert [p.id for p in listing] == every[:2] and repr(listing) == "<paths: none left>"
+    for wrong in (0, -1, "3", True):
+        with pytest.raises(ArgumentError, match="^limit is .*\n  fix: a whole number of 1 or more$"):
+            tg.list_paths(graph, limit=wrong, database=database)                # type: ignore[arg-type]
 
 
 def test_without_the_kernel_the_graph_is_as_it_was(database: Database) -> None:
