@@ -312,16 +312,19 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     A graph with one output and no states is a part: its operands are the graph's inputs in order of first use, its dims stand for
     every size in their ranges. The kernel is a candidate wherever a graph computes the same, in whatever words, if that is proved.
 
-    ins: the operands in the order of the op's page; an optional one that a call does not have is left out (`Spec.role_index`
+    outs, ins: numpy arrays for every backend of the host (torch.from_numpy makes a tensor of the same memory; contiguous=True
+    spares it strides). ins: the operands in the order of the op's page; an optional one that a call does not have is left out (`Spec.role_index`
     says where each stands, for `accepts`).
     sources: files that it is made of besides its module and what that imports, relative to the module's folder. When one of them is
     edited, it is another kernel, which is compared with the oracle before it is used.
     requirements: what the device must have, like {"arch": ["avx512f"]} (requirements.py); elsewhere it is no candidate.
     A cell of a notebook that is run again, or a module that is reloaded, replaces its kernels.
-    Raises KernelError when a source is missing, when another place has a kernel of this name, and for a requirement that nothing
-    here can check; GraphError for a graph that is no part.
+    name: begins with the backend's name and a dot, which goes before the function's unless given.
+    Raises KernelError when a source is missing, when another place has a kernel of this name, for a name, a pair in place or a
+    function that cannot be meant, and for a requirement that nothing here can check; GraphError for a graph that is no part.
     """
     op = require_computed(op)
+
     def wrap(function: Callable[..., None]) -> Kernel:
         own = name if name is not None else f"{backend}.{getattr(function, '__name__', type(function).__name__)}"
         _require_backend(own, backend)
