@@ -313,8 +313,8 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     every size in their ranges. The kernel is a candidate wherever a graph computes the same, in whatever words, if that is proved.
 
     outs, ins: numpy arrays for every backend of the host (torch.from_numpy makes a tensor of the same memory; contiguous=True
-    spares it strides). ins: the operands in the order of the op's page; an optional one that a call does not have is left out (`Spec.role_index`
-    says where each stands, for `accepts`).
+    spares it strides). ins: the operands in the order of the op's page; an optional one that a call does not have is left out
+    (`Spec.role_index` says where each stands, for `accepts`).
     sources: files that it is made of besides its module and what that imports, relative to the module's folder. When one of them is
     edited, it is another kernel, which is compared with the oracle before it is used.
     requirements: what the device must have, like {"arch": ["avx512f"]} (requirements.py); elsewhere it is no candidate.
