@@ -21,6 +21,7 @@ from tensor_graphs.language.dtypes import parse_dtype
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import PartOp
+from tensor_graphs.phases import phase
 
 WIDER: tuple[Literal["float32", "float64"], ...] = ("float32", "float64")
 """how wider intermediates are called, the narrower ones first"""
@@ -68,6 +69,7 @@ def as_written(graph: Graph, why: str = "") -> Intermediates:
     return Intermediates(graph, False, predicted, why or f"as written, predicted error {predicted:.1e}")
 
 
+@phase("prepare")
 def wider(graph: Graph, word: str = "float64", why: str = "asked for", backends: Sequence[str] = ()) -> Intermediates:
     """The graph with intermediates of one of WIDER; as it is, when it holds no narrower float. Parts are written out, as they are
     of the dtypes that were written; where some could be said otherwise, and where a backend writes kernels for whatever it is
@@ -87,6 +89,7 @@ def wider(graph: Graph, word: str = "float64", why: str = "asked for", backends:
     return Intermediates(made, True, predicted_error(graph), f"{word}, {why}", graph, images)
 
 
+@phase("prepare")
 def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Sequence[str] = ()) -> Intermediates:
     """The graph to run within a tolerance. Raises IntermediatesError for another word than those of WANTED."""
     if wanted not in WANTED:

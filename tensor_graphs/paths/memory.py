@@ -82,13 +82,28 @@ def place(intervals: Sequence[Interval], at: Mapping[str, int]) -> ArenaLayout:
     Three greedy orders are tried, by size, by the densest moment and by time; the one with the smallest arenas wins.
     """
     sizes = [i.size(at) for i in intervals]
-    neighbours = [[j for j, other in enumerate(intervals) if j != i and me.overlaps(other)] for i, me in enumerate(intervals)]
+    neighbours = _neighbours(intervals)
     crowd = [sum(sizes[j] for j in neighbours[i]) + sizes[i] for i in range(len(intervals))]
     by_size = sorted(range(len(intervals)), key=lambda i: (-sizes[i], intervals[i].first, i))
     by_crowd = sorted(range(len(intervals)), key=lambda i: (-crowd[i], -sizes[i], i))
     by_time = sorted(range(len(intervals)), key=lambda i: (intervals[i].first, -sizes[i], i))
     layouts = [_greedy(intervals, sizes, neighbours, order) for order in (by_size, by_crowd, by_time)]
     return min(layouts, key=lambda layout: sum(layout.offsets(at)[1].values()))
+
+
+def _neighbours(intervals: Sequence[Interval]) -> list[list[int]]:
+    """Of each interval those that it may not share bytes with, in order; found in the order in which they begin, beside those alone
+    that have not ended."""
+    found: list[list[int]] = [[] for _ in intervals]
+    alive: list[int] = []
+    for i in sorted(range(len(intervals)), key=lambda i: intervals[i].first):
+        alive = [j for j in alive if intervals[j].last >= intervals[i].first]
+        for j in alive:
+            if intervals[i].overlaps(intervals[j]):
+                found[i].append(j)
+                found[j].append(i)
+        alive.append(i)
+    return [sorted(each) for each in found]
 
 
 def _greedy(intervals: Sequence[Interval], sizes: list[int], neighbours: list[list[int]], order: list[int]) -> ArenaLayout:

@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tensor_graphs.arguments import ArgumentError, entry
 from tensor_graphs.devices.known import HOST
@@ -217,6 +218,49 @@ def is_way_on(name: str) -> bool:
     return name == EXPAND or name.startswith(RECIPE)
 
 
+class _Tally:
+    """The signatures of a graph's nodes, and of those inside its composites as they are looked at.
+
+    first: signature of each key; the others of that key are the same question. lies: of each node that runs, its operands that are
+    not contiguous. places: nodes that are parts.
+    """
+
+    def __init__(self) -> None:
+        self.first: dict[str, Signature] = {}
+        self.lies: dict[Signature, list[dict[int, Operand]]] = {}
+        self.places: dict[Signature, list[Node]] = {}
+
+    def copy(self) -> _Tally:
+        """Another one, to which more is added."""
+        made = _Tally()
+        made.first = dict(self.first)
+        made.lies = {s: list(each) for s, each in self.lies.items()}
+        made.places = {s: list(each) for s, each in self.places.items()}
+        return made
+
+    def add(self, roots: Sequence[Node], known: Collection[Node] = ()) -> dict[Signature, int]:
+        """Signatures of the nodes that need a choice, with how many nodes of each are computed in a run. known: what is not."""
+        counts: dict[Signature, int] = {}
+        order = walk(roots)
+        known = known_when_bound(order, known)
+        with_gaps = copies.apart(order, known)
+        for node in order:
+            if is_step(node):
+                s = signature_of(node)
+                s = self.first.setdefault(s.key, s)
+                counts[s] = counts.get(s, 0) + (node not in known)
+                if node not in known:
+                    self.lies.setdefault(s, []).append({i: with_gaps[x] for i, x in enumerate(node.inputs) if x in with_gaps})
+                if isinstance(node.op, PartOp):
+                    self.places.setdefault(s, []).append(node)
+        return counts
+
+
+_tallies: WeakKeyDictionary[Graph, tuple[_Tally, list[tuple[Signature, int]]]] = WeakKeyDictionary()
+"""of whole graphs, with how often each signature runs: they do not depend on prices, and a graph is priced several times while it
+is compiled"""
+
+
 class Paths:
     """The alternatives of a graph's signatures, and the paths made of them.
 
@@ -236,16 +280,17 @@ class Paths:
         self.devices = tuple(sorted({HOST.name, *self._device.values()}))
         self._asks = any(node.op is leaves.COPY_TO for node in graph.nodes)
         self._placements: dict[frozenset[tuple[str, str]], Placement] = {}
+        self._reading: dict[tuple[Signature, str, tuple[int, ...], Operand], float] = {}
+        """of the copies that a kernel needs for a signature where these operands lie so: equal layers ask the same"""
         self._alternatives: dict[Signature, list[Alternative]] = {}
         self._inner: dict[tuple[Signature, str], list[tuple[Signature, int]]] = {}
         self._best: dict[Signature, tuple[float, Alternative | None]] = {}
-        self._first: dict[str, Signature] = {}
-        self._lies: dict[Signature, list[dict[int, Operand]]] = {}
-        """of each node that runs: its operands that are not contiguous"""
-        self._places: dict[Signature, list[Node]] = {}
-        """nodes of the graph itself that are parts"""
         self._users: dict[Node, list[Node]] | None = None
-        self.top = self._count(graph.roots)
+        counted = _tallies.get(graph)
+        if counted is None:
+            tally = _Tally()
+            counted = _tallies[graph] = tally, list(tally.add(graph.roots).items())
+        self._tally, self.top = counted[0].copy(), counted[1]
         self.parts: list[Signature] = []
         todo = [s for s, _ in reversed(self.top)]
         while todo:
@@ -256,23 +301,6 @@ class Paths:
         # a part that is only said otherwise is taken out of the graph whole; what is in another one may be computed beside it too
         self.overlap = any(isinstance(s.spec.op, PartOp) and not s.spec.op.alone for s in self.parts)
 
-    def _count(self, roots: Sequence[Node], known: Collection[Node] = ()) -> list[tuple[Signature, int]]:
-        """Signatures of the nodes that need a choice, with how many nodes of each are computed in a run. known: what is not."""
-        counts: dict[Signature, int] = {}
-        order = walk(roots)
-        known = known_when_bound(order, known)
-        with_gaps = copies.apart(order, known)
-        for node in order:
-            if is_step(node):
-                s = signature_of(node)
-                s = self._first.setdefault(s.key, s)
-                counts[s] = counts.get(s, 0) + (node not in known)
-                if node not in known:
-                    self._lies.setdefault(s, []).append({i: with_gaps[x] for i, x in enumerate(node.inputs) if x in with_gaps})
-                if isinstance(node.op, PartOp):
-                    self._places.setdefault(s, []).append(node)
-        return list(counts.items())
-
     def inner(self, s: Signature, way: Alternative | None = None) -> list[tuple[Signature, int]]:
         """The signatures inside a composite's definition, or a recipe (one level)."""
         way = way or DEFINITION
@@ -280,7 +308,7 @@ class Paths:
         if key not in self._inner:
             written = way.written(s.spec)
             bound = s.spec.op.bound if isinstance(s.spec.op, PartOp) else ()
-            self._inner[key] = self._count(written.outputs, [written.arguments[i] for i in bound])
+            self._inner[key] = list(self._tally.add(written.outputs, [written.arguments[i] for i in bound]).items())
         return self._inner[key]
 
     def seconds(self, s: Signature, way: Alternative) -> float:
@@ -317,7 +345,7 @@ class Paths:
 
     def _copies(self, kernel: Kernel, s: Signature) -> float:
         """Seconds of the copies that a kernel needs for one call, on average over the nodes that are known so far."""
-        lies = self._lies.get(s, [])
+        lies = self._tally.lies.get(s, [])
         return sum(copies.copied(kernel, s.spec, each, self.copied) for each in lies if each) / max(1, len(lies))
 
     def _handed_on(self, s: Signature, recipe: PartRecipe) -> float:
@@ -327,7 +355,7 @@ class Paths:
         if not any(o in lie for o in outputs):
             return 0.0
         self._users = consumers(self.graph.roots) if self._users is None else self._users
-        places = [place for place in self._places.get(s, []) if place in self._users]
+        places = [place for place in self._tally.places.get(s, []) if place in self._users]
         if not places:                                              # in another part: who reads it depends on how that is computed
             return sum(self.copied(o.type) for o in outputs if o in lie)
         total = 0.0
@@ -348,10 +376,16 @@ class Paths:
                 view = copies.seen(user, x)
                 total += self.copied(value.type) if view is None else 0.0 if view.contiguous else self._read_copied(user, view)
             else:
-                way = None if isinstance(user.op, PartOp) else self.best(self._first[signature_of(user).key])[1]
-                at = {i: x for i, each in enumerate(user.inputs) if each is value}
-                total += (len(at) * self.copied(value.type) if way is None or way.kernel is None
-                          else copies.copied(way.kernel, Spec.of(user), at, self.copied))
+                s = signature_of(user)
+                way = None if isinstance(user.op, PartOp) else self.best(self._tally.first[s.key])[1]
+                at = tuple(i for i, each in enumerate(user.inputs) if each is value)
+                if way is None or way.kernel is None:
+                    total += len(at) * self.copied(value.type)
+                    continue
+                key = s, way.name, at, x
+                if key not in self._reading:
+                    self._reading[key] = copies.copied(way.kernel, s.spec, dict.fromkeys(at, x), self.copied)
+                total += self._reading[key]
         return total
 
     def _measured(self, s: Signature, way: Alternative) -> Alternative:
@@ -424,20 +458,20 @@ class Paths:
         known = known_when_bound(order)
         for node in order:
             if is_step(node) and node not in known:
-                calls[self._first[signature_of(node).key]] += 1
+                calls[self._tally.first[signature_of(node).key]] += 1
         return calls | {s: len(nodes) for s, nodes in expanding.items()}
 
     def _expanded(self, chosen: Mapping[Signature, Alternative], expanding: dict[Signature, set[Node]]) -> list[Node]:
         """The graph's roots as these choices have them. expanding: receives the nodes that were replaced."""
         def keep(node: Node) -> bool:
-            s = self._first[signature_of(node).key]
+            s = self._tally.first[signature_of(node).key]
             if chosen[s].kernel is None:
                 expanding.setdefault(s, set()).add(node)
                 return False
             return True
 
         def written(node: Node) -> Definition:
-            s = self._first[signature_of(node).key]
+            s = self._tally.first[signature_of(node).key]
             return chosen[s].written(signature_of(node).spec)
 
         return expand_all(self.graph.roots, keep, written)
@@ -513,12 +547,12 @@ class Paths:
         beside: dict[Signature, dict[Signature, None]] = {}
         for node in self.placement(chosen).order:
             if is_step(node):
-                taker = self._first[signature_of(node).key]
+                taker = self._tally.first[signature_of(node).key]
                 for each in node.inputs:
                     while each.op.facts.view:
                         each = each.inputs[0]
                     if is_step(each):
-                        giver = self._first[signature_of(each).key]
+                        giver = self._tally.first[signature_of(each).key]
                         beside.setdefault(taker, {taker: None})[giver] = None
                         beside.setdefault(giver, {giver: None})[taker] = None
         pairs = [[s, other] for s, others in beside.items() for other in others if other is not s]

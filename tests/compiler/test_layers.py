@@ -11,7 +11,7 @@ import tensor_graphs as tg
 from tensor_graphs.compiler.choose import PriceBook
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.paths import lower
+from tensor_graphs.paths import copies, lower
 from tensor_graphs.paths.path import Paths
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites import reword
@@ -30,7 +30,7 @@ def layers(count: int) -> Graph:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often prices are asked for, ways are listed, regions searched, and nodes lowered."""
+    """How often prices are asked for, ways are listed, copies priced, signatures counted, regions searched, and nodes lowered."""
     seen: Counter[str] = Counter()
 
     def count(owner: Any, name: str) -> None:
@@ -42,7 +42,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, counting)
 
-    for owner, name in ((PriceBook, "price"), (Paths, "alternatives"), (reword, "saturate"), (lower, "signature_of")):
+    for owner, name in ((PriceBook, "price"), (Paths, "alternatives"), (copies, "copied"), (copies, "apart"),
+                        (reword, "saturate"), (lower, "signature_of")):
         count(owner, name)
     return seen
 
@@ -60,4 +61,5 @@ def test_five_times_the_layers_ask_for_no_more_prices_and_lowering_grows_with_th
     few, many = work(18), work(90)
     assert few["price"] > 0 and many["price"] <= 1.3 * few["price"], (few, many)
     assert many["alternatives"] <= 1.3 * few["alternatives"] and many["saturate"] <= few["saturate"], (few, many)
+    assert 0 < many["copied"] <= 1.3 * few["copied"] and many["apart"] <= few["apart"], (few, many)
     assert 0 < many["signature_of"] <= 5.5 * few["signature_of"], (few, many)

@@ -12,7 +12,7 @@ from tensor_graphs.devices.known import HOST
 from tensor_graphs.language import dims as d
 from tensor_graphs.models.bert import BertSpec, bert_graph
 from tensor_graphs.models.gemma3 import Gemma3Spec, Rope, gemma3_graph
-from tensor_graphs.paths.memory import ArenaLayout, Interval, aligned, place
+from tensor_graphs.paths.memory import ArenaLayout, Interval, _neighbours, aligned, place
 from tests.plans import plan_of
 
 N, M = tg.dim("n", 0, 4096), tg.dim("m", 1, 512)
@@ -71,6 +71,13 @@ def test_the_largest_live_set_is_the_most_crowded_instruction(intervals: list[In
     assert layout.offsets(at)[1].get(HOST.name, 0) >= size
     sizes = [d.evaluate(i.nbytes, at) for i in members]
     assert sizes == sorted(sizes, reverse=True)
+
+
+@settings(max_examples=200)
+@given(interval_lists())
+def test_neighbours_are_the_intervals_alive_at_one_moment(intervals: list[Interval]) -> None:
+    found = _neighbours(intervals)
+    assert found == [[j for j, other in enumerate(intervals) if j != i and me.overlaps(other)] for i, me in enumerate(intervals)]
 
 
 def test_a_clash_is_seen() -> None:
