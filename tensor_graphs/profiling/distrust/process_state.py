@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import gc
+import importlib
 import locale
 import os
 import random
@@ -46,7 +47,8 @@ class StateError(Exception):
                          "once where the module is imported")
 
 
-_handler, _mask = getattr(signal.getsignal, "__wrapped__", signal.getsignal), signal.pthread_sigmask
+_handler, _mask = importlib.import_module("_signal").getsignal, signal.pthread_sigmask
+"""the first as it is in C: what `signal` makes of it looks for a name in two enums, for each signal at each point"""
 _SIGNALS = tuple(map(int, signal.valid_signals()))
 _LIMITS = {getattr(resource, n): n for n in dir(resource) if n.startswith("RLIMIT_")}
 _NAMES: dict[tuple[str, Any], str] = {("resource limits", n): name for n, name in _LIMITS.items()}
