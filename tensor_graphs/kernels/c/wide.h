@@ -35,14 +35,6 @@ TG_INLINE double d_sum(vd v) {
     return sum;
 }
 
-TG_INLINE int64_t weight_bytes(int64_t dtype) { return dtype == TG_F64 ? 8 : dtype == TG_BF16 ? 2 : 4; }
-
-/* Element i of an array of any weight dtype; `dtype` is a constant where speed matters. */
-TG_INLINE double widened(const void *w, const int64_t dtype, int64_t i) {
-    if (dtype == TG_F64) return ((const double *)w)[i];
-    return dtype == TG_BF16 ? bf16_to_f32(((const uint16_t *)w)[i]) : ((const float *)w)[i];
-}
-
 TG_INLINE uint64_t bits_of_f64(double x) {
     uint64_t bits;
     memcpy(&bits, &x, 8);

@@ -1,0 +1,120 @@
+/* rows.h: the bodies of norms.c and wide_norms.c: rms_norm, layer_norm, softmax; weights of any float dtype. One result per row of
+ * the last axis. */
+#include "loops.h"
+#include "real.h"
+
+/* Sums run in four vectors' worth of lanes and are folded in f64; `centre` is taken off first. */
+enum { LANES = 4 * VR };
+
+TG_INLINE double lanes_total(const real *lane) {
+    double total = 0;
+    for (int l = 0; l < LANES; l++) total += lane[l];
+    return total;
+}
+
+TG_INLINE double sum_squares(const real *x, int64_t d, real centre) {
+    real lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= d; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            real v = x[i + l] - centre;
+            lane[l] += v * v;
+        }
+    double total = lanes_total(lane);
+    for (; i < d; i++) total += ((double)x[i] - centre) * ((double)x[i] - centre);
+    return total;
+}
+
+TG_INLINE double sum(const real *x, int64_t d, real centre) {
+    real lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= d; i += LANES)
+        for (int l = 0; l < LANES; l++) lane[l] += x[i + l] - centre;
+    double total = lanes_total(lane);
+    for (; i < d; i++) total += (double)x[i] - centre;
+    return total;
+}
+
+/* Calls f(..., dtype) with a constant dtype; only what is f64 has weights of f64. */
+#ifdef TG_WIDE_H
+#define BY_DTYPE(dtype, f, ...)                       \
+    switch (dtype) {                                  \
+        case TG_F32: f(__VA_ARGS__, TG_F32); break;   \
+        case TG_BF16: f(__VA_ARGS__, TG_BF16); break; \
+        case TG_F64: f(__VA_ARGS__, TG_F64); break;   \
+    }
+#else
+#define BY_DTYPE(dtype, f, ...)                       \
+    switch (dtype) {                                  \
+        case TG_F32: f(__VA_ARGS__, TG_F32); break;   \
+        case TG_BF16: f(__VA_ARGS__, TG_BF16); break; \
+    }
+#endif
+
+/* out = x * scale * (offset + w), rounded once. */
+TG_INLINE void weigh(real *out, const real *x, int64_t d, double scale, double offset, const void *w, const int64_t dtype) {
+    for (int64_t i = 0; i < d; i++) out[i] = (real)(x[i] * scale * (offset + widened(w, dtype, i)));
+}
+
+TG_INLINE void times(real *out, int64_t d, const void *w, const int64_t dtype) {
+    for (int64_t i = 0; i < d; i++) out[i] *= (real)widened(w, dtype, i);
+}
+
+TG_INLINE void shift(real *out, int64_t d, const void *b, const int64_t dtype) {
+    for (int64_t i = 0; i < d; i++) out[i] += (real)widened(b, dtype, i);
+}
+
+/* out = x / rms(x) * (offset + w); w NULL: without the last factor. eps, offset: floats[0], floats[1]. */
+TG_INLINE void rms_row(real *out, const real *x, int64_t d, const void *w, int64_t dtype, const double *floats) {
+    double scale = 1.0 / __builtin_sqrt(sum_squares(x, d, 0) / (double)d + floats[0]);
+    if (w) BY_DTYPE(dtype, weigh, out, x, d, scale, floats[1], w)
+    else
+        for (int64_t i = 0; i < d; i++) out[i] = (real)(x[i] * scale);
+}
+
+TG_INLINE void rms_rows(const call *c, int64_t from, int64_t to) {
+    const int64_t d = c->ints[1];
+    for (int64_t row = from; row < to; row++)
+        rms_row((real *)c->ptr[0] + row * d, (const real *)c->ptr[1] + row_at(c->ints + 3, row, d), d, c->ptr[2], c->ints[2], c->floats);
+}
+
+TG_INLINE void layer_rows(const call *c, int64_t from, int64_t to) {
+    const int64_t d = c->ints[1];
+    const void *w = c->ptr[2], *b = c->ptr[3];
+    for (int64_t row = from; row < to; row++) {
+        const real *x = (const real *)c->ptr[1] + row_at(c->ints + 4, row, d);
+        real *out = (real *)c->ptr[0] + row * d;
+        real centre = (real)(sum(x, d, 0) / (double)d);
+        double off = sum(x, d, centre) / (double)d; /* what the first sum, of large numbers, rounded away */
+        real rest = (real)off;
+        /* sum((x - mean)^2) = sum((x - centre)^2) - d (mean - centre)^2 */
+        double variance = sum_squares(x, d, centre) / (double)d - off * off;
+        real scale = (real)(1.0 / __builtin_sqrt((variance > 0 || variance != variance ? variance : 0) + c->floats[0]));
+        for (int64_t i = 0; i < d; i++) out[i] = ((x[i] - centre) - rest) * scale;
+        if (w) BY_DTYPE(c->ints[2], times, out, d, w)
+        if (b) BY_DTYPE(c->ints[3], shift, out, d, b)
+    }
+}
+
+TG_INLINE real row_max(const real *x, int64_t d) {
+    real lane[LANES], best = -__builtin_inff();
+    for (int l = 0; l < LANES; l++) lane[l] = best;
+    int64_t i = 0;
+    for (; i + LANES <= d; i += LANES)
+        for (int l = 0; l < LANES; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l]; /* a NaN is passed over */
+    for (; i < d; i++) best = x[i] > best ? x[i] : best;
+    for (int l = 0; l < LANES; l++) best = lane[l] > best ? lane[l] : best;
+    return best;
+}
+
+TG_INLINE void softmax_rows(const call *c, int64_t from, int64_t to) {
+    const int64_t d = c->ints[1];
+    for (int64_t row = from; row < to; row++) {
+        const real *x = (const real *)c->ptr[1] + row_at(c->ints + 2, row, d);
+        real *out = (real *)c->ptr[0] + row * d;
+        real most = row_max(x, d); /* a NaN comes back with the exponentials: the sum is NaN, and so is the whole row */
+        for (int64_t i = 0; i < d; i++) out[i] = r_exp(x[i] - most);
+        real scale = (real)(1.0 / sum(out, d, 0));
+        for (int64_t i = 0; i < d; i++) out[i] *= scale;
+    }
+}
