@@ -109,15 +109,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
         yield database
 
 
-@pytest.fixture(scope="session", autouse=True)
-def supervisors() -> Iterator[None]:
-    """One supervisor serves the judges of many tests, each with a worker of its own: starting it costs more than most jobs."""
-    from tensor_graphs.profiling.distrust.worker_process import supervisors_kept
-
-    with supervisors_kept():
-        yield
-
-
 class Snapshot:
     """Texts that a person has reviewed, under `snapshots/<test file>/` beside the test that claims them."""
 

@@ -20,7 +20,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.profiling.distrust import process_tree, worker_process
 from tensor_graphs.profiling.distrust.worker import INSIDE
-from tensor_graphs.profiling.distrust.worker_process import WorkerProcess, supervisors_kept
+from tensor_graphs.profiling.distrust.worker_process import WorkerProcess
 from tensor_graphs.profiling.measure.inputs import Point
 from tests.profiling.wrong_kernels import BY_NAME, NODES
 
@@ -76,71 +76,6 @@ def test_a_worker_finds_the_libraries_imported_that_its_supervisor_was_told_of(w
     assert worker.run(job("needs_a_library_that_is_there")).status == "RAN"
     worker.kill()
     assert worker.run(job("needs_a_library_that_is_there")).status == "RAN"
-
-
-@pytest.fixture
-def none_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As outside of the tests, where each worker process has a supervisor of its own."""
-    monkeypatch.setattr(worker_process, "_kept", None)
-
-
-def run_and_close() -> tuple[int, int, str]:
-    """The process numbers of a supervisor and its worker, and the worker's folder, which held something."""
-    with WorkerProcess(30.0) as made:
-        assert not Path(made.folder.name, "left").exists()
-        assert made.run(job("right_in_place")).status == "RAN"
-        Path(made.folder.name, "left").mkdir()
-        assert made.supervisor is not None and made.pid is not None
-        found = made.supervisor.pid, made.pid, made.folder.name
-    made.close()                                                    # twice does no harm to the next one
-    return found
-
-
-def test_a_closed_worker_process_leaves_no_process_and_no_folder(none_kept: None) -> None:
-    *processes, folder = run_and_close()
-    assert not any(Path("/proc", str(each)).exists() for each in processes) and not Path(folder).exists()
-
-
-def test_a_kept_supervisor_forks_the_next_worker_where_everything_it_inherits_is_the_same(
-        none_kept: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with supervisors_kept():
-        (first, worker, folder), (again, other, same) = run_and_close(), run_and_close()
-        assert first == again and worker != other and folder == same
-        with monkeypatch.context() as patch:
-            patch.setenv("OMP_NUM_THREADS", "1")
-            elsewhere = [run_and_close()]
-        with monkeypatch.context() as patch:
-            patch.chdir(tmp_path)
-            elsewhere.append(run_and_close())
-        supervisors = {first, *(each[0] for each in elsewhere)}
-        assert len(supervisors) == 3
-        assert sum(Path("/proc", str(each)).exists() for each in supervisors) == worker_process.MOST_KEPT
-    assert not any(Path("/proc", str(each)).exists() for each in supervisors) and not Path(folder).exists()
-
-
-def test_two_worker_processes_at_once_have_a_supervisor_each_and_one_that_was_ended_is_not_kept(none_kept: None) -> None:
-    with supervisors_kept():
-        with WorkerProcess(30.0) as first, WorkerProcess(30.0) as second:
-            first.ready()
-            second.ready()
-            assert first.supervisor is not None and second.supervisor is not None
-            assert first.supervisor.pid != second.supervisor.pid and first.folder.name != second.folder.name
-            os.kill(second.supervisor.pid, signal.SIGKILL)
-            ended, lives = second.supervisor.pid, first.supervisor.pid
-        assert run_and_close()[0] == lives != ended
-
-
-def test_a_fork_does_not_take_what_its_parent_keeps(none_kept: None) -> None:
-    with supervisors_kept():
-        mine = run_and_close()[0]
-        child = os.fork()
-        if child == 0:
-            try:
-                os._exit(0 if run_and_close()[0] != mine else 1)
-            finally:
-                os._exit(3)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert run_and_close()[0] == mine
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc",

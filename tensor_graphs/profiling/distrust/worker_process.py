@@ -2,15 +2,10 @@
 
 Judge, supervisor and worker are three processes. The judge starts the supervisor, which forks the worker; judge and worker share a
 socket. Whichever of the other two dies, the judge goes on: it ends what is left and starts anew.
-
-A supervisor takes 0.5 s of CPU time to start, a worker that it forks 0.07 s. Who judges many times in one process keeps supervisors
-from one judge to the next (`supervisors_kept`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import fcntl
 import json
 import logging
@@ -22,9 +17,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -70,9 +64,6 @@ CRASHED = f"{DIED} (killed by SIGSEGV)"
 DATA_VARIABLE = "XDG_DATA_HOME"
 """where a database would be looked for: the worker gets an empty folder, and the variable that names a database is removed"""
 
-MOST_KEPT = 2
-"""supervisors without a worker; each holds 50 MB, and what its workers found imported"""
-
 OnMark = Callable[[Mark, float], dict[str, Any] | None]
 """(what the worker says in the middle of a job, when it was heard on time.perf_counter's clock) -> what is answered, if anything"""
 
@@ -92,26 +83,20 @@ class WorkerProcess:
     """A worker that is started when needed, killed with its children when a job runs out of time, and started again."""
 
     def __init__(self, timeout: float = JOB_SECONDS) -> None:
+        self.timeout = timeout
         self.supervisor: subprocess.Popen[bytes] | None = None
         self.pid: int | None = None
         """of the worker; None: there is none"""
+        self.imports: Sequence[str] = ()
+        """libraries that the next worker finds imported, as those before it did: the supervisor then imports them once for all"""
+        self.folder = _folder()
+        self.starts = 0
+        self._outputs, self._outputs_end = _nameless_file()
+        self._said, self._said_end = _nameless_file()
         self._control: socket.socket | None = None
         self._channel: Channel | None = None
         self._environment: dict[str, str] = {}
-        self._place: tuple[str | None, frozenset[int]] = None, frozenset()
-        """of the supervisor (`_place`)"""
         self._token = ""
-        kept = _take()
-        if kept is not None:
-            vars(self).update(vars(kept))
-        else:
-            self.folder = _folder()
-            self._outputs, self._outputs_end = _nameless_file()
-            self._said, self._said_end = _nameless_file()
-        self.timeout = timeout
-        self.imports: Sequence[str] = ()
-        """libraries that the next worker finds imported, as those before it did: the supervisor then imports them once for all"""
-        self.starts = 0
 
     def __enter__(self) -> Self:
         return self
@@ -160,8 +145,7 @@ class WorkerProcess:
         key = secrets.token_bytes(KEY_BYTES)
         mine, theirs = socket.socketpair()
         try:
-            there = environment == self._environment and self._place == _place()
-            if self.supervisor is None or not there or not self._respawn(theirs):
+            if self.supervisor is None or environment != self._environment or not self._respawn(theirs):
                 self.kill()
                 self._start_supervisor(environment, theirs)
         finally:
@@ -186,7 +170,7 @@ class WorkerProcess:
         return {**kept, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path), DATA_VARIABLE: str(nowhere)}
 
     def _start_supervisor(self, environment: dict[str, str], theirs: socket.socket) -> None:
-        self._environment, self._place, self._token = environment, _place(), secrets.token_hex(16)
+        self._environment, self._token = environment, secrets.token_hex(16)
         mine, control = socket.socketpair()
         said = self._said_end                                       # a file: a pipe that nobody reads would block who writes much
         with control:
@@ -401,102 +385,13 @@ class WorkerProcess:
                 time.sleep(0.005)
 
     def close(self) -> None:
-        """End all, but for a supervisor that is kept; twice does no harm."""
-        if self._outputs < 0:
-            return
-        if self.supervisor is not None and _keeps():
-            self.leave()
-            if self.supervisor is not None and self._as_new():
-                _keep(copy.copy(self))
-                self.supervisor = self._control = None
-                self._outputs = self._outputs_end = self._said = self._said_end = -1
-                return
-        self._end()
-
-    def _as_new(self) -> bool:
-        """Empty the worker's folder and the file of its outputs, for another judge's workers; whether that could be done."""
-        try:
-            self.folder.cleanup()                                   # never through a link that a candidate put into its place
-            os.mkdir(self.folder.name, 0o700)
-            os.ftruncate(self._outputs, 0)
-        except OSError:
-            return False
-        return True
-
-    def _end(self) -> None:
+        """End all; twice does no harm."""
         self.kill()
         self.folder.cleanup()
         for end in (self._outputs, self._outputs_end, self._said, self._said_end):
             if end >= 0:
                 os.close(end)
         self._outputs = self._outputs_end = self._said = self._said_end = -1
-
-
-_kept: list[WorkerProcess] | None = None
-"""without a worker, the last closed one last; None: none is kept"""
-
-_keeper = 0
-"""the process that keeps them, no child of it: a fork has copies of their sockets"""
-
-_keeping = threading.Lock()
-
-
-@contextlib.contextmanager
-def supervisors_kept() -> Iterator[None]:
-    """Within, a worker process that is closed leaves its supervisor to the next one of this process, if that has the same
-    environment, current folder and cores. Each judge still gets a worker of its own, forked for it, and an empty folder; what the
-    supervisor imported for earlier workers, later ones find imported too. At the end those that are left are ended."""
-    global _kept, _keeper
-    if _keeps():
-        yield
-        return
-    _kept, _keeper = [], os.getpid()
-    try:
-        yield
-    finally:
-        if _keeps():
-            with _keeping:
-                left, _kept = _kept, None
-            for each in left or ():
-                each._end()
-
-
-def _keeps() -> bool:
-    return _kept is not None and _keeper == os.getpid()
-
-
-def _keep(process: WorkerProcess) -> None:
-    """End one that was kept before where there are too many."""
-    with _keeping:
-        assert _kept is not None
-        _kept.append(process)
-        old = _kept.pop(0) if len(_kept) > MOST_KEPT else None
-    if old is not None:
-        old._end()
-
-
-def _take() -> WorkerProcess | None:
-    """One that was kept and began where this process is now; it is no longer kept."""
-    if not _keeps():
-        return None
-    with _keeping:
-        assert _kept is not None
-        here = _place()
-        for each in reversed(_kept):
-            if each._place == here and each._environment == each._scrubbed():
-                _kept.remove(each)
-                return each
-    return None
-
-
-def _place() -> tuple[str | None, frozenset[int]]:
-    """What a process inherits beside its environment, and kernels may notice: the current folder (None: it was removed), and the
-    cores that it may run on (none where the system does not tell)."""
-    try:
-        folder = os.getcwd()
-    except OSError:
-        folder = None
-    return folder, frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:
