@@ -20,6 +20,7 @@ import numpy as np
 import tensor_graphs as tg
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.atomic import AtomicOp
+from tensor_graphs.language.body import NAME, Body
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import DTYPES, PYTHON_NAMES, DType
@@ -47,8 +48,12 @@ GROUPS = {"source": "Sources", "unary": "Elementwise, one operand", "binary": "E
 SUBJECTS = {"arithmetic": "Arithmetic, comparisons, reductions", "elementary": "Elementary functions and activations",
             "normalisation": "Softmax, means, norms", "products": "Products and attention", "gated": "Gated layers",
             "positions": "Rotary positions", "indexing": "Indexing, order, running sums", "windows": "Windows and pooling",
-            "convolution": "Convolution", "upsampling": "Upsampling", "writes": "Writing into a tensor", "random": "Random numbers"}
+            "convolution": "Convolution", "upsampling": "Upsampling", "writes": "Writing into a tensor", "random": "Random numbers",
+            "scan": "Loops"}
 """module of composites -> title in the index"""
+
+CALLS = {"scan": "tg.scan(lambda h, x: ((y := tg.sigmoid(x[0]) * h + x[1]), y), operand0, (operand1, operand2))"}
+"""op -> how its example is called, where the function of `tg` takes other arguments than the op"""
 
 LONGEST = 40
 """lines of a definition or a gradient that are shown"""
@@ -163,6 +168,8 @@ def _attribute_text(value: Any) -> str:
         return f"tg.{PYTHON_NAMES.get(value.name, value.name)}"
     if isinstance(value, tuple):
         return f"({', '.join(map(_attribute_text, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, Body):
+        return NAME
     return repr(value) if isinstance(value, (str, float, bool, int)) or value is None else format_dim(value)
 
 
@@ -257,11 +264,19 @@ def _named_outputs(nodes: tuple[Node, ...], stem: str = "out") -> dict[str, Node
     return {stem: nodes[0]} if len(nodes) == 1 else {f"{stem}{i}": n for i, n in enumerate(nodes)}
 
 
+def items(node: Node) -> tuple[Node, ...]:
+    return tuple(leaves.item(node, i) for i in range(len(node.types)))
+
+
 def _definition(name: str, op: Op, taken: list[DType]) -> str:
     if not isinstance(op, CompositeOp):
         return ("One of the 27 ops that everything is made of. Its meaning is a row of "
                 "[language/atomic.py](../../tensor_graphs/language/atomic.py).")
     if op.opaque:
+        if op.loop:
+            node, _ = _example_node(name, taken)
+            text = _text(_named_outputs(items(node)))
+            return f"An op of its own, which is never expanded: its definition is the step. As text:\n\n{text}"
         return "Opaque: it is never expanded."
     node, _ = _example_node(name, taken)
     head = f"For `{name}({', '.join(str(i.type) for i in node.inputs)}{'; ' if node.attrs else ''}{_shown_attributes(node)})`:"
@@ -312,6 +327,8 @@ def _values(x: Node, how: Mapping[str, Any]) -> list[Any]:
 def _call(node: Node) -> str:
     """The call of `tg` that makes this node, with operands by the names of the example."""
     op, names = node.op, [str(i.attrs["name"]) for i in node.inputs]
+    if op.name in CALLS:
+        return CALLS[op.name]
     function = FUNCTION.get(op.name, op.name)
     parameters = inspect.signature(public(op.name)).parameters
     absent = node.attrs.get("absent", ())

@@ -11,7 +11,7 @@ from tensor_graphs.costs.roofline import work
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import AtomicOp
-from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.composite import CompositeOp, looked_into
 from tensor_graphs.language.node import Node, walk
 
 SLOW = 4.0
@@ -72,4 +72,4 @@ def _count(nodes: tuple[Node, ...] | list[Node], found: Counter[str], deeper: in
             found[node.op.group] += 1
             found["slow"] += node.op.flops >= SLOW
         elif isinstance(node.op, CompositeOp) and deeper:
-            _count(walk(node.op.define([i.type for i in node.inputs], node.attrs).outputs), found, deeper - 1)
+            _count(walk(looked_into(node).outputs), found, deeper - 1)

@@ -14,7 +14,7 @@ from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import AtomicOp
-from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.composite import CompositeOp, looked_into
 from tensor_graphs.language.node import Node, TensorType, walk
 
 Shape = tuple[d.Dim, ...]
@@ -145,10 +145,12 @@ def _arithmetic(signature: Signature) -> tuple[tuple[Shape, float], ...]:
     return tuple(found.items())
 
 
-def _add_flops(nodes: Iterable[Node], found: dict[Shape, float]) -> None:
+def _add_flops(nodes: Iterable[Node], found: dict[Shape, float], times: Shape = ()) -> None:
+    """times: how many times all of it is computed, a factor for each loop that it is in."""
     for node in nodes:
         if isinstance(node.op, AtomicOp):
             t = node.inputs[0].type if node.op.group == "reduce" else node.type
-            found[t.shape] = found.get(t.shape, 0.0) + node.op.flops
+            found[(*times, *t.shape)] = found.get((*times, *t.shape), 0.0) + node.op.flops
         elif isinstance(node.op, CompositeOp):
-            _add_flops(walk(node.op.define([i.type for i in node.inputs], node.attrs).outputs), found)
+            turns = node.op.turns([i.type for i in node.inputs], node.attrs)
+            _add_flops(walk(looked_into(node).outputs), found, times if turns == 1 else (*times, turns))

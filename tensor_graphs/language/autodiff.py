@@ -136,6 +136,11 @@ def _reverse(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Se
     return [flowing[w][0] if w in flowing else None for w in wrt]
 
 
+def reversed_through(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node | None]:
+    """As `vjp`, of outputs of any dtypes over placeholders: None where nothing flows back. For the gradient rules of loops."""
+    return _reverse(outputs, cotangents, wrt)
+
+
 def _operand_gradients(node: Node, grads: Cotangents, needed: set[Node]) -> Sequence[Node | None]:
     """What flows back to each operand of one node."""
     op = node.op

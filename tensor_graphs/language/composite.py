@@ -25,6 +25,7 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.calls import misfit
+from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError
 from tensor_graphs.language.facts import UNKNOWN, OpFacts
 from tensor_graphs.language.node import Node, TensorType, apply, encode_attribute, rebuild, walk
@@ -65,6 +66,8 @@ class CompositeOp:
 
     kind = "composite"
     group = "composite"
+    loop = False
+    """whether what it is made of is no definition of it, and computed `turns` times"""
 
     def __init__(self, build: Build, *, name: str | None = None, direct: Callable[..., Any] | None = None,
                  gradient: Callable[..., Any] | None = None, gradient_checked: bool = True, opaque: bool = False,
@@ -164,6 +167,15 @@ class CompositeOp:
     def identity(self, node: Node) -> str:
         return self.define([i.type for i in node.inputs], node.attrs).digest
 
+    def made_of(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
+        """What the op is made of, for who counts or looks for something in it, and computes nothing by it: the definition, unless
+        there is none."""
+        return self.define(types, attrs)
+
+    def turns(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Dim:
+        """How many times what it is made of is computed."""
+        return 1
+
     def define(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
         """The definition for operands of these types, built once."""
         key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(attrs.items())))
@@ -228,14 +240,15 @@ def _of_library(name: str) -> CompositeOp:
 
 def library(**options: Any) -> Callable[[Build], CompositeOp]:
     """`composite` for the ops that come with the package: known by name in `.tg` text, docs and conformance tables."""
-    def register(build: Build) -> CompositeOp:
-        op = CompositeOp(build, **options)
-        if op.name in LIBRARY:
-            raise ValueError(f"two library composites are named {op.name}")
-        LIBRARY[op.name] = op
-        return op
+    return lambda build: put_in_library(CompositeOp(build, **options))
 
-    return register
+
+def put_in_library(op: CompositeOp) -> CompositeOp:
+    """The op, which is known by its name from now on."""
+    if op.name in LIBRARY:
+        raise ValueError(f"two library composites are named {op.name}")
+    LIBRARY[op.name] = op
+    return op
 
 
 def expand(node: Node, inputs: Sequence[Node] | None = None) -> tuple[Node, ...]:
@@ -302,25 +315,37 @@ def defined(node: Node) -> Definition:
     return node.op.define([i.type for i in node.inputs], node.attrs)
 
 
+def looked_into(node: Node) -> Definition:
+    """What a composite node is made of, for who counts or looks for something in it: its definition, or what its op says."""
+    assert isinstance(node.op, CompositeOp)
+    return node.op.made_of([i.type for i in node.inputs], node.attrs)
+
+
+def atoms_in(outputs: Sequence[Node]) -> list[Node]:
+    """The outputs in atomic ops, as far as they go, to look for something in: as by `expand_all`, and in place of each loop what it
+    is made of. Raises TooManyNodesError."""
+    return expand_all(outputs, written=looked_into, loops=True)
+
+
 def expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool] = lambda node: False,
-               written: Callable[[Node], Definition] = defined) -> list[Node]:
+               written: Callable[[Node], Definition] = defined, loops: bool = False) -> list[Node]:
     """The outputs with every composite replaced by its definition, recursively, except those that `keep` holds. written: what
-    stands in place of a composite, where it is not its own definition.
+    stands in place of a composite, where it is not its own definition. loops: in place of those too, which have none.
 
     Raises TooManyNodesError where that takes more than MOST_WRITTEN_OUT nodes.
     """
-    inside = WrittenOut(lambda inner: _expand_all(inner, keep, inside), written)
-    return _expand_all(outputs, keep, inside)
+    inside = WrittenOut(lambda inner: _expand_all(inner, keep, inside, loops), written)
+    return _expand_all(outputs, keep, inside, loops)
 
 
-def _expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool], inside: WrittenOut) -> list[Node]:
+def _expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool], inside: WrittenOut, loops: bool) -> list[Node]:
     cache: dict[Node, tuple[Node, ...]] = {}
 
     def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
         if node.op is leaves.ITEM and node.inputs[0] in cache:
             index: int = node.attrs["index"]
             return cache[node.inputs[0]][index]
-        if isinstance(node.op, CompositeOp) and not node.op.opaque and not keep(node):
+        if isinstance(node.op, CompositeOp) and (not node.op.opaque or (loops and node.op.loop)) and not keep(node):
             inner = inside.instantiate(node, new)
             if len(inner) == 1:
                 return inner[0]
@@ -336,6 +361,8 @@ def resolve_attributes(attrs: Mapping[str, Any], binding: Mapping[str, int]) -> 
     def one(v: Any) -> Any:
         if isinstance(v, d.Expr):
             return d.evaluate(v, binding)
+        if isinstance(v, d.HoldsDims):
+            return v.with_dims(binding)
         return tuple(one(x) for x in v) if isinstance(v, tuple) else v
 
     return {k: one(v) for k, v in attrs.items()}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.composite import CompositeOp, Definition
+from tensor_graphs.language.composite import CompositeOp, Definition, looked_into
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import Location
 from tensor_graphs.language.node import Node, walk
@@ -94,7 +94,7 @@ def _of_node(node: Node) -> Iterable[Condition]:
     if node.op.name == "write_rows":
         yield from _within_state(node)
     if isinstance(node.op, CompositeOp):
-        definition = node.op.define([i.type for i in node.inputs], node.attrs)
+        definition = looked_into(node)
         if definition not in _of_definition:
             _of_definition[definition] = conditions_of(definition.outputs)
         yield from (replace(c, op=f"{c.op} in {node.op.name}") for c in _of_definition[definition])

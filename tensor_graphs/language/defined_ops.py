@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.body import NAME, Body
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, definition_digest
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import LanguageError
@@ -35,6 +36,11 @@ def written_name(node: Node) -> str:
     digest = _written_digest(node.op.identity(node), [i.type for i in node.inputs])
     _user_ops[node.op.name, digest] = node.op
     return f"{node.op.name}#{digest}"
+
+
+def written_body_name(body: Body) -> str:
+    """The name under which a body is written."""
+    return f"{NAME}#{_written_digest(body.definition.digest, body.types)}"
 
 
 def _written_digest(definition: str, types: Sequence[TensorType]) -> str:

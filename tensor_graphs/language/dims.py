@@ -493,10 +493,30 @@ def ceil_div(a: Dim, b: Dim) -> Dim:
     return _sum((_floordiv(_sum((_need(a), -1)), _need(b)), -1))
 
 
+class HoldsDims:
+    """What an attribute value is that is more than data, and may mention dims (body.py).
+
+    encoded: as text in which different ones differ. dims: the symbols it mentions. with_dims: with these replaced.
+    """
+
+    @property
+    def encoded(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def dims(self) -> tuple[Expr, ...]:
+        raise NotImplementedError
+
+    def with_dims(self, mapping: Mapping[str, Dim]) -> HoldsDims:
+        raise NotImplementedError
+
+
 def has_dims(value: Any) -> bool:
     """Does an attribute value (or a mapping of them) mention a symbolic dim?"""
     if isinstance(value, Expr):
         return True
+    if isinstance(value, HoldsDims):
+        return bool(value.dims)
     if isinstance(value, Mapping):
         return any(has_dims(v) for v in value.values())
     return isinstance(value, tuple) and any(has_dims(v) for v in value)
@@ -519,6 +539,8 @@ def symbols_in(value: object) -> list[Expr]:
     """The symbols that an attribute's value depends on, in tuples too, with repeats."""
     if isinstance(value, tuple):
         return [s for each in value for s in symbols_in(each)]
+    if isinstance(value, HoldsDims):
+        return list(value.dims)
     return list(symbols(value)) if isinstance(value, Expr) else []
 
 

@@ -246,6 +246,8 @@ def substitute_dims(value: Any, mapping: Mapping[str, Dim]) -> Any:
     """An attribute value with dims replaced by name."""
     if isinstance(value, d.Expr):
         return d.substitute(value, mapping)
+    if isinstance(value, d.HoldsDims):
+        return value.with_dims(mapping)
     if isinstance(value, tuple):
         return tuple(substitute_dims(v, mapping) for v in value)
     return value

@@ -10,7 +10,8 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.attribute_data import from_data
-from tensor_graphs.language.defined_ops import defined_op
+from tensor_graphs.language.body import Body
+from tensor_graphs.language.defined_ops import defined_op, written_body_name
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.json_writer import VERSION
@@ -71,24 +72,42 @@ class _JsonReader:
     def __init__(self, definitions: Mapping[str, Any], symbols: Mapping[str, Dim]) -> None:
         self.definitions, self.symbols = definitions, symbols
         self.ops: dict[str, Op | None] = {}
+        self.reading: set[str] = set()
 
     def nodes(self, rows: Sequence[Mapping[str, Any]]) -> list[Node]:
         made: list[Node] = []
         for number, row in enumerate(rows):
             inputs = [_pick(made, i, f"an operand of node {number}") for i in row["inputs"]]
-            attrs = {k: from_data(v, self.symbols) for k, v in row["attrs"].items()}
+            attrs = {k: self.attribute(v) for k, v in row["attrs"].items()}
             made.append(apply_written(self.op(row["op"]), inputs, attrs))
         return made
+
+    def attribute(self, data: Any) -> Any:
+        """The value of an attribute: a definition where it names one."""
+        if isinstance(data, dict) and set(data) == {"body"}:
+            body = Body(*self.definition(data["body"]))
+            if "#" in data["body"] and written_body_name(body) != data["body"]:
+                raise ValueError(f"the definition of {data['body']} was changed: it is {written_body_name(body)}")
+            return body
+        return from_data(data, self.symbols)
+
+    def definition(self, name: str) -> tuple[list[Node], list[Node]]:
+        """The arguments and outputs of a written definition."""
+        if name in self.reading:
+            raise ValueError(f"the definition of {name} uses itself")
+        self.reading.add(name)
+        body = self.definitions[name]
+        nodes = self.nodes(body["nodes"])
+        self.reading.discard(name)
+        return ([_pick(nodes, i, f"an argument of {name}") for i in body["arguments"]],
+                [_pick(nodes, i, f"an output of {name}") for i in body["outputs"]])
 
     def op(self, name: str) -> Op:
         """The op of this name: structural, atomic, of the library, or made of its written definition."""
         found: Op | None = STRUCTURAL.get(name) or find_op(name)
         if found is None and name not in self.ops and name in self.definitions:
             self.ops[name] = None                                  # a definition that uses itself finds no op
-            body = self.definitions[name]
-            nodes = self.nodes(body["nodes"])
-            arguments = [_pick(nodes, i, f"an argument of {name}") for i in body["arguments"]]
-            outputs = [_pick(nodes, i, f"an output of {name}") for i in body["outputs"]]
+            arguments, outputs = self.definition(name)
             base, hash_, digest = name.rpartition("#")
             self.ops[name] = defined_op(base if hash_ else name, digest if hash_ else "", arguments, outputs)
         found = found or self.ops.get(name)

@@ -16,8 +16,9 @@ import numpy as np
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.composite import CompositeOp
-from tensor_graphs.language.defined_ops import is_library, written_name
+from tensor_graphs.language.body import Body
+from tensor_graphs.language.composite import CompositeOp, Definition, defined
+from tensor_graphs.language.defined_ops import is_library, written_body_name, written_name
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
@@ -50,16 +51,25 @@ def _write(roots: Sequence[Node], definitions: dict[str, Any]) -> list[dict[str,
         if isinstance(node.op, CompositeOp) and not is_library(node.op):
             name = written_name(node)
             if name not in definitions:
-                definition = node.op.define([i.type for i in node.inputs], node.attrs)
-                definitions[name] = None                          # keeps its place in front of what it uses
-                body = walk([*definition.arguments, *definition.outputs])
-                at = {n: i for i, n in enumerate(body)}
-                definitions[name] = {"nodes": _write([*definition.arguments, *definition.outputs], definitions),
-                                     "arguments": [at[a] for a in definition.arguments],
-                                     "outputs": [at[o] for o in definition.outputs]}
+                _define(name, defined(node), definitions)
         rows.append({"op": name, "inputs": [index[i] for i in node.inputs],
-                     "attrs": {k: to_data(v) for k, v in node.attrs.items()}})
+                     "attrs": {k: _body(v, definitions) if isinstance(v, Body) else to_data(v) for k, v in node.attrs.items()}})
     return rows
+
+
+def _define(name: str, definition: Definition, definitions: dict[str, Any]) -> None:
+    definitions[name] = None                                      # keeps its place in front of what it uses
+    roots = [*definition.arguments, *definition.outputs]
+    at = {n: i for i, n in enumerate(walk(roots))}
+    definitions[name] = {"nodes": _write(roots, definitions), "arguments": [at[a] for a in definition.arguments],
+                         "outputs": [at[o] for o in definition.outputs]}
+
+
+def _body(body: Body, definitions: dict[str, Any]) -> dict[str, str]:
+    name = written_body_name(body)
+    if name not in definitions:
+        _define(name, body.definition, definitions)
+    return {"body": name}
 
 
 def to_data(value: Any) -> Any:

@@ -113,6 +113,8 @@ def encode_attribute(value: Any) -> str:
         return "d:" + d.format_dim(value) + "".join(f";{s.name}:{s.lo}:{s.hi}" for s in sorted(value.symbols.values(), key=str))
     if isinstance(value, ArrayValue):
         return f"a:{value.dtype.name}:{value.shape}:{hashlib.sha256(value.data).hexdigest()}"
+    if isinstance(value, d.HoldsDims):
+        return value.encoded
     if isinstance(value, tuple):
         return encode_attribute(tuple(value))
     raise TypeError(f"an attribute of type {type(value).__name__} has no encoding: {value!r}")

@@ -16,6 +16,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves, tensor
 from tensor_graphs.language.atomic import ATOMIC, AtomicOp
 from tensor_graphs.language.attribute_data import array_value
+from tensor_graphs.language.body import Body
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.defined_ops import DefinedOp, defined_op
@@ -69,6 +70,7 @@ class _GraphReader:
         self.states: dict[str, leaves.State] = {}
         self.results: dict[str, dict[str, Node]] = {"output": {}, "update": {}}
         self.user_ops: dict[str, CompositeOp] = {}
+        self.bodies: dict[str, Body] = {}
         self.inside: str | None = None                             # the name of the definition being read
         self.leaf_types: dict[tuple[str, str], TensorType] = {}
         self.depth = 0
@@ -326,6 +328,7 @@ class _GraphReader:
         self.expect("}", "'}' on the line after 'return'")
         self.values, self.inside = outer, None
         self.user_ops[token.text] = self.guard(token, lambda: defined_op(base, digest, arguments, results))
+        self.bodies[token.text] = Body(arguments, results)
 
     def returned(self) -> Node:
         token = self.peek()
@@ -542,7 +545,7 @@ class _GraphReader:
         return found
 
     def attribute(self) -> Any:
-        """A number, an expression of dims, a string, a dtype, none, or a tuple of those."""
+        """A number, an expression of dims, a string, a dtype, none, a definition above, or a tuple of those."""
         token = self.peek()
         if token.kind == "string":
             return self.string(self.take())
@@ -550,6 +553,8 @@ class _GraphReader:
             return None
         if token.text in DTYPES:
             return DTYPES[self.take().text]
+        if token.text in self.bodies and token.kind == "name" and token.text not in self.values:
+            return self.bodies[self.take().text]
         if token.text == "base64":
             return self.array()
         if token.text == "(":

@@ -11,8 +11,9 @@ import numpy as np
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.composite import CompositeOp
-from tensor_graphs.language.defined_ops import DIGEST_LENGTH, is_library, written_name
+from tensor_graphs.language.body import Body
+from tensor_graphs.language.composite import CompositeOp, Definition, defined
+from tensor_graphs.language.defined_ops import DIGEST_LENGTH, is_library, written_body_name, written_name
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
@@ -128,7 +129,7 @@ class _ScopeWriter:
 
     def call(self, node: Node) -> None:
         operands = ", ".join(self.names[i] for i in node.inputs)
-        attrs = ", ".join(f"{k}={format_value(v)}" for k, v in node.attrs.items())
+        attrs = ", ".join(f"{k}={self.body(v) if isinstance(v, Body) else format_value(v)}" for k, v in node.attrs.items())
         name = node.op.name
         if isinstance(node.op, CompositeOp) and not is_library(node.op):
             name = self.define(node)
@@ -144,9 +145,15 @@ class _ScopeWriter:
         name = written_name(node)
         base, digest = name[:-DIGEST_LENGTH - 1], name[-DIGEST_LENGTH:]
         name = f"{quoted(base)}#{digest}"
-        if name in self.definitions:
-            return name
-        definition = node.op.define([i.type for i in node.inputs], node.attrs)
+        return name if name in self.definitions else self.written(name, node, defined(node))
+
+    def body(self, body: Body) -> str:
+        """Write the definition of a body once; returns its name."""
+        name = written_body_name(body)
+        return name if name in self.definitions else self.written(name, body.outputs[0], body.definition)
+
+    def written(self, name: str, node: Node, definition: Definition) -> str:
+        """Write a definition, of this node, under a name, and return that."""
         inner = _ScopeWriter(self.definitions, self.taken)
         arguments = []
         for i, argument in enumerate(definition.arguments):
@@ -155,7 +162,7 @@ class _ScopeWriter:
             arguments.append(f"{inner.names[argument]} {format_type(argument.type)}")
         for n in walk(definition.outputs):
             if n.op in leaves.NAMED_LEAVES:
-                raise GraphError(f"the definition of {node.op.name} reads the {n.op.name} {n.attrs['name']!r}, "
+                raise GraphError(f"the definition of {name.rpartition('#')[0]} reads the {n.op.name} {n.attrs['name']!r}, "
                                  "which is no operand of it", location=node.location, fix="pass it as an operand")
             inner.node(n)
         self.definitions[name] = [f"define {name}({', '.join(arguments)}) {{", *(f"  {line}" for line in inner.lines),

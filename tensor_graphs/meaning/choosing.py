@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 
-from tensor_graphs.language.composite import CompositeOp, Definition
+from tensor_graphs.language.composite import CompositeOp, Definition, looked_into
 from tensor_graphs.language.node import ArrayValue, Node, walk
 
 _known: weakref.WeakKeyDictionary[Definition, bool] = weakref.WeakKeyDictionary()
@@ -23,7 +23,7 @@ def chooses(definition: Definition) -> bool:
             if not isinstance(node.op, CompositeOp):
                 found = found and is_exact(node)
                 continue
-            inner = node.op.define([i.type for i in node.inputs], node.attrs)
+            inner = looked_into(node)
             if inner not in seen:
                 seen.add(inner)
                 todo.append(inner)

@@ -7,6 +7,8 @@ of a graph nor that of composites within composites is limited. An array is drop
 (a weight) stays in the caller's dtype and is widened for each op that reads it, a piece at a time where the op's row says so
 (`OpFacts.piecewise`), or only the rows that a gather takes.
 
+A scan is a loop over its step: the values that it carries are kept as they are, so in real mode they are never rounded.
+
 A composite is evaluated by its `direct` where it has one (real mode; a test holds it to the definition), else by its
 definition at these sizes. As written, the definition decides where roundings fall; `direct` then serves only composites
 that merely choose and move values (write_rows, topk, concat, …), where nothing is rounded, and opaque ones. Jittered is as
@@ -27,6 +29,7 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp, Definition, resolve_attributes
+from tensor_graphs.language.composites.scan import ScanOp, Turns
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
@@ -271,12 +274,15 @@ class _Walk:
         self.as_written = mode != "real"
         self.algebra = Jittered(jitter) if mode == "jittered" else ALGEBRAS[mode]()
 
-    def run(self, roots: Sequence[Node]) -> list[Array]:
+    def run(self, roots: Sequence[Node], given: Mapping[Node, tuple[Array | _Stored, ...]] | None = None,
+            definition: Definition | None = None) -> list[Array]:
+        """The values of roots. given: those of arguments; definition: of which the roots are the outputs."""
         for root in roots:
             if len(root.types) != 1:
                 raise MeaningError(f"{root.op.name} has {len(root.types)} outputs", root.location,
                                    fix="evaluate its items: item(node, index)")
-        frames = [_Frame(roots, _Schedule.of(roots), {})]
+        schedule = _Schedule.of(roots) if definition is None else _schedule(definition)
+        frames = [_Frame(roots, schedule, dict(given or {}))]
         while True:
             frame = frames[-1]
             if frame.position < len(frame.schedule.order):
@@ -317,6 +323,8 @@ class _Walk:
                 value = self.algebra.finish(at, op.meaning(self.algebra, at, *map(frame.read, node.inputs)))
             assert value.shape == at.shape and value.dtype == carrier(at.dtype), (node, value.shape, value.dtype)
             frame.finish(node, (_frozen(value),))
+        elif isinstance(op, ScanOp):
+            frame.finish(node, self.turns(node, list(map(frame.read, node.inputs))))
         elif isinstance(op, CompositeOp):
             definition = op.define([i.type for i in node.inputs], node.attrs)
             usable = op.opaque or (self.use_direct and (chooses(definition) if self.as_written else True))
@@ -328,6 +336,20 @@ class _Walk:
         else:
             raise MeaningError(f"the oracle has no meaning for {op.name!r}", node.location)
         return None
+
+    def turns(self, node: Node, values: list[Array]) -> tuple[Array, ...]:
+        """The outputs of a scan, one turn after another."""
+        at = self.at(node)
+        turns = Turns(values, at.attrs)
+        body = turns.step
+        carries, stacks = turns.carries, [np.empty(t.shape, carrier(t.dtype)) for t in at.types[len(turns.carries):]]
+        for t in turns.order(len(turns.sliced[0])):
+            given = (*carries, *(_frozen(x[t]) for x in turns.sliced), *turns.others)
+            found = self.run(body.outputs, {a: (v,) for a, v in zip(body.arguments, given, strict=True)}, body.definition)
+            carries = found[:len(carries)]
+            for stack, y in zip(stacks, found[len(carries):], strict=True):
+                stack[t] = y
+        return tuple(map(_frozen, (*carries, *stacks)))
 
     def takes_rows(self, frame: _Frame, node: Node, definition: Definition) -> bool:
         """Whether the definition does no more with a large table among the operands than gather from it."""

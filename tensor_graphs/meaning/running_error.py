@@ -36,10 +36,11 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
 from tensor_graphs.language.composite import CompositeOp, Definition, expand_all, resolve_attributes
+from tensor_graphs.language.composites.scan import ScanOp, Turns
 from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
-from tensor_graphs.meaning.algebra import Array, At, Real, narrow, wide
+from tensor_graphs.meaning.algebra import Array, At, Real, carrier, narrow, wide
 from tensor_graphs.meaning.choosing import is_exact
 from tensor_graphs.meaning.error_measure import ROUNDINGS, unit_roundoff
 
@@ -178,7 +179,8 @@ class Errors:
         if self.numbers > WORK:
             raise _Unknown(f"more than {WORK} numbers")
 
-    def stored(self, x: Known | Product) -> Known:
+    def stored(self, x: _Value) -> Known:
+        assert not isinstance(x, tuple)
         if isinstance(x, Known):
             return x
         self.count(math.prod(x.n.shape))
@@ -408,13 +410,16 @@ def _elementwise(roots: Sequence[Node]) -> bool:
         depends[node] = node.op is leaves.ARGUMENT or any(depends[i] for i in node.inputs)
         if depends[node] and isinstance(node.op, AtomicOp) and node.op.group not in ("unary", "binary", "ternary"):
             return False
+        if depends[node] and isinstance(node.op, CompositeOp):                  # a loop, which has no definition
+            return False
     return True
 
 
-def _evaluate(roots: Sequence[Node], given: Mapping[Node, Array], dims: Mapping[str, int]) -> list[Known]:
+def _evaluate(roots: Sequence[Node], given: Mapping[Node, Array | Known], dims: Mapping[str, int],
+              algebra: Errors | None = None) -> list[Known]:
     """The values of nodes that are made of atomic ops and inputs. Raises _Unknown, TensorGraphsError."""
-    algebra = Errors()
-    values: dict[Node, Known | Product] = {}
+    algebra = algebra or Errors()
+    values: dict[Node, _Value] = {}
     order = walk(roots)
     last = {x: i for i, node in enumerate(order) for x in node.inputs}
     dropped: list[list[Node]] = [[] for _ in order]
@@ -428,17 +433,49 @@ def _evaluate(roots: Sequence[Node], given: Mapping[Node, Array], dims: Mapping[
     return [algebra.stored(values[root]) for root in roots]
 
 
-def _one(algebra: Errors, node: Node, values: Mapping[Node, Known | Product], given: Mapping[Node, Array],
-         dims: Mapping[str, int]) -> Known | Product:
+def _turns(algebra: Errors, n: At, values: Sequence[Known], dims: Mapping[str, int]) -> tuple[Known, ...]:
+    """A scan, one turn after another: what is carried carries its error along."""
+    turns = Turns(values, n.attrs)
+    body, carries = turns.step, turns.carries
+    roots = expand_all(body.outputs, _is_smooth)
+    rows: dict[int, list[Known]] = {}
+    for t in turns.order(len(turns.sliced[0].value)):
+        slices = [Known(x.value[t], None if x.error is None else x.error[t]) for x in turns.sliced]
+        found = _evaluate(roots, dict(zip(body.arguments, (*carries, *slices, *turns.others), strict=True)), dims, algebra)
+        carries, rows[t] = found[:len(carries)], found[len(carries):]
+    stacks = []
+    for k, type in enumerate(n.types[len(carries):]):
+        each = [rows[t][k] for t in range(len(rows))]
+        value = np.array([y.value for y in each], carrier(type.dtype)).reshape(type.shape)
+        inexact = any(y.error is not None for y in each)
+        stacks.append(Known(value, np.array([_error(y) for y in each]).reshape(type.shape) if inexact else None))
+    return (*carries, *stacks)
+
+
+_Value = Known | Product | tuple[Known, ...]
+"""of a node; the last: of one with several outputs"""
+
+
+def _one(algebra: Errors, node: Node, values: Mapping[Node, _Value], given: Mapping[Node, Array | Known],
+         dims: Mapping[str, int]) -> _Value:
     if node in given:
-        return Known(wide(given[node], node.dtype))
+        value = given[node]
+        return value if isinstance(value, Known) else Known(wide(value, node.dtype))
     if node.op is leaves.COPY_TO:
         return values[node.inputs[0]]
+    if node.op is leaves.ITEM:
+        several = values[node.inputs[0]]
+        assert isinstance(several, tuple)
+        item: Known = several[node.attrs["index"]]
+        return item
     n = At(node, resolve_attributes(node.attrs, dims), tuple(t.at(dims) for t in node.types),
            tuple(i.type.at(dims) for i in node.inputs))
     if node.op is leaves.CONSTANT:
         value = n.attrs["value"]
         return algebra.constant(n, value.array() if isinstance(value, ArrayValue) else value)
+    if isinstance(node.op, ScanOp):
+        made = _turns(algebra, n, [algebra.stored(values[i]) for i in node.inputs], dims)
+        return made[0] if len(made) == 1 else made
     if isinstance(node.op, CompositeOp) and not node.op.opaque:
         algebra.count(3 * math.prod(n.shape))
         return algebra.composite(n, node.op, [algebra.stored(values[i]) for i in node.inputs])

@@ -18,7 +18,7 @@ import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.composite import CompositeOp, Definition, expand_all
+from tensor_graphs.language.composite import CompositeOp, Definition, expand_all, looked_into
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.leaves import NAMED_LEAVES
 from tensor_graphs.language.node import Node, walk
@@ -296,7 +296,8 @@ class _Costs:
             return found * (each + d.evaluate(node.inputs[0].shape[-1], self.binding) // _TERMS)
         if not isinstance(node.op, CompositeOp):
             return found * each
-        definition = node.op.define([i.type for i in node.inputs], node.attrs)
+        definition = looked_into(node)
+        each *= d.evaluate(node.op.turns([i.type for i in node.inputs], node.attrs), self.binding)
         if spared and node.op.direct is not None:
             return found * each + self.inside(definition, 1, False) // _DIRECT_SPARES
         return found + self.inside(definition, each, spared)

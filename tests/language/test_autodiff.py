@@ -18,6 +18,7 @@ import torch
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.autodiff import grad, vjp
+from tensor_graphs.language.body import Body
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, composite, expand_all
 from tensor_graphs.language.composites.elementary import cos, erf, exp, gelu, log, sigmoid, softplus, tanh
 from tensor_graphs.language.composites.normalisation import layer_norm, log_softmax, mean, rms_norm, softmax
@@ -25,7 +26,7 @@ from tensor_graphs.language.composites.products import linear
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64, i32, u32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, LanguageError, ShapeError
 from tensor_graphs.language.graph import graph
-from tensor_graphs.language.node import Node, walk
+from tensor_graphs.language.node import Node, TensorType, walk
 from tensor_graphs.meaning.interpreter import evaluate
 
 RNG = np.random.default_rng(11)
@@ -99,6 +100,13 @@ def flags(*shape: int) -> np.ndarray:
 
 
 KEY = np.array([1, 2], np.uint32)
+def leaking() -> Body:
+    """One carry, one slice, one number that is the same in each turn; gives what it carries, and something else."""
+    h, x, w = (leaves.argument(i, TensorType((3,), f64)) for i in range(3))
+    new = tanh(w * h + x)
+    return Body((h, x, w), (new, new * x))
+
+
 SAMPLES = (
     # elementary and gated
     *(Sample(name, (normal(3, 4),))
@@ -175,6 +183,8 @@ SAMPLES = (
     *(Sample("upsample", (normal(1, 2, 3, 4),), {"scale": (2, 2), "mode": mode}, mode) for mode in ("nearest", "linear")),
     # memory
     Sample("write_rows", (normal(6, 3), normal(2, 3)), {"start": 3}),
+    Sample("scan", (normal(3), normal(4, 3), normal(3)), {"step": leaking(), "carries": 1, "slices": 1}),
+    Sample("scan", (normal(3), normal(4, 3), normal(3)), {"step": leaking(), "carries": 1, "slices": 1, "reverse": True}, "back"),
     Sample("write_rows", (normal(6, 3), normal(2, 3)), {"start": 5}, "beyond the end"),
     Sample("write_at_index", (normal(6, 3), normal(2, 3), distinct(6, 2))),
 )

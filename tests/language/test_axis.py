@@ -29,7 +29,7 @@ ONE: dict[str, Callable[[Any], Any]] = {
     "softmax": lambda a: tg.softmax(X, a), "log_softmax": lambda a: tg.log_softmax(X, a), "logsumexp": lambda a: tg.logsumexp(X, a),
     "argmax": lambda a: tg.argmax(X, a), "cumsum": lambda a: tg.cumsum(X, a), "concat": lambda a: tg.concat(X, Y, axis=a),
     "stack": lambda a: tg.stack(X[0], Y[0], axis=a), "gather": lambda a: tg.gather(X, INDEX, a),
-    "iota": lambda a: tg.iota((2, 3), a),
+    "iota": lambda a: tg.iota((2, 3), a), "scan": lambda a: tg.scan(lambda h, x: (h, x), tg.constant(0.0), X, a)[1],
     "scatter": lambda a: tg.scatter(X, along(a), X, a),
     "write_rows": lambda a: tg.write_rows(X, Y, start=0, axis=a), "write_at": lambda a: tg.write_at(X, Y, 0, a),
     "write_at_index": lambda a: tg.write_at_index(X, X, along(a), axis=a),

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
-from tensor_graphs.kernels.numpy import atomics, composites
+from tensor_graphs.kernels.numpy import atomics, composites, scan
 from tensor_graphs.kernels.numpy.atomics import Function
 
 NAME = "numpy"
@@ -22,12 +22,12 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    """One kernel per function of atomics.py and composites.py; all dtypes the op itself allows."""
+    """One kernel per function of atomics.py, composites.py and scan.py; all dtypes the op itself allows."""
     found = []
-    for table, module in ((atomics.TABLE, atomics), (composites.TABLE, composites)):
+    for table, module in ((atomics.TABLE, atomics), (composites.TABLE, composites), (scan.TABLE, scan)):
         for op, (function, in_place) in table.items():
             found.append(Kernel(
-                name=f"numpy.{op}", backend=NAME, op=op, accepts=composites.ACCEPTS.get(op, _any),
+                name=f"numpy.{op}", backend=NAME, op=op, accepts=(composites.ACCEPTS | scan.ACCEPTS).get(op, _any),
                 build=partial(_call, function), source=source_of(function), module=module.__name__,
                 toolchain=f"numpy {np.__version__}", in_place=((0, 0),) if in_place else ()))
     return found

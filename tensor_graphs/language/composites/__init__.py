@@ -4,7 +4,7 @@ In: tensors (operands) and attributes.  Out: one node of a library composite, or
 May import: the language's core (node, atomic, composite, leaves, dims, dtypes, tensor).  Never: anything that computes
 a value, except in `direct`, which is float64 numpy.
 Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py;
-then gated.py, positions.py, indexing.py, windows.py, convolution.py, upsampling.py, writes.py, random.py.
+then gated.py, positions.py, indexing.py, windows.py, convolution.py, upsampling.py, writes.py, random.py; scan.py (loops).
 Words: definition = the graph a composite stands for; direct = its float64 evaluation; LIBRARY (composite.py) = all of
 them by name.
 
@@ -97,6 +97,7 @@ from tensor_graphs.language.composites.random import normal as normal
 from tensor_graphs.language.composites.random import random_bits as random_bits
 from tensor_graphs.language.composites.random import threefry2x32 as threefry2x32
 from tensor_graphs.language.composites.random import uniform as uniform
+from tensor_graphs.language.composites.scan import scan as scan
 from tensor_graphs.language.composites.upsampling import upsample as upsample
 from tensor_graphs.language.composites.windows import avg_pool as avg_pool
 from tensor_graphs.language.composites.windows import avg_pool1d as avg_pool1d

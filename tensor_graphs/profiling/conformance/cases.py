@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.language import atomic, leaves
+from tensor_graphs.language import atomic, composites, leaves
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
@@ -405,6 +405,41 @@ def threefry(draw: CaseDraw) -> Node:
     return compose("threefry2x32", draw.tensor((2,)), draw.tensor(shape), draw.tensor(shape))
 
 
+def scan(draw: CaseDraw) -> Node:
+    """Recurrences that neither grow nor shrink much, over a length that is a dim: with a gate, with weights, of two carries that
+    change places, and of what other dtypes have."""
+    length, width = draw.size(), draw.size()
+    x, h, reverse = draw.tensor((length, width)), draw.tensor((width,)), draw.pick(False, True, False, True)
+    if draw.dtype.kind != "float":
+        def step(carry: tuple[Node, Node], x: Node) -> tuple[tuple[Node, Node], Node]:
+            a, b = carry
+            return (b, composites.bit_xor(a, x)), composites.bit_and(a, b)
+
+        return made_of(composites.scan(step, (h, draw.tensor((width,))), x, reverse=reverse))
+    match draw.pick("gate", "weights", "places", "rows"):
+        case "gate":
+            gates = draw.tensor((length, width))
+            return made_of(composites.scan(lambda h, xs: ((y := composites.sigmoid(xs[0]) * h + xs[1]), y), h, (gates, x),
+                                           reverse=reverse))
+        case "weights":
+            w, h = draw.tensor((5, 5)), draw.tensor((2, 5))
+            rows = draw.tensor((length, 2, 5))
+            return made_of(composites.scan(lambda h, x: ((y := composites.tanh(composites.linear(h, w) + x)), y * x), h, rows,
+                                           reverse=reverse))
+        case "places":
+            return made_of(composites.scan(lambda c, x: ((c[1], c[0] * 0.5 + x), (c[0], c[1] * x)), (h, draw.tensor((width,))), x,
+                                           reverse=reverse))
+    return made_of(composites.scan(lambda h, x: (h * 0.5 + x.sum(), None), draw.tensor(()), x, reverse=reverse))
+
+
+def made_of(made: Any) -> Node:
+    """What gives the values that a function returned, in tuples or not."""
+    while isinstance(made, tuple):
+        made = made[0]
+    found: Node = made
+    return found
+
+
 def positive(name: str) -> Case:
     op = ATOMIC.get(name) or LIBRARY[name]
     return alike(op, positive=True)
@@ -424,7 +459,7 @@ CASES: dict[str, Case] = {
     "embedding": embedding, "one_hot": one_hot, "concat": concat, "argmax": along_axis("argmax", least=1), "topk": topk,
     "windows": windows, "max_pool": max_pool, "avg_pool": avg_pool, "conv": conv, "upsample": upsample,
     "group_norm": group_norm, "batch_norm": batch_norm,
-    "cumsum": along_axis("cumsum"), "prod": prod, "rope_table": rope_table, "rope": rope, "attention": attention,
+    "cumsum": along_axis("cumsum"), "scan": scan, "prod": prod, "rope_table": rope_table, "rope": rope, "attention": attention,
     "write_rows": write_rows, "write_at_index": write_at_index, "threefry2x32": threefry,
     "random_bits": lambda draw: compose("random_bits", draw.tensor((2,)), shape=draw.shape()),
     "uniform": lambda draw: compose("uniform", draw.tensor((2,), u32), shape=draw.shape(), dtype=draw.dtype),

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.composite import atoms_in
+from tensor_graphs.language.composites.scan import SCAN
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, bytes_of, digest
@@ -125,8 +126,8 @@ def generator(seed: int, name: str) -> np.random.Generator:
 
 @lru_cache(maxsize=1024)
 def definition_of(graph: Graph) -> Graph:
-    """The graph in atomic ops."""
-    return graph.with_roots(expand_all(graph.roots))
+    """The graph in atomic ops; of a loop, what it is made of."""
+    return graph.with_roots(atoms_in(graph.roots))
 
 
 @lru_cache(maxsize=1024)
@@ -209,6 +210,8 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iter
         read_by = users.get(node, [])
         if t.dtype.kind == "float":
             out[name] = floats(rng, t, positive=any(u.op.facts.positive for u, _ in read_by))
+            if len(t.shape) > 1 and any(u.op is SCAN and p >= u.attrs["carries"] + u.attrs["slices"] for u, p in read_by):
+                out[name] = _tamed(out[name])
         elif t.dtype.kind == "bool":
             out[name] = rng.integers(0, 4, t.shape) > 0            # mostly true: a mask of all zeros says little
         elif _all_different(read_by):
@@ -222,6 +225,11 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iter
             out[name] = rng.integers(max(low, info.min), min(high, int(info.max)), t.shape).astype(t.dtype.numpy)
     _hold_rows_read(graph, binding, out)
     return out
+
+
+def _tamed(values: np.ndarray) -> np.ndarray:
+    """A matrix that is multiplied by again and again: of random numbers of spread 1, what n columns make grows √n times a turn."""
+    return (values / math.sqrt(max(1, values.shape[-1]))).astype(values.dtype)
 
 
 class _BigInput:

@@ -1,0 +1,140 @@
+"""scan: a loop over the step, each of whose ops is this backend's own function of it.
+
+In: operands as the op's page says.  Out: the carries after the last turn, then what each turn gives, stacked. The step is written
+out once for its sizes; its values have memory of their own that all turns share, and each carry two places, as a turn reads the old
+ones while it writes the new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.kernels.numpy import atomics, composites
+from tensor_graphs.kernels.numpy.atomics import Arrays, Function
+from tensor_graphs.language import leaves
+from tensor_graphs.language.body import Body
+from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
+from tensor_graphs.language.composites.scan import SCAN, Turns
+from tensor_graphs.language.node import ArrayValue, Node, TensorType, walk
+
+
+@dataclass(frozen=True)
+class BodyCall:
+    """One call: a function, its attributes, where its operands are and where its outputs go, by the numbers of values."""
+
+    function: Function
+    attrs: Mapping[str, Any]
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BodyCalls:
+    """A body as calls. constants: the values that are numbers; made: the types of those that calls make. The first values are the
+    arguments; results: the outputs."""
+
+    steps: tuple[BodyCall, ...]
+    constants: Mapping[int, np.ndarray]
+    made: Mapping[int, TensorType]
+    results: tuple[int, ...]
+
+
+def refuse(spec: Spec) -> str | None:
+    """Why a scan cannot run so: the name of an op in its step that has no function here; None where all have one."""
+    for node in walk(_written(spec.attrs["step"])):
+        if node.op is not leaves.ITEM and not isinstance(node.op, leaves.Leaf) and _function(node) is None:
+            return f"{node.op.name} in the step has no function here"
+    return None
+
+
+def scan(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """Take the turns."""
+    turns = Turns(ins, attrs)
+    count = len(turns.carries)
+    program = program_of(turns.step)
+    new, stacks = outs[:count], outs[count:]
+    old = [np.array(c) for c in turns.carries]
+    fresh = [np.empty_like(c) for c in old]
+    values: dict[int, np.ndarray] = {**program.constants, **{i: np.empty(t.shape, t.dtype.numpy) for i, t in program.made.items()}}
+    first = count + len(turns.sliced)
+    values.update(enumerate(turns.others, first))
+    for t in turns.order(len(turns.sliced[0])):
+        values.update(enumerate(old))
+        values.update(enumerate((x[t] for x in turns.sliced), count))
+        for step in program.steps:
+            step.function([values[i] for i in step.outs], [values[i] for i in step.ins], step.attrs)
+        for at, result in enumerate(program.results):
+            np.copyto(fresh[at] if at < count else stacks[at - count][t, ...], values[result])
+        old, fresh = fresh, old
+    for out, carry in zip(new, old, strict=True):
+        np.copyto(out, carry)
+
+
+def _written(body: Body) -> list[Node]:
+    """Its outputs in ops that have a function here, as far as definitions lead there."""
+    return expand_all(body.outputs, lambda node: _function(node) is not None)
+
+
+def _function(node: Node) -> Function | None:
+    """What computes a node."""
+    name = node.op.name
+    if node.op is SCAN:
+        return scan if refuse(Spec.of(node)) is None else None
+    if isinstance(node.op, CompositeOp):
+        row = composites.TABLE.get(name) if LIBRARY.get(name) is node.op else None
+        accepts = composites.ACCEPTS.get(name)
+        return None if row is None or (accepts is not None and accepts(Spec.of(node)) is not None) else row[0]
+    row = atomics.TABLE.get(name)
+    return row and row[0]
+
+
+@lru_cache(maxsize=256)
+def program_of(body: Body) -> BodyCalls:
+    """The calls of a body whose sizes are numbers."""
+    numbers: dict[Node, tuple[int, ...]] = {a: (i,) for i, a in enumerate(body.arguments)}
+    constants: dict[int, np.ndarray] = {}
+    made: dict[int, TensorType] = {}
+    steps = []
+    following = len(body.arguments)
+    roots = _written(body)
+    for node in walk(roots):
+        if node in numbers:
+            continue
+        if node.op is leaves.ITEM:
+            numbers[node] = (numbers[node.inputs[0]][node.attrs["index"]],)
+            continue
+        if node.op is leaves.COPY_TO:
+            numbers[node] = numbers[node.inputs[0]]
+            continue
+        numbers[node] = outs = tuple(range(following, following + len(node.types)))
+        following += len(outs)
+        if node.op is leaves.CONSTANT:
+            value = node.attrs["value"]
+            constants[outs[0]] = _number(value.array() if isinstance(value, ArrayValue) else value, node.type)
+            continue
+        ins = tuple(numbers[i][0] for i in node.inputs)
+        function = _function(node)
+        assert function is not None
+        if all(i in constants for i in ins):                        # the same in each turn
+            found = [np.empty(t.shape, t.dtype.numpy) for t in node.types]
+            function(found, [constants[i] for i in ins], node.attrs)
+            constants.update(zip(outs, found, strict=True))
+            continue
+        made.update(zip(outs, node.types, strict=True))
+        steps.append(BodyCall(function, node.attrs, ins, outs))
+    return BodyCalls(tuple(steps), constants, made, tuple(numbers[r][0] for r in roots))
+
+
+def _number(value: Any, t: TensorType) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(t.dtype.numpy).reshape(t.shape)
+
+
+TABLE: dict[str, tuple[Function, bool]] = {SCAN.name: (scan, False)}
+ACCEPTS = {SCAN.name: refuse}
