@@ -19,7 +19,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property, reduce
+from operator import or_
 from typing import Any
 
 from tensor_graphs.errors import TensorGraphsError
@@ -96,6 +97,29 @@ class Form:
     read: Mapping[str, tuple[Node, ...]]
     solved: Mapping[str, tuple[Node, ...]]
     guessed: tuple[str, ...]
+
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """The kinds of ops at 1, 2, … DEPTH steps from the top or nearer, as bits: where one is missing, nothing is to be found."""
+        found, level = [], [self.top]
+        seen = _bit(self.top.op)
+        for _ in range(DEPTH):
+            below = [b for part in level for _, b in part.operands if not isinstance(b, int)]
+            seen = reduce(or_, (_bit(b.op) for b in below), seen)
+            found.append(seen)
+            level = list(dict.fromkeys(b for b in below if isinstance(b, FormPart)))
+        return tuple(found)
+
+
+DEPTH = 6
+"""steps from the top of a definition, views and casts left out, of which the kinds are compared before it is looked for"""
+
+_bits: dict[Op, int] = {}
+
+
+def _bit(op: Op) -> int:
+    """A bit of its own for each op."""
+    return _bits.setdefault(op, 1 << len(_bits))
 
 
 def _below(node: Node) -> tuple[list[Node], Node]:
@@ -266,6 +290,7 @@ class Classes:
         self.of: dict[Node, int] = {}
         self._known: dict[_Key, int] = {}
         self._chains: dict[int, list[int]] = {}
+        self._kinds: list[tuple[int, ...]] = []
         for n in walk(nodes):
             self._add(n)
 
@@ -279,7 +304,14 @@ class Classes:
             self.inputs.append(inputs)
             self.bound.append(_is_bound(n, [self.bound[i] for i in inputs]))
             self.fed.append(n.op in leaves.NAMED_LEAVES or any(self.fed[i] for i in inputs))
+            below, own = [self._kinds[self.below(i)[-1]] for i in inputs], _bit(n.op)
+            self._kinds.append((own, *(reduce(or_, (kinds[k] for kinds in below), own) for k in range(DEPTH))))
         self.of[n] = found
+
+    def may_hold(self, number: int, form: Form) -> bool:
+        """False where a kind of op that a definition has near its top is missing as near below a class."""
+        wanted, there = form.kinds, self._kinds[number]
+        return not (wanted[1] & ~there[2] or wanted[-1] & ~there[-1])
 
     def image(self, order: Sequence[Node], operands: Sequence[int]) -> dict[Node, int] | None:
         """The classes of a definition's nodes on these operands; None when one of them is not in the graph."""
@@ -657,7 +689,7 @@ def recognise(graph: Graph) -> Recognised:
         if node.op.kind != "atomic" or _is_skipped(node.op) or c.bound[number]:
             continue
         for form in forms().get(node.op.name, ()):
-            for where, place in _places(c, form, number):
+            for where, place in _places(c, form, number) if c.may_hold(number, form) else ():
                 if where not in place.operands and place not in places.setdefault(where, []):    # abs of what has no sign: itself
                     places[where].append(place)
 
