@@ -220,7 +220,7 @@ def test_an_elementwise_op_without_a_row_has_instances_and_another_says_where_it
 
 
 def test_unknown_names_are_told() -> None:
-    with pytest.raises(ConformanceError, match=r"^'sofmax' is no op\n  fix: did you mean softmax\? It is an atomic op or a library "):
+    with pytest.raises(ConformanceError, match=r"^'sofmax' is no op\n  fix: did you mean softmax\? It is an atomic op or a "):
         keys(["add", "sofmax"])
 
 
