@@ -190,6 +190,8 @@ def _contracts(node: Node) -> bool:
     A rounded operand then moves the result by no more than its share in it: nothing is divided by, nothing grows exponentially.
     """
     assert isinstance(node.op, CompositeOp)
+    if node.op.loop:                                                # what it sums is multiplied again in the next turn
+        return False
     definition = node.op.define([i.type for i in node.inputs], node.attrs)
     ops = {n.op for n in walk(expand_all(definition.outputs)) if n.op.kind in ("atomic", "composite")
            and any(t.dtype.is_float for x in (n, *n.inputs) for t in x.types)}

@@ -210,7 +210,8 @@ def _or_zero(x: Node | None, t: TensorType) -> Node:
     return atomic.fill(0, t.shape, t.dtype) if x is None else x
 
 
-SCAN = put_in_library(ScanOp(_operands, name="scan", opaque=True, gradient=_gradient, facts=OpFacts(telling=True, sought=False)))
+SCAN = put_in_library(ScanOp(_operands, name="scan", opaque=True, gradient=_gradient,
+                             facts=OpFacts(dtype_matters=True, telling=True, sought=False)))
 
 Tensors = Node | Sequence[Node] | None
 
