@@ -43,7 +43,12 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse, source="stages rendered as C",
+    from tensor_graphs.codegen import turns  # which is made of what is here
+
+    return [Kernel(name=f"{NAME}.scan", backend=NAME, op="scan", build=turns.build, accepts=turns.refuse,
+                   source="stages rendered as C, in a loop", module=turns.__name__, together=turns.together,
+                   toolchain=libraries.made_with(), contiguous=True),
+            Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse, source="stages rendered as C",
                    module=__name__, traffic=traffic, arithmetic=arithmetic, together=together, toolchain=libraries.made_with(),
                    contiguous=True, strided=strided)]
 

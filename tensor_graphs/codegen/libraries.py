@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Protocol
 
 from tensor_graphs.codegen import render_c
 from tensor_graphs.codegen.stages import StageProgram
@@ -37,33 +38,48 @@ def made_with() -> str:
     return f"{toolchain.source_identity(HEADER, (library.FOLDER,))} {library.identity_of(library.FOLDER / 'pool.c')}"
 
 
-_text = lru_cache(maxsize=4096)(render_c.rendered)
+class OwnText(Protocol):
+    """A program that writes its own C text: loops around loops (turns.py)."""
+
+    def __hash__(self) -> int: ...
+
+    def rendered(self, name: str) -> str: ...
 
 
-def code_of(program: StageProgram) -> CompiledCode:
+AnyProgram = StageProgram | OwnText
+
+
+def _rendered(program: AnyProgram, name: str = "generated") -> str:
+    return render_c.rendered(program, name) if isinstance(program, StageProgram) else program.rendered(name)
+
+
+_text = lru_cache(maxsize=4096)(_rendered)
+
+
+def code_of(program: AnyProgram) -> CompiledCode:
     """Where the code of a program is, or will be."""
     known = "\0".join((_text(program), made_with(), library.load().path.name))
     name = f"gen_{hashlib.sha256(known.encode()).hexdigest()[:24]}"
     return CompiledCode(name, f"{name}.so")
 
 
-def compiled(programs: Sequence[StageProgram]) -> list[str | None]:
+def compiled(programs: Sequence[AnyProgram]) -> list[str | None]:
     """Compile what the cache does not have, together; for each program None, or why there is no code of it.
 
     Raises CacheFolderError."""
     codes = [code_of(p) for p in programs]
     folder = library.load().path.parent
-    texts = {code.file: toolchain.Text("generated", render_c.rendered(program, code.symbol), FOLDER)
+    texts = {code.file: toolchain.Text("generated", _rendered(program, code.symbol), FOLDER)
              for code, program in zip(codes, programs, strict=True) if not (folder / code.file).exists()}
     failed = toolchain.build_each(texts, folders=(library.FOLDER,), against=[library.load().path], cache=folder)
     return [str(failed[code.file]) if code.file in failed else None for code in codes]
 
 
-_waiting: dict[str, StageProgram] = {}
+_waiting: dict[str, AnyProgram] = {}
 """file -> what it is compiled from, where nobody needed it so far"""
 
 
-def later(program: StageProgram) -> CompiledCode:
+def later(program: AnyProgram) -> CompiledCode:
     """Where the code of a program will be; it is compiled when somebody loads it, or asks for several (library.make_now)."""
     code = code_of(program)
     if not code.path.exists():

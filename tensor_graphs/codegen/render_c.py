@@ -729,6 +729,16 @@ def _bitcast(what: str, x: str) -> str:
     return f"({STORED[new]}){bits}" if new != "bool" else f"({bits}) != 0"
 
 
+def c_of(x: Dim) -> str:
+    """As `_c`, for who writes loops around these."""
+    return _c(x)
+
+
+def dim_name(name: str) -> str:
+    """The variable of a dim of the graph."""
+    return _dim_name(name)
+
+
 def _c(x: Dim) -> str:
     """A dim as C that may stand in any expression: behind a % or a /, 2 * n is not what 2 * n was. Dims of the graph are d_…"""
     if not isinstance(x, d.Expr):
