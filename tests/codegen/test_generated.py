@@ -28,8 +28,8 @@ USUAL = ("f32", "i32")
 CLOSE = {"f64": 1e-12, "f32": 4e-6, "bf16": 8e-3, "f16": 2e-3}
 """errors that are a few roundings, or one of the output's dtype"""
 
-NEVER = {"topk", "gather_linear"}
-"""ops that stages do not say: they are opaque, or several outputs of one value"""
+NEVER = {"topk", "gather_linear", "scan"}
+"""ops that stages do not say: they are opaque, or several outputs of one value; a scan is a loop around stages (test_turns.py)"""
 
 
 def drawn(op: str, dtype: str, seed: int) -> tuple[Graph, Definition, dict[str, np.ndarray]] | None:
