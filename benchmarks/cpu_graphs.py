@@ -74,7 +74,7 @@ def cases(torch: Any) -> list[Case]:
     """All of them, in the order of the table."""
     f = torch.nn.functional
     return [*_elementwise(torch, f), *_reductions(torch, f), *_rows(torch, f), *_moves(torch, f), *_products(torch, f),
-            *_attention(torch, f), *_images(torch, f), *_gradients(torch, f)]
+            *_attention(torch, f), *_images(torch, f), *_loops(torch, f), *_gradients(torch, f)]
 
 
 def _elementwise(torch: Any, f: Any) -> list[Case]:
@@ -302,6 +302,40 @@ def _images(torch: Any, f: Any) -> list[Case]:
              lambda x: f.max_pool2d(x, 3, stride=2, padding=1)),
         Case(k, "upsample", {"x": image}, lambda x: tg.upsample(x, (2, 2)), lambda x: f.interpolate(x, scale_factor=2)),
         Case(k, "block of a U-net", {"x": x(4, 64, 28, 28), "a": three, "b": three, "g": w(64), "s": w(64)}, block, block_torch),
+    ]
+
+
+def _loops(torch: Any, f: Any) -> list[Case]:
+    """Recurrences: torch's own RNN, and a selective scan as torch says it without a kernel of its own, turn by turn."""
+    k, rnn = "loop", {"x": x(64, 8, 64), "h": x(8, 64), "w": w(64, 64), "u": w(64, 64)}
+    state = {"a": x(64, 128, 16), "b": x(64, 128, 16), "c": x(64, 16), "h": x(128, 16)}
+
+    def cells(x: Any, h: Any, w: Any, u: Any) -> Any:
+        def cell(h: Any, y: Any) -> tuple[Any, Any]:
+            new = tg.tanh(y + tg.linear(h, u))
+            return new, new
+
+        return tg.scan(cell, h, tg.linear(x, w))[1]
+
+    def selective(a: Any, b: Any, c: Any, h: Any) -> Any:
+        def turn(h: Any, at: Any) -> tuple[Any, Any]:
+            gate, new, read = at
+            h = tg.sigmoid(gate) * h + new
+            return h, (h * read).sum(axis=-1)
+
+        return tg.scan(turn, h, (a, b, c))[1]
+
+    def selective_torch(a: Any, b: Any, c: Any, h: Any) -> Any:
+        out = []
+        for gate, new, read in zip(a.sigmoid(), b, c, strict=True):
+            h = gate * h + new
+            out.append((h * read).sum(-1))
+        return torch.stack(out)
+
+    return [
+        Case(k, "64 steps of an RNN", rnn, cells,
+             lambda x, h, w, u: torch.rnn_tanh(x, h[None], [w, u], False, 1, 0.0, False, False, False)[0]),
+        Case(k, "selective scan of 64 steps", state, selective, selective_torch),
     ]
 
 

@@ -27,7 +27,7 @@ def small(case: Case) -> bool:
 def test_there_are_graphs_of_every_kind_with_names_of_their_own() -> None:
     assert len(CASES) == len({(c.kind, c.name) for c in CASES}) >= 40
     assert {"element-wise", "optimizer", "reduction", "softmax", "norm", "movement", "product", "layer", "attention", "image",
-            "gradient"} == {c.kind for c in CASES}
+            "loop", "gradient"} == {c.kind for c in CASES}
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if small(c)], ids=lambda c: c.name)
