@@ -119,7 +119,7 @@ class _Renderer:
             if a.level == 0:
                 write(f"{c_type(a.dtype)} *restrict {a.name};")
         for name in self.dims:
-            write(f"int64_t {_dim_name(name)};")
+            write(f"int64_t {dim_name(name)};")
         write("int64_t count;")
         write.depth -= 1
         write(f"}} {self.name}_arguments;")
@@ -138,23 +138,23 @@ class _Renderer:
         for i, array in enumerate((*p.outputs, *p.operands)):
             write(f"a.{array.name} = ptr[{i}];")
         for i, name in enumerate(self.dims):
-            write(f"const int64_t {_dim_name(name)} = a.{_dim_name(name)} = ints[{i}];")
-            write(f"(void){_dim_name(name)};")
+            write(f"const int64_t {dim_name(name)} = a.{dim_name(name)} = ints[{i}];")
+            write(f"(void){dim_name(name)};")
         shared = [x for x in p.scratch if x.level == 0]
         if shared:
-            write(f"char *scratch = tg_scratch(0, {_c(scratch_bytes(p)[0])});")
+            write(f"char *scratch = tg_scratch(0, {c_of(scratch_bytes(p)[0])});")
             at: Dim = 0
             for x in shared:
-                write(f"a.{x.name} = ({c_type(x.dtype)} *)(scratch + {_c(at)});")
+                write(f"a.{x.name} = ({c_type(x.dtype)} *)(scratch + {c_of(at)});")
                 at = at + _padded(x)
         for i, nest in enumerate(p.nests):
             turns, unit, work = _split(nest)
-            write(f"a.count = {_c(turns)};")
+            write(f"a.count = {c_of(turns)};")
             if turns == 1:
                 write(f"{self.name}_nest{i}(&a, 0, 1);")
             else:
                 grain = "PART_ELEMENTS" if nest.advice.grain == PART_ELEMENTS else nest.advice.grain
-                parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil(tg_ceil({grain}, {_c(min(work, MOST_WORK))}), {unit}))"
+                parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil(tg_ceil({grain}, {c_of(min(work, MOST_WORK))}), {unit}))"
                 write(f"if (a.count > 0) tg_parallel({self.name}_nest{i}, &a, {parts});")
         write.close()
 
@@ -174,16 +174,16 @@ class _Renderer:
                 kind = STORED[x.dtype.name] if x.role != "scratch" else c_type(x.dtype)
                 write(f"{const}{kind} *restrict {x.name} = a->{x.name};")
         for name in self.dims:
-            write(f"const int64_t {_dim_name(name)} = a->{_dim_name(name)};")
-            write(f"(void){_dim_name(name)};")
+            write(f"const int64_t {dim_name(name)} = a->{dim_name(name)};")
+            write(f"(void){dim_name(name)};")
         local = [s.target for s in nest.stages if s.target.role == "scratch" and s.target.level and not _is_number(s.target)]
         if local:
-            write(f"char *scratch = tg_scratch(1, {_c(scratch_bytes(p)[1])});")
+            write(f"char *scratch = tg_scratch(1, {c_of(scratch_bytes(p)[1])});")
             at: Dim = 0
             for x in p.scratch:
                 if x.level and not _is_number(x):
                     if x in local:
-                        write(f"{c_type(x.dtype)} *restrict {x.name} = ({c_type(x.dtype)} *)(scratch + {_c(at)});")
+                        write(f"{c_type(x.dtype)} *restrict {x.name} = ({c_type(x.dtype)} *)(scratch + {c_of(at)});")
                     at = at + _padded(x)
         _, unit, _ = _split(nest)
         write("int64_t from, to;")
@@ -213,8 +213,8 @@ class _Renderer:
             if k == 0:
                 self.write(f"const int64_t {name} = {rest};")
             else:
-                self.write(f"const int64_t {name} = {rest} % {_c(size)};")
-                self.write(f"const int64_t left{k} = {rest} / {_c(size)};")
+                self.write(f"const int64_t {name} = {rest} % {c_of(size)};")
+                self.write(f"const int64_t left{k} = {rest} / {c_of(size)};")
                 rest = f"left{k}"
             self.write(f"(void){name};")
 
@@ -230,10 +230,10 @@ class _Renderer:
         self.turned([*((a.name, a.size) for a in others), ("block", d.ceil_div(cut.size, wide))])
         self.open_axes += [a.name for a in others]
         first, past = ends[cut]
-        write(f"const int64_t {first} = block * {wide}, {past} = tg_min({first} + {wide}, {_c(cut.size)});")
+        write(f"const int64_t {first} = block * {wide}, {past} = tg_min({first} + {wide}, {c_of(cut.size)});")
         first, past = ends[other]
-        write.open(f"for (int64_t {first} = 0, {past}; {first} < {_c(other.size)}; {first} = {past})")
-        write(f"{past} = tg_min({first} + {wide}, {_c(other.size)});")
+        write.open(f"for (int64_t {first} = 0, {past}; {first} < {c_of(other.size)}; {first} = {past})")
+        write(f"{past} = tg_min({first} + {wide}, {c_of(other.size)});")
         first, past = ends[outer]
         begin = {a.name: d.dim(ends[a][0], 0, max(d.bounds(a.size)[1] - 1, 0)) for a in ends}
         for v in dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"):
@@ -244,8 +244,8 @@ class _Renderer:
                 assert step is not None
                 bits = 8 * (_width(array) if array.role == "scratch" else array.dtype.itemsize)
                 write(f"{STORED[array.dtype.name] if array.role != 'scratch' else c_type(array.dtype)} {tile}[{TILE} * {TILE}];")
-                write(f"turned_{bits}({tile}, {TILE}, &{array.name}[{_c(d.substitute(offset, begin))}], "
-                      f"{_c(step)}, {past} - {first}, {ends[inner][1]} - {ends[inner][0]});")
+                write(f"turned_{bits}({tile}, {TILE}, &{array.name}[{c_of(d.substitute(offset, begin))}], "
+                      f"{c_of(step)}, {past} - {first}, {ends[inner][1]} - {ends[inner][0]});")
                 self.tiles[v.number] = f"{tile}[({outer.name} - {first}) * {TILE} + ({inner.name} - {ends[inner][0]})]"
         self.loop(outer, ends[outer])
         for s in nest.stages:
@@ -272,7 +272,7 @@ class _Renderer:
         self.end(axis)
 
     def loop(self, axis: Axis, bounds: tuple[str, str] | None = None, pragma: str = "") -> None:
-        low, high = bounds or ("0", _c(axis.size))
+        low, high = bounds or ("0", c_of(axis.size))
         if pragma:
             self.write(f"#pragma {pragma}")
         self.write.open(f"for (int64_t {axis.name} = {low}; {axis.name} < {high}; {axis.name}++)")
@@ -332,12 +332,12 @@ class _Renderer:
         t = v.dtype
         if v.op == "load":
             array, offset, _ = v.attr
-            read = self.tiles.get(v.number) or (array.name if _is_number(array) else f"{array.name}[{_c(offset)}]")
+            read = self.tiles.get(v.number) or (array.name if _is_number(array) else f"{array.name}[{c_of(offset)}]")
             if array.role != "scratch":
                 read = {"bf16": f"bf16_to_f32({read})", "f16": f"f32_of_f16({read})"}.get(array.dtype.name, read)
             return f"{args[0]} ? {read} : 0" if args else read
         if v.op == "index":
-            wide = _c(v.attr)
+            wide = c_of(v.attr)
             return wide if t is i64 else f"({c_type(t)})({wide})"
         if v.op == "where":
             return f"{args[0]} ? {args[1]} : {args[2]}"
@@ -414,7 +414,7 @@ class _Renderer:
             text = {"bf16": f"bf16_of_f32({text})", "f16": f"f16_of_f32({text})"}.get(target.dtype.name, text)
             if target.dtype is bool_:
                 text = f"(uint8_t)({text})"
-        self.write(f"{target.name}[{_c(s.index)}] = {text};")
+        self.write(f"{target.name}[{c_of(s.index)}] = {text};")
 
     def rows(self, s: Stage) -> None:
         """A reduction to one number."""
@@ -427,14 +427,14 @@ class _Renderer:
             self.loop(axis)
             self.declare(s.value, only_ready=True)
         if blocks:
-            write.open(f"for (int64_t begin = 0, end; begin < {_c(last.size)}; begin = end)")
-            write(f"end = tg_min(begin + {s.advice.block}, {_c(last.size)});")
+            write.open(f"for (int64_t begin = 0, end; begin < {c_of(last.size)}; begin = end)")
+            write(f"end = tg_min(begin + {s.advice.block}, {c_of(last.size)});")
             write(f"{kind} {part} = 0;")
             self.taken(s, ("begin", "end"), kind, part, "0", combine)
             write(f"{total} += {part};")
             write.close()
         else:
-            self.taken(s, ("0", _c(last.size)), kind, total, start, combine)
+            self.taken(s, ("0", c_of(last.size)), kind, total, start, combine)
         for axis in reversed(s.reduce[:-1]):
             self.end(axis)
         self.put(s, f"({kind}){total}" if blocks else done.format(total))
@@ -511,7 +511,7 @@ class _Renderer:
             start = self.ref(scan.start) if s.monoid != "max" or not t.is_float else f"order_{t.name}({self.ref(scan.start)})"
         if inner:
             axis = inner[-1]
-            low, high = (bounds if bounds and not opened else None) or ("0", _c(axis.size))
+            low, high = (bounds if bounds and not opened else None) or ("0", c_of(axis.size))
             write.open(f"for (int64_t first = {low}, past; first < {high}; first = past)")
             write(f"past = tg_min(first + {s.advice.columns}, {high});")
             write(f"{kind} {running}[{s.advice.columns}];")
@@ -533,8 +533,8 @@ class _Renderer:
         else:
             block, axis, shift = f"block{s.value.number}", scan.axis, int(scan.before)
             write(f"{kind} {running} = {start};")
-            write.open(f"for (int64_t begin = 0, end; begin < {_c(axis.size)}; begin = end)")
-            write(f"end = tg_min(begin + {s.advice.block}, {_c(axis.size)});")
+            write.open(f"for (int64_t begin = 0, end; begin < {c_of(axis.size)}; begin = end)")
+            write(f"end = tg_min(begin + {s.advice.block}, {c_of(axis.size)});")
             write(f"{c_type(t)} {block}[{s.advice.block + shift}];")
             if scan.before:
                 write(f"{block}[0] = {done.format(running)};")
@@ -566,7 +566,7 @@ class _Renderer:
         for k, own in enumerate(s.axes[:-1]):
             self.loop(own, bounds if k == 0 else None)
             opened.append(own)
-        low, high = (bounds if bounds and len(s.axes) == 1 else None) or ("0", _c(axis.size))
+        low, high = (bounds if bounds and len(s.axes) == 1 else None) or ("0", c_of(axis.size))
         write.open(f"for (int64_t first = {low}, past; first < {high}; first = past)")
         write(f"past = tg_min(first + {s.advice.columns}, {high});")
         write(f"{'double' if narrow else kind} {total}[{s.advice.columns}];")
@@ -575,8 +575,8 @@ class _Renderer:
         for over in outer:
             self.loop(over)
         if narrow:
-            write.open(f"for (int64_t begin = 0, end; begin < {_c(last.size)}; begin = end)")
-            write(f"end = tg_min(begin + {s.advice.rows}, {_c(last.size)});")
+            write.open(f"for (int64_t begin = 0, end; begin < {c_of(last.size)}; begin = end)")
+            write(f"end = tg_min(begin + {s.advice.rows}, {c_of(last.size)});")
             write(f"float {part}[{s.advice.columns}];")
             write(f"for (int64_t at = 0; at < past - first; at++) {part}[at] = 0.0f;")
             self.loop(last, ("begin", "end"))
@@ -638,7 +638,7 @@ def _names(v: Value) -> list[str]:
     return sorted(str(s) for s in d.symbols_in(dim_of(v)))
 
 
-def _dim_name(name: str) -> str:
+def dim_name(name: str) -> str:
     """Of a dim of the graph, or of a step between rows, which begins as axes do."""
     return name if _is_axis(name) else f"d_{name}"
 
@@ -730,16 +730,6 @@ def _bitcast(what: str, x: str) -> str:
 
 
 def c_of(x: Dim) -> str:
-    """As `_c`, for who writes loops around these."""
-    return _c(x)
-
-
-def dim_name(name: str) -> str:
-    """The variable of a dim of the graph."""
-    return _dim_name(name)
-
-
-def _c(x: Dim) -> str:
     """A dim as C that may stand in any expression: behind a % or a /, 2 * n is not what 2 * n was. Dims of the graph are d_…"""
     if not isinstance(x, d.Expr):
         return str(int(x)) if abs(int(x)) < 1 << 31 else f"{int(x)}LL"
@@ -755,8 +745,8 @@ def _c(x: Dim) -> str:
 
 def _c_atom(atom: d.Atom) -> str:
     if isinstance(atom, d.Symbol):
-        return _dim_name(atom.name)
-    args = [_c(a) for a in atom.args]
+        return dim_name(atom.name)
+    args = [c_of(a) for a in atom.args]
     if atom.fn == "floordiv":
         return f"({args[0]} / {args[1]})" if d.bounds(atom.args[0])[0] >= 0 else f"floor_div({args[0]}, {args[1]})"
     name = "tg_min" if atom.fn == "min" else "tg_max_i"

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from tensor_graphs.codegen.render_c import (
     STORED,
     _arrays,
-    _c,
-    _dim_name,
     _is_number,
     _most,
     _Renderer,
     across,
+    c_of,
     c_type,
+    dim_name,
     parallel,
 )
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, computed_in, lies_across, values_in
@@ -152,7 +152,7 @@ class _Cuda(_Renderer):
         self.launches.append(Launch(entry, grid, block, shared, waits=True))
         self.write.open(f'extern "C" __global__ void __launch_bounds__({block}) {entry}(PARAMETERS)')
         for at, name in enumerate(self.dims):
-            self.write(f"const index_t {_dim_name(name)} = (index_t)sizes[{at}];")
+            self.write(f"const index_t {dim_name(name)} = (index_t)sizes[{at}];")
         self.write("after_those_before();")
         self.scopes, self.open_axes, self.packs, self.divisors, self.held = [set()], [], [{}], [{}], {}
 
@@ -174,7 +174,7 @@ class _Cuda(_Renderer):
         self.divisors.pop()
 
     def loop(self, axis: Axis, bounds: tuple[str, str] | None = None, pragma: str = "", step: str = "1") -> None:
-        low, high = bounds or ("0", _c(axis.size))
+        low, high = bounds or ("0", c_of(axis.size))
         if pragma:
             self.write(f"#pragma {pragma}")
         self.open(f"for (index_t {axis.name} = {low}; {axis.name} < {high}; {axis.name} += {step})")
@@ -192,7 +192,8 @@ class _Cuda(_Renderer):
             if k == 0:
                 self.write(f"const index_t {axis.name} = {rest};")
             else:
-                self.write(f"const index_t {axis.name} = {rest} % {_c(axis.size)}, {axis.name}_rest = {rest} / {_c(axis.size)};")
+                size = c_of(axis.size)
+                self.write(f"const index_t {axis.name} = {rest} % {size}, {axis.name}_rest = {rest} / {size};")
                 rest = f"{axis.name}_rest"
         self.open_axes += [axis.name for axis in axes]
 
@@ -241,7 +242,7 @@ class _Cuda(_Renderer):
         for v in values_in(value):
             if v.op == "load" and self.packable(v, axis, pack) and self.pack_name(v) is None and self.reachable(v, axis):
                 array, offset, _ = v.attr
-                read = f"pack_at<{pack}>({array.name} + {_c(offset)})"
+                read = f"pack_at<{pack}>({array.name} + {c_of(offset)})"
                 kind = f"Pack<{_kind(array)}, {pack}>"
                 name = f"p{v.number}"
                 if v.args:
@@ -326,7 +327,7 @@ class _Cuda(_Renderer):
         total = d.product(a.size for a in axes)
         self.begin(i, d.ceil_div(total, FLAT * pack), FLAT)
         write(f"const index_t at = ((index_t)blockIdx.x * {FLAT} + (index_t)threadIdx.x) * {pack};")
-        write(f"if (at >= {_c(total)}) return;")
+        write(f"if (at >= {c_of(total)}) return;")
         if axes:
             self.split_index("at", axes)
         self.lanes(nest.stages, axes, pack)
@@ -340,7 +341,7 @@ class _Cuda(_Renderer):
         pack = self.pack_of([(s, inner) for s in nest.stages])
         down, right = d.ceil_div(outer.size, SIDE), d.ceil_div(inner.size, SIDE)
         self.begin(i, d.product(a.size for a in others) * down * right, FLAT)
-        write(f"const index_t right = {_c(right)}, down = {_c(down)}, turn = (index_t)blockIdx.x / right / down;")
+        write(f"const index_t right = {c_of(right)}, down = {c_of(down)}, turn = (index_t)blockIdx.x / right / down;")
         write(f"const index_t first_{inner.name} = (index_t)blockIdx.x % right * {SIDE};")
         write(f"const index_t first_{outer.name} = (index_t)blockIdx.x / right % down * {SIDE};")
         if others:
@@ -354,16 +355,16 @@ class _Cuda(_Renderer):
         self.open(f"for (int at = threadIdx.x; at < {SIDE * SIDE}; at += {FLAT})")
         write(f"const int o = at % {SIDE}, i = at / {SIDE};")
         write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
-        self.open(f"if ({outer.name} < {_c(outer.size)} && {inner.name} < {_c(inner.size)})")
+        self.open(f"if ({outer.name} < {c_of(outer.size)} && {inner.name} < {c_of(inner.size)})")
         for v in across:
-            write(f"tile{v.number}[o * {rows[v]} + i] = {v.attr[0].name}[{_c(v.attr[1])}];")
+            write(f"tile{v.number}[o * {rows[v]} + i] = {v.attr[0].name}[{c_of(v.attr[1])}];")
         self.close()
         self.close()
         write("__syncthreads();")
         self.open(f"for (int at = threadIdx.x * {pack}; at < {SIDE * SIDE}; at += {FLAT * pack})")
         write(f"const int o = at / {SIDE}, i = at % {SIDE};")
         write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
-        write(f"if ({outer.name} >= {_c(outer.size)} || {inner.name} >= {_c(inner.size)}) continue;")
+        write(f"if ({outer.name} >= {c_of(outer.size)} || {inner.name} >= {c_of(inner.size)}) continue;")
         self.open_axes += [outer.name, inner.name]
         lane = " + lane" if pack > 1 else ""
         self.tiles = {v.number: f"tile{v.number}[o * {rows[v]} + i{lane}]" for v in across}
@@ -392,12 +393,12 @@ class _Cuda(_Renderer):
         others = [a for a in nest.axes if a is not outer]
         down, right = d.ceil_div(outer.size, side), d.ceil_div(inner.size, side)
         self.begin(i, d.product(a.size for a in others) * down * right, FLAT)
-        write(f"const index_t right = {_c(right)}, down = {_c(down)}, turn = (index_t)blockIdx.x / right / down;")
+        write(f"const index_t right = {c_of(right)}, down = {c_of(down)}, turn = (index_t)blockIdx.x / right / down;")
         write(f"const index_t first_{inner.name} = (index_t)blockIdx.x % right * {side};")
         write(f"const index_t first_{outer.name} = (index_t)blockIdx.x / right % down * {side};")
         if others:
             self.split_index("turn", others)
-        inside = f"{outer.name} < {_c(outer.size)} && {inner.name} < {_c(inner.size)}"
+        inside = f"{outer.name} < {c_of(outer.size)} && {inner.name} < {c_of(inner.size)}"
         for v in across:
             kind = _kind(v.attr[0])
             write(f"__shared__ __align__(16) {kind} tile{v.number}[{side} * {side}];")
@@ -408,7 +409,7 @@ class _Cuda(_Renderer):
         write(f"const index_t {outer.name} = first_{outer.name} + column, {inner.name} = first_{inner.name} + row + k;")
         self.open(f"if ({inside})")
         for v in across:
-            write(f"across{v.number}[k] = pack_at<{tall}>({v.attr[0].name} + {_c(v.attr[1])});")
+            write(f"across{v.number}[k] = pack_at<{tall}>({v.attr[0].name} + {c_of(v.attr[1])});")
         self.close()
         self.close()
         early = [v for v in loads if v not in across and not v.args and self.packable(v, inner, pack) and not v.attr[2]
@@ -423,7 +424,7 @@ class _Cuda(_Renderer):
             write(line)
         self.open(f"if ({inside})")
         for v in early:
-            write(f"early{v.number}[k] = pack_at<{pack}>({v.attr[0].name} + {_c(v.attr[1])});")
+            write(f"early{v.number}[k] = pack_at<{pack}>({v.attr[0].name} + {c_of(v.attr[1])});")
         self.close()
         self.close()
         for v in across:
@@ -482,7 +483,7 @@ class _Cuda(_Renderer):
         self.close_lanes(axis)
         for k, s in enumerate(stages):
             if k in outs:
-                write(f"put_pack<{pack}>({s.target.name} + {_c(s.index)}, {outs[k]});")
+                write(f"put_pack<{pack}>({s.target.name} + {c_of(s.index)}, {outs[k]});")
         self.open_axes.append(axis.name)
 
     def open_lanes(self, axis: Axis, pack: int) -> None:
@@ -508,7 +509,7 @@ class _Cuda(_Renderer):
         elif _is_number(s.target):
             self.write(f"{s.target.name} = {text};")
         else:
-            self.write(f"{s.target.name}[{_c(s.index)}] = {_narrowed(s.target, text)};")
+            self.write(f"{s.target.name}[{c_of(s.index)}] = {_narrowed(s.target, text)};")
 
     # ---- columns ----
 
@@ -529,7 +530,7 @@ class _Cuda(_Renderer):
         self.begin(i, d.product(a.size for a in outer) * blocks, 32 * WARPS)
         write(f"/* {s.note} */")
         write(f"__shared__ {kind} tile[{WARPS}][{32 * pack}];")
-        write(f"const index_t blocks = {_c(blocks)}, turn = (index_t)blockIdx.x / blocks;")
+        write(f"const index_t blocks = {c_of(blocks)}, turn = (index_t)blockIdx.x / blocks;")
         write("const int column = threadIdx.x % 32, row = threadIdx.x / 32;")
         write(f"const index_t {axis.name} = ((index_t)blockIdx.x % blocks * 32 + column) * {pack};")
         if outer:
@@ -537,11 +538,11 @@ class _Cuda(_Renderer):
         write(f"{kind} part[{pack}];")
         write("#pragma unroll")
         write(f"for (int lane = 0; lane < {pack}; lane++) part[lane] = {start};")
-        self.open(f"if ({axis.name} < {_c(axis.size)})")
+        self.open(f"if ({axis.name} < {c_of(axis.size)})")
         for over in s.reduce[:-1]:
             self.loop(over)
         self.declare(s.value, only_ready=True)
-        self.loop(last, ("row", _c(last.size)), "unroll 4", str(WARPS))
+        self.loop(last, ("row", c_of(last.size)), "unroll 4", str(WARPS))
         self.declare(s.value, only_ready=True)
         self.share_divisors(s.value)
         self.load_packs(s.value, axis, pack)
@@ -556,7 +557,7 @@ class _Cuda(_Renderer):
         write("#pragma unroll")
         write(f"for (int lane = 0; lane < {pack}; lane++) tile[row][lane * 32 + column] = part[lane];")
         write("__syncthreads();")
-        self.open(f"if (row == 0 && {axis.name} < {_c(axis.size)})")
+        self.open(f"if (row == 0 && {axis.name} < {c_of(axis.size)})")
         self.open_lanes(axis, pack)
         write(f"{kind} total = tile[0][lane * 32 + column];")
         write("#pragma unroll")
@@ -587,12 +588,12 @@ class _Cuda(_Renderer):
         for array in in_scratch:
             kind, row = c_type(array.dtype), d.ceil_div(array.size, 4) * 4
             self.long_rows.append((array, row * d.dim_min(grid, RESIDENT) * groups))
-            write(f"{kind} *const {array.name} = {array.name}_rows + ((index_t)blockIdx.x * {groups} + group) * {_c(row)};")
+            write(f"{kind} *const {array.name} = {array.name}_rows + ((index_t)blockIdx.x * {groups} + group) * {c_of(row)};")
         for s in nest.stages:
             if s.monoid is not None and not s.axes and group > 32:
                 long = s.monoid == "sum" and s.value.dtype is f32 and not loops[nest.stages.index(s)].turns
                 write(f"__shared__ {'double' if long else accumulator(s)[0]} warps_{s.target.name}[32];")
-        write(f"const index_t count = {_c(turns)};")
+        write(f"const index_t count = {c_of(turns)};")
         every = f"begin < count; begin += (index_t)gridDim.x * {groups}" if in_scratch else "begin < count; begin = count"
         self.open(f"for (index_t begin = (index_t)blockIdx.x * {groups}; {every})")
         live = "live" if groups > 1 else "true"
@@ -700,7 +701,7 @@ class _Cuda(_Renderer):
             name = f"row_{array.name}_{v.number}"
             write(f"Pack<{kind}, {loop.pack}> {name}[{loop.turns}];")
             self.open_loop(loop)
-            write(f"{name}[k] = pack_at<{loop.pack}>({array.name} + {_c(v.attr[1])});")
+            write(f"{name}[k] = pack_at<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
             self.close_loop(loop)
             self.loaded[key] = name
 
@@ -712,10 +713,10 @@ class _Cuda(_Renderer):
             self.open(f"for (int k = 0; k < {loop.turns}; k++)")
             write(f"const index_t at = (k * {loop.threads} + thread) * {loop.pack};")
             if not loop.exact:
-                write(f"if (at >= {_c(loop.total)}) break;")
+                write(f"if (at >= {c_of(loop.total)}) break;")
         else:
             first = f"(index_t)thread * {loop.pack}"
-            self.open(f"for (index_t at = {first}; at < {_c(loop.total)}; at += {loop.threads * loop.pack})")
+            self.open(f"for (index_t at = {first}; at < {c_of(loop.total)}; at += {loop.threads * loop.pack})")
         self.split_index("at", loop.axes)
 
     def close_loop(self, loop: _Loop) -> None:

@@ -49,7 +49,7 @@ FEW_ROUNDS, ROUNDS = 3, 7
 
 TURNS, UNSURE = 4, 1.15
 """how often they are, at most, each time bound anew (where its memory lies makes a short path 10 % slower or faster), and times the
-fastest beyond which a path is not run again after the first time: medians of seven runs are that far off"""
+fastest beyond which a path is not run again after the first time"""
 
 KEPT = 0.7
 """of all runs of a path that was run again: the slower ones are those of a busy machine"""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from tensor_graphs.errors import close_to
 from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
@@ -18,6 +19,20 @@ from tensor_graphs.language.dtypes import DType, parse_dtype
 from tensor_graphs.language.node import Node
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
+
+
+def require_declaration(name: Any, backend: str, op: str | CompositeOp) -> None:
+    """An op that there is, and a name that a kernel of the backend can have."""
+    require_op(name, op)
+    require_name(name, backend)
+
+
+def require_op(name: Any, op: str | CompositeOp) -> None:
+    """An op of the library or a composite, not another word."""
+    if isinstance(op, str) and op not in ATOMIC and op not in LIBRARY:
+        near = close_to(op, [*ATOMIC, *LIBRARY])
+        raise KernelError(f"kernel {name!r} computes {op!r}, which is no op\n  fix: "
+                          + (f"did you mean {near[0]}?" if near else "the name of an op, a composite of yours itself, or a graph"))
 
 
 def require_name(name: Any, backend: str) -> None:

@@ -24,7 +24,6 @@ from tensor_graphs.devices.cpu import array_view
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import HOST, of_kind, said
 from tensor_graphs.errors import TensorGraphsError, close_to
-from tensor_graphs.kernels.declared import pairs_in_place, require_flag, require_function, require_name
 from tensor_graphs.kernels.kernel import ANY_OP, Call, HostCall, Kernel, KernelError, NativeCall, Spec, source_of
 from tensor_graphs.kernels.place import Place, here
 from tensor_graphs.kernels.requirements import unmet
@@ -257,7 +256,9 @@ def register(kernel: Kernel) -> Kernel:
 def put(kernel: Kernel, place: Place) -> Kernel:
     """`register` for a kernel whose place is known."""
     if kernel.composite is None:
-        _require_op(kernel.name, kernel.op)
+        from tensor_graphs.kernels.declared import require_op  # a door: compiling declares no kernel
+
+        require_op(kernel.name, kernel.op)
     own = kernel.name.partition(".")[0]
     if own in OURS and any(k.name == kernel.name for k in load_backend(own)):
         raise KernelError(f"{kernel.name!r} is the name of a kernel of ours, so {place} cannot have it\n  fix: another name")
@@ -323,17 +324,19 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     Raises KernelError when a source is missing, when another place has a kernel of this name, for a name, a pair in place or a
     function that cannot be meant, and for a requirement that nothing here can check; GraphError for a graph that is no part.
     """
+    from tensor_graphs.kernels import declared  # a door: compiling declares no kernel
+
     op = require_computed(op)
 
     def wrap(function: Callable[..., None]) -> Kernel:
         own = name if name is not None else f"{backend}.{getattr(function, '__name__', type(function).__name__)}"
         _require_backend(own, backend)
-        require_declaration(own, backend, op)
-        pairs = pairs_in_place(own, in_place, op)
-        require_flag(own, "contiguous", contiguous)
+        declared.require_declaration(own, backend, op)
+        pairs = declared.pairs_in_place(own, in_place, op)
+        declared.require_flag(own, "contiguous", contiguous)
         if accepts is not None:
-            require_function(own, "accepts", accepts, ("spec",))
-        require_function(own, "the function", function, ("outs", "ins", "attrs"))
+            declared.require_function(own, "accepts", accepts, ("spec",))
+        declared.require_function(own, "the function", function, ("outs", "ins", "attrs"))
         return register(Kernel(
             name=own, backend=backend, op=op_name(op), composite=own_composite(op),
             build=lambda spec: HostCall(function), accepts=accepts or (lambda spec: None), source=source_of(function),
@@ -341,19 +344,6 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
             requirements=requirements or {}))
 
     return wrap
-
-
-def require_declaration(name: Any, backend: str, op: str | CompositeOp) -> None:
-    """Raise KernelError where a kernel cannot have this name, or computes no op."""
-    _require_op(name, op)
-    require_name(name, backend)
-
-
-def _require_op(name: Any, op: str | CompositeOp) -> None:
-    if isinstance(op, str) and op not in ATOMIC and op not in LIBRARY:
-        near = close_to(op, [*ATOMIC, *LIBRARY])
-        raise KernelError(f"kernel {name!r} computes {op!r}, which is no op\n  fix: "
-                          + (f"did you mean {near[0]}?" if near else "the name of an op, a composite of yours itself, or a graph"))
 
 
 def _require_backend(name: Any, backend: Any) -> None:

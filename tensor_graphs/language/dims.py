@@ -20,6 +20,7 @@ import itertools
 import keyword
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -493,22 +494,22 @@ def ceil_div(a: Dim, b: Dim) -> Dim:
     return _sum((_floordiv(_sum((_need(a), -1)), _need(b)), -1))
 
 
-class HoldsDims:
-    """What an attribute value is that is more than data, and may mention dims (body.py).
-
-    encoded: as text in which different ones differ. dims: the symbols it mentions. with_dims: with these replaced.
-    """
+class HoldsDims(ABC):
+    """What an attribute value is that is more than data, and may mention dims (body.py)."""
 
     @property
+    @abstractmethod
     def encoded(self) -> str:
-        raise NotImplementedError
+        """As text in which different ones differ."""
 
     @property
+    @abstractmethod
     def dims(self) -> tuple[Expr, ...]:
-        raise NotImplementedError
+        """The symbols it mentions."""
 
+    @abstractmethod
     def with_dims(self, mapping: Mapping[str, Dim]) -> HoldsDims:
-        raise NotImplementedError
+        """The same with these replaced."""
 
 
 def has_dims(value: Any) -> bool:

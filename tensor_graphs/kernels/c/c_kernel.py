@@ -15,7 +15,7 @@ from typing import Any
 from tensor_graphs.devices import toolchain
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.declared import pairs_in_place, require_flag, require_function
+from tensor_graphs.kernels.declared import pairs_in_place, require_declaration, require_flag, require_function
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
 from tensor_graphs.kernels.own_source import (
@@ -126,7 +126,7 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
     op = registry.require_computed(op)
     name = name if name is not None else f"{BACKEND}.{entry}"
     known = require_declared(name, entry, "C", dtypes, accepts)
-    registry.require_declaration(name, BACKEND, op)
+    require_declaration(name, BACKEND, op)
     in_place = pairs_in_place(name, in_place, op)
     require_flag(name, "updates", updates)
     for what, each, most in (("ints", ints, library.MAX_INT), ("floats", floats, library.MAX_FLOAT)):

@@ -12,7 +12,7 @@ import numpy as np
 from tensor_graphs.devices import cuda, nvrtc, toolchain
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.cuda.backend import HEADER, NAME
-from tensor_graphs.kernels.declared import pairs_in_place, require_flag, require_function
+from tensor_graphs.kernels.declared import pairs_in_place, require_declaration, require_flag, require_function
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Launch, LaunchCall, Spec
 from tensor_graphs.kernels.own_source import (
@@ -77,7 +77,7 @@ def cuda_kernel(op: registry.Computed, *, source: str | Path, entry: str, grid: 
     op = registry.require_computed(op)
     name = name if name is not None else f"{NAME}.{entry}"
     known = require_declared(name, entry, "CUDA", dtypes, accepts)
-    registry.require_declaration(name, NAME, op)
+    require_declaration(name, NAME, op)
     in_place = pairs_in_place(name, in_place, op)
     require_flag(name, "updates", updates)
     if type(block) is not int or not 1 <= block <= MOST_THREADS:
