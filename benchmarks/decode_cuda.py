@@ -4,7 +4,8 @@
 
 A folder with random weights is made. Ours runs with the backends cuda, gencuda, torchcuda: the likeliest token is found on the
 device. Its tokens are first compared with those of the same graph on the cpu, as far as these are sure of each (the first that
-differs is printed). Then steps take turns: milliseconds of one, median and quartiles, the device waited for. Printed too: how many
+differs is printed). Then steps take turns: milliseconds of one, median and quartiles, the device waited for. Each peer is a process
+of its own, which times its own steps; one that ends is left out. Printed too: how many
 launches a step has, how often they were captured (once, however long the cache grows), the microseconds of a replay by the device's
 events, and the limit: the bytes of all weights over the bandwidth of a copy in the same run. torch.compile has a static cache and a
 mode that replays CUDA graphs. Needs a GPU and transformers.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -53,6 +55,12 @@ class Decoder(ABC):
         for token in PROMPT:
             self.last = token
             self.step()
+
+    def timed_step(self) -> float:
+        """Milliseconds of a step."""
+        start = time.perf_counter()
+        self.step()
+        return (time.perf_counter() - start) * 1e3
 
 
 class Ours(Decoder):
@@ -100,8 +108,7 @@ class Theirs(Decoder):
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device).eval()
         self.cache = StaticCache(config=self.model.config, max_cache_len=ROOM)
         self.forward: Any = self.model.forward
-        if mode is not None:
-            self.forward = torch.compile(self.model.forward, mode=mode, fullgraph=True)
+        self.mode = mode
         self.ids = torch.zeros(1, 1, dtype=torch.long, device=device)
         self.at = torch.zeros(1, dtype=torch.long, device=device)
 
@@ -114,6 +121,49 @@ class Theirs(Decoder):
             self.at += 1
             self.last = int(out.logits[0, -1].argmax())
         return self.last
+
+    def prefill(self) -> None:
+        self.step()                                                 # the cache makes its tensors, which a compiled step must find
+        self.at.zero_()
+        if self.mode is not None:
+            self.forward = self.torch.compile(self.model.forward, mode=self.mode, fullgraph=True)
+        super().prefill()
+
+    def serve(self) -> None:
+        """A step for each line that comes; its milliseconds in a line."""
+        self.prefill()
+        for _ in range(5):
+            self.step()
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            print(f"{self.timed_step():.6f}", flush=True)
+
+
+class Peer:
+    """A process that does `Theirs.serve`."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.process = subprocess.Popen([sys.executable, __file__, "--serve", name, "--folder", str(folder)], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        while (said := self._line()) != "ready":
+            print(f"{name}: {said}", flush=True)
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"it ended with {self.process.wait()}")
+        return line.strip()
+
+    def timed_step(self) -> float:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self._line())
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 def copy_bandwidth() -> float:
@@ -139,7 +189,12 @@ def main() -> int:
     parser.add_argument("--peers", default="eager,compile", help=f"of {', '.join(MODES)}; empty: none")
     parser.add_argument("--tokens", type=int, default=24, help="that are compared with the cpu's first")
     parser.add_argument("--backends", default="cuda,gencuda,torchcuda,numpy")
+    parser.add_argument("--serve", choices=list(MODES), help="be this peer: time a step for each line of the standard input")
+    parser.add_argument("--folder", type=Path, help="of the model that --serve loads")
     args = parser.parse_args()
+    if args.serve:
+        Theirs(args.folder, MODES[args.serve]).serve()
+        return 0
     with tempfile.TemporaryDirectory() as name:
         folder, database = Path(name) / "model", str(Path(name) / "bench.db")
         sizes = ["--layers", str(args.layers), "--vocabulary", str(args.vocabulary)]
@@ -159,29 +214,28 @@ def main() -> int:
             wrong = int(same < len(found) // 2)
         else:
             ours.prefill()
-        contenders: dict[str, Any] = {"ours": ours}
+        alone = [ours.timed_step() for _ in range(args.steps)]
+        print(f"ours alone {statistics.median(alone):.3f} ms", flush=True)
+        for launches, captures, us in ours.replays():
+            print(f"one replay: {launches} launches, {us:.0f} µs; replays that were kept: {captures}", flush=True)
+        contenders: dict[str, Ours | Peer] = {"ours": ours}
         for peer in [p for p in args.peers.split(",") if p]:
             try:
-                made = Theirs(folder, MODES[peer])
-                made.prefill()
-                for _ in range(5):
-                    made.step()
-                contenders[peer] = made
-            except Exception as e:                                  # a version of transformers that this does not fit
-                print(f"{peer}: {type(e).__name__}: {str(e)[:300]}", flush=True)
+                contenders[peer] = Peer(folder, peer)
+            except RuntimeError as e:                               # a version of transformers that this does not fit
+                print(f"{peer}: {e}", flush=True)
         samples: dict[str, list[float]] = {n: [] for n in contenders}
         for _ in range(args.steps):
             for n, each in contenders.items():
-                start = time.perf_counter()
-                each.step()
-                samples[n].append((time.perf_counter() - start) * 1e3)
+                samples[n].append(each.timed_step())
+        for each in contenders.values():
+            if isinstance(each, Peer):
+                each.end()
         limit = sum(np.asarray(w).nbytes for w in model.weights.values()) / copy_bandwidth() * 1e3
         print(f"limit {limit:.3f} ms: the bytes of the weights over the bandwidth of a copy")
         for n, found_ms in samples.items():
             low, median, high = np.quantile(found_ms, [0.25, 0.5, 0.75])
             print(f"{n:8s} {median:8.3f} ms ({low:.3f} to {high:.3f})  ÷ ours {median / statistics.median(samples['ours']):6.2f}")
-        for launches, captures, us in ours.replays():
-            print(f"one replay: {launches} launches, {us:.0f} µs; replays that were kept: {captures}")
     return wrong
 
 
