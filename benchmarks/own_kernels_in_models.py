@@ -4,10 +4,11 @@
 
 The kernels of own_kernels.py (numpy, C, torch; each also as a slow one, which computes several times) are registered; neither
 model is touched. Printed for each: the places where its graph was found, the judge's verdict, its time there, and the calls that
-the plan gives it after `tg profile`. For each part and each other way to compute it the path is priced, too: it is never cheaper.
+the plan gives it after `tg profile`. Where paths were run as a whole, the chosen one is as fast as the fastest of them, within what
+times vary by; else for each part and each other way to compute it the path is priced, too, and never cheaper.
 
 Ends with 1 where there are fewer places than the model has, a verdict is not PASSED, a slow kernel has no time or is chosen, or
-another way of a part would make the path cheaper.
+another path is faster as far as is known.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from benchmarks.arguments import new_file
 from benchmarks.own_kernels import registered, two_layers
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, typical_sizes
+from tensor_graphs.compiler.choose import GUESS_MARGIN, NEAR, PriceBook, typical_sizes
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.frontends.huggingface import model_graph
@@ -66,7 +67,11 @@ def look(graph: tg.Graph, at: Mapping[str, int], least: int, budget: float, data
             wrong += [f"{kernel.name}: {', '.join(said) or 'no verdict'}"] if said != ["PASSED"] else []
             wrong += [f"{kernel.name} is slow, and chosen"] if calls and ".slow_" in kernel.name else []
             wrong += [f"{kernel.name} was not timed"] if not timed else []
-        for s in paths.parts:
+        ran = {each.path.id: each.seconds for each in book.tried(plan.graph, sizes) if paths.still(each.path) is not None}
+        if path.id in ran:                                          # what was run as a whole decides, whatever steps cost alone
+            if ran[path.id] * NEAR > min(ran.values()):
+                wrong.append(f"the path took {ran[path.id] * 1e6:.0f} µs as a whole, another one {min(ran.values()) * 1e6:.0f}")
+        for s in paths.parts if path.id not in ran else ():
             for way in paths.alternatives(s) if s.key in path.choices else ():
                 other = paths.reworded(path, {s: way})
                 if other is not None and other.seconds < path.seconds * (1 - 1e-9):

@@ -370,8 +370,9 @@ class Jittered(AsWritten):
         if self.seed % 3 == 0 or not (over.any() or under.any()):
             return total
         turn = (turn + (self.seed - self.seed // 3) % 3) % 3
-        total = np.where(over & (turn == 0), np.inf, np.where(under & (turn == 1), -np.inf, total))
-        return np.where(over & under & (turn == 2), np.nan, total)
+        given = np.isinf(total) & (n.dtype.itemsize < 8)             # by an infinite term: it is that or, with others before it, NaN
+        grown = np.where(over & (turn == 0), np.inf, np.where(under & (turn == 1), -np.inf, total))
+        return np.where(over & under & (turn == 2), np.nan, np.where(given, total, grown))
 
 
 ALMOST = 2.0 ** -20
@@ -379,5 +380,5 @@ ALMOST = 2.0 ** -20
 
 
 def _above_zero(x: Array) -> Array:
-    """The terms above 0 that are numbers."""
-    return np.where(np.isfinite(x) & (x > 0), x, 0.0)
+    """The terms above 0."""
+    return np.where(x > 0, x, 0.0)

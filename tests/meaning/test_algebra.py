@@ -568,6 +568,8 @@ def test_a_sum_that_overflows_in_some_orders_is_what_those_orders_give_and_no_ot
     assert seen(most, most, -most, -most) == {"inf", "-inf", "nan"}
     assert seen(most, 0.5 * most, -0.5 * most) == {"inf"}
     assert seen(0.6 * most, 0.3 * most, -0.6 * most) == set(), "no order leaves the range"
+    assert seen(np.inf, -0.6 * most, -0.6 * most) == {"inf", "nan"}, "numbers before an infinity may have become the other one"
+    assert seen(np.inf, -0.6 * most) == {"inf"}
     x, row = tg.input("x", (64, 3)), np.array([0.5 * most, -0.8 * most, -0.5 * most], np.float32)
     each = [jittered(atomic.sum(x, (1,)), seed, x=np.broadcast_to(row, (64, 3))) for seed in (1, 2, 4)]
     assert (np.isneginf(each).sum(0) == 1).all() and np.isfinite(each).any(1).all(), "every element meets it in three seeds"
