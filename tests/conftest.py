@@ -100,6 +100,15 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
                 file.unlink()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """At the end, what tests have to tell whether they pass or not: `record_property("told", line)`."""
+    told = [str(value) for reports in terminalreporter.stats.values() for report in reports
+            if getattr(report, "when", "") == "call" for name, value in report.user_properties if name == "told"]
+    if told:
+        terminalreporter.section("told")
+        terminalreporter.write_line("\n".join(sorted(told)))
+
+
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """One benchmark database for the whole run, so that a kernel is compared with the oracle once: pass it to `compile`."""

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.cpu import CPU
-from tensor_graphs.devices.device import Device, DeviceError, Memory
+from tensor_graphs.devices.device import Device, DeviceError, DeviceLost, Memory
 from tensor_graphs.devices.free_memory import OutOfMemory
 from tensor_graphs.devices.known import register_device
 
@@ -38,6 +40,12 @@ _LOST = frozenset({"CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED", "CU
                    "CUDA_ERROR_INVALID_PC", "CUDA_ERROR_HARDWARE_STACK_ERROR", "CUDA_ERROR_ECC_UNCORRECTABLE",
                    "CUDA_ERROR_CONTEXT_IS_DESTROYED", "CUDA_ERROR_UNKNOWN"})
 """errors after which the context answers nothing any more"""
+
+
+FILL_SHARED = """extern "C" __global__ void fill_shared(unsigned word, unsigned count) {
+    extern __shared__ unsigned words[];
+    for (unsigned i = threadIdx.x; i < count; i += blockDim.x) ((volatile unsigned *)words)[i] = word;
+}"""
 
 
 def why_missing(index: int = 0) -> str | None:
@@ -111,14 +119,14 @@ class Cuda(Device):
             self._here.current = True
 
     def check(self, result: tuple[Any, ...], what: str) -> Any:
-        """The values of a driver's call. Raises DeviceError, OutOfMemory."""
+        """The values of a driver's call. Raises DeviceError, DeviceLost, OutOfMemory."""
         status, *values = result
         if int(status):
             if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
                 raise OutOfMemory(f"{what}: {self.name} has no memory left\n"
                                   "  fix: smaller sizes, or give back what others hold there")
             if status.name in _LOST:
-                raise DeviceError(f"{what}: the context of {self.name} is lost ({status.name}): a kernel that ran before went "
+                raise DeviceLost(f"{what}: the context of {self.name} is lost ({status.name}): a kernel that ran before went "
                                   "wrong, and nothing can be computed there any more\n  fix: a new process")
             raise DeviceError(f"{what} failed on {self.name}: {status.name}")
         return values[0] if len(values) == 1 else tuple(values) if values else None
@@ -187,11 +195,22 @@ class Cuda(Device):
             self.use()
             self.check(self.driver.cuMemsetD8Async(memory.address, byte, memory.nbytes, STREAM), "a fill of memory")
 
+    def fill_shared(self, byte: int) -> None:
+        """A block that takes all of it runs on each multiprocessor; what runs next there finds what it has left."""
+        most = self._attribute(self.driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+        given = np.array([byte * 0x01010101, most // 4], np.uint64)
+        parameters = given.ctypes.data + 8 * np.arange(len(given), dtype=np.uint64)
+        self.launch(self.entry(FILL_SHARED, "fill_shared", most), 2 * self.multiprocessors, 1024, most, parameters.ctypes.data)
+
     # ---- time ----
 
     def synchronise(self) -> None:
         self.use()
         self.check(self.driver.cuStreamSynchronize(STREAM), "waiting for the device")
+
+    def lost(self) -> bool:
+        (status,) = self.driver.cuStreamSynchronize(STREAM)
+        return status.name in _LOST
 
     def mark(self) -> Any:
         self.use()

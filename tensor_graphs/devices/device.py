@@ -19,6 +19,10 @@ class DeviceError(TensorGraphsError):
     """Memory that is used on another device than its own, or a device that cannot do what it is asked for."""
 
 
+class DeviceLost(DeviceError):
+    """A device that computes nothing any more in this process: a kernel went wrong there."""
+
+
 class UnknownDevice(TensorGraphsError):
     """A device that is not known here, or that the system does not have."""
 
@@ -84,6 +88,10 @@ class Device(ABC):
     def fill(self, memory: Memory, byte: int) -> None:
         """Set every byte."""
 
+    def fill_shared(self, byte: int) -> None:  # noqa: B027 - most devices have no such memory
+        """Set every byte of the memory that the threads of a block share, on all of the device: whoever reads there before writing
+        finds it. Launched after all that was begun before."""
+
     @abstractmethod
     def synchronise(self) -> None:
         """Wait until all that was begun on this device is done."""
@@ -91,6 +99,10 @@ class Device(ABC):
     @abstractmethod
     def clock(self) -> float:
         """Seconds since some moment, once all that was begun before is done."""
+
+    def lost(self) -> bool:
+        """Whether it computes nothing any more in this process. Waits for what was begun."""
+        return False
 
     def use(self) -> None:  # noqa: B027 - most devices have nothing to do here
         """Before the calling thread launches."""

@@ -48,20 +48,21 @@ class ArenaLayout:
     order: tuple[int, ...]
     above: tuple[tuple[int, ...], ...]
 
-    def offsets(self, binding: Mapping[str, int]) -> tuple[list[int], dict[str, int]]:
-        """(byte offset of each interval, size of the arena of each device) at concrete dims."""
+    def offsets(self, binding: Mapping[str, int], apart: int = 0, shift: int = 0) -> tuple[list[int], dict[str, int]]:
+        """(byte offset of each interval, size of the arena of each device) at concrete dims. apart: bytes that are left free
+        before, between and behind them (a multiple of every alignment); shift: bytes by which each lies behind its alignment."""
         sizes = [i.size(binding) for i in self.intervals]
         out = [0] * len(sizes)
         total: dict[str, int] = {}
         for i in self.order:
-            at = 0
+            at = apart + shift
             for j in self.above[i]:
-                end = out[j] + sizes[j]
+                end = out[j] + sizes[j] + apart
                 if end > at:
                     at = end
             out[i] = at
             device = self.intervals[i].device
-            total[device] = max(total.get(device, 0), at + sizes[i])
+            total[device] = max(total.get(device, 0), at + sizes[i] + apart)
         return out, total
 
     def largest_live_set(self, binding: Mapping[str, int], device: str = HOST.name) -> tuple[int, list[Interval]]:

@@ -128,7 +128,7 @@ class Executor:
         key = tuple(sizes[i] for i in self._layout_dims)
         frame.sizes = self.lookup.binding(sizes)
         if frame.layout_key != key:
-            frame.arena_offsets, needed = self.layout.offsets(frame.sizes)
+            frame.arena_offsets, needed = self.layout.offsets(frame.sizes, frame.apart, frame.shift)
             frame.layout_key = None
             frame.give_arenas({device: needed.get(device, 0) for device in self.program.devices})
             frame.layout_key = key

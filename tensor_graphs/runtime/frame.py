@@ -29,6 +29,7 @@ class Frame:
         self.binding: tuple[int, ...] | None = None
         self.layout_key: tuple[int, ...] | None = None
         self.arena_offsets: list[int] = []
+        self.apart = self.shift = 0
         self.views: list[dict[int, Any]] = [{} for _ in self.bases]
         self.shapes: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
         self.kept: dict[int, Any] = {}
@@ -37,6 +38,13 @@ class Frame:
         self._arena_bases = executor.lookup.arenas
         self.sizes: Mapping[str, int] = {}
         self.call: Callable[[], int] | None = executor.native_call(self)
+
+    def spread(self, apart: int, shift: int = 0) -> None:
+        """Leave so many bytes around whatever lies in an arena or in scratch, and move the former off their alignment
+        (`ArenaLayout.offsets`)."""
+        if (apart, shift) != (self.apart, self.shift):
+            self.apart, self.shift = apart, shift
+            self.layout_key = self.binding = None
 
     def set_base(self, base: int, memory: Memory) -> None:
         self.memory[base] = memory

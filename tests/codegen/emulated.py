@@ -29,6 +29,10 @@ GUARD = 64
 _ASM = re.compile(r'asm\("([a-zA-Z0-9_.]+) %0[^"]*" : "=\w"\((\w+)\) : (.*?)\);')
 
 
+FILLS = (0xFF, 0x7F)
+"""what the memory that a block's threads share holds at first, in one order of threads and the other"""
+
+
 def on_host(text: str) -> str:
     """A text for CUDA with what only CUDA has said otherwise."""
     def instruction(found: re.Match[str]) -> str:
@@ -92,8 +96,10 @@ def _once(folder: Path, call: LaunchCall, outputs: Sequence[tuple[tuple[int, ...
     for each in form.launches:
         entry = ctypes.cast(getattr(library, f"call_{each.entry}"), ctypes.c_void_p)
         grid = int(d.evaluate(each.grid, dims))
-        wrong = library.tg_run(entry, words.ctypes.data_as(ctypes.c_void_p), grid, each.block, each.shared, order)
-        assert not wrong, f"threads of {each.entry} wait for each other at different barriers\n{form.text}"
+        library.tg_fill_shared(FILLS[order])
+        wrong = library.tg_run(entry, words.ctypes.data_as(ctypes.c_void_p), grid, each.block, each.shared, order, FILLS[order])
+        assert wrong != 1, f"threads of {each.entry} wait for each other at different barriers\n{form.text}"
+        assert not wrong, f"{each.entry} reads or writes where nothing is\n{form.text}"
     for raw, (_, _kind) in zip(outs, outputs, strict=True):
         assert (raw[-GUARD:] == 0xA5).all(), f"it wrote behind an output\n{form.text}"
     return [raw[:-GUARD].view(kind).reshape(shape) for raw, (shape, kind) in zip(outs, outputs, strict=True)]

@@ -1,6 +1,8 @@
 /* Threads of a block as contexts that take turns on one processor: each runs until it waits at a barrier or ends. A barrier opens when
  * all threads of the block (of the warp) that have not ended wait at it. `order` says in which order they run, so that what depends on
- * it shows. */
+ * it shows. Who reads or writes where nothing is ends all of them. */
+#include <csetjmp>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <ucontext.h>
@@ -23,6 +25,18 @@ ucontext_t scheduler;
 void (*kernel)(const uint64_t *);
 const uint64_t *words;
 
+sigjmp_buf before;
+void fault(int) { siglongjmp(before, 1); }
+/* While it is there, a fault is no end of the process. */
+struct Caught {
+    struct sigaction held[2], ours = {};
+    Caught() {
+        ours.sa_handler = fault, ours.sa_flags = SA_NODEFER;
+        sigaction(SIGSEGV, &ours, &held[0]), sigaction(SIGBUS, &ours, &held[1]);
+    }
+    ~Caught() { sigaction(SIGSEGV, &held[0], nullptr), sigaction(SIGBUS, &held[1], nullptr); }
+};
+
 void begin() {
     kernel(words);
     threads[tg_thread].state = ENDED;
@@ -43,15 +57,9 @@ bool opened(unsigned first, unsigned end, int how) {
         if (threads[t].state == how) threads[t].state = RUNS;
     return any;
 }
-}  // namespace
-
-extern "C" void tg_syncthreads() { wait(WAITS_BLOCK); }
-extern "C" void tg_syncwarp() { wait(WAITS_WARP); }
-
-/* 0, or 1 where threads wait for each other at different barriers. */
-extern "C" int tg_run(void (*f)(const uint64_t *), const uint64_t *w, unsigned grid, unsigned block, unsigned shared, unsigned order) {
+int run(void (*f)(const uint64_t *), const uint64_t *w, unsigned grid, unsigned block, unsigned shared, unsigned order, int fill) {
     kernel = f, words = w, tg_blocks = grid;
-    std::vector<char> rows(shared + 16);
+    std::vector<char> rows(shared + 16, (char)fill);
     tg_rows = rows.data() + (16 - (uintptr_t)rows.data() % 16) % 16;
     threads.resize(block);
     for (unsigned k = 0; k < grid; k++) {
@@ -79,4 +87,16 @@ extern "C" int tg_run(void (*f)(const uint64_t *), const uint64_t *w, unsigned g
         }
     }
     return 0;
+}
+}  // namespace
+
+extern "C" void tg_syncthreads() { wait(WAITS_BLOCK); }
+extern "C" void tg_syncwarp() { wait(WAITS_WARP); }
+
+/* 0, 1 where threads wait for each other at different barriers, or 2 where there was a fault. */
+extern "C" int tg_run(void (*f)(const uint64_t *), const uint64_t *w, unsigned grid, unsigned block, unsigned shared, unsigned order,
+                      unsigned fill) {
+    const Caught caught;
+    if (sigsetjmp(before, 1)) return 2;
+    return run(f, w, grid, block, shared, order, (int)fill);
 }

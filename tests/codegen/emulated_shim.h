@@ -3,7 +3,8 @@
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(threads)
-#define __shared__ static
+/* in a section of its own, so that it can be filled */
+#define __shared__ static __attribute__((section("tg_shared")))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 extern "C" {
@@ -15,6 +16,15 @@ extern unsigned tg_thread, tg_block, tg_blocks, tg_warp_slots[64][32][2];
 extern char *tg_rows;
 void tg_syncthreads(), tg_syncwarp();
 }
+extern "C" {
+extern char __start_tg_shared[] __attribute__((weak)), __stop_tg_shared[] __attribute__((weak));
+void tg_fill_shared(int byte) { __builtin_memset(__start_tg_shared, byte, __stop_tg_shared - __start_tg_shared); }
+float fmaxf(float, float);
+}
+inline unsigned atomicAdd(unsigned *at, unsigned more) { return (*at += more) - more; }
+inline void __threadfence() {}
+inline void __nanosleep(unsigned) {}
+
 struct ThreadPlace { struct { operator unsigned() const { return tg_thread; } } x; };
 struct BlockPlace { struct { operator unsigned() const { return tg_block; } } x; };
 struct BlockCount { struct { operator unsigned() const { return tg_blocks; } } x; };

@@ -28,7 +28,9 @@ PATIENCE = 1.0
 
 
 class Supervisor:
-    """worker: its process number, 0 when there is none. ended: how the last one ended (waitpid's status), None while it lives."""
+    """worker: its process number, 0 when there is none. ended: how the last one ended (waitpid's status), None while it lives.
+    dying: processes that were killed and have not gone yet, as their system gives back what they hold (a kernel that runs on a GPU
+    is ended first); they are nobody's any more."""
 
     def __init__(self, control: socket.socket, outputs: int) -> None:
         """outputs: the file to which workers add what their kernels return."""
@@ -36,6 +38,7 @@ class Supervisor:
         self.parent = os.getppid()
         self.worker = 0
         self.ended: int | None = None
+        self.dying: set[int] = set()
         self.wake, self.bell = socket.socketpair()                  # a bell that nobody holds is closed, and rings for ever
         self.bell.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -84,6 +87,7 @@ class Supervisor:
 
     def _take_down(self, ended: dict[int, int]) -> bool:
         """How the worker ended, if it is among these."""
+        self.dying -= ended.keys()
         if self.worker not in ended:
             return False
         self.worker, self.ended = 0, ended[self.worker]
@@ -92,7 +96,7 @@ class Supervisor:
     def sweep(self) -> int:
         """End whatever the worker started and what was left to this process by parents that have ended; how many there were."""
         self.reap()
-        left = [p for p in process_tree.children() if p != self.worker]
+        left = [p for p in process_tree.children() if p != self.worker and p not in self.dying]
         left += process_tree.children(self.worker) if self.worker else []
         ended = sum(map(process_tree.works, left))
         for process in left:
@@ -103,6 +107,8 @@ class Supervisor:
 
     def end(self) -> None:
         self._take_down(process_tree.end_children())
+        self.dying = set(process_tree.children())
+        self.worker = 0
 
     def serve(self) -> None:
         """Until the judge goes."""

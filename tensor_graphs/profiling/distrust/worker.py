@@ -114,6 +114,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
 
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:
     """`run_job`, whatever the candidate raises; spoiled: nothing else should run in this process."""
+    from tensor_graphs.devices.known import devices
     from tensor_graphs.devices.toolchain import ToolchainError
     from tensor_graphs.kernels.c import library
     from tensor_graphs.profiling.distrust.process_state import StateError
@@ -132,7 +133,8 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
         reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
     except BaseException as e:                                      # SystemExit and KeyboardInterrupt of a candidate too
         compiling = isinstance(e, ToolchainError)
-        reply = {"status": "COMPILE_ERROR" if compiling else "RUNTIME_ERROR", "log": words_of(e, job["origins"])}
+        reply = {"status": "COMPILE_ERROR" if compiling else "RUNTIME_ERROR", "log": words_of(e, job["origins"]),
+                 "spoiled": any(device.lost() for device in devices())}
     signal.setitimer(signal.ITIMER_REAL, 0)
     if _file(outputs) != file:
         return {"status": "RUNTIME_ERROR", "log": "the kernel closed or replaced the file of its outputs", "spoiled": True}

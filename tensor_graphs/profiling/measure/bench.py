@@ -216,7 +216,9 @@ class Bench:
         large = {n: a for n, a in kept.items() if a is made[n]}     # not copied: a digest has to do
         before = digest(large)
         plan = self.bound(inputs, point.form, point.axis, as_they_are)
-        plan.run(inputs, {n: g.array for n, g in out.items()}, binding)
+        itemsize = max(node.dtype.itemsize for node in (*self.graph.inputs.values(), *self.graph.outputs.values()))
+        shift = itemsize if point.form == "unaligned" else 0
+        plan.run(inputs, {n: g.array for n, g in out.items()}, binding, shift=shift, shown=True)
         begins = self._keep(out, {n: g.bytes for n, g in out.items()})
         outside = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
         outside += [f"operand {n}, {where}" for n, g in guards.items() if (where := g.overrun())]
@@ -354,9 +356,12 @@ class Bench:
         wanted = ask()["runs"]
         for run in wanted:
             self._keep(out, (renewed if run in renewed.numbers() else kept).of(run))
+        used = list(dict.fromkeys(bound))
         self.replies[-1]["outside"] = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
+        self.replies[-1]["outside"] += [where for each in used for where in each.lab.outside(each.frame)]
         looked_at = range(copies) if copies * nbytes <= KEPT_BYTES else {0, *(run % copies for run in wanted)}
         self.replies[-1]["mutated"] = digest(large) != before or not all(_equal(sets[k], exact) for k in looked_at)
+        self.replies[-1]["mutated"] |= any(segment.sizes_changed(each.frame) for each in used for segment in each.executor.segments)
 
 
 class _KeptOutputs:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensor_graphs.devices.cpu import memory_of
-from tensor_graphs.profiling.measure.device_lab import DeviceLab
+from tensor_graphs.profiling.measure.device_lab import ZONE_BYTES, DeviceLab
 
 if TYPE_CHECKING:
     from tensor_graphs.runtime.compiled_graph import CompiledGraph
@@ -110,8 +110,10 @@ class Watched:
         self._seconds = np.zeros(len(self.executor.program.instructions))
         self.lab = DeviceLab(self.executor)
 
-    def run(self, inputs: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], binding: Mapping[str, int]) -> float:
-        """Run once; the seconds that its calls took, without the walk from one to the next."""
+    def run(self, inputs: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], binding: Mapping[str, int], *,
+            shift: int = 0, shown: bool = False) -> float:
+        """Run once; the seconds that its calls took, without the walk from one to the next. shift: bytes by which what lies on
+        other devices is moved off its alignment; shown: nothing is timed, so that all of their memory can be prepared."""
         executor = self.executor
         bases = {base: memory_of(inputs[n]) for n, base in executor.input_bases.items()}
         bases |= {base: memory_of(out[n]) for n, base in executor.output_bases.items()}
@@ -119,8 +121,9 @@ class Watched:
         self._seconds.fill(0.0)
         sizes = tuple(binding[n] for n in self.dims)
         if self.lab.devices:
+            self.frame.spread(ZONE_BYTES, shift)
             executor.ready(self.frame, sizes, bases)
-            self.lab.poison(self.frame)
+            self.lab.poison(self.frame, shown)
         executor.run(self.frame, sizes, bases, seconds=self._seconds)
         return sum(self._taken) + float(self._seconds[self._native].sum())
 

@@ -1,18 +1,21 @@
 """device_lab: the memory of other devices than the host, as a candidate is judged: poisoned before it runs, looked at afterwards.
 
 The zones around the caller's arrays are on the host, and so is what is compared with the oracle. On a device a kernel has copies of
-its operands, which it may not change, and an arena, in which only its buffers are its own.
+its operands, which it may not change, an arena, in which only its buffers are its own, scratch, and the memory that a block's
+threads share. Around every buffer there lies a zone; before a run all of this holds one byte, another one each time, so that
+whoever counts on what it finds counts on NaN, on a large number or on a large negative one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tensor_graphs.devices.cpu import array_view
-from tensor_graphs.devices.device import transfer
+from tensor_graphs.devices.device import Memory, transfer
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language import dims as d
@@ -23,8 +26,12 @@ if TYPE_CHECKING:
     from tensor_graphs.runtime.executor import Executor
     from tensor_graphs.runtime.frame import Frame
 
-POISON = 0xFF
-"""of every byte: NaN in every float format"""
+POISONS = (0xFF, 0x7F, 0xFE)
+"""of every byte, in turns: NaN in every float format and -1; large numbers (NaN in f16), and large negative ones: a maximum forgets
+NaN, as C has it"""
+
+ZONE_BYTES = 64 << 10
+"""around each buffer: as much as a whole tile that goes astray"""
 
 
 class DeviceLab:
@@ -32,7 +39,7 @@ class DeviceLab:
 
     def __init__(self, executor: Executor) -> None:
         program = executor.program
-        self.executor, self.devices = executor, program.devices[1:]
+        self.executor, self.devices, self.runs = executor, program.devices[1:], -1
         self._copies: list[tuple[Operand, Operand]] = []
         """(what a kernel reads on its device, or the copy of which that is a view; the same on the host)"""
         everything = (*program.bind_instructions, *program.instructions)
@@ -50,14 +57,29 @@ class DeviceLab:
             elif source.buffer not in made_of:
                 self._copies.append((o, replace(seen, buffer=source.buffer, offset=source.offset + seen.offset)))
 
-    def poison(self, frame: Frame) -> None:
-        """Before a run on a frame that is ready: what is not written shows."""
+    @property
+    def byte(self) -> int:
+        """What was written everywhere before the last run."""
+        return POISONS[self.runs % len(POISONS)]
+
+    def poison(self, frame: Frame, shared: bool) -> None:
+        """Before a run on a frame that is ready: what is not written shows. shared: also what a block's threads share, which takes
+        a launch of its own."""
+        self.runs += 1
         for device in self.devices:
-            device_named(device).fill(frame.arenas[device], POISON)
+            device_named(device).fill(frame.arenas[device], self.byte)
+        for memory, _ in self._scratch(frame):
+            memory.device.fill(memory, self.byte)
+        for device in self.devices if shared else ():
+            device_named(device).fill_shared(self.byte)
+
+    def _scratch(self, frame: Frame) -> list[tuple[Memory, list[tuple[int, int]]]]:
+        return [each for segment in self.executor.segments for each in segment.scratch(frame)]
 
     def mutated(self, frame: Frame) -> bool:
-        """After a run: whether a copy of an operand is another one than the operand."""
-        return any(self._array(frame, copy).tobytes() != self._array(frame, given).tobytes() for copy, given in self._copies)
+        """After a run: whether a copy of an operand is another one than the operand, or a size on the device another one."""
+        return (any(self._array(frame, copy).tobytes() != self._array(frame, given).tobytes() for copy, given in self._copies)
+                or any(segment.sizes_changed(frame) for segment in self.executor.segments if self.devices))
 
     def _array(self, frame: Frame, o: Operand) -> np.ndarray:
         """What an operand holds, which on a device is contiguous."""
@@ -75,17 +97,21 @@ class DeviceLab:
         return array_view(here, 0, shape, contiguous_strides(shape), o.dtype)  # type: ignore[arg-type]  # the shape is of ints
 
     def outside(self, frame: Frame) -> list[str]:
-        """After a run: the devices on whose arena bytes between the buffers were changed."""
+        """After a run: the devices on whose memory bytes between the buffers were changed, or between the pieces of scratch."""
         found = []
-        offsets, _ = self.executor.layout.offsets(frame.sizes)
         for device in self.devices:
-            arena = frame.arenas[device]
-            here = HOST.allocate(arena.nbytes)
-            transfer(arena, here, HOST)
-            free = np.ones(arena.nbytes, np.bool_)
-            for interval, offset in zip(self.executor.layout.intervals, offsets, strict=True):
-                if interval.device == device:
-                    free[offset:offset + int(d.evaluate(interval.nbytes, frame.sizes))] = False
-            if (array_view(here, 0, (arena.nbytes,), (1,), DTYPES["u8"])[free] != POISON).any():
+            places = zip(self.executor.layout.intervals, frame.arena_offsets, strict=True)
+            ours = [(offset, int(d.evaluate(i.nbytes, frame.sizes))) for i, offset in places if i.device == device]
+            if self._strange(frame.arenas[device], ours):
                 found.append(f"the memory of {device}, between its buffers")
-        return found
+        return found + [f"the scratch of {memory.device.name}, beside its pieces" for memory, pieces in self._scratch(frame)
+                        if self._strange(memory, pieces)]
+
+    def _strange(self, memory: Memory, parts: Sequence[tuple[int, int]]) -> bool:
+        """Whether a byte outside of these parts (offset, bytes) is another one than before the run."""
+        here = HOST.allocate(memory.nbytes)
+        transfer(memory, here, HOST)
+        free = np.ones(memory.nbytes, np.bool_)
+        for offset, nbytes in parts:
+            free[offset:offset + nbytes] = False
+        return bool((array_view(here, 0, (memory.nbytes,), (1,), DTYPES["u8"])[free] != self.byte).any())

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.devices.address import address
-from tensor_graphs.devices.cpu import memory_of
-from tensor_graphs.devices.device import Device, Memory
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.cpu import array_view, memory_of
+from tensor_graphs.devices.device import Device, Memory, transfer
+from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.kernels.kernel import LaunchCall
+from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.paths.lower import Instruction
 from tensor_graphs.runtime.frame import Frame
 from tensor_graphs.runtime.lookup import Lookup
@@ -55,7 +56,8 @@ class _LaunchStep:
 @dataclass
 class _LaunchTable:
     """Of one frame. words: what kernels are given; parameters: the address of each word; sizes: on the host and on the device, and
-    as they were when they were last given to it; key: addresses and grids; launches: of each step."""
+    as they were when they were last given to it; pieces: (offset, bytes) of each piece of scratch; key: addresses and grids;
+    launches: of each step."""
 
     words: np.ndarray
     parameters: np.ndarray
@@ -63,6 +65,7 @@ class _LaunchTable:
     there: Memory
     given: bytes = b""
     scratch: Memory | None = None
+    pieces: list[tuple[int, int]] = field(default_factory=list)
     key: bytes = b""
     launches: list[list[tuple[Any, int, int, int, bool]]] = field(default_factory=list)
     replays: dict[bytes, Any] = field(default_factory=dict)
@@ -130,21 +133,23 @@ class Launches(Segment):
     def _fill(self, frame: Frame, kept: _LaunchTable, addresses: np.ndarray) -> None:
         values, words = frame.values, kept.words
         words[self._address_at] = addresses
-        most = max((sum(int(values[p]) for p in f.pieces) for s in self.steps for f in s.forms), default=0)
-        if most and (kept.scratch is None or kept.scratch.nbytes < most):
+        most = max((sum(int(values[p]) + frame.apart for p in f.pieces) for s in self.steps for f in s.forms), default=0)
+        if most and (kept.scratch is None or kept.scratch.nbytes < most + frame.apart):
             kept.scratch = None                                         # free before growing
-            kept.scratch = self.devices[0].allocate(most)
+            kept.scratch = self.devices[0].allocate(most + frame.apart)
             kept.replays.clear()
-        kept.launches = []
+        kept.launches, kept.pieces = [], []
         for step in self.steps:
             given = words[step.words:step.words + step.addresses]
             if step.sizes is not None:
                 words[step.words + step.addresses] = kept.there.address + 8 * step.sizes
             form = step.forms[-1 if (given % np.uint64(step.alignment)).any() else 0]
-            begin = kept.scratch.address if kept.scratch is not None else 0
+            begin = frame.apart
             for k, piece in enumerate(form.pieces):
-                words[form.at + k] = begin
-                begin += int(values[piece])
+                assert kept.scratch is not None or not values[piece]
+                words[form.at + k] = kept.scratch.address + begin if kept.scratch is not None else 0
+                kept.pieces.append((begin, int(values[piece])))
+                begin += int(values[piece]) + frame.apart
             found = [(entry, int(values[g]), launch.block, launch.shared, launch.waits) for entry, g, launch in
                      zip(_load(step.device, form), form.grids, form.call.launches, strict=True)]
             kept.launches.append([each for each in found if each[1] > 0])
@@ -200,6 +205,16 @@ class Launches(Segment):
             kept = self.ready(frame)
             self.steps[k].device.use()
             self._launch(kept, k)
+
+    def scratch(self, frame: Frame) -> list[tuple[Memory, list[tuple[int, int]]]]:
+        kept = self.ready(frame)
+        return [] if kept.scratch is None else [(kept.scratch, kept.pieces)]
+
+    def sizes_changed(self, frame: Frame) -> bool:
+        kept = self.ready(frame)
+        here = HOST.allocate(kept.there.nbytes)
+        transfer(kept.there, here, HOST)
+        return bytes(array_view(here, 0, (here.nbytes,), (1,), DTYPES["u8"])) != kept.given
 
     def silence(self) -> Callable[[], None]:
         self.silent = True

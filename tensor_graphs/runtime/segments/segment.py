@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tensor_graphs.devices.device import Memory
 from tensor_graphs.paths.lower import Instruction
 from tensor_graphs.runtime.frame import Frame
 from tensor_graphs.runtime.lookup import Lookup
@@ -44,6 +45,14 @@ class Segment(ABC):
     def watch(self, clock: Clock, taken: list[float]) -> Sequence[int]:
         """Put a watch around each call that adds its seconds to `taken`. Returns the instructions that `time` times without one."""
         return ()
+
+    def scratch(self, frame: Frame) -> list[tuple[Memory, list[tuple[int, int]]]]:
+        """Memory that calls on other devices are given beside their arguments, and where in it they may write: (offset, bytes)."""
+        return []
+
+    def sizes_changed(self, frame: Frame) -> bool:
+        """Whether sizes that lie on other devices are others than they were given."""
+        return False
 
     def native_call(self, frame: Frame) -> Callable[[], int] | None:
         """What runs it in one native call on a frame that is ready (0: all went well); None where there is no such call."""
