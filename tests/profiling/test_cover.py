@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,12 +16,12 @@ import tensor_graphs as tg
 from tensor_graphs.compiler.choice import in_words
 from tensor_graphs.costs.filing import verify_workload
 from tensor_graphs.kernels.kernel import HostCall, Spec
-from tensor_graphs.kernels.registry import kernel_named
+from tensor_graphs.kernels.registry import by_op, kernel_named, matching
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.kernels.strides import Strides, is_contiguous
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.measure.adversarial import adversarial_points, hangs_on_special
-from tensor_graphs.profiling.measure.cover import BINS, covered, layout_points, rows_are_independent, size_points
+from tensor_graphs.profiling.measure.cover import BINS, covered, layout_points, rows_are_independent, size_points, taken_ways
 from tensor_graphs.profiling.measure.inputs import STORED, Form, Point, few_rows, point_inputs, row_numbers, rows_read_by, take_rows
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.single import as_stored, single_kernel_plan, views_graph
@@ -70,6 +71,24 @@ def test_the_same_kernel_without_the_bug_passes_and_its_row_says_what_was_covere
 def test_there_are_sixty_families_of_wrong_kernels_of_numpy_torch_and_c() -> None:
     assert len(FAMILIES) >= 60
     assert all(sum(name.startswith(f"{tool}.") for name in FAMILIES) >= 20 for tool in ("numpy", "torch", "c"))
+
+
+@pytest.mark.parametrize("name", ["numpy.mul", "numpy.linear", "c.mul", "c.rms_norm", "c.linear", "c.softmax", "gen.loops"])
+def test_a_kernel_is_shown_operands_that_lie_as_lowering_hands_them_over(name: str) -> None:
+    x, kernel = tg.input("x", (N, 4, 64), tg.f32), kernel_named(name)
+    nodes = [x * tg.input("y", (N, 1, 64), tg.f32), x * x, tg.softmax(x), tg.rms_norm(x, tg.input("w", (64,), tg.f32)),
+             tg.linear(x, tg.input("m", (32, 64), tg.f32))]
+    graphs = [s.graph for s in map(signature_of, nodes) if matching(s.spec, by_op([kernel]))]
+    for graph in graphs:
+        shown = set(taken_ways(kernel, graph))
+        forms: tuple[Form, ...] = ("gaps", "repeated", "backwards", "turned", "uniform", "windows", "strided")
+        for form, axis, only in itertools.product(forms, range(3), (None, *graph.inputs)):
+            if (axis and form not in forms[:3]) or (only is not None and len(graph.inputs) == 1):
+                continue
+            views = views_graph(graph, form, axis, [n for n in graph.inputs if only not in (None, n)])
+            handed = single_kernel_plan(views, kernel).variants[0].program.instructions[-1].ins
+            assert ((form, axis, only) in shown) == (not all(each.contiguous for each in handed))
+    assert graphs
 
 
 @pytest.mark.parametrize("seed", range(5))

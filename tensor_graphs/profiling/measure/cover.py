@@ -21,12 +21,16 @@ import numpy as np
 from tensor_graphs.costs.roofline import work
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.kernels.registry import device_of
+from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import has_dims
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.paths.copies import apart, dense
+from tensor_graphs.paths.lower import taken
 from tensor_graphs.profiling.measure.inputs import SPECIALS, Form, Point, is_big, is_index, make_inputs, rows_read_by, take_rows
 from tensor_graphs.profiling.measure.single import single_kernel_plan, views_graph
 
@@ -188,10 +192,20 @@ def taken_ways(kernel: Kernel, graph: Graph) -> list[tuple[Form, int, str | None
     for form, axis in [(form, axis) for form in by_axis for axis in range(ranks)] + [(form, 0) for form in whole]:
         for only in names:
             left = [n for n in graph.inputs if only not in (None, n)]
-            program = single_kernel_plan(views_graph(graph, form, axis, left), kernel).variants[0].program
-            if not all(x.contiguous for x in program.instructions[-1].ins):
+            if _handed_over(kernel, views_graph(graph, form, axis, left)):
                 found.append((form, axis, only))
     return found
+
+
+def _handed_over(kernel: Kernel, views: Graph) -> bool:
+    """Whether a kernel of one op is handed an operand that is not contiguous."""
+    if not device_of(kernel.backend).is_host:                       # what is copied there may be contiguous then
+        return not all(x.contiguous for x in single_kernel_plan(views, kernel).variants[0].program.instructions[-1].ins)
+    root = next(iter(views.outputs.values()))
+    node = root.inputs[0] if root.op is leaves.ITEM else root
+    lying = apart(views.nodes)                                      # 0.2 ms; a plan takes 2, and a kernel is asked about forty ways
+    ins = [lying.get(i) or dense(i.type) for i in node.inputs]
+    return any(lies and not x.contiguous for x, lies in zip(ins, taken(kernel, signature_of(node).spec, ins)[1], strict=True))
 
 
 def _fit(graph: Graph, sizes: Mapping[str, int]) -> bool:
