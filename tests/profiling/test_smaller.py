@@ -181,6 +181,20 @@ def test_a_large_table_holds_the_rows_that_are_read_and_those_at_its_ends() -> N
     memory[int(inside[0]), 3] -= 1.0
 
 
+def test_a_changed_number_of_a_large_weight_shows() -> None:
+    graph = linear(LONG, WIDE).graph
+    held = make_inputs(graph, {"n": 3}, 1)["x1"]
+    whole = seal(graph, {"n": 3}, "x1")
+    memory = np.asarray(held).base
+    assert whole() and memory is not None
+    for row, column in ((0, 0), (LONG // 2, 17), (LONG - 1, WIDE - 1)):
+        kept = memory[row, column]
+        memory[row, column] = -kept
+        assert not whole()
+        memory[row, column] = kept
+    assert whole()
+
+
 def test_the_judge_looks_at_the_rows_of_a_large_weight_without_their_memory_and_finds_the_same() -> None:
     graph = linear(LONG, WIDE).graph
     viewed = make_inputs(graph, {"n": 3}, 1, by_rows=True)["x1"]
@@ -228,3 +242,25 @@ def test_kernels_that_are_compared_in_a_row_get_the_verdict_that_each_would_get_
         rows = queries.latest_traces(judge.database, environment_of("c", judge.threads))
         assert rows[kernel_named("c.linear").identity, verify_workload(small).key].passed
         assert list(judge.compare([])) == []
+
+
+def test_what_a_kernel_has_returned_is_compared_while_the_worker_runs_the_next(shared: Database) -> None:
+    began = threading.Event()
+
+    class Waiting(Judge):
+        def _heard(self, kernel: Kernel, signature: Signature, *more: Any, **named: Any) -> Any:
+            if signature is second:
+                began.set()
+            return super()._heard(kernel, signature, *more, **named)
+
+        def _compare(self, signature: Signature, *more: Any, **named: Any) -> Any:
+            overlapped.append(signature is second or began.wait(30.0))
+            return super()._compare(signature, *more, **named)
+
+    overlapped: list[bool] = []
+    x = tg.input("x", (N, 24), tg.f32)
+    first, second = signature_of(tg.softmax(x)), signature_of(tg.exp(x))
+    asked = [Asked(kernel_named("numpy.softmax"), first, {"n": 5}), Asked(kernel_named("numpy.exp"), second, {"n": 5})]
+    with Waiting(shared) as judge:
+        assert [verdict.status for _, verdict in judge.compare(asked)] == ["PASSED", "PASSED"]
+    assert overlapped and all(overlapped)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import secrets
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -337,7 +339,8 @@ class Judge:
         """
         if not self.patient:
             return None
-        took = self._known_of(signature).took
+        with self._asking:
+            took = dict(self._known_of(signature).took)
         seconds = sum(took.get(p.values, 0.0) for p in shown)
         between = 0.0
         if timing is not None:
@@ -493,8 +496,8 @@ class Judge:
         self.record(kernel, small, verdict, None)
 
     def compare(self, asked: Sequence[Asked]) -> Iterator[tuple[Asked, Verdict]]:
-        """A verdict on each, none of them timed: while the worker runs one, the oracle is asked about the next. Classes of sizes
-        (smaller.py) come first, and are filed here."""
+        """A verdict on each, none of them timed. The worker goes from one to the next; meanwhile a thread asks the oracle about the
+        next, and compares what was returned of the last. Classes of sizes (smaller.py) come first, and are filed here."""
         classes: dict[tuple[str, str], Asked] = {}
         first: list[Asked] = []
         second: list[Asked] = []                                    # a class is known before its members are looked at ahead
@@ -504,18 +507,44 @@ class Judge:
             if small is not None and not self._is_on_file(each.kernel, small):
                 classes[each.kernel.identity, small.key] = _of_class(each.kernel, small)
         queue = [*classes.values(), *first, *second]
-        with ThreadPoolExecutor(1) as ahead, one_thread():          # a worker has the other processors
-            coming = ahead.submit(self._look_ahead, queue[0]) if queue else None
+        due: deque[tuple[Asked, Future[Verdict]]] = deque()
+        filed = 0
+
+        def known(at_least: int) -> Iterator[tuple[Asked, Verdict]]:
+            """The verdicts that are there, and so many of the first ones in any case; those on classes are filed."""
+            nonlocal filed
+            while due and (filed < at_least or due[0][1].done()):
+                each, coming = due.popleft()
+                verdict, filed = coming.result(), filed + 1
+                if filed <= len(classes):
+                    self._file_class(each.kernel, each.signature, verdict)
+                else:
+                    yield each, verdict
+
+        with ThreadPoolExecutor(1) as beside, one_thread():         # a worker has the other processors
+            coming = beside.submit(self._look_ahead, queue[0]) if queue else None
             self.ready()
             for i, each in enumerate(queue):
                 if coming is not None:
                     coming.result()
-                coming = ahead.submit(self._look_ahead, queue[i + 1]) if i + 1 < len(queue) else None
-                verdict = self.examine(each.kernel, each.signature, each.typical)
-                if i < len(classes):
-                    self._file_class(each.kernel, each.signature, verdict)
-                else:
-                    yield each, verdict
+                yield from known(len(classes) if i + 1 >= len(classes) + len(first) else 0)
+                coming = beside.submit(self._look_ahead, queue[i + 1]) if i + 1 < len(queue) else None
+                due.append((each, beside.submit(self._returned(each))))
+            yield from known(len(queue))
+
+    def _returned(self, asked: Asked) -> Callable[[], Verdict]:
+        """Have the worker run a kernel at all points where it is compared; what compares the outputs then, and needs no worker. A
+        kernel from outside is compared at once: where one has failed nothing else runs in its process."""
+        kernel, signature = asked.kernel, asked.signature
+        if not _ours(kernel):
+            verdict = self.examine(kernel, signature, asked.typical)
+            return lambda: verdict
+        refuse_replaced()
+        with self._lock:
+            heard = self._heard(kernel, signature, self._shown(asked), None, later=True)
+        if isinstance(heard, Verdict):
+            return lambda: heard
+        return lambda: self._with_class(asked, heard.compared() or self._right(signature, [heard]))
 
     def _look_ahead(self, asked: Asked) -> None:
         """Ask the oracle what `examine` is going to ask. Not for a kernel from outside, as the worker may have to be asked too; and
@@ -553,10 +582,12 @@ class Judge:
             self.worker.leave()
         return found
 
-    def _heard(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> Verdict | _Hearing:
+    def _heard(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
+               later: bool = False) -> Verdict | _Hearing:
+        """What a worker says. later: its outputs are read, and `_Hearing.compared` is left to the caller."""
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
                "origins": [origin_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv)}
-        hearing = _Hearing(self, signature, shown, timing)
+        hearing = _Hearing(self, signature, shown, timing, later)
         self.worker.imports = imports_of(kernel.backend)
         try:
             limit, what = self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}"
@@ -567,7 +598,7 @@ class Judge:
             if reply.status != "RAN":
                 return self._not_run(kernel, reply, hearing)
             hearing.end()
-            wrong = hearing.compared()
+            wrong = None if later else hearing.compared()
             if wrong is not None:
                 return wrong
             if timing is not None:
@@ -577,7 +608,7 @@ class Judge:
                     secret, salt = hearing.secret_of(run)
                     way = self._way(kernel, signature, timing, run, secret, salt)
                     values = {"anew": (secret ^ salt, timing.anew)} if run in hearing.anew else {"stirred": way}
-                    wrong = self._compare(signature, replace(timing.point, **values), found, hearing.file(), hearing.worst,
+                    wrong = self._compare(signature, replace(timing.point, **values), found, hearing.read, hearing.worst,
                                           hearing.digests[run])
                     if wrong is not None:
                         return wrong
@@ -710,10 +741,10 @@ class Judge:
         flops = flops if signature.spec.op in (linear, dot) else 0.0
         return max(traffic / rates.bandwidth, flops / rates.flops) / IMPLAUSIBLE_FACTOR
 
-    def _compare(self, signature: Signature, point: Point, found: Told, file: BinaryIO, worst: list[float],
+    def _compare(self, signature: Signature, point: Point, found: Told, read: Callable[[int], np.ndarray], worst: list[float],
                  returned: str | None = None) -> Verdict | None:
-        """None, or why the outputs that come next in the file are wrong; `worst` collects the errors. returned: their digest as it
-        was when the block ended in which the kernel returned them."""
+        """None, or why the outputs that come next are wrong, of which `read` gives as many bytes; `worst` collects the errors.
+        returned: their digest as it was when the block ended in which the kernel returned them."""
         if found.outside:
             return _without_numbers("INCORRECT_SHAPE", f"at {point} it wrote outside: {'; '.join(found.outside)}")
         if found.mutated:
@@ -729,7 +760,7 @@ class Judge:
                 raise SaidError(f"of output {name} nothing was said")
             if shape != t.shape:
                 return _without_numbers("INCORRECT_SHAPE", f"output {name}: {shape} instead of {t} at {point}")
-            data = np.fromfile(file, dtype=np.uint8, count=int(np.prod(shape)) * t.dtype.itemsize)
+            data = read(int(np.prod(shape)) * t.dtype.itemsize)
             if data.nbytes != int(np.prod(shape)) * t.dtype.itemsize:
                 return _without_numbers("INCORRECT_DTYPE", f"output {name}: {data.nbytes} bytes, {t} expected")
             outputs[name] = data
@@ -798,14 +829,18 @@ def _at_worst(worst: Worst | None, shape: Sequence[int], picked: np.ndarray | No
 class _Hearing:
     """What the judge hears from the worker in the middle of a job, and when: outputs that are there, blocks that begin and end."""
 
-    def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], timing: Timing | None) -> None:
-        self.judge, self.signature, self.points, self.timing = judge, signature, points, timing
+    def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], timing: Timing | None,
+                 later: bool = False) -> None:
+        """later: outputs are read when they are there, and compared when somebody asks: the worker may run something else then."""
+        self.judge, self.signature, self.points, self.timing, self.later = judge, signature, points, timing, later
+        self._kept: np.ndarray | None = None
         self._file: BinaryIO | None = None
         self.forget()
 
     def forget(self) -> None:
         """What was said so far: the job is begun, maybe again."""
         self.close()
+        self._kept = None
         self.before: type[Mark] | None = None
         """the word before this one"""
         self.blocks: list[Block] = []
@@ -836,8 +871,12 @@ class _Hearing:
             case Shown():
                 if len(said.points) != len(self.points):
                     raise SaidError(f"outputs at {len(said.points)} points were told of, and {len(self.points)} are due")
+                if any(not self.signature.graph.outputs.keys() <= point.shapes.keys() for point in said.points):
+                    raise SaidError("of an output nothing was said")
                 self._shown = said.points
-                if self.timing is None:                             # nothing is being timed meanwhile, so that there is time for it
+                if self.later:
+                    self._kept = np.fromfile(self.file(), np.uint8, os.fstat(self.file().fileno()).st_size)
+                elif self.timing is None:                           # nothing is being timed meanwhile, so that there is time for it
                     self.compared()
             case Begin():
                 if len(self.blocks) >= MOST_BLOCKS:
@@ -913,11 +952,18 @@ class _Hearing:
             wrong = None
             for point, found in zip(self.points, self._shown, strict=True):
                 with self.judge._asking:
-                    wrong = self.judge._compare(self.signature, point, found, self.file(), self.worst)
+                    wrong = self.judge._compare(self.signature, point, found, self.read, self.worst)
                 if wrong is not None:
                     break
-            self._verdict = (wrong,)
+            self._verdict, self._kept = (wrong,), None
         return self._verdict[0]
+
+    def read(self, count: int) -> np.ndarray:
+        """The next bytes of the outputs; fewer where they end."""
+        if self._kept is None:
+            return np.fromfile(self.file(), np.uint8, count)
+        found, self._kept = self._kept[:count], self._kept[count:]
+        return found
 
     def file(self) -> BinaryIO:
         """Of the outputs; behind those that were compared."""
