@@ -49,6 +49,12 @@ def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, 
     import time
 
     with phase(IMPORT):
+        from tensor_graphs.kernels.c import library
+    given = options.given_backends(backends)
+    if given is None or {"c", "gen"} & set(given):
+        library.ahead()                         # two threads, as all that comes next keeps one processor busy
+    model.begin()
+    with phase(IMPORT):
         from tensor_graphs.compiler import plan_file
         from tensor_graphs.compiler.request import Request, as_given
         from tensor_graphs.runtime.compiled_graph import bind
@@ -60,7 +66,7 @@ def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, 
     if threads is not None:
         set_threads(threads)
     rounded = {name: 1 << (size - 1).bit_length() for name, size in largest.items()}
-    asked = Request(graph, tolerance, options.given_backends(backends), database or None, within(graph, at), within(graph, rounded),
+    asked = Request(graph, tolerance, given, database or None, within(graph, at), within(graph, rounded),
                     memory_limit, reuse_outputs=True, threads=threads, path=as_given(plan))
     kept = plan_file.of(asked)
     made = None if kept is None else kept.read()

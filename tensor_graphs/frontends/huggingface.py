@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -90,6 +92,11 @@ class LoadedModel:
     def __repr__(self) -> str:
         drawn = "" if self.random_seed is None else f", drawn from seed {self.random_seed}"
         return f"<model {self.name} ({self.kind}): weights {self.dtype}{drawn}, {self.max_positions} positions, {self.graph!r}>"
+
+    def begin(self) -> None:
+        """Begin to draw random weights, beside what the caller does next; they take memory from now on."""
+        if isinstance(self.weights, _DrawnWeights):
+            self.weights.ahead()
 
     @cached_property
     def greedy_graph(self) -> Graph:
@@ -287,14 +294,26 @@ class _DrawnWeights(Mapping[str, Array]):
         self.spread = float(config.settings.get("initializer_range", INITIALIZER_RANGE))
         self._drawn: dict[str, Array] = {}
         self._pool = ThreadPoolExecutor(2)
+        self._drawing = threading.Lock()
 
     def __getitem__(self, parameter: str) -> Array:
-        if parameter not in self._drawn:
-            shape = self.shapes[parameter]
-            recipe = (gemma3_recipe(parameter, self.spread) if self.gemma else
-                      plain_recipe(parameter, shape, self.spread, self.offset))
-            self._drawn[parameter] = draw(*recipe, parameter, shape, self.seed, self._pool).astype(self.dtype.numpy, copy=False)
-        return self._drawn[parameter]
+        with self._drawing:
+            if parameter not in self._drawn:
+                shape = self.shapes[parameter]
+                recipe = (gemma3_recipe(parameter, self.spread) if self.gemma else
+                          plain_recipe(parameter, shape, self.spread, self.offset))
+                drawn = draw(*recipe, parameter, shape, self.seed, self._pool)
+                self._drawn[parameter] = drawn.astype(self.dtype.numpy, copy=False)
+            return self._drawn[parameter]
+
+    def ahead(self) -> None:
+        """Have them drawn by a thread, in the order in which a graph is bound. It keeps no process from ending."""
+        def draw_all() -> None:
+            with suppress(MemoryError, RuntimeError):               # who asks for it meets the first; the process ends
+                for parameter in self.shapes:
+                    self[parameter]
+
+        threading.Thread(target=draw_all, daemon=True).start()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)

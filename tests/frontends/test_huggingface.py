@@ -263,6 +263,22 @@ def test_random_weights_are_drawn_for_every_family_and_only_when_asked_for(minil
     assert np.array_equal(again.weights[linear], model.weights[linear])
 
 
+def test_weights_whose_drawing_was_begun_are_drawn_once_and_are_the_same(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+
+    def draw(mean: float, spread: float, name: str, *more: Any) -> Any:
+        drawn.append(name)
+        return huggingface_folder.draw(mean, spread, name, *more)
+
+    monkeypatch.setattr(huggingface, "draw", draw)
+    begun, asked = load_model(minilm, random_seed=0), load_model(minilm, random_seed=0)
+    begun.begin()
+    last = list(begun.weights)[-1]
+    assert np.array_equal(begun.weights[last], asked.weights[last])
+    assert all(np.array_equal(begun.weights[name], asked.weights[name]) for name in begun.weights)
+    assert len(drawn) == 2 * len(begun.weights)
+
+
 def test_a_cap_on_scores_is_honoured_and_said_to_differ_from_transformers(caplog: pytest.LogCaptureFixture) -> None:
     assert dataclasses.replace(SMALL, attn_logit_softcapping=30.0).read.facts.attention_softcap == 30.0
     assert "transformers ignores this setting" in caplog.text

@@ -13,6 +13,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -317,10 +318,23 @@ def build(*, portable: bool = False, cache: Path | None = None, cc: str | None =
 def load() -> NativeLibrary:
     """The process's library, compiled and loaded by the first call. Raises ToolchainError."""
     global _LOADED  # one pool per process, hence one library
-    with _LOCK:
-        if _LOADED is None:
-            _LOADED = build()
-        return _LOADED
+    if _LOADED is None:
+        with phase("compile C"), _LOCK:
+            if _LOADED is None:
+                _LOADED = build()
+    return _LOADED
+
+
+def ahead() -> threading.Thread:
+    """Have the core and the kernels compiled by a thread, for whoever asks for them next; that one meets what goes wrong. The
+    thread ends when the core is there."""
+    def make() -> None:
+        with suppress(toolchain.ToolchainError):
+            available()
+
+    thread = threading.Thread(target=make, daemon=True)
+    thread.start()
+    return thread
 
 
 def settle() -> None:

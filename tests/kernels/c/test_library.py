@@ -110,3 +110,20 @@ def test_wide_kernels_and_those_on_demand_are_compiled_when_they_are_asked_for(m
     library.load().address("tg_rms_norm_f64")
     library.load().address("tg_gelu_tanh")
     assert made[2:] == ["tensor_graphs_c_wide", "tensor_graphs_c_elementwise"]
+
+
+def test_what_is_compiled_ahead_is_compiled_once_and_who_asks_meets_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    there, made = library.load(), list[str]()
+
+    def build() -> library.NativeLibrary:
+        made.append("core")
+        if len(made) <= 2:
+            raise toolchain.ToolchainError("no compiler")
+        return there
+
+    monkeypatch.setattr(library, "build", build)
+    monkeypatch.setattr(library, "_LOADED", None)
+    library.ahead().join()
+    assert made == ["core"] and library.available() == (False, "no compiler")
+    library.ahead().join()
+    assert library.load() is there and len(made) == 3
