@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tensor_graphs.kernels.c import library
 from tensor_graphs.profiling.measure import speeds
 from tensor_graphs.profiling.measure.speeds import (
     CALL,
@@ -100,6 +101,14 @@ def test_a_call_is_what_one_more_in_a_plan_costs() -> None:
     native = (speeds.run_seconds("c", 65) - speeds.run_seconds("c", 1)) / 64
     assert native < (many - one) / 64, "a native call costs less than one through Python"
     assert {CALL, RUN} <= set(backend_names("c"))
+
+
+def test_the_price_of_a_run_of_c_asks_for_no_library_that_only_some_graphs_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    part = library.NativeLibrary.part
+    monkeypatch.setattr(library.NativeLibrary, "part", lambda self, name: (asked.append(name), part(self, name))[1])
+    assert 0 < speeds.run_speed("c").value < 0.1 and set(asked) <= {library.CORE, library.KERNELS}
+    assert 0 < speeds.run_speed("torch").value < 0.1
 
 
 def test_the_fastest_of_a_few_runs_counts_and_slow_ones_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ Constants, all of them maxima of a few short runs, as nothing makes a machine fa
 | `flops_f32`, `flops_f64` | flop/s | this backend's linear on square matrices |
 | `flops_bf16_weights` | flop/s | the same with f32 activations and bf16 weights |
 | `call_overhead` | s | one more call of a kernel in a plan, on one number |
-| `run_overhead` | s | one run of a plan of one such call, operands looked up and checked |
+| `run_overhead` | s | one run of a plan of one call on one number, operands looked up and checked |
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
 from tensor_graphs.costs.known_rates import READ, RUN
 from tensor_graphs.kernels.c.library import Step
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import backend_module, by_op, lacking, load_backend, native_library, why_missing
+from tensor_graphs.kernels.registry import backend_module, by_op, copy_kernels, lacking, load_backend, native_library, why_missing
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import add
@@ -32,9 +33,9 @@ from tensor_graphs.language.composites import linear
 from tensor_graphs.language.dtypes import DType, bf16, f32, f64
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.profiling.measure.single import single_kernel_plan
+from tensor_graphs.profiling.measure.single import plan_along, single_kernel_plan
 from tensor_graphs.profiling.measure.turns import settle
-from tensor_graphs.runtime.compiled_graph import bind
+from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
 COPY = "copy_bandwidth"
 CALL = "call_overhead"
@@ -117,8 +118,17 @@ def flops_speed(backend: str) -> Speed:
 
 
 def run_speed(backend: str) -> Speed:
-    """The price of a run around its calls. Raises ValueError where the backend has no kernel for it."""
-    return Speed(run_seconds(backend, 1), "s")
+    """The price of a run around its calls, of which it has one: a copy of one number, where the backend copies itself (what adds in
+    C would have to be compiled for this: a second, of a start that runs nothing else of it), or a sum. Raises ValueError where the
+    backend has no kernel for it."""
+    if not any(kernel.backend == backend for kernel in copy_kernels((backend,))):
+        return Speed(run_seconds(backend, 1), "s")
+    copying = graph({"y": leaves.input("x", (1,), f32)})
+    return Speed(_seconds_of(bind(plan_along(copying, copying.roots, _no_choice, copy_kernels((backend,)), (backend,)))), "s")
+
+
+def _no_choice(node: Node) -> NoReturn:
+    raise AssertionError(f"{node.op.name} is no copy")
 
 
 def reading(data: np.ndarray, times: int = 1) -> Callable[[], None]:
@@ -181,7 +191,7 @@ def backend_speeds(backend: str) -> dict[str, Speed]:
         settle()                                                   # the threads of the products spin on for a while
         one, many = run_seconds(backend, 1), run_seconds(backend, CHAIN)
         found[CALL] = Speed(max(0.0, many - one) / (CHAIN - 1), "s")
-        found[RUN] = Speed(one, "s")
+        found[RUN] = run_speed(backend)
     return found
 
 
@@ -210,7 +220,11 @@ def run_seconds(backend: str, calls: int) -> float:
     kernel = _kernel(backend, _sum_of_one())
     if isinstance(kernel, str):
         raise ValueError(f"{backend} has no {CALL}: {kernel}")
-    compiled = bind(single_kernel_plan(_graph(chain), kernel))
+    return _seconds_of(bind(single_kernel_plan(_graph(chain), kernel)))
+
+
+def _seconds_of(compiled: CompiledGraph) -> float:
+    """Of one run of a graph of one number, x, whose output is y."""
     inputs, out = {"x": np.zeros(1, np.float32)}, {"y": np.zeros(1, np.float32)}
 
     def runs() -> None:
