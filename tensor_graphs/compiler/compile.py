@@ -268,6 +268,8 @@ class _Chooser:
                     raise with_reasons(e, paths, self.book, self.table, binding) from None
                 continue
             path = self.book.as_tried(self.graph, paths, path, binding)
+            if self._pending(paths, path):
+                self._open().begin()                                # its worker starts while kernels are compiled
             if self._build(paths, path) and not self._verify(paths, path, binding):
                 self.priced[tuple(sorted(binding.items()))] = paths
                 return path
@@ -307,12 +309,12 @@ class _Chooser:
 
     def _verify(self, paths: Paths, path: GraphPath, binding: Mapping[str, int]) -> bool:
         """Verify the kernels of a path that have no verdict; True when there were any (prices may have changed)."""
-        pending: list[tuple[Kernel, Signature]] = []
-        for key, alternative in paths.kernels(path).items():
-            signature = self._signature(paths, key)
-            if alternative.kernel is not None and self.book.verdict(alternative.kernel, signature) is None:
-                pending.append((alternative.kernel, signature))
-        return self._compare(pending, binding)
+        return self._compare(self._pending(paths, path), binding)
+
+    def _pending(self, paths: Paths, path: GraphPath) -> list[tuple[Kernel, Signature]]:
+        """The kernels of a path that have no verdict."""
+        return [(a.kernel, signature) for key, a in paths.kernels(path).items()
+                if a.kernel is not None and self.book.verdict(a.kernel, signature := self._signature(paths, key)) is None]
 
     def _unverified(self, paths: Paths) -> list[tuple[Kernel, Signature]]:
         """The kernels without a verdict on the cheapest ways to compute those ops that have one."""
@@ -332,13 +334,18 @@ class _Chooser:
         return list(found.values())
 
     @phase("verify")
+    def _open(self) -> Judge:
+        """The judge."""
+        if self.judge is None:
+            self.judge = open_judge(self.book.database, self.threads, self.book.device)
+        return self.judge
+
+    @phase("verify")
     def _compare(self, pending: Sequence[tuple[Kernel, Signature]], binding: Mapping[str, int]) -> bool:
         """Have these kernels compared with the oracle; True when there were any."""
         if not pending:
             return False
-        if self.judge is None:
-            self.judge = open_judge(self.book.database, self.threads, self.book.device)
-        compare_all(self.judge, [(k, s, {n: int(binding[n]) for n in s.dim_names}) for k, s in pending], self.progress)
+        compare_all(self._open(), [(k, s, {n: int(binding[n]) for n in s.dim_names}) for k, s in pending], self.progress)
         self.book.load()
         asked = {(kernel.identity, signature.key) for kernel, signature in pending}
         if asked & self.compared:                                   # or this would go on for ever

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -264,3 +265,17 @@ def test_what_a_kernel_has_returned_is_compared_while_the_worker_runs_the_next(s
     with Waiting(shared) as judge:
         assert [verdict.status for _, verdict in judge.compare(asked)] == ["PASSED", "PASSED"]
     assert overlapped and all(overlapped)
+
+
+def test_a_worker_that_was_begun_is_the_one_that_is_used_and_ends_with_the_judge(shared: Database) -> None:
+    with Judge(shared) as judge:
+        judge.begin()
+        judge.begin()
+        judge.ready()
+        pid = judge.worker.pid
+        assert judge.worker.starts == 1 and pid is not None
+    assert judge.worker.pid is None and not Path(f"/proc/{pid}").exists()
+    unused = Judge(shared)
+    unused.begin()
+    unused.close()
+    assert unused.worker.pid is None and unused.worker.supervisor is None

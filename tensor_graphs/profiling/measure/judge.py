@@ -251,6 +251,7 @@ class Judge:
         self._passed: dict[tuple[str, str], float | None] = {}
         """(identity, signature's key) -> the error on a class of smaller sizes; None where the kernel did not pass"""
         self._lock = threading.Lock()
+        self._starting: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -263,8 +264,20 @@ class Judge:
         with self._lock:
             self.worker.ready()
 
+    def begin(self) -> None:
+        """Start the worker, if there is none, beside what the caller does next; who needs it meets what goes wrong."""
+        def start() -> None:
+            with suppress(JudgeError):
+                self.ready()
+
+        if self._starting is None:
+            self._starting = threading.Thread(target=start, daemon=True)
+            self._starting.start()
+
     def close(self) -> None:
         """End the worker."""
+        if self._starting is not None:
+            self._starting.join()
         self.worker.close()
 
     def expected(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
