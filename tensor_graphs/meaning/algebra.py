@@ -370,7 +370,7 @@ class Jittered(AsWritten):
         if self.seed % 3 == 0 or not (over.any() or under.any()):
             return total
         turn = (turn + (self.seed - self.seed // 3) % 3) % 3
-        given = np.isinf(total) & (n.dtype.itemsize < 8)             # by an infinite term: it is that or, with others before it, NaN
+        given = np.isinf(total) & (n.dtype.itemsize < 8)  # by an infinite term: it is that or, with others before it, NaN
         grown = np.where(over & (turn == 0), np.inf, np.where(under & (turn == 1), -np.inf, total))
         return np.where(over & under & (turn == 2), np.nan, np.where(given, total, grown))
 

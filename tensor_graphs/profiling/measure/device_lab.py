@@ -19,7 +19,7 @@ from tensor_graphs.devices.device import Memory, transfer
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.dtypes import DTYPES
+from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.paths.lower import Operand, arena_buffers
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 POISONS = (0xFF, 0x7F, 0xFE)
 """of every byte, in turns: NaN in every float format and -1; large numbers (NaN in f16), and large negative ones: a maximum forgets
 NaN, as C has it"""
+
+PIECE = 16 << 20
+"""bytes of a copy that are brought back at once to be compared"""
 
 ZONE_BYTES = 64 << 10
 """around each buffer: as much as a whole tile that goes astray"""
@@ -78,23 +81,37 @@ class DeviceLab:
 
     def mutated(self, frame: Frame) -> bool:
         """After a run: whether a copy of an operand is another one than the operand, or a size on the device another one."""
-        return (any(self._array(frame, copy).tobytes() != self._array(frame, given).tobytes() for copy, given in self._copies)
+        return (any(self._differs(frame, copy, given) for copy, given in self._copies)
                 or any(segment.sizes_changed(frame) for segment in self.executor.segments if self.devices))
 
-    def _array(self, frame: Frame, o: Operand) -> np.ndarray:
-        """What an operand holds, which on a device is contiguous."""
+    def _differs(self, frame: Frame, copy: Operand, given: Operand) -> bool:
+        """Whether a copy of an operand holds other bytes than the operand. By pieces: weights may be half of the host's memory."""
+        ours, theirs = (self._place(frame, o) for o in (copy, given))
+        whole = np.ascontiguousarray(_brought(*theirs, given.dtype)).reshape(-1).view(np.uint8)
+        if ours[0].device is HOST:
+            return bool((np.ascontiguousarray(_brought(*ours, copy.dtype)).reshape(-1).view(np.uint8) != whole).any())
+        memory, begin = ours[:2]
+        here = HOST.allocate(min(PIECE, whole.nbytes))
+        for first in range(0, whole.nbytes, PIECE):
+            piece = whole[first:first + PIECE]
+            transfer(memory.device.part(memory, begin + first, piece.nbytes), HOST.part(here, 0, piece.nbytes), HOST)
+            found = array_view(here, 0, piece.shape, (1,), DTYPES["u8"])
+            even = piece.nbytes // 8 * 8                            # words are compared eight times as fast as bytes
+            if (found[:even].view(np.uint64) != piece[:even].view(np.uint64)).any() or (found[even:] != piece[even:]).any():
+                return True
+        return False
+
+    def _place(self, frame: Frame, o: Operand) -> tuple[Memory, int, list[int], list[int]]:
+        """(memory, first byte, shape, strides) of an operand."""
         memory = frame.memory[self.executor.lookup.base(o)]
         assert memory is not None
         offset, *sizes = (int(d.evaluate(x, frame.sizes)) for x in (o.offset, *o.shape, *o.strides))
         shape, strides = sizes[:len(o.shape)], sizes[len(o.shape):]
-        if memory.device is HOST or 0 in shape:
-            return array_view(memory if memory.device is HOST else HOST.allocate(0), offset, shape, strides, o.dtype)
-        slots = arena_buffers(self.executor.program)
-        home = self.executor.program.home(o.buffer)
-        begin = frame.arena_offsets[slots.index(home)] if home in slots else 0
-        here = HOST.allocate(int(np.prod(shape)) * o.dtype.itemsize)
-        transfer(memory.device.part(memory, begin + offset, here.nbytes), here, HOST)
-        return array_view(here, 0, shape, contiguous_strides(shape), o.dtype)  # type: ignore[arg-type]  # the shape is of ints
+        if memory.device is not HOST:
+            slots = arena_buffers(self.executor.program)
+            home = self.executor.program.home(o.buffer)
+            offset += frame.arena_offsets[slots.index(home)] if home in slots else 0
+        return memory, offset, shape, strides
 
     def outside(self, frame: Frame) -> list[str]:
         """After a run: the devices on whose memory bytes between the buffers were changed, or between the pieces of scratch."""
@@ -109,9 +126,20 @@ class DeviceLab:
 
     def _strange(self, memory: Memory, parts: Sequence[tuple[int, int]]) -> bool:
         """Whether a byte outside of these parts (offset, bytes) is another one than before the run."""
-        here = HOST.allocate(memory.nbytes)
-        transfer(memory, here, HOST)
-        free = np.ones(memory.nbytes, np.bool_)
-        for offset, nbytes in parts:
-            free[offset:offset + nbytes] = False
-        return bool((array_view(here, 0, (memory.nbytes,), (1,), DTYPES["u8"])[free] != self.byte).any())
+        at = 0
+        for offset, nbytes in (*sorted(parts), (memory.nbytes, 0)):
+            if offset > at:
+                between = _brought(memory, at, [offset - at], [1], DTYPES["u8"])
+                if (between != self.byte).any():
+                    return True
+            at = max(at, offset + nbytes)
+        return False
+
+
+def _brought(memory: Memory, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: DType) -> np.ndarray:
+    """What memory holds; what is on a device, where it is contiguous, is copied to the host."""
+    if memory.device is HOST or 0 in shape:
+        return array_view(memory if memory.device is HOST else HOST.allocate(0), offset, shape, strides, dtype)
+    here = HOST.allocate(int(np.prod(shape)) * dtype.itemsize)
+    transfer(memory.device.part(memory, offset, here.nbytes), here, HOST)
+    return array_view(here, 0, shape, contiguous_strides(shape), dtype)  # type: ignore[arg-type]  # the shape is of ints
