@@ -195,13 +195,6 @@ class Cuda(Device):
             self.use()
             self.check(self.driver.cuMemsetD8Async(memory.address, byte, memory.nbytes, STREAM), "a fill of memory")
 
-    def fill_shared(self, byte: int) -> None:
-        """A block that takes all of it runs on each multiprocessor; what runs next there finds what it has left."""
-        most = self._attribute(self.driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
-        given = np.array([byte * 0x01010101, most // 4], np.uint64)
-        parameters = given.ctypes.data + 8 * np.arange(len(given), dtype=np.uint64)
-        self.launch(self.entry(FILL_SHARED, "fill_shared", most), 2 * self.multiprocessors, 1024, most, parameters.ctypes.data)
-
     # ---- time ----
 
     def synchronise(self) -> None:
@@ -265,6 +258,9 @@ class Cuda(Device):
         """parameters: the address of the addresses of what the kernel is given. waits: the kernel waits itself for those before it
         (kernel.Launch), and may be placed while they end: said where launches are captured, which run without us in between."""
         d = self.driver
+        if self.shared_byte is not None:
+            self._fill_shared(self.shared_byte)
+            self._prefer_shared(entry, 100)
         if waits and stream != STREAM and self.capability >= OVERLAPS:
             how = d.CUlaunchAttribute()
             how.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -276,6 +272,23 @@ class Cuda(Device):
             self.check(d.cuLaunchKernelEx(config, entry, parameters, 0), "a launch")
             return
         self.check(d.cuLaunchKernel(entry, grid, 1, 1, block, 1, 1, shared, stream, parameters, 0), "a launch")
+        if self.shared_byte is not None:
+            self._prefer_shared(entry, -1)
+
+    def _fill_shared(self, byte: int) -> None:
+        """A block that takes all of it runs on each multiprocessor; what runs there next, and is given as large a part of the first
+        cache, finds what it has left. Nothing may come between, as another program's turn empties it."""
+        most = self._attribute(self.driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+        given = np.array([byte * 0x01010101, most // 4], np.uint64)
+        parameters = given.ctypes.data + 8 * np.arange(len(given), dtype=np.uint64)
+        entry, blocks = self.entry(FILL_SHARED, "fill_shared", most), 2 * self.multiprocessors
+        made = self.driver.cuLaunchKernel(entry, blocks, 1, 1, 1024, 1, 1, most, STREAM, parameters.ctypes.data, 0)
+        self.check(made, "a launch")
+
+    def _prefer_shared(self, entry: Any, percent: int) -> None:
+        """How much of the memory that is both is to be shared memory, rather than cache (-1: as the driver sees fit)."""
+        which = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        self.check(self.driver.cuFuncSetAttribute(entry, which, percent), "asking for shared memory")
 
     def captured(self, work: Callable[[Any], None]) -> Replay | None:
         """What launches on the stream that it is given, to be run again; it does not run now. None where it cannot be captured."""

@@ -40,12 +40,14 @@ class Memory:
 
 class Device(ABC):
     """One address space. name: as `copy_to` and plans call it ("cpu", "cuda:0"). kind: which backends compute on it (their DEVICE).
-    alignment: bytes, of each buffer in an arena. is_host: whether the caller's arrays lie in this address space."""
+    alignment: bytes, of each buffer in an arena. is_host: whether the caller's arrays lie in this address space. shared_byte: what
+    every byte of the memory that the threads of a block share holds when a launch begins; None: whatever was left there."""
 
     name: str
     kind: str
     alignment: int = 64
     is_host: bool = False
+    shared_byte: int | None = None
 
     def __repr__(self) -> str:
         return f"<device {self.name}>"
@@ -87,10 +89,6 @@ class Device(ABC):
     @abstractmethod
     def fill(self, memory: Memory, byte: int) -> None:
         """Set every byte."""
-
-    def fill_shared(self, byte: int) -> None:  # noqa: B027 - most devices have no such memory
-        """Set every byte of the memory that the threads of a block share, on all of the device: whoever reads there before writing
-        finds it. Launched after all that was begun before."""
 
     @abstractmethod
     def synchronise(self) -> None:

@@ -97,7 +97,8 @@ def _once(folder: Path, call: LaunchCall, outputs: Sequence[tuple[tuple[int, ...
         entry = ctypes.cast(getattr(library, f"call_{each.entry}"), ctypes.c_void_p)
         grid = int(d.evaluate(each.grid, dims))
         library.tg_fill_shared(FILLS[order])
-        wrong = library.tg_run(entry, words.ctypes.data_as(ctypes.c_void_p), grid, each.block, each.shared, order, FILLS[order])
+        wrong = library.tg_run(entry, words.ctypes.data_as(ctypes.c_void_p), grid, each.block, each.shared, order,
+                               FILLS[order], 1)
         assert wrong != 1, f"threads of {each.entry} wait for each other at different barriers\n{form.text}"
         assert not wrong, f"{each.entry} reads or writes where nothing is\n{form.text}"
     for raw, (_, _kind) in zip(outs, outputs, strict=True):

@@ -121,12 +121,13 @@ class Driver:
             return (self.lost,)
         if x >= 1 << 31:
             return (CUresult.CUDA_ERROR_INVALID_VALUE,)
-        library, called, count = entry
+        library, called, count, waits = entry
         places = (ctypes.c_uint64 * count).from_address(parameters)
         words = np.array([ctypes.c_uint64.from_address(at).value for at in places], np.uint64)
         self.launches += 1
         library.tg_fill_shared(self.shared)
-        if library.tg_run(called, words.ctypes.data_as(ctypes.c_void_p), x, block, shared, self.launches % 2, self.shared):
+        order = self.launches % 2
+        if library.tg_run(called, words.ctypes.data_as(ctypes.c_void_p), x, block, shared, order, self.shared, waits):
             self.lost = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
         return _said()
 
@@ -161,9 +162,10 @@ def install(folder: Path) -> None:
             count = given[1].count(",") + 1
             whole = text if "numbers.cuh" in text else f'#include "numbers.cuh"\n{text}'
             library = emulated._library(whole, (name,), count, folder)
-            return library, ctypes.cast(getattr(library, f"call_{name}"), ctypes.c_void_p), count
+            waits = any(word in text for word in ("__sync", "__shfl", "numbers.cuh"))
+            return library, ctypes.cast(getattr(library, f"call_{name}"), ctypes.c_void_p), count, waits
 
-        def fill_shared(self, byte: int) -> None:
+        def _fill_shared(self, byte: int) -> None:
             self.driver.shared = byte
 
     register_device(EmulatedCuda())

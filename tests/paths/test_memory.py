@@ -135,3 +135,18 @@ def test_the_arena_of_a_model_stays_near_its_largest_live_set_at_every_length(na
         assert layout.largest_live_set(at)[0] == max(
             sum(aligned(d.evaluate(i.nbytes, at)) for i in layout.intervals if i.first <= t <= i.last)
             for t in range(len(plan.variants[0].program.instructions)))
+
+
+@given(interval_lists(), st.integers(0, 4096), st.sampled_from([256, 4096]), st.sampled_from([0, 4]))
+@settings(max_examples=50)
+def test_buffers_may_lie_apart_and_off_their_alignment_by_as_much_as_is_asked(intervals: list[Interval], n: int, apart: int,
+                                                                          shift: int) -> None:
+    layout, at = place(intervals, {"n": 600, "m": 128}), {"n": n, "m": 128}
+    offsets, totals = layout.offsets(at, apart, shift)
+    places = [(o, o + d.evaluate(i.nbytes, at), i) for o, i in zip(offsets, layout.intervals, strict=True)]
+    for k, (low, high, i) in enumerate(places):
+        assert low >= apart and low % HOST.alignment == shift
+        assert high + apart <= totals[HOST.name] + shift
+        for low2, high2, j in places[:k]:
+            if max(i.first, j.first) <= min(i.last, j.last):
+                assert high + apart <= low2 + shift or high2 + apart <= low + shift

@@ -115,6 +115,16 @@ def a_thousandth_off_in_one_element(outs: Arrays, ins: Arrays, attrs: Mapping[st
 
 
 @wrong("relu")
+def the_larger_of_the_answer_and_what_was_there(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    np.fmax(outs[0], np.maximum(ins[0], 0), out=outs[0])
+
+
+@wrong("relu")
+def the_smaller_of_the_answer_and_what_was_there(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    np.fmin(outs[0], np.maximum(ins[0], 0), out=outs[0])
+
+
+@wrong("relu")
 def nan_in_one_place(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     right(outs, ins, attrs)
     outs[0][-1, 5] = np.nan

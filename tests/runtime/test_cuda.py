@@ -115,7 +115,28 @@ except Exception as e:
     print(type(e).__name__, e, flush=True)
 """
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("DeviceError") and "is lost" in done.stdout and "fix: a new process" in done.stdout, done.stderr
+    assert done.stdout.startswith("DeviceLost") and "is lost" in done.stdout and "fix: a new process" in done.stdout, done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("words", [32, 1024, 8192])
+def test_a_launch_finds_in_shared_memory_what_was_asked_for(words: int) -> None:
+    """Of 200 launches each of 40 blocks: an uncommon one may come after another program's turn."""
+    device, text = gpu(), f"""extern "C" __global__ void look(unsigned *out) {{
+        __shared__ unsigned found[{words}];
+        for (int i = threadIdx.x; i < {words}; i += blockDim.x) out[blockIdx.x * {words} + i] = ((volatile unsigned *)found)[i];
+    }}"""
+    entry, out, here = device.entry(text, "look", 0), device.allocate(160 * words), CPU.allocate(160 * words)
+    given = np.array([out.address], np.uint64)
+    parameters = np.array([given.ctypes.data], np.uint64)
+    share = []
+    for launch in range(200):
+        byte = device.shared_byte = (0xFF, 0x7F, 0xFE)[launch % 3]
+        device.launch(entry, 40, 128, 0, parameters.ctypes.data)
+        device.shared_byte = None
+        device.download(out, here)
+        share.append(float((array_view(here, 0, (here.nbytes,), (1,), DTYPES["u8"]) == byte).mean()))
+    assert sum(each == 1.0 for each in share) >= 150, f"{sorted(share)[::10]}"
 
 
 @pytest.mark.gpu

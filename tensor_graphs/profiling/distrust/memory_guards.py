@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,11 +13,17 @@ GUARD_BYTES = 4096
 """the zone before and behind each array"""
 
 GUARD = 0xA5
+POISONS = (0xFF, 0x7F, 0xFE)
+"""one of these is in every byte that a kernel has to write: NaN in every float format and -1; large numbers (NaN in f16); large
+negative ones. Behind NaN alone hides who takes the larger of the answer and what was there: C's maximum forgets NaN"""
+
 BIG_BYTES = 4 << 20
 """operands beyond this are not moved between guards"""
 
 COLUMNS = 509
 """words of a large array are folded into so many, by position: two words that change places show"""
+
+_draw = random.Random()
 
 
 def bytes_of(array: np.ndarray) -> np.ndarray:
@@ -52,8 +59,9 @@ class Guarded:
         self.array = np.ndarray(shape, dtype=dtype, buffer=raw, offset=start)
 
     def poison(self) -> None:
-        """A pattern that is NaN in every float format (and true for a truth value)."""
-        self.bytes.fill(1 if self.array.dtype.kind == "b" else 0xFF)
+        """One of POISONS, drawn (of a truth value: true or false)."""
+        byte = _draw.choice(POISONS)
+        self.bytes.fill(byte & 1 if self.array.dtype.kind == "b" else byte)
 
     def overrun(self) -> str:
         """Where bytes outside the array were changed; "" when none were."""

@@ -21,14 +21,11 @@ from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.paths.lower import Operand, arena_buffers
+from tensor_graphs.profiling.distrust.memory_guards import POISONS
 
 if TYPE_CHECKING:
     from tensor_graphs.runtime.executor import Executor
     from tensor_graphs.runtime.frame import Frame
-
-POISONS = (0xFF, 0x7F, 0xFE)
-"""of every byte, in turns: NaN in every float format and -1; large numbers (NaN in f16), and large negative ones: a maximum forgets
-NaN, as C has it"""
 
 PIECE = 16 << 20
 """bytes of a copy that are brought back at once to be compared"""
@@ -67,14 +64,13 @@ class DeviceLab:
 
     def poison(self, frame: Frame, shared: bool) -> None:
         """Before a run on a frame that is ready: what is not written shows. shared: also what a block's threads share, which takes
-        a launch of its own."""
+        a launch before each."""
         self.runs += 1
         for device in self.devices:
             device_named(device).fill(frame.arenas[device], self.byte)
+            device_named(device).shared_byte = self.byte if shared else None
         for memory, _ in self._scratch(frame):
             memory.device.fill(memory, self.byte)
-        for device in self.devices if shared else ():
-            device_named(device).fill_shared(self.byte)
 
     def _scratch(self, frame: Frame) -> list[tuple[Memory, list[tuple[int, int]]]]:
         return [each for segment in self.executor.segments for each in segment.scratch(frame)]
