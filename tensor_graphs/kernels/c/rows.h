@@ -3,36 +3,53 @@
 #include "loops.h"
 #include "real.h"
 
-/* Sums run in four vectors' worth of lanes and are folded in f64; `centre` is taken off first. */
+/* Sums run in four vectors' worth of lanes and are folded in f64. */
 enum { LANES = 4 * VR };
 
+/* By halves: a chain of as many additions as there are lanes takes longer than a row of 1024. */
 TG_INLINE double lanes_total(const real *lane) {
-    double total = 0;
-    for (int l = 0; l < LANES; l++) total += lane[l];
+    double part[VR];
+    for (int l = 0; l < VR; l++) part[l] = ((double)lane[l] + lane[VR + l]) + ((double)lane[2 * VR + l] + lane[3 * VR + l]);
+    for (int half = VR / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++) part[l] += part[half + l];
+    return part[0];
+}
+
+TG_INLINE double sum_squares(const real *x, int64_t d) {
+    real lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= d; i += LANES)
+        for (int l = 0; l < LANES; l++) lane[l] += x[i + l] * x[i + l];
+    double total = lanes_total(lane);
+    for (; i < d; i++) total += (double)x[i] * x[i];
     return total;
 }
 
-TG_INLINE double sum_squares(const real *x, int64_t d, real centre) {
+TG_INLINE double sum(const real *x, int64_t d) {
     real lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= d; i += LANES)
+        for (int l = 0; l < LANES; l++) lane[l] += x[i + l];
+    double total = lanes_total(lane);
+    for (; i < d; i++) total += x[i];
+    return total;
+}
+
+/* Both moments in one pass: *first of x - centre, *second of its square. */
+TG_INLINE void moments(const real *x, int64_t d, real centre, double *first, double *second) {
+    real one[LANES] = {0}, two[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= d; i += LANES)
         for (int l = 0; l < LANES; l++) {
             real v = x[i + l] - centre;
-            lane[l] += v * v;
+            one[l] += v;
+            two[l] += v * v;
         }
-    double total = lanes_total(lane);
-    for (; i < d; i++) total += ((double)x[i] - centre) * ((double)x[i] - centre);
-    return total;
-}
-
-TG_INLINE double sum(const real *x, int64_t d, real centre) {
-    real lane[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= d; i += LANES)
-        for (int l = 0; l < LANES; l++) lane[l] += x[i + l] - centre;
-    double total = lanes_total(lane);
-    for (; i < d; i++) total += (double)x[i] - centre;
-    return total;
+    *first = lanes_total(one), *second = lanes_total(two);
+    for (; i < d; i++) {
+        double v = (double)x[i] - centre;
+        *first += v, *second += v * v;
+    }
 }
 
 /* Calls f(..., dtype) with a constant dtype; only what is f64 has weights of f64. */
@@ -56,17 +73,9 @@ TG_INLINE void weigh(real *out, const real *x, int64_t d, double scale, double o
     for (int64_t i = 0; i < d; i++) out[i] = (real)(x[i] * scale * (offset + widened(w, dtype, i)));
 }
 
-TG_INLINE void times(real *out, int64_t d, const void *w, const int64_t dtype) {
-    for (int64_t i = 0; i < d; i++) out[i] *= (real)widened(w, dtype, i);
-}
-
-TG_INLINE void shift(real *out, int64_t d, const void *b, const int64_t dtype) {
-    for (int64_t i = 0; i < d; i++) out[i] += (real)widened(b, dtype, i);
-}
-
 /* out = x / rms(x) * (offset + w); w NULL: without the last factor. eps, offset: floats[0], floats[1]. */
 TG_INLINE void rms_row(real *out, const real *x, int64_t d, const void *w, int64_t dtype, const double *floats) {
-    double scale = 1.0 / __builtin_sqrt(sum_squares(x, d, 0) / (double)d + floats[0]);
+    double scale = 1.0 / __builtin_sqrt(sum_squares(x, d) / (double)d + floats[0]);
     if (w) BY_DTYPE(dtype, weigh, out, x, d, scale, floats[1], w)
     else
         for (int64_t i = 0; i < d; i++) out[i] = (real)(x[i] * scale);
@@ -78,21 +87,41 @@ TG_INLINE void rms_rows(const call *c, int64_t from, int64_t to) {
         rms_row((real *)c->ptr[0] + row * d, (const real *)c->ptr[1] + row_at(c->ints + 3, row, d), d, c->ptr[2], c->ints[2], c->floats);
 }
 
+enum { ABSENT = -1 }; /* the dtype of a weight that is not given */
+
+/* out = ((x - centre) - rest) * scale * w + b; out may be x. */
+TG_INLINE void scaled_row(real *out, const real *x, int64_t d, real centre, real rest, real scale, const void *w, const int64_t w_dtype,
+                          const void *b, const int64_t b_dtype) {
+    #pragma GCC ivdep
+    for (int64_t i = 0; i < d; i++) {
+        real y = ((x[i] - centre) - rest) * scale;
+        if (w_dtype != ABSENT) y *= (real)widened(w, w_dtype, i);
+        if (b_dtype != ABSENT) y += (real)widened(b, b_dtype, i);
+        out[i] = y;
+    }
+}
+
+TG_INLINE void weighed_row(real *out, const real *x, int64_t d, real centre, real rest, real scale, const void *b, int64_t b_dtype,
+                           const void *w, const int64_t w_dtype) {
+    if (b) BY_DTYPE(b_dtype, scaled_row, out, x, d, centre, rest, scale, w, w_dtype, b)
+    else scaled_row(out, x, d, centre, rest, scale, w, w_dtype, b, ABSENT);
+}
+
 TG_INLINE void layer_rows(const call *c, int64_t from, int64_t to) {
     const int64_t d = c->ints[1];
     const void *w = c->ptr[2], *b = c->ptr[3];
     for (int64_t row = from; row < to; row++) {
         const real *x = (const real *)c->ptr[1] + row_at(c->ints + 4, row, d);
         real *out = (real *)c->ptr[0] + row * d;
-        real centre = (real)(sum(x, d, 0) / (double)d);
-        double off = sum(x, d, centre) / (double)d; /* what the first sum, of large numbers, rounded away */
-        real rest = (real)off;
+        const real centre = (real)(sum(x, d) / (double)d);
+        double first, second;
+        moments(x, d, centre, &first, &second);
+        const double off = first / (double)d; /* what the first sum, of large numbers, rounded away */
         /* sum((x - mean)^2) = sum((x - centre)^2) - d (mean - centre)^2 */
-        double variance = sum_squares(x, d, centre) / (double)d - off * off;
-        real scale = (real)(1.0 / __builtin_sqrt((variance > 0 || variance != variance ? variance : 0) + c->floats[0]));
-        for (int64_t i = 0; i < d; i++) out[i] = ((x[i] - centre) - rest) * scale;
-        if (w) BY_DTYPE(c->ints[2], times, out, d, w)
-        if (b) BY_DTYPE(c->ints[3], shift, out, d, b)
+        const double variance = second / (double)d - off * off;
+        const real scale = (real)(1.0 / __builtin_sqrt((variance > 0 || variance != variance ? variance : 0) + c->floats[0]));
+        if (w) BY_DTYPE(c->ints[2], weighed_row, out, x, d, centre, (real)off, scale, b, c->ints[3], w)
+        else weighed_row(out, x, d, centre, (real)off, scale, b, c->ints[3], w, ABSENT);
     }
 }
 
@@ -114,7 +143,7 @@ TG_INLINE void softmax_rows(const call *c, int64_t from, int64_t to) {
         real *out = (real *)c->ptr[0] + row * d;
         real most = row_max(x, d); /* a NaN comes back with the exponentials: the sum is NaN, and so is the whole row */
         for (int64_t i = 0; i < d; i++) out[i] = r_exp(x[i] - most);
-        real scale = (real)(1.0 / sum(out, d, 0));
+        real scale = (real)(1.0 / sum(out, d));
         for (int64_t i = 0; i < d; i++) out[i] *= scale;
     }
 }

@@ -165,22 +165,18 @@ TG_INLINE scaled exp2_scaled(double a) {
 
 /* P(t) with erfc z = e^(-z^2) t P(t), t = 1 / (1 + 0.4 z): P interpolates erfcx(z) / t at Chebyshev points of t for z in [0, 12],
  * relative error 4e-9. */
-#define ERFCX_SERIES(name, type)                                        \
-    TG_INLINE type name(type t) {                                       \
-        type poly = (type)-0.018999646332516235;                        \
-        poly = poly * t + (type)0.081836308207925382;                   \
-        poly = poly * t - (type)0.088687145005435425;                   \
-        poly = poly * t - (type)0.073414248864537415;                   \
-        poly = poly * t + (type)0.14505537553336426;                    \
-        poly = poly * t - (type)0.031289748689756654;                   \
-        poly = poly * t + (type)0.1650630197637942;                     \
-        poly = poly * t + (type)0.15966469403820849;                    \
-        poly = poly * t + (type)0.20959619870853258;                    \
-        poly = poly * t + (type)0.22549204829414654;                    \
-        poly = poly * t + (type)0.22568314300231468;                    \
-        return poly;                                                    \
-    }
-ERFCX_SERIES(erfcx_series, double)
-ERFCX_SERIES(erfcx_series_f32, float)
+TG_INLINE double erfcx_series(double t) {
+    double poly = -0.018999646332516235;
+    poly = poly * t + 0.081836308207925382;
+    poly = poly * t - 0.088687145005435425;
+    poly = poly * t - 0.073414248864537415;
+    poly = poly * t + 0.14505537553336426;
+    poly = poly * t - 0.031289748689756654;
+    poly = poly * t + 0.1650630197637942;
+    poly = poly * t + 0.15966469403820849;
+    poly = poly * t + 0.20959619870853258;
+    poly = poly * t + 0.22549204829414654;
+    return poly * t + 0.22568314300231468;
+}
 
 #endif
