@@ -2,10 +2,10 @@
 
     python benchmarks/founding_example.py [--shapes 4x16,8192x4096] [--budget 40] [--device cuda:0]
 
-Listed are: a kernel for tanh as it is, what its definition says (as one kernel, as several), torch's, and numpy's by copies there and
-back. The first paths of the list, the first of each of these ways and the chosen one are run: the error against the float64 oracle,
-copies, and the time of the steps. Ends with 1 where a path is wrong, where one copies a value in vain, where a way is missing, or where
-the chosen one is not among the fastest.
+Listed are: a kernel for tanh as it is, what its definition says (as one kernel, as several), torch's, and numpy's by copies there
+and back. The first paths of the list, the first of each of these ways and the chosen one are run: the error against the float64
+oracle, copies, and the time of the steps. Ends with 1 where a path is wrong, where one copies a value in vain, where a way is
+missing, or where the chosen one is not among the fastest.
 """
 
 from __future__ import annotations
