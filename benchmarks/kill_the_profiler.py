@@ -3,8 +3,8 @@
     python benchmarks/kill_the_profiler.py --kills 200
 
 A queue of small questions is drained by one process after the other; each is killed (SIGKILL) after a random time, or its worker
-is, or the worker's supervisor. After each kill the database must be whole, and hold every row that it held before; at the end the
-queue must be empty, and every question answered exactly once.
+is, its supervisor, or the template of that. After each kill the database must be whole, and hold every row that it held before; at
+the end the queue must be empty, and every question answered exactly once.
 """
 
 from __future__ import annotations
@@ -104,16 +104,15 @@ def kill_at_random(file: Path, kills: int, questions: int, seed: int = 0, longes
             process = drain(file)
             assert process.stdout is not None
             process.stdout.readline()
-            victim = rng.choice(("profiler", "profiler", "worker", "supervisor"))
+            victim = rng.choice(("profiler", "profiler", "template", "supervisor", "worker"))
             time.sleep(rng.uniform(0.0, longest))
-            children = descendants(process.pid)                     # the supervisor, then its worker
+            children = descendants(process.pid)                     # the template, the supervisor, then its worker
             if process.poll() is not None:
                 report.ended_before += 1
                 if not upkeep.stats(database).waiting:
                     break
                 continue
-            target = {"profiler": process.pid, "supervisor": children[0] if children else process.pid,
-                      "worker": children[1] if len(children) > 1 else process.pid}[victim]
+            target = dict(zip(("template", "supervisor", "worker"), children, strict=False)).get(victim, process.pid)
             os.kill(target, signal.SIGKILL)
             report.killed["profiler" if target == process.pid else victim] += 1
             if target != process.pid:                               # it goes on, and is ended somewhere else

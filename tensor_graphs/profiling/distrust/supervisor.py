@@ -1,4 +1,5 @@
-"""supervisor: the parent of the worker. It forks the worker, says how it ended, and ends what it left.
+"""supervisor: the parent of the worker. It forks the worker, says how it ended, and ends what it left. Its own parent is a template
+(template.py).
 
 The judge is not the candidate's parent: a candidate that kills its parent kills this process, and the judge starts another. It runs
 no candidate. It adopts every process whose parent has ended (a subreaper), so that a child which hides in a session of its own is
@@ -16,7 +17,6 @@ import os
 import select
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -152,21 +152,16 @@ def leave_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def main() -> None:
-    control, data = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
-    outputs = int(sys.argv[3])
+def run(control: socket.socket, data: socket.socket, outputs: int, names: Sequence[str]) -> None:
+    """Be the supervisor of a judge, from its first worker until it goes; does not return. names: libraries to import before."""
     for end in (control.fileno(), data.fileno(), outputs):
         os.set_inheritable(end, False)
     supervisor = Supervisor(control, outputs)
     try:
-        supervisor.spawn(data, sys.argv[4:])
+        supervisor.spawn(data, names)
         supervisor.serve()
     except (BrokenPipeError, ConnectionResetError):                 # the judge has gone
         pass
     finally:
         process_tree.end_children()
     os._exit(0)                                                     # nothing here needs Python's tidying up, which takes 0.1 s
-
-
-if __name__ == "__main__":
-    main()

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.profiling.distrust import process_tree
+from tensor_graphs.profiling.distrust import process_tree, template_process
 from tensor_graphs.profiling.distrust.protocol import KEY_BYTES, Channel, Forged
 from tensor_graphs.profiling.distrust.replies import Mark, Reply, SaidError, clean, parse
 from tensor_graphs.profiling.distrust.worker import INSIDE
@@ -84,7 +84,7 @@ class WorkerProcess:
 
     def __init__(self, timeout: float = JOB_SECONDS) -> None:
         self.timeout = timeout
-        self.supervisor: subprocess.Popen[bytes] | None = None
+        self.supervisor: template_process.Forked | None = None
         self.pid: int | None = None
         """of the worker; None: there is none"""
         self.imports: Sequence[str] = ()
@@ -167,19 +167,16 @@ class WorkerProcess:
             nowhere = Path(self.folder.name, "data")
             nowhere.mkdir()
         kept = {name: value for name, value in os.environ.items() if name != DATABASE}
-        return {**kept, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path), DATA_VARIABLE: str(nowhere)}
+        return {**kept, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), DATA_VARIABLE: str(nowhere)}
 
     def _start_supervisor(self, environment: dict[str, str], theirs: socket.socket) -> None:
-        self._environment, self._token = environment, secrets.token_hex(16)
+        self._environment, self._token = environment, template_process.token()
         mine, control = socket.socketpair()
-        said = self._said_end                                       # a file: a pipe that nobody reads would block who writes much
-        with control:
-            ends = (control.fileno(), theirs.fileno(), self._outputs_end)
-            # -P: the current folder hides no module of PYTHONPATH; -O: assertions are left out there where they are here
-            flags = ["-P", *["-O"] * sys.flags.optimize]
-            command = [sys.executable, *flags, "-m", "tensor_graphs.profiling.distrust.supervisor", *map(str, ends), *self.imports]
-            self.supervisor = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
-                                               env={**environment, INSIDE: self._token}, pass_fds=ends)
+        own = {INSIDE: self._token, DATA_VARIABLE: environment[DATA_VARIABLE]}
+        shared = {name: value for name, value in environment.items() if name not in own}
+        with control:                                               # what is printed goes to a file: a full pipe would block
+            ends = (control.fileno(), theirs.fileno(), self._outputs_end, self._said_end)
+            self.supervisor = template_process.fork(shared, own, self.imports, ends)
         self._control = mine
 
     def _respawn(self, theirs: socket.socket) -> bool:

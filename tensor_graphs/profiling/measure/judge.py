@@ -166,7 +166,8 @@ BIG_TRAFFIC = 2.5e8
 ABOUT_RIGHT = ("language", "meaning", "proof", "kernels.signature", "profiling.measure.adversarial", "profiling.measure.cover",
                "profiling.measure.descriptors", "profiling.measure.extremes", "profiling.measure.inputs",
                "profiling.measure.judge", "profiling.measure.single", "profiling.measure.smaller", "profiling.distrust.protocol",
-               "profiling.distrust.replies", "profiling.distrust.worker_process", "costs.filing")
+               "profiling.distrust.replies", "profiling.distrust.template_process", "profiling.distrust.worker_process",
+               "costs.filing")
 """modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
 replace what is in them; a judge that finds that it did gives no verdict"""
 
