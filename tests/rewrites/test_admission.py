@@ -29,9 +29,24 @@ def sampled(rules: Iterable[Rule]) -> list[Any]:
     return [pytest.param(r, id=r.name, marks=pytest.mark.long if r.name in later else ()) for r in rules]
 
 
+FEW = 60
+
+
+def few(rule: Rule) -> int:
+    """Instances that show each of the wrong rules below to be wrong. Where three sizes are drawn for an operand, what is wrong when
+    two of them are related comes rarely."""
+    return INSTANCES if any(len(said.dims or ()) > 2 for said in rule.said.values()) else FEW
+
+
+@pytest.mark.parametrize("count", [few, pytest.param(lambda rule: INSTANCES, marks=pytest.mark.long)], ids=["few", "all"])
 @pytest.mark.parametrize("rule", sampled(RULES))
-def test_both_sides_of_a_rule_agree_within_its_class(rule: Rule) -> None:
-    assert admit(rule, fingerprints=1 if rule.numeric_class == "reassociating" else 0).instances == INSTANCES >= 200
+def test_both_sides_of_a_rule_agree_within_its_class(rule: Rule, count: Callable[[Rule], int]) -> None:
+    found = admit(rule, count=count(rule), fingerprints=1 if rule.numeric_class == "reassociating" else 0)
+    assert found.instances == count(rule) >= FEW
+
+
+def test_a_rule_of_users_is_compared_on_many_instances() -> None:
+    assert admit(RULES[0], fingerprints=0).instances == INSTANCES >= 200
 
 
 def test_no_two_rules_have_one_name() -> None:
@@ -41,7 +56,7 @@ def test_no_two_rules_have_one_name() -> None:
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.name)
 def test_a_tempting_wrong_rule_is_refused(row: Refused) -> None:
     with pytest.raises(UnsoundRuleError):
-        admit(row.rule())
+        admit(row.rule(), count=few(row.rule()))
 
 
 UNSOUND: dict[str, tuple[str, str, tuple[str, ...], Callable[..., Any]]] = {
@@ -127,7 +142,7 @@ def test_a_rule_that_is_wrong_for_a_few_values_is_refused(name: str) -> None:
     pattern, numeric_class, dtypes, replacement = SUBTLE[name]
     with pytest.raises(UnsoundRuleError, match="instead of"):
         admit(make_rule(pattern, numeric_class, replacement, name=name, dtypes=dtypes,  # type: ignore[arg-type]
-                        shapes="x[n, n] y[n, n]" if "dot" in pattern else ""))
+                        shapes="x[n, n] y[n, n]" if "dot" in pattern else ""), count=FEW)
 
 
 RIGHT: dict[str, tuple[str, tuple[str, ...], Callable[..., Any]]] = {
@@ -311,7 +326,7 @@ def test_the_comparison_tells_zeros_and_infinities_apart() -> None:
 @pytest.mark.parametrize("case", admission_cases.UNSOUND, ids=lambda case: case.name)
 def test_a_rule_that_holds_in_the_common_case_only_is_refused(case: admission_cases.Case) -> None:
     with pytest.raises(UnsoundRuleError):
-        admit(case.rule())
+        admit(case.rule(), count=few(case.rule()))
 
 
 @pytest.mark.parametrize("case", admission_cases.SOUND, ids=lambda case: case.name)
