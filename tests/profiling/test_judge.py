@@ -348,7 +348,10 @@ def test_the_compiler_of_our_own_library_is_no_process_of_a_kernel(tmp_path: Pat
     """A worker that loads a backend on an empty cache has its libraries compiled by a thread meanwhile."""
     file = tmp_path / "silu.tg"
     file.write_text("tg 1\ninput x f32[8, 64]\noutput out = silu(x)\n")
-    empty = {name: str(tmp_path / name) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+    slow = tmp_path / "cc"                                          # it takes long, and little of the processor
+    slow.write_text('#!/bin/sh\ncase "$*" in *" -o "*) sleep 1;; esac\nexec cc "$@" -O0\n')
+    slow.chmod(0o755)
+    empty = {name: str(tmp_path / name) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")} | {"CC": str(slow)}
     done = subprocess.run([str(Path(sys.executable).parent / "tg"), "explain", str(file), "--backends", "c,gen,numpy"],
                           env={**os.environ, **empty}, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "refused" not in done.stdout, done.stdout + done.stderr
