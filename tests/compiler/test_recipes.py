@@ -309,7 +309,13 @@ def test_profile_runs_both_wordings_of_a_part_and_files_each_as_a_whole(database
     assert "as a whole" in tg.explain(tg.compile(GRAPH, database=database, **ON))
 
 
-@pytest.mark.parametrize("name", WORDINGS)
+SHOWN = ("scores over a number", "both scaled", "exponentials", "divide last", "heads", "a batch of heads",
+         "lengths that are bounded", "causal", "causal, by a difference", "causal, added", "causal, bounded lengths",
+         "causal batch of heads", "window", "grouped heads", "one head of keys", "groups as an axis")
+"""wordings that differ in the graph around the kernel; all are recognised in tests/rewrites/test_attending.py"""
+
+
+@pytest.mark.parametrize("name", [name if name in SHOWN else pytest.param(name, marks=pytest.mark.long) for name in WORDINGS])
 def test_attention_in_any_words_is_one_kernel_that_keeps_no_scores(database: Database, name: str) -> None:
     """Where each kernel takes 10 µs, one is the fastest; how it comes about is said."""
     graph = WORDINGS[name].graph
