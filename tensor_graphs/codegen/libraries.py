@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tensor_graphs.codegen import render_c
 from tensor_graphs.codegen.stages import StageProgram
-from tensor_graphs.devices import toolchain
+from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.kernels.c import library
 
 FOLDER = Path(__file__).resolve().parent
@@ -69,7 +69,7 @@ def compiled(programs: Sequence[AnyProgram]) -> list[str | None]:
     Raises CacheFolderError."""
     codes = [code_of(p) for p in programs]
     folder = library.load().path.parent
-    texts = {code.file: toolchain.Text("generated", _rendered(program, code.symbol), FOLDER)
+    texts = {code.file: c_code.Text("generated", _rendered(program, code.symbol), FOLDER)
              for code, program in zip(codes, programs, strict=True) if not (folder / code.file).exists()}
     failed = toolchain.build_each(texts, folders=(library.FOLDER,), against=[library.load().path], cache=folder)
     return [str(failed[code.file]) if code.file in failed else None for code in codes]
@@ -92,4 +92,4 @@ def _make(images: Sequence[str]) -> None:
     """Raises ToolchainError for the first that does not compile."""
     why = next((why for why in compiled([_waiting[image] for image in images]) if why is not None), None)
     if why is not None:
-        raise toolchain.ToolchainError(why)
+        raise c_code.ToolchainError(why)

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 from tensor_graphs import blas_threads
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs import learned
+from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder
 from tensor_graphs.devices.environment import fingerprint
-from tensor_graphs.devices.toolchain import ToolchainError, check_private, default_cache, private_folder
 from tensor_graphs.kernels.registry import GENERATORS, all_kernels, backend_module, why_missing
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_writer import graph_to_json
@@ -66,7 +66,7 @@ class PlanFile:
         try:
             check_private(self.path)
             content = self.path.read_bytes()
-        except (OSError, ToolchainError):
+        except (OSError, CacheFolderError):
             log.debug("no plan is on file for this request")
             return None
         try:
@@ -149,7 +149,7 @@ def of(request: Request) -> PlanFile | None:
     with phase("read plan"):
         try:
             folder = private_folder(default_cache().parent / "plans")
-        except ToolchainError as e:
+        except CacheFolderError as e:
             log.info("plans are not kept: %s", e)
             return None
         names = request.names

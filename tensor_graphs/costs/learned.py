@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder
 from tensor_graphs.devices.environment import fingerprint
-from tensor_graphs.devices.toolchain import ToolchainError, check_private, default_cache, private_folder
 
 if TYPE_CHECKING:
     from tensor_graphs.costs.trees import Model
@@ -38,7 +38,7 @@ def file_of_machine() -> Path:
 
 
 def keep(model: Model) -> Path:
-    """Write a model where `of_machine` finds it, at once. Raises ToolchainError, OSError."""
+    """Write a model where `of_machine` finds it, at once. Raises CacheFolderError, OSError."""
     path = file_of_machine()
     private_folder(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent)
@@ -68,7 +68,7 @@ def of_machine() -> Model | None:
         model = Model.from_json(json.loads(path.read_text(encoding="utf-8")))
         if model.machine != machine():
             raise ValueError("it is of another machine")
-    except (OSError, ToolchainError, ValueError) as e:
+    except (OSError, CacheFolderError, ValueError) as e:
         log.warning("the learned cost model is left out: %s", e)
         return None
     return model

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tensor_graphs.devices import toolchain
+from tensor_graphs.devices import c_code, cache_folder, toolchain
 from tensor_graphs.phases import phase
 
 log = logging.getLogger(__name__)
@@ -45,21 +45,21 @@ def made_with(header: Path) -> str:
     """What a text that includes this header is compiled with, for the identity of its kernel."""
     if why_missing() is not None:
         return "no NVRTC"
-    texts = [each.read_bytes() for each in (header, *toolchain.headers_of(header))]
+    texts = [each.read_bytes() for each in (header, *c_code.headers_of(header))]
     return f"{toolchain.digest(*texts)[:32]} nvrtc {version()} {' '.join(FLAGS)}"
 
 
 @phase("compile CUDA")
 def compiled(text: str, architecture: str, headers: Path, *, cache: Path | None = None) -> bytes:
     """The cubin of a text for an architecture like "sm_90". Raises ToolchainError (what the compiler says), CacheFolderError."""
-    source = toolchain.Text("generated.cu", text, headers)
-    included = toolchain.headers_of(source)
+    source = c_code.Text("generated.cu", text, headers)
+    included = c_code.headers_of(source)
     parts = [part for each in included for part in (each.name, each.read_bytes())]
     identity = toolchain.digest(text, *parts, *FLAGS, architecture, version())[:32]
-    folder = toolchain.private_folder(cache or toolchain.default_cache())
+    folder = cache_folder.private_folder(cache or cache_folder.default_cache())
     kept = folder / f"cuda-{identity}.cubin"
     if kept.exists():
-        toolchain.check_private(kept)
+        cache_folder.check_private(kept)
         return kept.read_bytes()
     begun = time.perf_counter()
     made = _compile(text, architecture, included)
@@ -85,7 +85,7 @@ def _compile(text: str, architecture: str, headers: tuple[Path, ...]) -> bytes:
             said = b" " * size
             _checked(nvrtc.nvrtcGetProgramLog(program, said), "nvrtcGetProgramLog")
             why = said.decode(errors="replace").strip()
-            raise toolchain.ToolchainError(f"cannot compile generated.cu for {architecture}:\n{why}")
+            raise c_code.ToolchainError(f"cannot compile generated.cu for {architecture}:\n{why}")
         size = _checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
         cubin = b" " * size
         _checked(nvrtc.nvrtcGetCUBIN(program, cubin), "nvrtcGetCUBIN")
@@ -103,5 +103,5 @@ def _nvrtc() -> Any:
 def _checked(result: tuple[Any, ...], what: str) -> Any:
     status, *values = result
     if int(status) != 0:
-        raise toolchain.ToolchainError(f"{what} failed: {status.name}")
+        raise c_code.ToolchainError(f"{what} failed: {status.name}")
     return values[0] if len(values) == 1 else tuple(values)

@@ -1,86 +1,32 @@
-"""toolchain: finds the C compiler and turns sources into one shared library in a private cache folder.
+"""toolchain: runs the C compiler: sources become one shared library in a private cache folder (cache_folder.py).
 
-In: C files, or texts.  Out: the path of a library whose name is the hash of all that it was made from: sources, headers, flags,
-compiler version, processor.  Nothing here loads a library, except that `check_private` says whether one may be."""
+In: C files, or texts (c_code.py).  Out: the path of a library whose name is the hash of all that it was made from: sources,
+headers, flags, compiler version, processor.  Nothing here loads a library."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import hashlib
 import logging
 import os
 import platform
-import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.devices.c_code import Source, Text, ToolchainError, content_of, find_compiler, headers_of
+from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder, unusable
 from tensor_graphs.phases import phase
 
 log = logging.getLogger(__name__)
 
 COMPILE_SECONDS = 300.0  # a compiler that takes longer than this hangs
-
-
-class ToolchainError(TensorGraphsError):
-    """The C compiler is missing or failed, or the cache folder cannot be used."""
-
-
-class CacheFolderError(ToolchainError):
-    """The folder for compiled libraries cannot be used, is full, or is not private.
-
-    Unlike a missing compiler, which only costs the native kernels, this is a mistake that its owner wants to hear of."""
-
-
-@dataclass(frozen=True)
-class Compiler:
-    """A C compiler that answered: `command` starts it, `version` is the first line it says about itself."""
-
-    command: tuple[str, ...]
-    version: str
-
-
-def find_compiler(cc: str | None = None, environ: Mapping[str, str] | None = None) -> tuple[Compiler | None, str]:
-    """The compiler to use and why: `cc` if given, else $CC, else the first of cc, gcc, clang.
-
-    Returns (None, reason) when there is none. A name given by `cc` or $CC is never replaced by another one."""
-    named = cc or (os.environ if environ is None else environ).get("CC")
-    # A path with a blank in it is one word if such a file exists; "ccache gcc" is two.
-    candidates = [(named,) if shutil.which(named) else tuple(named.split())] if named else [("cc",), ("gcc",), ("clang",)]
-    refused = []
-    for command in candidates:
-        found = shutil.which(command[0]) if command else None
-        if found is None:
-            refused.append(f"{' '.join(command)!r} is not on PATH")
-            continue
-        version, complaint = _version((found, *command[1:]))
-        if version:
-            return Compiler((found, *command[1:]), version), f"{' '.join(command)}: {version}"
-        refused.append(f"{found} does not answer --version ({complaint})")
-    return None, "no C compiler: " + "; ".join(refused) + ". Fix: install gcc or clang, or name one in CC"
-
-
-@functools.cache
-def _version(command: tuple[str, ...]) -> tuple[str, str]:
-    """(first line of --version, complaint); one of the two is empty."""
-    try:
-        answer = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.SubprocessError) as error:
-        return "", str(error)
-    lines = answer.stdout.strip().splitlines()
-    if answer.returncode or not lines:
-        return "", f"exit status {answer.returncode}"
-    return lines[0].strip(), ""
 
 
 def compile_flags(*, portable: bool = False, machine: str | None = None) -> tuple[str, ...]:
@@ -140,44 +86,6 @@ def digest(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-_INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Text:
-    """C code that is in no file of its own. name: of the file that it is compiled as. folder: where the headers are that it
-    includes by "name". at: (file, line) where the text begins in a file of another kind, as the compiler's messages then say."""
-
-    name: str
-    text: str
-    folder: Path
-    at: tuple[Path, int] | None = None
-
-
-Source = Path | Text
-
-
-def content_of(source: Source) -> bytes:
-    """The C text of a source, as it is now."""
-    return source.text.encode() if isinstance(source, Text) else source.read_bytes()
-
-
-def headers_of(source: Source, folders: Sequence[Path] = ()) -> tuple[Path, ...]:
-    """The headers that a source includes by "name", directly or through one another, in name order; each is looked for beside the
-    file that includes it, then in `folders`."""
-    found: set[Path] = set()
-    left = [(source.folder if isinstance(source, Text) else source.parent, content_of(source))]
-    while left:
-        beside, content = left.pop()
-        for name in map(os.fsdecode, _INCLUDE.findall(content)):
-            places = (Path(os.path.normpath(folder / name)) for folder in (beside, *folders))
-            header = next((place for place in places if place.is_file()), None)
-            if header is not None and header not in found:
-                found.add(header)
-                left.append((header.parent, header.read_bytes()))
-    return tuple(sorted(found))
-
-
 def source_identity(source: Source, folders: Sequence[Path] = (), *, portable: bool = False, cc: str | None = None) -> str:
     """The identity of what one C source compiles to: hash [hex, 32 digits] of its text, the headers it includes (looked for beside
     it, then in `folders`), the flags, the compiler's version and the processor. The same file, moved, keeps its identity."""
@@ -190,71 +98,12 @@ def source_identity(source: Source, folders: Sequence[Path] = (), *, portable: b
     return digest(*parts, *compile_flags(portable=portable), *link_flags(), *LINK_LIBRARIES, version, made_for)[:32]
 
 
-def default_cache() -> Path:
-    """The folder for compiled libraries: `native` in the user's cache folder."""
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("tensor_graphs")) / "native"
-
-
-OTHER_CACHE = "give another cache folder (XDG_CACHE_HOME says where it is made)"
-
-
-def private_folder(folder: Path) -> Path:
-    """Makes `folder` (mode 0700) or checks that it is ours; raises CacheFolderError if it cannot be had."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise CacheFolderError(
-            f"the cache folder {folder} cannot be made: {_file_above(folder)} is a file, not a folder.\n"
-            f"fix: remove that file, or {OTHER_CACHE}"
-        ) from error
-    except OSError as error:
-        raise _unusable(folder, error) from error
-    check_private(folder)
-    return folder
-
-
-def _file_above(folder: Path) -> Path:
-    return next((p for p in (folder, *folder.parents) if p.is_file()), folder)
-
-
-def check_private(path: Path) -> None:
-    """Raises CacheFolderError unless `path` (a folder or a library) belongs to this user and nobody else may write to it.
-
-    A folder of ours that others may enter is closed to them instead."""
-    try:
-        facts = os.stat(path)
-        if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and facts.st_mode & 0o077:
-            os.chmod(path, 0o700)
-            facts = os.stat(path)
-    except OSError as error:
-        raise _unusable(path, error) from error
-    if facts.st_uid != os.getuid():
-        raise CacheFolderError(
-            f"{path} belongs to user {facts.st_uid}, not to you ({os.getuid()}): code in it is not loaded.\n"
-            f"fix: remove it, or {OTHER_CACHE}"
-        )
-    if facts.st_mode & 0o022:
-        raise CacheFolderError(
-            f"others may write to {path} (mode {stat.S_IMODE(facts.st_mode):04o}): code in it is not loaded.\n"
-            f"fix: chmod go-w {path}, or {OTHER_CACHE}"
-        )
-
-
-def _unusable(path: Path, error: OSError) -> CacheFolderError:
-    if error.errno == errno.ENOSPC:
-        return CacheFolderError(f"no space left for {path}.\n  fix: free some, or give a cache folder on another disk")
-    return CacheFolderError(f"cannot use {path}: {error.strerror or error}.\n  fix: {OTHER_CACHE} that you may write to")
-
-
 @contextlib.contextmanager
 def _work_folder(cache: Path) -> Iterator[Path]:
     try:
         folder = Path(tempfile.mkdtemp(prefix="build-", dir=cache))
     except OSError as error:
-        raise _unusable(cache, error) from error
+        raise unusable(cache, error) from error
     try:
         yield folder
     finally:
@@ -350,7 +199,7 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
             os.chmod(linked, 0o700)
             os.replace(linked, library)
         except OSError as error:
-            raise _unusable(library, error) from error
+            raise unusable(library, error) from error
     log.info("compiled %s: %d files in %.1f s (%s)", library.name, len(ordered), time.perf_counter() - begun, compiler.version)
     return library
 
@@ -399,7 +248,7 @@ def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), again
                 _link(made, work / file)
                 os.replace(work / file, folder / file)
         except OSError as error:
-            raise _unusable(folder, error) from error
+            raise unusable(folder, error) from error
 
     parts: list[list[str]] = [[] for _ in range(max(1, min(jobs, len(missing))))]
     for file in sorted(missing, key=lambda file: -len(missing[file].text)):

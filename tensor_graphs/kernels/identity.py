@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.devices.toolchain import find_compiler, headers_of
+from tensor_graphs.devices.c_code import find_compiler, headers_of
 
 log = logging.getLogger(__name__)
 

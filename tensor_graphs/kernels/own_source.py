@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.devices import toolchain
+from tensor_graphs.devices import c_code
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.declared import dtypes_of, require_function, require_text
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Spec
@@ -101,7 +101,7 @@ def refusal(backend: str, known: frozenset[DType], accepts: Callable[[Spec], str
     return refuse
 
 
-def source_of(name: str, source: str | Path, folder: Path, place: Place, suffix: str) -> tuple[toolchain.Source, tuple[Path, ...]]:
+def source_of(name: str, source: str | Path, folder: Path, place: Place, suffix: str) -> tuple[c_code.Source, tuple[Path, ...]]:
     """What is compiled, and the file that it is read from, if any. Raises KernelError for what is no text and no file."""
     if not isinstance(source, (str, Path)):
         decode = ".decode(), or" if isinstance(source, bytes) else "…,"
@@ -110,7 +110,7 @@ def source_of(name: str, source: str | Path, folder: Path, place: Place, suffix:
     if isinstance(source, Path) or ("\n" not in source and source.endswith(suffix)):
         file = folder / source
         return file, (file,)
-    return toolchain.Text(f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}{suffix}", source, folder, _line_of(source, place)), ()
+    return c_code.Text(f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}{suffix}", source, folder, _line_of(source, place)), ()
 
 
 def _line_of(text: str, place: Place) -> tuple[Path, int] | None:
@@ -124,9 +124,9 @@ def _line_of(text: str, place: Place) -> tuple[Path, int] | None:
     return (Path(place.file), before.count("\n") + 1) if found and text not in after else None
 
 
-def text_of(source: toolchain.Source) -> str:
+def text_of(source: c_code.Source) -> str:
     """The text of a source."""
-    return source.text if isinstance(source, toolchain.Text) else source.read_text(encoding="utf-8", errors="replace")
+    return source.text if isinstance(source, c_code.Text) else source.read_text(encoding="utf-8", errors="replace")
 
 
 def given_for(given: Any, spec: Spec) -> Any:

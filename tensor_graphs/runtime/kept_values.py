@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder
 from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.mapped_files import source_of
-from tensor_graphs.devices.toolchain import ToolchainError, check_private, default_cache, private_folder
 from tensor_graphs.kernels.kernel import NativeCall
 from tensor_graphs.kernels.registry import native_library
 from tensor_graphs.language import dims as d
@@ -66,7 +66,7 @@ class KeptValues:
                 raise ValueError("it has another size")
             whole = np.memmap(self.path, np.uint8, "r")
             os.utime(self.path)
-        except (OSError, ValueError, ToolchainError) as e:
+        except (OSError, ValueError, CacheFolderError) as e:
             log.debug("%s is not there: %s", self.path, e)
             return None
         return [memory_of(whole[begin:begin + size]) for begin, size in zip(self.begins[:-1], self.sizes, strict=True)]
@@ -111,7 +111,7 @@ def place_of(program: Program, made: Instruction, parameters: Mapping[str, Memor
     said = repr((code, made.call, sources, sizes, [(o.shape, o.strides, o.dtype.name) for o in made.outs]))
     try:
         folder = private_folder(default_cache().parent / "bound")
-    except ToolchainError as e:
+    except CacheFolderError as e:
         log.info("nothing that is made of parameters is kept: %s", e)
         return None
     return KeptValues(folder / f"{hashlib.sha256(said.encode()).hexdigest()}.values", sizes)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensor_graphs.codegen import render_c
 from tensor_graphs.codegen.stages import StageProgram
-from tensor_graphs.devices import toolchain
+from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.kernels.c import library
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
@@ -26,7 +26,7 @@ class Library:
 
     def __init__(self, programs: Sequence[StageProgram], per_file: int = 12) -> None:
         texts = [render_c.rendered(p, f"kernel{i}") for i, p in enumerate(programs)]
-        files = [toolchain.Text(f"programs{i}.c", "\n".join(texts[i:i + per_file]), HEADERS)
+        files = [c_code.Text(f"programs{i}.c", "\n".join(texts[i:i + per_file]), HEADERS)
                  for i in range(0, len(texts), per_file)]
         ours = library.load().path
         path = toolchain.build_library(files, name="generated", folders=(library.FOLDER,), against=[ours], cache=ours.parent)

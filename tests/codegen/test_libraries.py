@@ -12,7 +12,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.codegen import backend, libraries
 from tensor_graphs.codegen.stages import StageProgram
-from tensor_graphs.devices import toolchain
+from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import Spec, made_together
 from tensor_graphs.kernels.registry import kernel_named
@@ -73,7 +73,7 @@ def test_a_kernel_that_does_not_compile_is_left_out_and_the_plan_is_of_other_ker
     graph = tg.graph(tg.tanh(tg.input("x", (3, 41))) * 2.0 + 0.125)
 
     def killed(command: object, what: str) -> None:
-        raise toolchain.ToolchainError(f"{what}: the compiler failed with exit status -9.")
+        raise c_code.ToolchainError(f"{what}: the compiler failed with exit status -9.")
 
     assert kernel_named("gen.loops").identity                       # of the real ones
     with monkeypatch.context() as patched:

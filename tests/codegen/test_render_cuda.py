@@ -13,9 +13,9 @@ import tensor_graphs as tg
 from tensor_graphs.codegen.backend_cuda import HEADER, build_copy, call_of
 from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.devices import nvrtc
+from tensor_graphs.devices.c_code import ToolchainError
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import device_named
-from tensor_graphs.devices.toolchain import ToolchainError
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, NativeCall
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.dtypes import DTYPES, DType, parse_dtype

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tensor_graphs.devices import toolchain
-from tensor_graphs.devices.toolchain import ToolchainError
+from tensor_graphs.devices import c_code, cache_folder, toolchain
+from tensor_graphs.devices.c_code import ToolchainError
 
 SOURCE = "#include \"answer.h\"\n__attribute__((visibility(\"default\"))) int answer(void) { return ANSWER; }\n"
 
@@ -42,11 +42,11 @@ def fake_compiler(folder: Path, script: str, name: str = "fakecc") -> str:
 def test_the_compiler_named_by_argument_or_by_cc_comes_first(tmp_path: Path) -> None:
     mine = fake_compiler(tmp_path, "print('mine 1.0')")
     other = fake_compiler(tmp_path, "print('other 2.0')", "other")
-    found, reason = toolchain.find_compiler(mine, {"CC": other})
-    assert found == toolchain.Compiler((mine,), "mine 1.0") and "mine 1.0" in reason
-    found, _ = toolchain.find_compiler(None, {"CC": f"{other} -m64"})
-    assert found == toolchain.Compiler((other, "-m64"), "other 2.0")
-    found, _ = toolchain.find_compiler(None, {})
+    found, reason = c_code.find_compiler(mine, {"CC": other})
+    assert found == c_code.Compiler((mine,), "mine 1.0") and "mine 1.0" in reason
+    found, _ = c_code.find_compiler(None, {"CC": f"{other} -m64"})
+    assert found == c_code.Compiler((other, "-m64"), "other 2.0")
+    found, _ = c_code.find_compiler(None, {})
     assert found is not None and found.version
 
 
@@ -61,12 +61,12 @@ def test_a_compiler_that_writes_nothing_is_told_as_that(source: Path, tmp_path: 
 
 def test_without_a_compiler_the_reason_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = fake_compiler(tmp_path, "sys.exit(3)")
-    assert toolchain.find_compiler(broken) == (
+    assert c_code.find_compiler(broken) == (
         None,
         f"no C compiler: {broken} does not answer --version (exit status 3). Fix: install gcc or clang, or name one in CC",
     )
     monkeypatch.setenv("PATH", str(tmp_path))
-    found, reason = toolchain.find_compiler(None, {})
+    found, reason = c_code.find_compiler(None, {})
     assert found is None and all(f"'{name}' is not on PATH" in reason for name in ("cc", "gcc", "clang"))
     with pytest.raises(ToolchainError, match="cannot compile nothing: no C compiler: 'cc' is not on PATH"):
         toolchain.build_library([], name="nothing", cache=tmp_path / "cache")
@@ -179,7 +179,7 @@ def test_code_that_others_could_have_written_is_not_loaded(source: Path, tmp_pat
     owner = os.getuid()
     monkeypatch.setattr(toolchain.os, "getuid", lambda: owner + 1)
     with pytest.raises(ToolchainError, match=f"belongs to user {owner}, not to you"):
-        toolchain.check_private(library)
+        cache_folder.check_private(library)
 
 
 def _build(arguments: tuple[str, str]) -> str:
@@ -196,13 +196,13 @@ def test_processes_that_compile_at_the_same_time_end_with_one_library(source: Pa
 
 def each(texts: dict[str, str], cache: Path, cc: str | None = None) -> dict[str, ToolchainError]:
     """`build_each` of texts of C, each a library of its name."""
-    made = {name: toolchain.Text("texts", text, cache.parent) for name, text in texts.items()}
+    made = {name: c_code.Text("texts", text, cache.parent) for name, text in texts.items()}
     return toolchain.build_each(made, cache=cache, cc=cc)
 
 
 def counting_compiler(folder: Path) -> tuple[str, Path]:
     """The compiler, and a file that grows by a line with every run of it."""
-    real, _ = toolchain.find_compiler()
+    real, _ = c_code.find_compiler()
     assert real is not None
     runs = folder / "runs"
     runs.touch()

@@ -22,7 +22,7 @@ import numpy as np
 
 from tensor_graphs.codegen import actions, arrange, columns, interpret, render_c
 from tensor_graphs.codegen.stages import StageProgram, Value, values_in
-from tensor_graphs.devices import toolchain
+from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.kernels.c import library
 from tensor_graphs.language import dims as d
 from tests.codegen.generated import GUARD, HEADERS
@@ -180,7 +180,7 @@ def failures(cases: Sequence[Case], keep: bool = True) -> list[tuple[Case, str]]
         ours = ctypes.CDLL(str(path))
         if not keep:
             path.unlink()
-    except toolchain.ToolchainError as e:
+    except c_code.ToolchainError as e:
         if len(ready) == 1:
             return [*wrong, (ready[0][0], f"ToolchainError: {e}")]
         for case, _, _ in ready:                                    # one of them does not compile
@@ -202,7 +202,7 @@ PER_FILE = 12
 def _compiled(texts: Sequence[str]) -> Path:
     ours = library.load().path
     named = [text.replace("kernel", f"kernel{i}") for i, text in enumerate(texts)]
-    files = [toolchain.Text(f"stages{i}.c", "\n".join(named[i:i + PER_FILE]), HEADERS)
+    files = [c_code.Text(f"stages{i}.c", "\n".join(named[i:i + PER_FILE]), HEADERS)
              for i in range(0, len(named), PER_FILE)]
     return toolchain.build_library(files, name="stages", folders=(library.FOLDER,), against=[ours], cache=ours.parent)
 
@@ -282,7 +282,7 @@ def sanitized_failures(cases: Sequence[Case]) -> list[tuple[Case, str]]:
     ready, wrong = _formed_all(cases)
     if not ready:
         return wrong
-    compiler, reason = toolchain.find_compiler()
+    compiler, reason = c_code.find_compiler()
     assert compiler is not None, reason
     with tempfile.TemporaryDirectory() as folder:
         texts = [text.replace("kernel", f"kernel{i}") for i, (_, _, text) in enumerate(ready)]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensor_graphs.devices import toolchain
+from tensor_graphs.devices import c_code, cache_folder, toolchain
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.declared import pairs_in_place, require_declaration, require_flag, require_function
@@ -55,13 +55,13 @@ class Image:
 
     __slots__ = ("_path", "entry", "name", "sources")
 
-    def __init__(self, name: str, entry: str, sources: Sequence[toolchain.Source]) -> None:
+    def __init__(self, name: str, entry: str, sources: Sequence[c_code.Source]) -> None:
         self.name, self.entry, self.sources = name, entry, tuple(sources)
         self._path: Path | None = None
 
-    def _all(self) -> tuple[toolchain.Source, ...]:
+    def _all(self) -> tuple[c_code.Source, ...]:
         declared = f'#include "tg.h"\nTG_KERNEL({self.entry});\nTG_API const tg_kernel {library.ENTRY} = {self.entry};\n'
-        return (*self.sources, toolchain.Text("entry.c", declared, library.FOLDER))
+        return (*self.sources, c_code.Text("entry.c", declared, library.FOLDER))
 
     def identity(self) -> str:
         """Of all that runs: the sources with their headers, ours among them, and the pool."""
@@ -73,21 +73,21 @@ class Image:
         if self._path is not None and self._path.exists():
             return self._path
         ours = library.load()
-        own = " ".join(toolchain.content_of(each).decode(errors="replace") for each in self.sources)
+        own = " ".join(c_code.content_of(each).decode(errors="replace") for each in self.sources)
         name = re.sub(r"[^\w.-]", "_", self.name)
         try:
             self._path = toolchain.build_library(self._all(), name=name, folders=(library.FOLDER,), against=ours.paths(own),
                                                  cache=ours.path.parent)
             return self._path
-        except toolchain.CacheFolderError:
+        except cache_folder.CacheFolderError:
             raise
-        except toolchain.ToolchainError as error:
+        except c_code.ToolchainError as error:
             if f"undefined reference to `{self.entry}'" in str(error) or f"undefined symbol: {self.entry}\n" in str(error):
-                raise toolchain.ToolchainError(f"the source of kernel {self.name!r} has no function {self.entry!r}\n"
+                raise c_code.ToolchainError(f"the source of kernel {self.name!r} has no function {self.entry!r}\n"
                                                f"  fix: TG_KERNEL({self.entry}) {{ … }} in it, or another `entry`") from None
             bare = not any("#include \"" in text_of(each) for each in self.sources)
             fix = "\n  fix: #include \"tg.h\" at its beginning, which says what TG_KERNEL is" if bare else ""
-            raise toolchain.ToolchainError(f"kernel {self.name!r}: {error}{fix}") from None
+            raise c_code.ToolchainError(f"kernel {self.name!r}: {error}{fix}") from None
 
 
 @worded
@@ -169,7 +169,7 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
         _require_at_most(name, wholes, "ints", library.MAX_INT)
         return replace(build(spec), ints=wholes)
 
-    headers = (h for each in image.sources for h in toolchain.headers_of(each, (library.FOLDER,)) if h.parent != library.FOLDER)
+    headers = (h for each in image.sources for h in c_code.headers_of(each, (library.FOLDER,)) if h.parent != library.FOLDER)
     kernel = Kernel(
         name=name, backend=BACKEND, op=registry.op_name(op), composite=registry.own_composite(op), build=build,
         accepts=refusal(BACKEND, known, accepts),

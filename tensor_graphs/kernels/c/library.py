@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tensor_graphs.devices import toolchain
+from tensor_graphs.devices import c_code, cache_folder, toolchain
 from tensor_graphs.phases import phase
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def code_of(path: Path) -> tuple[Path, ...]:
     runner.c, which tg.h declares too, is left out: it calls kernels, and no kernel calls it."""
     found = [path]
     for file in found:
-        declared = (h.with_name("pool.c") if h.name == "tg.h" else h.with_suffix(".c") for h in toolchain.headers_of(file))
+        declared = (h.with_name("pool.c") if h.name == "tg.h" else h.with_suffix(".c") for h in c_code.headers_of(file))
         found += [c for c in declared if c.is_file() and c not in found]
     return tuple(found)
 
@@ -110,7 +110,7 @@ class NativeLibrary:
 
     def __init__(self, path: Path, *, portable: bool = False, cc: str | None = None) -> None:
         """path: of the core; the others are compiled in the same way, beside it."""
-        toolchain.check_private(path)
+        cache_folder.check_private(path)
         self.path = path
         self._lib = ctypes.CDLL(str(path))
         self._parts = {CORE: self._lib}
@@ -133,7 +133,7 @@ class NativeLibrary:
             function.restype, function.argtypes = result, arguments
         size = int(self._lib.tg_step_size())
         if size != ctypes.sizeof(Step):
-            raise toolchain.ToolchainError(f"{path}: a step has {size} bytes there and {ctypes.sizeof(Step)} here")
+            raise c_code.ToolchainError(f"{path}: a step has {size} bytes there and {ctypes.sizeof(Step)} here")
 
     def address(self, symbol: str, image: str = "") -> int:
         """The address of a kernel, for `Step.fn`. image: the library that it is in (`NativeCall.image`), loaded at its first use.
@@ -165,7 +165,7 @@ class NativeLibrary:
         if name not in self._parts:
             self.begin(name)
             path = self._coming[name].result()
-            toolchain.check_private(path)
+            cache_folder.check_private(path)
             try:
                 self._parts[name] = ctypes.CDLL(str(path))
             except OSError as error:
@@ -184,7 +184,7 @@ class NativeLibrary:
         or, of a library of several kernels, the one of this name."""
         if image not in self._images:
             make_now([image])
-            toolchain.check_private(Path(image))
+            cache_folder.check_private(Path(image))
             try:
                 self._images[image] = ctypes.CDLL(image)
             except OSError as error:
@@ -268,15 +268,15 @@ def make_now(images: Iterable[str]) -> None:
         make(wanted)
 
 
-def _not_loaded(path: Path | str, error: OSError) -> toolchain.ToolchainError:
-    return toolchain.ToolchainError(f"{path} cannot be loaded: {error}\n  fix: remove it; it is compiled anew")
+def _not_loaded(path: Path | str, error: OSError) -> c_code.ToolchainError:
+    return c_code.ToolchainError(f"{path} cannot be loaded: {error}\n  fix: remove it; it is compiled anew")
 
 
 class _Ahead:
     """What a thread of its own makes. The thread keeps no process from ending."""
 
     def __init__(self, make: Callable[[], Path]) -> None:
-        self._make, self._found = make, list[Path | Exception]([toolchain.ToolchainError("the thread that compiles was ended")])
+        self._make, self._found = make, list[Path | Exception]([c_code.ToolchainError("the thread that compiles was ended")])
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -329,7 +329,7 @@ def ahead() -> threading.Thread:
     """Have the core and the kernels compiled by a thread, for whoever asks for them next; that one meets what goes wrong. The
     thread ends when the core is there."""
     def make() -> None:
-        with suppress(toolchain.ToolchainError):
+        with suppress(c_code.ToolchainError):
             available()
 
     thread = threading.Thread(target=make, daemon=True)
@@ -347,9 +347,9 @@ def why_missing(part: str) -> str | None:
     """None when the kernels of a library can run here, which is compiled now if it is not there; else why not."""
     try:
         load().part(part)
-    except toolchain.CacheFolderError:
+    except cache_folder.CacheFolderError:
         raise
-    except toolchain.ToolchainError as error:
+    except c_code.ToolchainError as error:
         return str(error)
     return None
 
@@ -362,9 +362,9 @@ def available() -> tuple[bool, str]:
     try:
         load().begin(KERNELS)
         return True, f"compiled: {load().path.name}"
-    except toolchain.CacheFolderError:
+    except cache_folder.CacheFolderError:
         raise
-    except (toolchain.ToolchainError, OSError) as error:
+    except (c_code.ToolchainError, OSError) as error:
         return False, str(error)
 
 

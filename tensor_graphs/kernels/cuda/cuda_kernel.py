@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.devices import cuda, nvrtc, toolchain
+from tensor_graphs.devices import c_code, cache_folder, cuda, nvrtc
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.cuda.backend import HEADER, NAME
 from tensor_graphs.kernels.declared import pairs_in_place, require_declaration, require_flag, require_function
@@ -117,10 +117,10 @@ def cuda_kernel(op: registry.Computed, *, source: str | Path, entry: str, grid: 
     if nvrtc.why_missing() is None:                                 # an error is raised where the kernel is written
         try:
             nvrtc.compiled(text, TRIED, cuda.HEADERS)
-        except toolchain.CacheFolderError:
+        except cache_folder.CacheFolderError:
             raise
-        except toolchain.ToolchainError as error:
-            raise toolchain.ToolchainError(f"kernel {name!r}: {error}") from None
+        except c_code.ToolchainError as error:
+            raise c_code.ToolchainError(f"kernel {name!r}: {error}") from None
     return registered(kernel, place, registry.why_missing(NAME))
 
 

@@ -114,8 +114,8 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
 
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:
     """`run_job`, whatever the candidate raises; spoiled: nothing else should run in this process."""
+    from tensor_graphs.devices.c_code import ToolchainError
     from tensor_graphs.devices.known import devices
-    from tensor_graphs.devices.toolchain import ToolchainError
     from tensor_graphs.kernels.c import library
     from tensor_graphs.profiling.distrust.process_state import StateError
     from tensor_graphs.profiling.distrust.tampering import LIBRARIES

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.devices.toolchain import ToolchainError
+from tensor_graphs.devices.c_code import ToolchainError
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import backend as c_backend
 from tensor_graphs.kernels.c import library

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.devices import toolchain
-from tensor_graphs.devices.toolchain import headers_of
+from tensor_graphs.devices import c_code, toolchain
+from tensor_graphs.devices.c_code import headers_of
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.c.backend import ROWS
 from tensor_graphs.kernels.kernel import made_together
@@ -80,7 +80,7 @@ def test_kernels_whose_library_cannot_be_compiled_are_left_out_and_the_others_ar
 
     def refuse(sources: tuple[Path, ...], **how: object) -> Path:
         if any(path.name.startswith("wide_") for path in sources):
-            raise toolchain.ToolchainError("the compiler was killed")
+            raise c_code.ToolchainError("the compiler was killed")
         return built(sources, **how)  # type: ignore[arg-type]  # as it was given
 
     monkeypatch.setattr(toolchain, "build_library", refuse)
@@ -90,7 +90,7 @@ def test_kernels_whose_library_cannot_be_compiled_are_left_out_and_the_others_ar
     x = tg.input("x", (4, 8), tg.f32)
     spec = signature_of(tg.rms_norm(x)).spec
     assert made_together([(kernels["c.rms_norm"], spec), (wide, spec)]) == [None, "the compiler was killed"]
-    with pytest.raises(toolchain.ToolchainError, match="was killed"):
+    with pytest.raises(c_code.ToolchainError, match="was killed"):
         loaded.address("tg_rms_norm_f64")
     assert loaded.address("tg_rms_norm") and loaded.address("tg_copy_strided")
 
@@ -118,7 +118,7 @@ def test_what_is_compiled_ahead_is_compiled_once_and_who_asks_meets_what_went_wr
     def build() -> library.NativeLibrary:
         made.append("core")
         if len(made) <= 2:
-            raise toolchain.ToolchainError("no compiler")
+            raise c_code.ToolchainError("no compiler")
         return there
 
     monkeypatch.setattr(library, "build", build)

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensor_graphs.devices.toolchain import ToolchainError
+from tensor_graphs.devices.c_code import ToolchainError
 from tensor_graphs.kernels.c import library
 from tensor_graphs.language.composites.windows import Geometry, padded, strided
 

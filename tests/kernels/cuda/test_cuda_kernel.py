@@ -17,7 +17,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.devices import cuda
-from tensor_graphs.devices.toolchain import ToolchainError
+from tensor_graphs.devices.c_code import ToolchainError
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.kernel import KernelError, LaunchCall, Spec
 from tests.codegen import emulated

@@ -1,0 +1,99 @@
+"""c_code: which C compiler there is, and what a C source is made of: its text, and the headers that it includes by name.
+
+In: a file, or a text.  Out: paths and bytes as they are now. Nothing here compiles (toolchain.py does)."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensor_graphs.errors import TensorGraphsError
+
+
+class ToolchainError(TensorGraphsError):
+    """The C compiler is missing or failed, or the cache folder cannot be used."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler that answered: `command` starts it, `version` is the first line it says about itself."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+def find_compiler(cc: str | None = None, environ: Mapping[str, str] | None = None) -> tuple[Compiler | None, str]:
+    """The compiler to use and why: `cc` if given, else $CC, else the first of cc, gcc, clang.
+
+    Returns (None, reason) when there is none. A name given by `cc` or $CC is never replaced by another one."""
+    named = cc or (os.environ if environ is None else environ).get("CC")
+    # A path with a blank in it is one word if such a file exists; "ccache gcc" is two.
+    candidates = [(named,) if shutil.which(named) else tuple(named.split())] if named else [("cc",), ("gcc",), ("clang",)]
+    refused = []
+    for command in candidates:
+        found = shutil.which(command[0]) if command else None
+        if found is None:
+            refused.append(f"{' '.join(command)!r} is not on PATH")
+            continue
+        version, complaint = _version((found, *command[1:]))
+        if version:
+            return Compiler((found, *command[1:]), version), f"{' '.join(command)}: {version}"
+        refused.append(f"{found} does not answer --version ({complaint})")
+    return None, "no C compiler: " + "; ".join(refused) + ". Fix: install gcc or clang, or name one in CC"
+
+
+@functools.cache
+def _version(command: tuple[str, ...]) -> tuple[str, str]:
+    """(first line of --version, complaint); one of the two is empty."""
+    try:
+        answer = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return "", str(error)
+    lines = answer.stdout.strip().splitlines()
+    if answer.returncode or not lines:
+        return "", f"exit status {answer.returncode}"
+    return lines[0].strip(), ""
+
+
+_INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Text:
+    """C code that is in no file of its own. name: of the file that it is compiled as. folder: where the headers are that it
+    includes by "name". at: (file, line) where the text begins in a file of another kind, as the compiler's messages then say."""
+
+    name: str
+    text: str
+    folder: Path
+    at: tuple[Path, int] | None = None
+
+
+Source = Path | Text
+
+
+def content_of(source: Source) -> bytes:
+    """The C text of a source, as it is now."""
+    return source.text.encode() if isinstance(source, Text) else source.read_bytes()
+
+
+def headers_of(source: Source, folders: Sequence[Path] = ()) -> tuple[Path, ...]:
+    """The headers that a source includes by "name", directly or through one another, in name order; each is looked for beside the
+    file that includes it, then in `folders`."""
+    found: set[Path] = set()
+    left = [(source.folder if isinstance(source, Text) else source.parent, content_of(source))]
+    while left:
+        beside, content = left.pop()
+        for name in map(os.fsdecode, _INCLUDE.findall(content)):
+            places = (Path(os.path.normpath(folder / name)) for folder in (beside, *folders))
+            header = next((place for place in places if place.is_file()), None)
+            if header is not None and header not in found:
+                found.add(header)
+                left.append((header.parent, header.read_bytes()))
+    return tuple(sorted(found))
