@@ -1,4 +1,4 @@
-"""connection: from a path or URL to a configured engine, an up-to-date schema, and errors that a person can act on.
+"""connection: from a path or URL to a configured engine, and errors that a person can act on.
 
 SQLite is the default: WAL, so that readers never wait; foreign keys enforced; writers take the lock with BEGIN
 IMMEDIATE and wait for it. synchronous=NORMAL: a killed process loses nothing it has committed and no half row is ever
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.engine import Connection, Engine
 
-from tensor_graphs.records import schema
-from tensor_graphs.records.errors import (
-    CorruptDatabase,
-    DatabaseBusy,
-    DatabaseError,
-    DatabaseFull,
-    DatabasePathError,
-    DatabaseReadOnly,
-    InvalidRecord,
-    NoDatabase,
-    SchemaMismatch,
-    UnsupportedDatabase,
-)
+from tensor_graphs.records.errors import CorruptDatabase, DatabasePathError, NoDatabase, UnsupportedDatabase
 from tensor_graphs.records.location import default_target
-
-MIGRATIONS = Path(__file__).parent / "migrations"
-ADVISORY_LOCK = 0x7467_7265_6373  # PostgreSQL: one migration at a time; the number only has to be ours
 
 
 def parse_target(target: str | Path | None) -> sa.URL:
@@ -157,80 +141,6 @@ def connect(url: sa.URL, busy_seconds: float) -> Engine:
     return engine
 
 
-def enter_wal(connection: sqlite3.Connection) -> None:
-    """Switch the file to write-ahead logging, if it is not. It stays so; called only for a file known to be ours.
-
-    SQLite does not wait for the lock here, so two processes that create one file must retry.
-    """
-    if connection.execute("PRAGMA journal_mode").fetchone()[0] in ("wal", "memory"):
-        return
-    deadline = time.monotonic() + connection.execute("PRAGMA busy_timeout").fetchone()[0] / 1000
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-
-
-# SQLite's error name (its beginning): our error, what happened, what to do.
-_MEANING: tuple[tuple[tuple[str, ...], type[DatabaseError], str, str], ...] = (
-    (("SQLITE_NOTADB",), CorruptDatabase, "{file} is not a database", "name another file, or move this one away"),
-    (
-        ("SQLITE_CORRUPT",),
-        CorruptDatabase,
-        "{file} is damaged",
-        "save what can be read with `sqlite3 {file} .recover`, then move the file away",
-    ),
-    (("SQLITE_FULL",), DatabaseFull, "no room for a row in {file}", "free disk space; nothing was half written"),
-    (
-        ("SQLITE_READONLY",),
-        DatabaseReadOnly,
-        "{file} cannot be written",
-        "make the file and its folder writable, or choose another database",
-    ),
-    (
-        ("SQLITE_BUSY", "SQLITE_LOCKED"),
-        DatabaseBusy,
-        "another process kept {file} locked for too long",
-        "try again when it has finished",
-    ),
-    (
-        ("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_PERM", "SQLITE_AUTH"),
-        DatabasePathError,
-        "{file} cannot be opened",
-        "choose a file on a local disk that you may write",
-    ),
-    (
-        ("SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG"),
-        InvalidRecord,
-        "{file} refused a row",
-        "correct the record; nothing of it was stored",
-    ),
-)
-
-
-def explain(location: str, cause: BaseException | None, error: Exception) -> DatabaseError:
-    """What a driver's error means to the person who hits it."""
-    if isinstance(cause, sqlite3.Error):
-        name = getattr(cause, "sqlite_errorname", None) or ""
-        for beginnings, kind, what, fix in _MEANING:
-            if name.startswith(beginnings):
-                return kind(f"{what}: {cause}\n  fix: {fix}".replace("{file}", location))
-        return DatabaseError(f"{location}: {cause} ({name or type(cause).__name__})")
-    if isinstance(error, exc.IntegrityError):
-        return InvalidRecord(
-            f"{location} refused a row: {cause}\n  fix: correct the record; nothing of it was stored"
-        )
-    if isinstance(error, exc.OperationalError):
-        return DatabaseError(
-            f"{location} cannot be used: {cause}\n  fix: check that the server runs and that the URL is right"
-        )
-    return DatabaseError(f"{location}: {cause or error}")
-
-
 def stored_revision(connection: Connection, location: str) -> str | None:
     """The schema's revision; None for an empty database. Raises CorruptDatabase for one of another program."""
     tables = set(sa.inspect(connection).get_table_names())
@@ -242,42 +152,3 @@ def stored_revision(connection: Connection, location: str) -> str | None:
             )
         return None
     return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-
-
-def create_schema(connection: Connection) -> None:
-    """Write the newest schema into an empty database, on a connection that holds the write lock.
-
-    From the models, and without Alembic: its import and the migrations take as long as all else that a first use does. A test
-    holds what the migrations make to the same.
-    """
-    schema.Base.metadata.create_all(connection, checkfirst=False)
-    connection.exec_driver_sql(
-        "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
-    )
-    connection.exec_driver_sql(f"INSERT INTO alembic_version (version_num) VALUES ('{schema.REVISION}')")
-
-
-def upgrade(connection: Connection, found: str | None, location: str) -> None:
-    """Run the migrations on a connection that holds the write lock."""
-    from alembic import command
-    from alembic.config import Config
-    from alembic.script import ScriptDirectory
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    if found in schema.UNRELEASED[:-1]:
-        raise SchemaMismatch(
-            f"{location} has the schema {found} of a tree before the first release, which is not brought up to date\n"
-            "  fix: `tg db export` of that tree to a .jsonl.gz, and `tg db import` of it here; or name another database"
-        )
-    if found == schema.UNRELEASED[-1]:
-        connection.exec_driver_sql("DELETE FROM alembic_version")
-        found = None
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if found is not None and found not in known:
-        raise SchemaMismatch(
-            f"{location} was written by a newer tensor_graphs: its schema is {found}, this one knows {max(known)}\n"
-            "  fix: upgrade tensor_graphs, or name another database"
-        )
-    command.upgrade(config, schema.REVISION)

@@ -1,7 +1,7 @@
 """database: every write to the benchmark database, each one transaction.
 
 How it is opened, locked and made durable is in connection.py; reading questions are in known.py and queries.py; how workers take
-requests from the queue is in claims.py, and its care (check, vacuum, stats) in upkeep.py.
+requests from the queue is in claims.py, and its care (check, trust, vacuum, stats) in upkeep.py.
 """
 
 from __future__ import annotations
@@ -26,18 +26,7 @@ from sqlalchemy.engine import Connection, Engine
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.phases import phase
 from tensor_graphs.records import schema
-from tensor_graphs.records.connection import (
-    ADVISORY_LOCK,
-    connect,
-    create_schema,
-    enter_wal,
-    explain,
-    no_database,
-    parse_target,
-    prepare_file,
-    stored_revision,
-    upgrade,
-)
+from tensor_graphs.records.connection import connect, no_database, parse_target, prepare_file, stored_revision
 from tensor_graphs.records.errors import CorruptDatabase, InvalidRecord, MissingRecord
 from tensor_graphs.records.logs import compress_log
 from tensor_graphs.records.rows import (
@@ -50,7 +39,6 @@ from tensor_graphs.records.rows import (
     TraceRecord,
     WorkloadRecord,
 )
-from tensor_graphs.records.wrong_values import wrong_values
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +66,10 @@ def open_database(
     try:
         if not create and database.revision() is None:  # an empty file, or a server that was never written to
             raise no_database(database.location)
-        database._migrate()
+        if database.revision() != schema.REVISION:
+            from tensor_graphs.records.migrating import migrate  # a door: a database is new, or of an older version, once
+
+            migrate(database.engine, database.writing, database.location)
     except BaseException:
         database.close()
         raise
@@ -172,18 +163,25 @@ class Database:
             except BaseException as error:
                 if write:
                     self._forget()
-                if isinstance(error, exc.DBAPIError):
-                    raise explain(self.location, error.orig, error) from error
-                if isinstance(error, sqlite3.Error):
-                    raise explain(self.location, error, error) from error
-                if isinstance(error, OverflowError) and "SQLite" in str(error):
-                    raise InvalidRecord(f"{self.location} holds numbers of 64 bits, and one beyond them was asked for or given\n"
-                                        "  fix: a smaller number") from error
-                if isinstance(error, schema.DamagedValue):
-                    raise CorruptDatabase(self._damaged(self._wrong_value() or str(error))) from error
-                if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)) and (wrong := self._wrong_value()):
-                    raise CorruptDatabase(self._damaged(wrong)) from error
-                raise
+                meant = self._meaning(error)
+                if meant is None:
+                    raise
+                raise meant from error
+
+    def _meaning(self, error: BaseException) -> Exception | None:
+        """What an error inside of a transaction means to the person who hits it; None where it says that itself."""
+        if isinstance(error, (exc.DBAPIError, sqlite3.Error)):
+            from tensor_graphs.records.driver_errors import explain  # a door: of transactions that fail
+
+            return explain(self.location, error.orig if isinstance(error, exc.DBAPIError) else error, error)
+        if isinstance(error, OverflowError) and "SQLite" in str(error):
+            return InvalidRecord(f"{self.location} holds numbers of 64 bits, and one beyond them was asked for or given\n"
+                                 "  fix: a smaller number")
+        if isinstance(error, schema.DamagedValue):
+            return CorruptDatabase(self._damaged(self._wrong_value() or str(error)))
+        if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)) and (wrong := self._wrong_value()):
+            return CorruptDatabase(self._damaged(wrong))
+        return None
 
     def _damaged(self, what: str) -> str:
         return (f"{self.location} is damaged: {what}\n"
@@ -191,6 +189,8 @@ class Database:
 
     def _wrong_value(self) -> str | None:
         """The first value that its column cannot hold, if there is one: asked when what was read made no sense."""
+        from tensor_graphs.records.wrong_values import wrong_values  # the same door
+
         with contextlib.suppress(exc.SQLAlchemyError, sqlite3.Error), self.engine.connect() as connection:
             return next(wrong_values(connection), None)
         return None
@@ -205,25 +205,6 @@ class Database:
         """The schema revision stored in the database, or None for one that has no tables of ours."""
         with self.reading() as connection:
             return stored_revision(connection, self.location)
-
-    def _migrate(self) -> None:
-        if self.revision() == schema.REVISION:
-            return  # the usual case, without importing Alembic
-        if self.is_sqlite:
-            with contextlib.closing(self.engine.raw_connection()) as raw:
-                # outside of any transaction, where alone SQLite allows it
-                enter_wal(cast(sqlite3.Connection, raw.driver_connection))
-        with self.writing() as connection:
-            if not self.is_sqlite:
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
-            found = stored_revision(connection, self.location)  # again: another process may have come first
-            if found == schema.REVISION:
-                return
-            if found is None:
-                create_schema(connection)
-            else:
-                upgrade(connection, found, self.location)
-        log.info("%s: schema %s -> %s", self.location, found or "(new)", schema.REVISION)
 
     # -- what a trace refers to --------------------------------------------------------------------------------------
 
@@ -278,20 +259,6 @@ class Database:
             values = {"found": list(found), "created": _now()}
             insert = self._insert(search).values(key=key, **values)
             connection.execute(insert.on_conflict_do_update(index_elements=["key"], set_=values))
-
-    def trust(self, signature: str, trusted: bool = True) -> int:
-        """Mark every source of one implementation as trusted (or not again); returns how many. Raises MissingRecord."""
-        with self.writing() as connection:
-            model = schema.Implementation
-            row = connection.execute(sa.select(model.id).where(model.signature == signature)).scalar()
-            if row is None:
-                raise MissingRecord(
-                    f"{self.location} has no implementation of the signature {signature}\n"
-                    "  fix: queries.waiting_for_trust lists those that wait for trust"
-                )
-            source = schema.ImplementationSource
-            change = sa.update(source).where(source.implementation_id == row).values(trusted=trusted)
-            return connection.execute(change).rowcount
 
     # -- traces ------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """schema: the tables of the benchmark database as SQLAlchemy models; docs/database.md explains them to people.
 
-New databases are made from the models, and so is the first migration. Once a release has its tables, a change here is: edit
-the model, write the tables of the release into that migration, add the change as migrations/versions/vNNNN_*.py, and set REVISION
-to its number; a test compares both.
+New databases are made from the models (and views.py), and so is the first migration. Once a release has its tables, a change here
+is: edit the model, write the tables of the release into that migration, add the change as migrations/versions/vNNNN_*.py, and set
+REVISION to its number; a test compares both.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
-    event,
     text,
 )
-from sqlalchemy.engine import Connection
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tensor_graphs.records.rows import IMPLEMENTATION_TYPES, NUMERIC_CLASSES, STATUSES, TRACE_KINDS
@@ -373,67 +371,3 @@ class DeviceConstantRow(Base):
     unit: Mapped[str] = mapped_column(String(32))
     timestamp: Mapped[datetime]
     __table_args__ = (Index("ix_device_constants_name", "environment_id", "device", "name", "timestamp"),)
-
-
-# Views are for people with an SQL shell: the same rule as `known.KnownTime.usable`, row by row, so that every condition is a
-# short range of ix_benchmark_traces_here whatever the outer query asks for (window functions would read the whole table).
-_SAME_CODE = """n.environment_id = t.environment_id AND n.workload_id = t.workload_id
-    AND n.implementation_id IN (SELECT s.id FROM implementations s WHERE s.source_hash = i.source_hash)"""
-# The trace that `known.counting` names, with its AGREE. The windows are over one kernel's times on one workload.
-_COUNTING = f"""(SELECT id FROM (
-      SELECT id, timestamp, median_ms, COUNT(*) OVER () AS many,
-        ROW_NUMBER() OVER (ORDER BY median_ms, timestamp, id) AS place FROM (
-        SELECT n.id, n.timestamp, n.median_ms, MIN(n.median_ms) OVER () AS lowest FROM benchmark_traces n
-        WHERE {_SAME_CODE}
-        AND n.kind = t.kind AND n.status = 'PASSED' AND n.median_ms IS NOT NULL) AS timed
-      WHERE median_ms <= 1.25 * lowest) AS agreeing
-    WHERE place >= (many + 1) / 2 ORDER BY median_ms, timestamp DESC, id DESC LIMIT 1)"""
-VIEWS = {
-    "leaderboard": f"""
-SELECT g.structural_key AS graph_key, g.human_name AS graph_name, w.key AS workload_key, w.axes_json AS axes,
-  e.key AS environment_key, e.hardware_name, t.kind, i.type AS implementation_type, i.name AS implementation_name, i.backend,
-  i.source_hash, i.signature, t.median_ms, t.spread, t.speedup_factor,
-  (SELECT MAX(n.max_relative_error) FROM benchmark_traces n
-    WHERE {_SAME_CODE}
-    AND n.status IN ('PASSED', 'INCORRECT_NUMERICAL')) AS worst_relative_error,
-  t.timestamp, t.id AS trace_id
-FROM benchmark_traces t
-JOIN implementations i ON i.id = t.implementation_id
-JOIN workloads w ON w.id = t.workload_id
-JOIN canonical_graphs g ON g.id = w.canonical_graph_id
-JOIN environments e ON e.id = t.environment_id
-WHERE t.status = 'PASSED' AND t.median_ms IS NOT NULL AND t.kind <> 'search'
-  AND t.id = {_COUNTING}
-  AND NOT EXISTS (SELECT 1 FROM benchmark_traces n
-    WHERE {_SAME_CODE}
-    AND (n.status IN ('INCORRECT_SHAPE', 'INCORRECT_DTYPE', 'MUTATED_INPUT')
-      OR (n.status = 'INCORRECT_NUMERICAL' AND NOT COALESCE(n.max_relative_error > n.tolerance, FALSE))))
-  AND EXISTS (SELECT 1 FROM benchmark_traces n
-    WHERE {_SAME_CODE}
-    AND n.status = 'PASSED' AND n.max_relative_error IS NOT NULL)
-  AND (SELECT n.status FROM benchmark_traces n
-    WHERE {_SAME_CODE}
-    ORDER BY n.timestamp DESC, n.id DESC LIMIT 1) IN ('PASSED', 'INCORRECT_NUMERICAL')
-  AND NOT EXISTS (SELECT 1 FROM implementation_sources s WHERE s.implementation_id = i.id AND NOT s.trusted)""",
-    "kernel_history": """
-SELECT i.name AS kernel, i.backend, i.source_hash, t.timestamp, g.human_name AS graph_name, w.axes_json AS axes,
-  e.hardware_name, e.key AS environment_key, t.kind, t.status, t.median_ms, t.spread, t.speedup_factor, t.max_relative_error,
-  t.tolerance, t.verifier, t.id AS trace_id
-FROM benchmark_traces t
-JOIN implementations i ON i.id = t.implementation_id
-JOIN workloads w ON w.id = t.workload_id
-JOIN canonical_graphs g ON g.id = w.canonical_graph_id
-JOIN environments e ON e.id = t.environment_id""",
-}
-
-
-@event.listens_for(Base.metadata, "after_create")
-def _create_views(target: MetaData, connection: Connection, **_: Any) -> None:
-    create_views(connection)
-
-
-def create_views(connection: Connection) -> None:
-    """Make the views, in place of those that are there."""
-    for name, select in VIEWS.items():
-        connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
-        connection.exec_driver_sql(f"CREATE VIEW {name} AS{select}")

@@ -14,9 +14,11 @@ from sqlalchemy.engine import Connection
 
 from tensor_graphs.records import schema
 from tensor_graphs.records.claims import MAX_ATTEMPTS
-from tensor_graphs.records.connection import explain, stored_revision
+from tensor_graphs.records.connection import stored_revision
 from tensor_graphs.records.database import Database, latest_timestamp, text_hash
-from tensor_graphs.records.errors import CorruptDatabase
+from tensor_graphs.records.driver_errors import explain
+from tensor_graphs.records.errors import CorruptDatabase, MissingRecord
+from tensor_graphs.records.views import VIEWS
 from tensor_graphs.records.wrong_values import wrong_values
 
 
@@ -87,7 +89,7 @@ def _schema_damage(connection: Connection) -> list[str]:
         have = {each["name"] for each in inspector.get_indexes(table.name)}
         missing = {str(index.name) for index in table.indexes} - have
         found.extend(f"schema: the index {name} is missing" for name in sorted(missing))
-    found.extend(f"schema: the view {name} is missing" for name in sorted(schema.VIEWS.keys() - views))
+    found.extend(f"schema: the view {name} is missing" for name in sorted(VIEWS.keys() - views))
     return found
 
 
@@ -126,6 +128,21 @@ def _row_damage(database: Database, connection: Connection) -> Iterator[str]:
             yield f"source {row}: its text is not the text that was stored"
     for row, stamp in connection.execute(sa.select(trace.id, trace.timestamp).where(trace.timestamp > latest_timestamp())):
         yield f"trace {row}: it is dated in the future, {stamp.isoformat()}, and the newest counts"
+
+
+def trust(database: Database, signature: str, trusted: bool = True) -> int:
+    """Mark every source of one implementation as trusted (or not again); returns how many. Raises MissingRecord."""
+    with database.writing() as connection:
+        model = schema.Implementation
+        row = connection.execute(sa.select(model.id).where(model.signature == signature)).scalar()
+        if row is None:
+            raise MissingRecord(
+                f"{database.location} has no implementation of the signature {signature}\n"
+                "  fix: queries.waiting_for_trust lists those that wait for trust"
+            )
+        source = schema.ImplementationSource
+        change = sa.update(source).where(source.implementation_id == row).values(trusted=trusted)
+        return connection.execute(change).rowcount
 
 
 def vacuum(database: Database) -> int:

@@ -103,7 +103,7 @@ def test_an_untrusted_source_is_never_handed_out(database, make) -> None:
     imported = make.kernel("imported", sources=(SourceRecord("k.c", "system(0);", origin="downloaded"),))
     database.enqueue(ProfileRequest(imported, make.workload(), make.here))
     assert claims.claim_next(database, "w", make.here) is None
-    assert database.trust(imported.signature) == 1
+    assert upkeep.trust(database, imported.signature) == 1
     item = claims.claim_next(database, "w", make.here)
     assert item.implementation.name == "imported"
     assert queries.sources(database, imported.signature)[0].trusted

@@ -101,7 +101,7 @@ def test_an_implementation_of_an_unknown_graph_is_refused(database, make) -> Non
 
 def test_trusting_an_unknown_implementation_is_refused(database) -> None:
     with pytest.raises(MissingRecord, match="has no implementation of the signature 1234"):
-        database.trust("1234")
+        upkeep.trust(database, "1234")
 
 
 def test_a_long_log_keeps_both_ends_and_says_what_is_missing() -> None:

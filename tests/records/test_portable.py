@@ -455,7 +455,7 @@ def test_what_is_installed_here_letter_by_letter_needs_no_trust_and_comes_out_as
         assert (own.source_hash, make.workload().key) in queries.latest_traces(other, make.here)
         assert (theirs.source_hash, make.workload().key) not in queries.latest_traces(other, make.here)
         assert queries.waiting_for_trust(other) == ((theirs.signature, "theirs"),)
-        assert other.trust(theirs.signature) == 1
+        assert upkeep.trust(other, theirs.signature) == 1
         export_file(other, tmp_path / "again.jsonl")
     export_file(filled, tmp_path / "first.jsonl")
     first, again = (lines_of(tmp_path / each)[1:] for each in ("first.jsonl", "again.jsonl"))

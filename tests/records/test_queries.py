@@ -13,7 +13,17 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensor_graphs.records import MissingRecord, ProfileRequest, SourceRecord, TraceRecord, claims, known, open_database, queries
+from tensor_graphs.records import (
+    MissingRecord,
+    ProfileRequest,
+    SourceRecord,
+    TraceRecord,
+    claims,
+    known,
+    open_database,
+    queries,
+    upkeep,
+)
 from tensor_graphs.records.rows import REFUTING, STATUSES
 
 ELSEWHERE_NAME = "NVIDIA GeForce RTX 4090"
@@ -188,7 +198,7 @@ def test_untrusted_code_is_recorded_and_never_offered(database, make) -> None:
     key = imported.source_hash, make.workload().key
     assert best(database, make) == [] and key not in queries.latest_traces(database, make.here)
     assert names(queries.history(database, imported.source_hash)) == ["imported"]
-    database.trust(imported.signature)
+    upkeep.trust(database, imported.signature)
     assert best(database, make) == ["imported"] and key in queries.latest_traces(database, make.here)
 
 

@@ -16,10 +16,12 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from tensor_graphs.records import known, schema, upkeep
-from tensor_graphs.records.connection import MIGRATIONS, connect, parse_target, upgrade
+from tensor_graphs.records.connection import connect, parse_target
 from tensor_graphs.records.database import open_database
 from tensor_graphs.records.errors import SchemaMismatch
+from tensor_graphs.records.migrating import MIGRATIONS, upgrade
 from tensor_graphs.records.rows import IMPLEMENTATION_TYPES, STATUSES, TRACE_KINDS
+from tensor_graphs.records.views import VIEWS
 
 
 def described(engine: sa.Engine) -> dict[str, object]:
@@ -59,7 +61,7 @@ def migrated(tmp_path: Path) -> Iterator[sa.Engine]:
 
 def test_the_migrations_create_exactly_the_schema_of_the_models(database, migrated: sa.Engine) -> None:
     by_migration, from_models = described(migrated), described(database.engine)
-    views = {f"view {name}" for name in schema.VIEWS}
+    views = {f"view {name}" for name in VIEWS}
     assert by_migration.keys() == from_models.keys() == set(schema.Base.metadata.tables) | views | {"alembic_version"}
     for table in from_models:
         assert by_migration[table] == from_models[table]

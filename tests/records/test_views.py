@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensor_graphs.records import SourceRecord, open_database, queries
+from tensor_graphs.records import SourceRecord, open_database, queries, upkeep
 from tensor_graphs.records.rows import STATUSES
 
 
@@ -64,7 +64,7 @@ def test_an_untrusted_implementation_is_not_on_the_leaderboard_until_it_is_trust
             return list(connection.exec_driver_sql("SELECT implementation_name FROM leaderboard").scalars())
 
     assert shown() == []
-    database.trust(imported.signature)
+    upkeep.trust(database, imported.signature)
     assert shown() == ["imported"]
 
 

@@ -158,7 +158,7 @@ def test_an_imported_recipe_waits_for_trust_or_until_it_is_found_here(database: 
             with pytest.raises(AssertionError, match="searched again"):
                 again_in(other)
             if way == "trusted":
-                assert [other.trust(signature) for signature, _ in report.untrusted] == [2] * len(report.untrusted)
+                assert [upkeep.trust(other, signature) for signature, _ in report.untrusted] == [2] * len(report.untrusted)
             else:
                 assert said(found_in(other)) == found
             assert said(again_in(other)) == found and queries.waiting_for_trust(other) == ()

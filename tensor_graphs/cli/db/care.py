@@ -46,7 +46,7 @@ def trust(
     json: options.Json = False,
 ) -> None:
     """Let the imported sources of an implementation be compiled and run."""
-    from tensor_graphs.records import queries
+    from tensor_graphs.records import queries, upkeep
 
     store = options.database(db, create=False)
     found = queries.kernels_like(store, implementation)
@@ -54,7 +54,7 @@ def trust(
         waiting = errors.listed(dict.fromkeys(name for _, name in queries.waiting_for_trust(store)))
         fix = f"tg db trust NAME, one of those that wait: {waiting}" if waiting else "nothing here waits for trust"
         raise options.NotPossible(f"{store.location} has no implementation named or signed {implementation!r}\n  fix: {fix}")
-    count = sum(store.trust(signature) for signature in found)
+    count = sum(upkeep.trust(store, signature) for signature in found)
     if json:
         options.print_json({"trusted": count})
     else:

@@ -207,7 +207,7 @@ def test_a_trace_fills_the_columns_that_people_ask_for(imported: Database) -> No
     key = rows(imported, "SELECT structural_key FROM canonical_graphs WHERE human_name = 'gemm_n6_k8'")[0][0]
     assert queries.leaderboard(imported, key) == ()  # until somebody trusts the code
     for (signature,) in rows(imported, "SELECT signature FROM implementations"):
-        imported.trust(signature)
+        upkeep.trust(imported, signature)
     best = queries.leaderboard(imported, key, hardware_name="NVIDIA_H100")
     assert best and all(row.hardware_name == "NVIDIA_H100" for row in best)
     (first,) = rows(imported, "SELECT t.*, i.name, e.libs, w.axes_json FROM benchmark_traces t"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from alembic import op
 
 from tensor_graphs.records.schema import Base
+from tensor_graphs.records.views import create_views
 
 revision = "0005"
 down_revision = None
@@ -14,3 +15,4 @@ depends_on = None
 
 def upgrade() -> None:
     Base.metadata.create_all(op.get_bind())
+    create_views(op.get_bind())

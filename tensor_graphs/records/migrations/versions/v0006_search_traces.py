@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-from tensor_graphs.records.schema import TRACE_KIND_CHECK, create_views
+from tensor_graphs.records.schema import TRACE_KIND_CHECK
+from tensor_graphs.records.views import create_views
 
 revision = "0006"
 down_revision = "0005"
