@@ -115,7 +115,7 @@ if TYPE_CHECKING:
     from tensor_graphs.frontends.huggingface import load_model as load_model
     from tensor_graphs.kernels.c.c_kernel import c_kernel as c_kernel
     from tensor_graphs.kernels.cuda.cuda_kernel import cuda_kernel as cuda_kernel
-    from tensor_graphs.kernels.registry import host_kernel
+    from tensor_graphs.kernels.host_kernel import host_kernel
     from tensor_graphs.language.autodiff import grad as grad
     from tensor_graphs.language.autodiff import vjp as vjp
     from tensor_graphs.meaning.interpreter import interpret as interpret
@@ -136,7 +136,7 @@ LAZY: dict[str, tuple[str, str]] = {
     "generate": ("tensor_graphs.frontends.generate", "generate"),
     "grad": ("tensor_graphs.language.autodiff", "grad"),
     "interpret": ("tensor_graphs.meaning.interpreter", "interpret"),
-    "kernel": ("tensor_graphs.kernels.registry", "host_kernel"),
+    "kernel": ("tensor_graphs.kernels.host_kernel", "host_kernel"),
     "list_paths": ("tensor_graphs.compiler.listing", "list_paths"),
     "load_model": ("tensor_graphs.frontends.huggingface", "load_model"),
     "rule": ("tensor_graphs.rewrites.admission", "user_rule"),

@@ -16,9 +16,35 @@ from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dtypes import DType, parse_dtype
+from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.part import part_of
+
+Computed = str | CompositeOp | Graph
+"""What a kernel may be declared for: an op's name, a composite of the user's own, or a graph: the part that it computes."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
+
+
+def require_computed(op: Any) -> str | CompositeOp:
+    """What a kernel is declared for, a graph as its part. Raises KernelError for anything else, GraphError for what is no part."""
+    if isinstance(op, Graph):
+        return part_of(op)
+    if isinstance(op, (str, CompositeOp)):
+        return op
+    if isinstance(op, Node):
+        raise KernelError(f"a kernel computes an op or a graph, and {op!r} is a tensor\n  fix: tg.kernel(tg.graph(…)) of it")
+    raise KernelError(f"a kernel computes an op or a graph, and this is a {type(op).__name__}\n"
+                      "  fix: @tg.kernel(\"softmax\"), with the name of the op; a composite of yours; or a graph")
+
+
+def op_name(op: str | CompositeOp) -> str:
+    return op.name if isinstance(op, CompositeOp) else op
+
+
+def own_composite(op: str | CompositeOp) -> CompositeOp | None:
+    """The op itself, where it is a composite that is not the library's."""
+    return op if isinstance(op, CompositeOp) and LIBRARY.get(op.name) is not op else None
 
 
 def require_declaration(name: Any, backend: str, op: str | CompositeOp) -> None:
@@ -60,13 +86,9 @@ def pairs_in_place(name: str, in_place: Any, op: str | CompositeOp) -> tuple[tup
         for what, number, count in zip(("output", "operand"), pair, _counts(op), strict=True):
             if number < 0 or (count is not None and number >= count):
                 has = "" if count is None else f"; it has {count}"
-                raise KernelError(f"kernel {name!r}: in_place names {what} {number}, which {_called(op)} does not have{has}\n"
+                raise KernelError(f"kernel {name!r}: in_place names {what} {number}, which {op_name(op)} does not have{has}\n"
                                   f"  fix: {fix}")
     return tuple((output, operand) for output, operand in in_place)
-
-
-def _called(op: str | CompositeOp) -> str:
-    return op if isinstance(op, str) else op.name
 
 
 def _counts(op: str | CompositeOp) -> tuple[int | None, int | None]:

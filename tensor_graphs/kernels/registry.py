@@ -5,7 +5,8 @@ A backend is a module that has `NAME`, `available() -> str | None` (None, or why
 `view(memory, offset, shape, strides, dtype)`, which makes its own array on memory of such a device without a copy (numpy's by
 default), and `copy_kernel() -> Kernel`, which copies strided windows. Ours are listed in OURS, and may have `IMPORTS`
 (`imports_of`). One from elsewhere is found by its entry point in the group GROUP when its distribution is installed, or it calls
-`register_backend` when it is imported; single kernels are added with `register`. docs/backends.md says how to write one.
+`register_backend` when it is imported; single kernels are added with `register`, functions of Python by host_kernel.py.
+docs/backends.md says how to write one.
 """
 
 from __future__ import annotations
@@ -16,25 +17,24 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.devices.cpu import array_view
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import HOST, of_kind, said
 from tensor_graphs.errors import TensorGraphsError, close_to
 from tensor_graphs.kernels.kernel import ANY_OP, Call, HostCall, Kernel, KernelError, NativeCall, Spec, source_of
-from tensor_graphs.kernels.place import Place, here
 from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.language.atomic import ATOMIC
-from tensor_graphs.language.composite import LIBRARY, CompositeOp
+from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
-from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import PartOp, part_of
+from tensor_graphs.language.part import PartOp
+
+if TYPE_CHECKING:
+    from tensor_graphs.kernels.place import Place
 
 log = logging.getLogger(__name__)
 
@@ -250,13 +250,15 @@ def register(kernel: Kernel) -> Kernel:
     One that was declared at the same place before (place.py: a cell that is run again, a module that is reloaded) is replaced.
     Raises KernelError when another place has a kernel of this name, or the same one twice in one run.
     """
+    from tensor_graphs.kernels.place import here  # a door: compiling declares no kernel
+
     return put(kernel, here())
 
 
 def put(kernel: Kernel, place: Place) -> Kernel:
     """`register` for a kernel whose place is known."""
     if kernel.composite is None:
-        from tensor_graphs.kernels.declared import require_op  # a door: compiling declares no kernel
+        from tensor_graphs.kernels.declared import require_op  # the same door
 
         require_op(kernel.name, kernel.op)
     own = kernel.name.partition(".")[0]
@@ -291,89 +293,6 @@ def unregister(name: str) -> None:
     with _lock:
         _registered[:] = [k for k in _registered if k.name != name]
         _places.pop(name, None)
-
-
-Computed = str | CompositeOp | Graph
-"""What a kernel may be declared for: an op's name, a composite of the user's own, or a graph: the part that it computes."""
-
-
-def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None,
-                accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
-                contiguous: bool = False, sources: Sequence[str | Path] = (),
-                requirements: Mapping[str, Any] | None = None) -> Callable[[Callable[..., None]], Kernel]:
-    """Decorator: register a Python function `f(outs, ins, attrs)` as a kernel of an op (its name, or a `tg.composite` of yours), or
-    of a graph.
-
-        @tg.kernel("softmax", sources=["softmax.c", "table.npy"])
-        def my_softmax(outs, ins, attrs): ...
-
-        @tg.kernel(tg.graph(tg.linear(tg.rms_norm(x, g), w)))
-        def my_norm_linear(outs, ins, attrs): ...
-
-    A graph with one output and no states is a part: its operands are the graph's inputs in order of first use, its dims stand for
-    every size in their ranges. The kernel is a candidate wherever a graph computes the same, in whatever words, if that is proved.
-
-    outs, ins: numpy arrays for every backend of the host (torch.from_numpy makes a tensor of the same memory; contiguous=True
-    spares it strides). ins: the operands in the order of the op's page; an optional one that a call does not have is left out
-    (`Spec.role_index` says where each stands, for `accepts`).
-    sources: files that it is made of besides its module and what that imports, relative to the module's folder. When one of them is
-    edited, it is another kernel, which is compared with the oracle before it is used.
-    requirements: what the device must have, like {"arch": ["avx512f"]} (requirements.py); elsewhere it is no candidate.
-    A cell of a notebook that is run again, or a module that is reloaded, replaces its kernels.
-    name: begins with the backend's name and a dot, which goes before the function's unless given.
-    Raises KernelError when a source is missing, when another place has a kernel of this name, for a name, a pair in place or a
-    function that cannot be meant, and for a requirement that nothing here can check; GraphError for a graph that is no part.
-    """
-    from tensor_graphs.kernels import declared  # a door: compiling declares no kernel
-
-    op = require_computed(op)
-
-    def wrap(function: Callable[..., None]) -> Kernel:
-        own = name if name is not None else f"{backend}.{getattr(function, '__name__', type(function).__name__)}"
-        _require_backend(own, backend)
-        declared.require_declaration(own, backend, op)
-        pairs = declared.pairs_in_place(own, in_place, op)
-        declared.require_flag(own, "contiguous", contiguous)
-        if accepts is not None:
-            declared.require_function(own, "accepts", accepts, ("spec",))
-        declared.require_function(own, "the function", function, ("outs", "ins", "attrs"))
-        return register(Kernel(
-            name=own, backend=backend, op=op_name(op), composite=own_composite(op),
-            build=lambda spec: HostCall(function), accepts=accepts or (lambda spec: None), source=source_of(function),
-            module=function.__module__ or "", in_place=pairs, contiguous=contiguous, sources=sources,
-            requirements=requirements or {}))
-
-    return wrap
-
-
-def _require_backend(name: Any, backend: Any) -> None:
-    """A name of a backend; one that is not known yet may register itself later, but for what looks like another's."""
-    if not isinstance(backend, str) or not backend.isidentifier():
-        raise KernelError(f"kernel {name!r} is for the backend {backend!r}, which is no name\n  fix: backend=\"numpy\"")
-    if backend not in BACKENDS and (near := close_to(backend, BACKENDS)):
-        raise KernelError(f"kernel {name!r} is for the backend {backend!r}, and there is none of that name\n"
-                          f"  fix: did you mean {near[0]}?")
-
-
-def require_computed(op: Any) -> str | CompositeOp:
-    """What a kernel is declared for, a graph as its part. Raises KernelError for anything else, GraphError for what is no part."""
-    if isinstance(op, Graph):
-        return part_of(op)
-    if isinstance(op, (str, CompositeOp)):
-        return op
-    if isinstance(op, Node):
-        raise KernelError(f"a kernel computes an op or a graph, and {op!r} is a tensor\n  fix: tg.kernel(tg.graph(…)) of it")
-    raise KernelError(f"a kernel computes an op or a graph, and this is a {type(op).__name__}\n"
-                      "  fix: @tg.kernel(\"softmax\"), with the name of the op; a composite of yours; or a graph")
-
-
-def op_name(op: str | CompositeOp) -> str:
-    return op.name if isinstance(op, CompositeOp) else op
-
-
-def own_composite(op: str | CompositeOp) -> CompositeOp | None:
-    """The op itself, where it is a composite that is not the library's."""
-    return op if isinstance(op, CompositeOp) and LIBRARY.get(op.name) is not op else None
 
 
 def parts() -> tuple[PartOp, ...]:

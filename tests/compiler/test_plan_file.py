@@ -15,7 +15,8 @@ from tensor_graphs.compiler import plan_file
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.explain import explain
 from tensor_graphs.compiler.request import Request
-from tensor_graphs.kernels.registry import all_kernels, host_kernel, kernel_named, unregister
+from tensor_graphs.kernels.host_kernel import host_kernel
+from tensor_graphs.kernels.registry import all_kernels, kernel_named, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.plan import Plan

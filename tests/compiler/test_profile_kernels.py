@@ -11,8 +11,9 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.compiler import profile_kernels as module
+from tensor_graphs.kernels.host_kernel import host_kernel
 from tensor_graphs.kernels.kernel import KernelError
-from tensor_graphs.kernels.registry import host_kernel, kernel_named, register, unregister
+from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.profiling.measure.descriptors import InputError
 from tensor_graphs.profiling.queue.report import LEFT, Answered

@@ -17,6 +17,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import backend as c_backend
+from tensor_graphs.kernels.host_kernel import host_kernel
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, KernelError, Spec
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.atomic import ATOMIC
@@ -30,7 +31,7 @@ def mine() -> Iterator[Kernel]:
     def zero(outs: Any, ins: Any, attrs: Any) -> None:
         outs[0][...] = 0
 
-    made = registry.host_kernel("sin", name="numpy.my_sin")(zero)
+    made = host_kernel("sin", name="numpy.my_sin")(zero)
     yield made
     registry.unregister("numpy.my_sin")
 
@@ -69,7 +70,7 @@ def test_a_composite_of_ones_own_has_kernels_wherever_its_definition_is_the_same
     mine, again = tg.composite(triple), tg.composite(triple)
     other = tg.composite(third, name="triple")
     x = tg.input("x", (tg.dim("n", 1, 8), 4))
-    kernel = registry.host_kernel(mine, name="numpy.triple")(lambda outs, ins, attrs: np.multiply(ins[0], 3, out=outs[0]))
+    kernel = host_kernel(mine, name="numpy.triple")(lambda outs, ins, attrs: np.multiply(ins[0], 3, out=outs[0]))
     try:
         table = registry.by_op(registry.all_kernels(("numpy",)))
         assert [registry.matching(Spec.of(op(x)), table) for op in (mine, again, other)] == [[kernel], [kernel], []]
@@ -82,7 +83,7 @@ def test_a_composite_of_ones_own_has_kernels_wherever_its_definition_is_the_same
 
 def test_a_kernel_may_not_have_the_name_of_one_of_ours() -> None:
     with pytest.raises(KernelError, match=r"^'numpy\.softmax' is the name of a kernel of ours, so \S+test_registry\.py:\d+ "):
-        registry.host_kernel("softmax", name="numpy.softmax")(lambda outs, ins, attrs: None)
+        host_kernel("softmax", name="numpy.softmax")(lambda outs, ins, attrs: None)
 
 
 @pytest.mark.parametrize(("options", "says"), [
@@ -118,7 +119,7 @@ def test_a_kernel_of_no_op_is_refused() -> None:
     with pytest.raises(KernelError, match="computes 'sofmax', which is no op\n  fix: did you mean softmax"):
         tg.kernel("sofmax")(lambda outs, ins, attrs: None)
     with pytest.raises(KernelError, match=r"computes 'sine', which is no op"):
-        registry.host_kernel("sine")(lambda outs, ins, attrs: None)
+        host_kernel("sine")(lambda outs, ins, attrs: None)
 
 
 def test_a_backend_without_its_compiler_says_so_and_has_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

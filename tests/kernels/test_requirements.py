@@ -10,8 +10,9 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.kernels import requirements
+from tensor_graphs.kernels.host_kernel import host_kernel
 from tensor_graphs.kernels.kernel import Kernel, KernelError
-from tensor_graphs.kernels.registry import by_op, host_kernel, left_out, load_backend, matching, unregister
+from tensor_graphs.kernels.registry import by_op, left_out, load_backend, matching, unregister
 from tensor_graphs.kernels.signature import signature_of
 
 HERE = platform.machine()

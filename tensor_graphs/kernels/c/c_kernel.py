@@ -15,7 +15,16 @@ from typing import Any
 from tensor_graphs.devices import c_code, cache_folder, toolchain
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.declared import pairs_in_place, require_declaration, require_flag, require_function
+from tensor_graphs.kernels.declared import (
+    Computed,
+    op_name,
+    own_composite,
+    pairs_in_place,
+    require_computed,
+    require_declaration,
+    require_flag,
+    require_function,
+)
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
 from tensor_graphs.kernels.own_source import (
@@ -91,7 +100,7 @@ class Image:
 
 
 @worded
-def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str | None = None, ints: Numbers = (),
+def c_kernel(op: Computed, *, source: str | Path, entry: str, name: str | None = None, ints: Numbers = (),
              floats: Scalars = (), pointers: Pointers | None = None, scratch: Bytes = 0, dtypes: Sequence[DType | str] = (),
              accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
              updates: bool = False, requirements: Mapping[str, Any] | None = None, sources: Sequence[str | Path] = (),
@@ -123,7 +132,7 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
     not compile.
     """
     place = here()
-    op = registry.require_computed(op)
+    op = require_computed(op)
     name = name if name is not None else f"{BACKEND}.{entry}"
     known = require_declared(name, entry, "C", dtypes, accepts)
     require_declaration(name, BACKEND, op)
@@ -171,7 +180,7 @@ def c_kernel(op: registry.Computed, *, source: str | Path, entry: str, name: str
 
     headers = (h for each in image.sources for h in c_code.headers_of(each, (library.FOLDER,)) if h.parent != library.FOLDER)
     kernel = Kernel(
-        name=name, backend=BACKEND, op=registry.op_name(op), composite=registry.own_composite(op), build=build,
+        name=name, backend=BACKEND, op=op_name(op), composite=own_composite(op), build=build,
         accepts=refusal(BACKEND, known, accepts),
         source=text_of(main), module=place.module, toolchain=image.identity(), in_place=in_place, contiguous=True, updates=updates,
         strided=lying if strided is not None else None, requirements=requirements or {},

@@ -12,7 +12,16 @@ import numpy as np
 from tensor_graphs.devices import c_code, cache_folder, cuda, nvrtc
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.cuda.backend import HEADER, NAME
-from tensor_graphs.kernels.declared import pairs_in_place, require_declaration, require_flag, require_function
+from tensor_graphs.kernels.declared import (
+    Computed,
+    op_name,
+    own_composite,
+    pairs_in_place,
+    require_computed,
+    require_declaration,
+    require_flag,
+    require_function,
+)
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Launch, LaunchCall, Spec
 from tensor_graphs.kernels.own_source import (
@@ -43,7 +52,7 @@ Count = Dim | Callable[[Spec], Dim]
 
 
 @worded
-def cuda_kernel(op: registry.Computed, *, source: str | Path, entry: str, grid: Count, block: int, shared: int = 0,
+def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, block: int, shared: int = 0,
                 name: str | None = None, ints: Numbers = (), scratch: Numbers = (), dtypes: Sequence[DType | str] = (),
                 accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
                 updates: bool = False, requirements: Mapping[str, Any] | None = None) -> Kernel:
@@ -74,7 +83,7 @@ def cuda_kernel(op: registry.Computed, *, source: str | Path, entry: str, grid: 
     entry; ToolchainError, with the compiler's messages, when it does not compile.
     """
     place = here()
-    op = registry.require_computed(op)
+    op = require_computed(op)
     name = name if name is not None else f"{NAME}.{entry}"
     known = require_declared(name, entry, "CUDA", dtypes, accepts)
     require_declaration(name, NAME, op)
@@ -110,7 +119,7 @@ def cuda_kernel(op: registry.Computed, *, source: str | Path, entry: str, grid: 
         return LaunchCall(text, (Launch(entry, blocks, block, shared),), wholes, pieces)
 
     kernel = Kernel(
-        name=name, backend=NAME, op=registry.op_name(op), composite=registry.own_composite(op), build=build,
+        name=name, backend=NAME, op=op_name(op), composite=own_composite(op), build=build,
         accepts=refusal(NAME, known, accepts),
         source=text, module=place.module, toolchain=nvrtc.made_with(HEADER), in_place=in_place, contiguous=True, updates=updates,
         requirements=requirements or {}, sources=tuple(map(str, read)))

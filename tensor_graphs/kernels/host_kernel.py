@@ -1,0 +1,69 @@
+"""host_kernel: a Python function that fills arrays becomes a kernel: the decorator `tg.kernel`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tensor_graphs.errors import close_to
+from tensor_graphs.kernels import declared
+from tensor_graphs.kernels.declared import Computed
+from tensor_graphs.kernels.kernel import HostCall, Kernel, KernelError, Spec, source_of
+from tensor_graphs.kernels.registry import BACKENDS, register
+
+
+def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None,
+                accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
+                contiguous: bool = False, sources: Sequence[str | Path] = (),
+                requirements: Mapping[str, Any] | None = None) -> Callable[[Callable[..., None]], Kernel]:
+    """Decorator: register a Python function `f(outs, ins, attrs)` as a kernel of an op (its name, or a `tg.composite` of yours), or
+    of a graph.
+
+        @tg.kernel("softmax", sources=["softmax.c", "table.npy"])
+        def my_softmax(outs, ins, attrs): ...
+
+        @tg.kernel(tg.graph(tg.linear(tg.rms_norm(x, g), w)))
+        def my_norm_linear(outs, ins, attrs): ...
+
+    A graph with one output and no states is a part: its operands are the graph's inputs in order of first use, its dims stand for
+    every size in their ranges. The kernel is a candidate wherever a graph computes the same, in whatever words, if that is proved.
+
+    outs, ins: numpy arrays for every backend of the host (torch.from_numpy makes a tensor of the same memory; contiguous=True
+    spares it strides). ins: the operands in the order of the op's page; an optional one that a call does not have is left out
+    (`Spec.role_index` says where each stands, for `accepts`).
+    sources: files that it is made of besides its module and what that imports, relative to the module's folder. When one of them is
+    edited, it is another kernel, which is compared with the oracle before it is used.
+    requirements: what the device must have, like {"arch": ["avx512f"]} (requirements.py); elsewhere it is no candidate.
+    A cell of a notebook that is run again, or a module that is reloaded, replaces its kernels.
+    name: begins with the backend's name and a dot, which goes before the function's unless given.
+    Raises KernelError when a source is missing, when another place has a kernel of this name, for a name, a pair in place or a
+    function that cannot be meant, and for a requirement that nothing here can check; GraphError for a graph that is no part.
+    """
+    op = declared.require_computed(op)
+
+    def wrap(function: Callable[..., None]) -> Kernel:
+        own = name if name is not None else f"{backend}.{getattr(function, '__name__', type(function).__name__)}"
+        _require_backend(own, backend)
+        declared.require_declaration(own, backend, op)
+        pairs = declared.pairs_in_place(own, in_place, op)
+        declared.require_flag(own, "contiguous", contiguous)
+        if accepts is not None:
+            declared.require_function(own, "accepts", accepts, ("spec",))
+        declared.require_function(own, "the function", function, ("outs", "ins", "attrs"))
+        return register(Kernel(
+            name=own, backend=backend, op=declared.op_name(op), composite=declared.own_composite(op),
+            build=lambda spec: HostCall(function), accepts=accepts or (lambda spec: None), source=source_of(function),
+            module=function.__module__ or "", in_place=pairs, contiguous=contiguous, sources=sources,
+            requirements=requirements or {}))
+
+    return wrap
+
+
+def _require_backend(name: Any, backend: Any) -> None:
+    """A name of a backend; one that is not known yet may register itself later, but for what looks like another's."""
+    if not isinstance(backend, str) or not backend.isidentifier():
+        raise KernelError(f"kernel {name!r} is for the backend {backend!r}, which is no name\n  fix: backend=\"numpy\"")
+    if backend not in BACKENDS and (near := close_to(backend, BACKENDS)):
+        raise KernelError(f"kernel {name!r} is for the backend {backend!r}, and there is none of that name\n"
+                          f"  fix: did you mean {near[0]}?")
