@@ -18,8 +18,9 @@ from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import NativeCall, Spec
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.body import Turns, slice_type
 from tensor_graphs.language.composite import Definition, definition_digest
-from tensor_graphs.language.composites.scan import SCAN, Turns, slice_type
+from tensor_graphs.language.composites.scan import SCAN
 from tensor_graphs.language.dims import Dim
 
 CARRIES = 2

@@ -1,4 +1,6 @@
-"""body: a function of tensors as an attribute value: what an op computes again and again (a scan), as a graph over placeholders."""
+"""body: a function of tensors as an attribute value: what an op computes again and again (a scan), as a graph over placeholders.
+
+Turns reads the operands of such an op by role."""
 
 from __future__ import annotations
 
@@ -75,6 +77,25 @@ class Body(d.HoldsDims):
         """What is pickled: its words as a graph, which nodes are not; an argument that they do not read has its type only."""
         inputs = _inputs(self.types)
         return _unpickled, (self.types, make_graph(instantiate(self.definition, inputs)))
+
+
+class Turns:
+    """A scan's operands and attributes by role; for nodes, types, arrays, whatever stands in the operands' order."""
+
+    def __init__(self, values: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+        carries, sliced = attrs["carries"], attrs["carries"] + attrs["slices"]
+        self.step: Body = attrs["step"]
+        self.carries, self.sliced, self.others = list(values[:carries]), list(values[carries:sliced]), list(values[sliced:])
+        self.reverse: bool = attrs["reverse"]
+
+    def order(self, count: int) -> range:
+        """The slices, in the order of the turns."""
+        return range(count - 1, -1, -1) if self.reverse else range(count)
+
+
+def slice_type(t: TensorType) -> TensorType:
+    """Of one slice along the first axis."""
+    return TensorType(t.shape[1:], t.dtype)
 
 
 def _inputs(types: Sequence[TensorType]) -> list[Node]:

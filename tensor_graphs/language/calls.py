@@ -1,49 +1,18 @@
-"""calls: what is said of a call whose arguments do not go with the signature. Python's own words name no fix, and other libraries
-have other names for the same things (dim, keepdim, epsilon)."""
+"""calls: functions whose wrong calls are told in words (misfits.py), whoever defines them."""
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
-
-from tensor_graphs.language.errors import AttributeValueError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-ELSEWHERE = {"dim": "axis", "dims": "axis", "axes": "axis", "keepdim": "keepdims", "keep_dims": "keepdims", "epsilon": "eps",
-             "size": "shape", "other": "y", "input": "x", "tol": "tolerance", "rtol": "tolerance", "atol": "tolerance",
-             "error": "tolerance", "backend": "backends", "device": "backends", "weights": "parameters", "params": "parameters",
-             "db": "database", "sizes": "dims", "state": "session", "states": "session", "seconds": "budget", "time": "budget"}
-"""the name of an argument in other libraries -> its name here"""
-
-
-class CallError(AttributeValueError, TypeError):
-    """A call with an argument that there is none of, without one that is needed, or with one too many."""
-
-
-def misfit(name: str, signature: inspect.Signature, keywords: Iterable[str], error: TypeError) -> CallError:
-    """The error for a call that does not bind: the fix names the argument that is meant, or all of them."""
-    known = list(signature.parameters)
-    plain = signature.replace(return_annotation=inspect.Signature.empty, parameters=[
-        p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values() if p.name != "self"])
-    for word in keywords:
-        if word not in known:
-            meant = ELSEWHERE.get(word)
-            near = [meant] if meant in known else difflib.get_close_matches(word, known, n=1)
-            if near:
-                return CallError(f"{name}{plain} has no argument {word!r}", fix=f"{near[0]}=… instead of {word}=…")
-            takes = ", ".join(n for n in known if n != "self") or "none"
-            return CallError(f"{name}{plain} has no argument {word!r}", fix=f"its arguments are: {takes}")
-    return CallError(f"{name}{plain}: {error}", fix=f"call it like {name}{plain}")
-
-
 def worded(function: Callable[P, R], name: str = "") -> Callable[P, R]:
-    """The function; a call that does not bind raises `CallError`. What the function itself raises is left alone. name: under which
-    people know it, where that is another one."""
+    """The function; a call that does not bind raises `misfits.CallError`. What it raises itself is left alone. name: under
+    which people know it, where that is another one."""
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
@@ -53,6 +22,8 @@ def worded(function: Callable[P, R], name: str = "") -> Callable[P, R]:
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
+                from tensor_graphs.language.misfits import misfit  # a door: of wrong calls
+
                 raise misfit(name or function.__name__, signature, kwargs, error) from None
             raise
 

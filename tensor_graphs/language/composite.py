@@ -24,7 +24,6 @@ import numpy as np
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.calls import misfit
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError
 from tensor_graphs.language.facts import UNKNOWN, OpFacts
@@ -130,6 +129,8 @@ class CompositeOp:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as e:
+            from tensor_graphs.language.misfits import misfit  # a door: of wrong calls
+
             raise misfit(self.name, self.signature, kwargs, e) from None
         bound.apply_defaults()
         return bound

@@ -27,9 +27,10 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
+from tensor_graphs.language.body import Turns
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp, Definition, resolve_attributes
-from tensor_graphs.language.composites.scan import ScanOp, Turns
+from tensor_graphs.language.composites.scan import ScanOp
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import ArrayValue, Node, walk

@@ -35,8 +35,9 @@ import numpy as np
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
+from tensor_graphs.language.body import Turns
 from tensor_graphs.language.composite import CompositeOp, Definition, expand_all, resolve_attributes
-from tensor_graphs.language.composites.scan import ScanOp, Turns
+from tensor_graphs.language.composites.scan import ScanOp
 from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk

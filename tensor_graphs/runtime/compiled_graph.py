@@ -25,10 +25,11 @@ from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.free_memory import LARGE, require_memory
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.calls import CallError, misfit, worded
+from tensor_graphs.language.calls import worded
 from tensor_graphs.language.conditions import conditions_of
 from tensor_graphs.language.dim_functions import compile_dims
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.misfits import CallError, misfit
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.paths.lower import Instruction, Operand
 from tensor_graphs.paths.path import expanded

@@ -18,9 +18,9 @@ from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.numpy import atomics, composites
 from tensor_graphs.kernels.numpy.atomics import Arrays, Function
 from tensor_graphs.language import leaves
-from tensor_graphs.language.body import Body
+from tensor_graphs.language.body import Body, Turns
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
-from tensor_graphs.language.composites.scan import SCAN, Turns
+from tensor_graphs.language.composites.scan import SCAN
 from tensor_graphs.language.node import ArrayValue, Node, TensorType, walk
 
 
