@@ -23,6 +23,7 @@ from tensor_graphs.codegen.stages import (
     values_in,
 )
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
 
 CHUNK = 1 << 14
@@ -146,7 +147,7 @@ def _as_one(x: Dim, a: Axis, b: Axis, both: Axis) -> Dim | None:
         of_a = of_b * b.size
     if b.symbol == 0:
         of_b = of_a
-    if not d.proved_equal(of_a, of_b * b.size):
+    if not proved_equal(of_a, of_b * b.size):
         return None
     return x - of_a * a.symbol - of_b * b.symbol + of_b * both.symbol
 

@@ -20,6 +20,7 @@ from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Spec
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp, Definition, definition_digest
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.leaves import argument
@@ -71,7 +72,7 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
     for t, lie in zip(spec.inputs, strides, strict=True):
         if t.rank and t.shape[-1] != 1 and lie[-1] != 1:
             return None
-        if any(d.dim_ge(s, 0) is not True or d.bounds(s)[1] > FARTHEST for s in lie):
+        if any(dim_ge(s, 0) is not True or d.bounds(s)[1] > FARTHEST for s in lie):
             return None
         steps += lie[:-1]
     program = _loops(asked(spec), apart=True)

@@ -14,6 +14,7 @@ from functools import partial
 
 from tensor_graphs.codegen.stages import Axis, Nest, Stage, StageProgram, Value, Values, values_in
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bool_, i64
 
@@ -172,9 +173,9 @@ def _rewritten(values: Values, root: Value, change: Callable[[Dim], Dim], guard:
         out = values.make(v.op, v.dtype, *args, attr=attr)
         margin = _margin(out)
         if margin is not None:
-            if d.dim_ge(margin, 0) is True:
+            if dim_ge(margin, 0) is True:
                 return values.constant(True, bool_)
-            if d.dim_ge(-1, margin) is True:
+            if dim_ge(-1, margin) is True:
                 return values.constant(False, bool_)
         return out
 

@@ -33,6 +33,7 @@ from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.composite import LIBRARY, Definition, TooManyNodesError, expand_all
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, i64
 from tensor_graphs.language.node import ArrayValue, Node, Op, rebuild, walk
@@ -516,7 +517,7 @@ class _Reader:
         v, inside = self.values, list[Value]()
         for at, size in zip(index, shape, strict=True):
             for low, high in ((0, at), (at + 1, size)):             # 0 ≤ at and at + 1 ≤ size
-                if d.dim_ge(high, low) is not True:
+                if dim_ge(high, low) is not True:
                     inside.append(v.make("at_least", bool_, v.index(high, i64), v.index(low, i64)))
         return functools.reduce(lambda a, b: v.make("and", bool_, a, b), inside) if inside else None
 
@@ -542,7 +543,7 @@ class _Reader:
         v, (x, positions), axis = self.values, node.inputs, node.attrs["axis"]
         at = self(positions, index[axis:axis + positions.rank], guard)
         dtype = computed_in(node.dtype)
-        if at.op == "index" and d.dim_ge(at.attr, 0) is True and d.dim_ge(x.shape[axis] - 1, at.attr) is True:
+        if at.op == "index" and dim_ge(at.attr, 0) is True and dim_ge(x.shape[axis] - 1, at.attr) is True:
             return self(x, (*index[:axis], at.attr, *index[axis + positions.rank:]), guard)   # an address, not a look-up
         wide = at if at.dtype == i64 else v.make("cast", i64, at)
         holds = v.make("and", bool_, v.make("at_least", bool_, wide, v.index(0, i64)),
@@ -660,10 +661,10 @@ def _one_run(old: Sequence[Dim], new: Sequence[Dim], i: int, j: int) -> tuple[in
     a: Dim = old[i]
     b: Dim = 1
     while not same_dim(a, b) or n == j:
-        grow = d.dim_ge(a, b)
+        grow = dim_ge(a, b)
         if (grow is True and n < len(new)) or (n < len(new) and n == j):
             b, n = b * new[n], n + 1
-        elif grow is not True and m < len(old) and d.dim_ge(b, a) is True:
+        elif grow is not True and m < len(old) and dim_ge(b, a) is True:
             a, m = a * old[m], m + 1
         else:
             return len(old), len(new)

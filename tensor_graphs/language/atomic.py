@@ -22,6 +22,7 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.axis import axis_order, one_axis, several_axes
 from tensor_graphs.language.conditions import Condition, at_least
+from tensor_graphs.language.dim_proofs import dim_ge, exact_div, proved_equal
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, i32, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError, ShapeError
@@ -83,7 +84,7 @@ def show(node: Node) -> str:
 
 
 def same_dim(a: Dim, b: Dim) -> bool:
-    return bool(a == b) or d.proved_equal(a, b)
+    return bool(a == b) or proved_equal(a, b)
 
 
 def same_shape(op: str, *nodes: Node) -> tuple[Dim, ...]:
@@ -187,7 +188,7 @@ def _pad_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> Ten
     shape = []
     for axis, (s, (before, after)) in enumerate(zip(xs[0].shape, padding, strict=True)):
         for amount in (before, after):
-            if d.dim_ge(amount, 0) is False:
+            if dim_ge(amount, 0) is False:
                 raise AttributeValueError(f"pad of {show(xs[0])}: axis {axis} is padded by {d.format_dim(amount)}",
                                           fix="slice removes, pad adds; amounts are ≥ 0")
         shape.append(s + before + after)
@@ -224,7 +225,7 @@ def _slice_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> T
             raise AttributeValueError(f"slice of {show(xs[0])}: the step of axis {axis} is {step!r}", fix="an int other than 0")
         text = f"slice of {show(xs[0])}: axis {axis} from {d.format_dim(start)} to {d.format_dim(stop)} step {step}"
         low, high = (start, stop) if step > 0 else (stop + 1, start + 1)
-        if d.dim_ge(low, 0) is False or d.dim_ge(s, high) is False or d.dim_ge(high, low) is False:
+        if dim_ge(low, 0) is False or dim_ge(s, high) is False or dim_ge(high, low) is False:
             raise AttributeValueError(f"{text} leaves the axis of size {d.format_dim(s)}",
                                       fix="indexing x[a:b] clamps like Python; this op does not")
         shape.append(slice_size(start, stop, step))
@@ -574,7 +575,7 @@ def reshape(x: Node, shape: Sequence[Dim] | Dim) -> Node:
     if unknown:
         rest = d.product([s for s in sizes if not (isinstance(s, (int, np.integer)) and s == -1)])
         total = x.type.size()
-        quotient = d.exact_div(total, rest) if rest != 0 else None
+        quotient = exact_div(total, rest) if rest != 0 else None
         if quotient is None:
             raise ShapeError(f"reshape of {show(x)} to {tuple(map(str, sizes))}: {d.format_dim(total)} elements are not "
                              f"a multiple of {d.format_dim(rest)}")

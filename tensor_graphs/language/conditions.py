@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp, Definition, looked_into
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import Location
 from tensor_graphs.language.node import Node, walk
@@ -45,7 +46,7 @@ class Condition:
 
 def at_least(large: Dim, small: Dim, op: str, text: str) -> list[Condition]:
     """large ≥ small as a condition; none when it holds at every size in range."""
-    return [] if d.dim_ge(large, small) is True else [Condition(large - small, op, text)]
+    return [] if dim_ge(large, small) is True else [Condition(large - small, op, text)]
 
 
 def conditions_of(roots: Sequence[Node]) -> tuple[Condition, ...]:

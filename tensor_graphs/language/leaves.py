@@ -13,6 +13,7 @@ import numpy as np
 
 from tensor_graphs.errors import no_attribute
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i32, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, ShapeError
@@ -160,7 +161,7 @@ class State:
         made = write_at(self.node, value, at, axis=axis)
         if made.op.name == "write_rows":
             axis, start = made.attrs["axis"], made.attrs["start"]
-            if d.dim_ge(self.node.shape[axis], start + value.shape[axis]) is False:
+            if dim_ge(self.node.shape[axis], start + value.shape[axis]) is False:
                 raise ShapeError(f"state {self.name!r} is {self.node.type}, and {value.type} does not fit into it from "
                                  f"{d.format_dim(start)} on along axis {axis}", fix="a longer state, or an earlier start")
         return made

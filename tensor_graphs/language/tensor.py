@@ -16,6 +16,7 @@ from tensor_graphs.errors import no_attribute
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.axis import Axes, one_axis, several_axes
 from tensor_graphs.language.calls import worded
+from tensor_graphs.language.dim_proofs import dim_ge, proved_equal
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, NoValueError, ShapeError
 
@@ -319,8 +320,8 @@ def _bound(value: Any, size: Dim, default: Dim, low: int, what: str) -> Dim:
     if isinstance(value, int):
         if value < 0:
             value = size + value
-            return value if d.dim_ge(value, low) is True else d.dim_max(value, low)
-        return value if d.dim_ge(size + low, value) is True else d.dim_min(value, size + low)
+            return value if dim_ge(value, low) is True else d.dim_max(value, low)
+        return value if dim_ge(size + low, value) is True else d.dim_min(value, size + low)
     return cast(Dim, value)
 
 
@@ -366,22 +367,22 @@ def index_tensor(x: Node, index: Any) -> Node:
             step = int(step)
             if step > 0:
                 start, stop = _bound(i.start, size, 0, 0, "the start"), _bound(i.stop, size, size, 0, "the stop")
-                if d.dim_ge(stop, start) is not True:
+                if dim_ge(stop, start) is not True:
                     stop = d.dim_max(stop, start)
             else:
                 start, stop = _bound(i.start, size, size - 1, -1, "the start"), _bound(i.stop, size, -1, -1, "the stop")
-                if d.dim_ge(start, stop) is not True:
+                if dim_ge(start, stop) is not True:
                     stop = d.dim_min(stop, start)
-                if d.dim_ge(start, 0) is not True:      # before the first: nothing, said from 0 on
+                if dim_ge(start, 0) is not True:      # before the first: nothing, said from 0 on
                     length = start - stop
                     start = d.dim_max(start, 0)
                     stop = start - length
-            bounds.append((0, 0, 1) if d.proved_equal(start, stop) else (start, stop, step))
+            bounds.append((0, 0, 1) if proved_equal(start, stop) else (start, stop, step))
         elif isinstance(i, (int, np.integer, d.Expr)):
             where = int(i) if isinstance(i, np.integer) else i
             if isinstance(where, int) and where < 0:
                 where = size + where
-            if d.dim_ge(where, 0) is False or d.dim_ge(size, where + 1) is False:
+            if dim_ge(where, 0) is False or dim_ge(size, where + 1) is False:
                 raise AttributeValueError(f"index {i} of axis {axis}, which has size {d.format_dim(size)}, in {x.type}",
                                           fix=f"an index from {d.format_dim(0 - size)} to {d.format_dim(size - 1)}")
             bounds.append((where, where + 1, 1))

@@ -23,6 +23,7 @@ from tensor_graphs.kernels.strides import contiguous_strides, is_contiguous
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import same_dim
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
@@ -142,7 +143,7 @@ def reshape_strides(shape: Sequence[Dim], strides: Sequence[Dim], new: Sequence[
         oi, nj = i + 1, j + 1
         a, b = old[i][0], wanted[j][1]
         while not same_dim(a, b):
-            grow_old = d.dim_ge(b, a)
+            grow_old = dim_ge(b, a)
             if grow_old is None:
                 return None
             if grow_old:
@@ -200,7 +201,7 @@ def taken(kernel: Kernel, spec: Spec, ins: Sequence[Operand]) -> tuple[Call | No
                 other = kernel.strided(spec, strides)
                 call, found = (call, found) if other is None else (other, found | more)
     if kernel.positive_strides:
-        found -= {i for i, x in enumerate(ins) if any(d.dim_ge(s, 0) is not True for s in x.strides)}
+        found -= {i for i, x in enumerate(ins) if any(dim_ge(s, 0) is not True for s in x.strides)}
     return call, [i in found for i in range(len(ins))]
 
 

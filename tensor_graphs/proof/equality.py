@@ -30,6 +30,7 @@ from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, replace_dims, require_graph
 from tensor_graphs.language.node import Node, rebuild, walk
@@ -277,7 +278,7 @@ def _same_numbers(flat: list[Node]) -> list[Node]:
     same: dict[Node, Node] = {}
     for node in walk(flat):
         if node.op is leaves.CONSTANT and isinstance(node.attrs["value"], d.Expr):
-            one = next((k for k in kept if k.type == node.type and d.proved_equal(k.attrs["value"], node.attrs["value"])), None)
+            one = next((k for k in kept if k.type == node.type and proved_equal(k.attrs["value"], node.attrs["value"])), None)
             if one is None:
                 kept.append(node)
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensor_graphs.language import atomic
-from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.rewrites.egraph import EGraph
@@ -55,12 +55,12 @@ def _start(e: EGraph, node: ENode) -> int | None:
 
 
 def _fits(dtype: DType, start: int, count: Dim) -> bool:
-    return start >= 0 and d.dim_ge(int(dtype.max), start + count - 1) is True
+    return start >= 0 and dim_ge(int(dtype.max), start + count - 1) is True
 
 
 def _sliced(e: EGraph, node: ENode, count: Dim, start: int) -> Equalities | None:
     x, axis = e.placeholder(node.children[0]), int(node.attrs["axis"])
-    if d.dim_ge(x.shape[axis], start + count) is not True:         # beyond the end a gather reads 0
+    if dim_ge(x.shape[axis], start + count) is not True:         # beyond the end a gather reads 0
         return None
     bounds: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in x.shape]
     bounds[axis] = (start, start + count, 1)

@@ -22,6 +22,7 @@ from tensor_graphs.language.atomic import ATOMIC, same_dim
 from tensor_graphs.language.axis import several_axes
 from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.composites import arithmetic, attention
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim, Expr
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.node import Node, apply
@@ -264,7 +265,7 @@ def _order(lines: Sequence[_Line], n: Dim, s: Dim) -> _KeyOrder | None:
     """Lines as attention's attributes: key − row − start ≤ 0 is causal order, row + start − key < window a window."""
     order: dict[tuple[int, int], Dim] = {}
     for line in lines:
-        if all(d.dim_ge(-1, line.at(row, key)) is True for row in (0, n - 1) for key in (0, s - 1)):
+        if all(dim_ge(-1, line.at(row, key)) is True for row in (0, n - 1) for key in (0, s - 1)):
             continue                                                # true everywhere
         kind = (line.row, line.key)
         if kind not in ((-1, 1), (1, -1)) or kind in order:
@@ -273,7 +274,7 @@ def _order(lines: Sequence[_Line], n: Dim, s: Dim) -> _KeyOrder | None:
     causal = (-1, 1) in order
     start: Dim = -order[-1, 1] - 1 if causal else 0
     window: Dim = start - order[1, -1] if (1, -1) in order else 0
-    if d.dim_ge(start, 0) is not True or not isinstance(window, int) or (window <= 0 and (1, -1) in order):
+    if dim_ge(start, 0) is not True or not isinstance(window, int) or (window <= 0 and (1, -1) in order):
         return None
     return _KeyOrder(causal, window, start)
 
@@ -330,13 +331,13 @@ class SomeKeyIsSeen(_Reading):
 
     def _is_seen(self, lines: Sequence[_Line], n: Dim, s: Dim) -> bool:
         """Whether there is a key for every query: the first, the last, or the one at its own position."""
-        if d.dim_ge(s, 1) is not True:
+        if dim_ge(s, 1) is not True:
             return False
         own = [_Line(1, 0, -line.rest - 1) for line in lines if (line.row, line.key) == (-1, 1)]
         for key in (_Line(0, 0, 0), _Line(0, 0, s - 1), *own):
             inside = [key.plus(_Line(0, 0, s), -1), _Line(0, 0, -1).plus(key, -1)]      # key < s, −1 − key < 0
             met = [_Line(line.row, 0, line.rest).plus(key, line.key) for line in lines]
-            if all(d.dim_ge(-1, at.at(row, 0)) is True for at in (*inside, *met) for row in (0, n - 1)):
+            if all(dim_ge(-1, at.at(row, 0)) is True for at in (*inside, *met) for row in (0, n - 1)):
                 return True
         return False
 

@@ -19,6 +19,7 @@ import tensor_graphs as tg
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import atomic
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DTYPES, DType, f32, i32
 from tensor_graphs.language.errors import DTypeError
@@ -196,7 +197,7 @@ class Grower(CaseDraw):
         bounds: list[tuple[Dim, Dim, int]] = []
         padding: list[tuple[Dim, Dim]] = []
         for have, want in zip(x.shape, shape, strict=True):
-            less = d.dim_ge(want, have)
+            less = dim_ge(want, have)
             start = self.r.choice((0, have - want)) if less is False or have == want else 0
             bounds.append((start, start + want, 1) if less is False else (0, have, 1))
             extra = want - have if less is not False else 0
@@ -278,8 +279,8 @@ class Grower(CaseDraw):
             new = s.write(self.tensor(old.shape, old.dtype))
         else:
             rows = self.tensor((*old.shape[:axis], count, *old.shape[axis + 1:]), old.dtype)
-            last = old.shape[axis] - count if d.dim_ge(old.shape[axis], count) else 0
-            at: Any = self.r.choice((0, 0, last, 1 if count == 1 and d.dim_ge(old.shape[axis], 2) else 0))
+            last = old.shape[axis] - count if dim_ge(old.shape[axis], count) else 0
+            at: Any = self.r.choice((0, 0, last, 1 if count == 1 and dim_ge(old.shape[axis], 2) else 0))
             if d.is_static(count) and self.r.random() < 0.25:
                 at = self.leaf((count,), i32, Hint(0, int(old.shape[axis]), True))
             new = s.write(rows, at=at, axis=axis)

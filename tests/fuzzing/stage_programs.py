@@ -18,6 +18,7 @@ from tensor_graphs.codegen.lower import steps_apart
 from tensor_graphs.codegen.stages import Array, Axis, Monoid, Nest, Scan, Stage, StageProgram, Value, Values, computed_in
 from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DTYPES, DType, bf16, bool_, f16, f32, f64, i32, i64
 
@@ -255,7 +256,7 @@ class _Draw:
         """An index of a written array: axes as long as its own are, what remains of others, or its first element."""
         out: list[Dim] = []
         for size in shape:
-            same = [a for a in axes if d.proved_equal(a.size, size)]
+            same = [a for a in axes if proved_equal(a.size, size)]
             if same and (self.r.random() < 0.8 or d.bounds(size)[0] < 1):
                 at = self.r.choice(same)
                 out.append(at.symbol if self.r.random() < 0.8 else size - 1 - at.symbol)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_functions import compile_dims
+from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dim_reader import parse_dim
 from tensor_graphs.language.dims import (
     MAX_SIZE,
@@ -104,8 +105,8 @@ def test_whole_multiples_of_the_divisor_leave_the_floor(a, c, q):
     x, y = build(a), build(q)
     if c % 2:    # with an even divisor a coefficient of c/2 ≡ −c/2 has two forms, which proved_equal tells to be one
         assert (x + c * y) // c == x // c + y and (x + c * y) % c == x % c
-    assert d.proved_equal((x + c * y) // c, x // c + y) and x // c * c + x % c == x
-    assert -(-x // c) == (x + c - 1) // c == d.ceil_div(x, c) and d.proved_equal(x // c // 5, x // (5 * c))
+    assert proved_equal((x + c * y) // c, x // c + y) and x // c * c + x % c == x
+    assert -(-x // c) == (x + c - 1) // c == d.ceil_div(x, c) and proved_equal(x // c // 5, x // (5 * c))
     assert (x + (2 * M + 1) * y) // (2 * M + 1) == x // (2 * M + 1) + y
 
 
@@ -120,7 +121,7 @@ def test_a_floor_of_a_floor_is_one_floor(coefficients, b, k, c):
 @quick
 @given(trees(), trees())
 def test_comparisons_that_are_decided_are_right(a, b):
-    verdict, equal = dim_ge(build(a), build(b)), d.proved_equal(build(a), build(b))
+    verdict, equal = dim_ge(build(a), build(b)), proved_equal(build(a), build(b))
     pairs = list(zip(values(a, POINTS), values(b, POINTS), strict=True))
     if verdict is not None:
         assert all((x >= y) is verdict for x, y in pairs)
@@ -134,7 +135,7 @@ def test_a_product_is_divided_by_each_of_its_factors(a, b):
     x, y = build(a), build(b)
     assume(y != 0)
     q = exact_div(x * y, y)
-    assert q is not None and d.proved_equal(q * y, x * y)
+    assert q is not None and proved_equal(q * y, x * y)
 
 
 @quick
@@ -212,26 +213,26 @@ def test_exact_division_finds_the_quotient_or_says_none(a, b, q):
 
 
 def test_minima_and_maxima_over_large_ranges_are_compared_by_sympy():
-    assert d.proved_equal(dim_max(BIG, WIDE) + dim_min(BIG, WIDE), BIG + WIDE)
-    assert not d.proved_equal(dim_max(BIG, WIDE), BIG)
+    assert proved_equal(dim_max(BIG, WIDE) + dim_min(BIG, WIDE), BIG + WIDE)
+    assert not proved_equal(dim_max(BIG, WIDE), BIG)
 
 
 def test_floors_over_large_ranges_are_compared_residue_by_residue():
     quarters = BIG // 4 + (BIG + 1) // 4 + (BIG + 2) // 4 + (BIG + 3) // 4
-    assert quarters != BIG and d.proved_equal(quarters, BIG) and exact_div(WIDE * (WIDE + BIG), 2) is None
+    assert quarters != BIG and proved_equal(quarters, BIG) and exact_div(WIDE * (WIDE + BIG), 2) is None
     half = exact_div(WIDE * (WIDE + 1), 2)
     assert half is not None and evaluate(half, {"wide": 1000}) == 500500
-    assert not d.proved_equal((BIG + WIDE) // 3, BIG // 3 + WIDE // 3)
+    assert not proved_equal((BIG + WIDE) // 3, BIG // 3 + WIDE // 3)
 
 
 def test_identities_outside_of_the_form_are_proved_by_trying_all_sizes():
-    assert N // 2 + (N + 1) // 2 != N and d.proved_equal(N // 2 + (N + 1) // 2, N)
+    assert N // 2 + (N + 1) // 2 != N and proved_equal(N // 2 + (N + 1) // 2, N)
     fixed = dim("fixed", 4, 4)
-    assert fixed != 4 and d.proved_equal(fixed, 4) and not d.proved_equal(N, 4) and not d.proved_equal(N, M)
+    assert fixed != 4 and proved_equal(fixed, 4) and not proved_equal(N, 4) and not proved_equal(N, M)
 
 
 def test_a_near_miss_is_not_proved():
-    assert not d.proved_equal(N // 40, 0) and dim_ge(39, N) is None and dim_ge(39, dim("n", 1, 39)) is True
+    assert not proved_equal(N // 40, 0) and dim_ge(39, N) is None and dim_ge(39, dim("n", 1, 39)) is True
 
 
 def test_everyday_questions_do_not_import_sympy():

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_proofs import exact_div, proved_equal
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
 from tensor_graphs.language.node import Node
@@ -508,7 +509,7 @@ def _split(x: Any, /, split_size_or_sections: Any, dim: int = 0) -> Any:
         if not isinstance(total, int) or parts < 1 or total > parts * MOST_PIECES:
             refuse("a split into pieces whose number is not known, or is large")
         parts = [min(parts, total - at) for at in range(0, total, parts)]
-    if len(parts) > MOST_PIECES or not d.proved_equal(sum(parts), total):
+    if len(parts) > MOST_PIECES or not proved_equal(sum(parts), total):
         refuse("a split whose pieces are not the whole")
     starts = [sum(parts[:i]) for i in range(len(parts))]
     return tuple(_narrow(x, dim, start, length) for start, length in zip(starts, parts, strict=True))
@@ -517,7 +518,7 @@ def _split(x: Any, /, split_size_or_sections: Any, dim: int = 0) -> Any:
 @_row("chunk")
 def _chunk(x: Any, /, chunks: int, dim: int = 0) -> Any:
     total = tensor(x).shape[_axis(x, dim)]
-    length = d.exact_div(total, chunks) if isinstance(chunks, int) and 0 < chunks <= MOST_PIECES else None
+    length = exact_div(total, chunks) if isinstance(chunks, int) and 0 < chunks <= MOST_PIECES else None
     return refuse("chunks of unequal sizes") if length is None else _split(x, [length] * chunks, dim)
 
 

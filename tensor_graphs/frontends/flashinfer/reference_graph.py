@@ -31,6 +31,7 @@ from tensor_graphs.frontends.flashinfer.reference_functions import (
 )
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import graph as make_graph
+from tensor_graphs.language.dim_proofs import dim_ge, proved_equal
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, parse_dtype
 from tensor_graphs.language.errors import LanguageError
@@ -118,7 +119,7 @@ def _named_outputs(found: Any, outputs: Mapping[str, Any], sizes: Mapping[str, D
         shape, dtype = _declared(name, outputs[name], sizes)
         if not isinstance(value, Node):
             refuse(f"output {name!r} is {type(value).__name__}, no tensor")
-        same = len(shape) == value.rank and all(map(d.proved_equal, shape, value.shape))
+        same = len(shape) == value.rank and all(map(proved_equal, shape, value.shape))
         if not same or value.dtype is not dtype:
             declared = f"{dtype}[{', '.join(map(d.format_dim, shape))}]"
             refuse(f"output {name!r} is {value.type}; declared is {declared}")
@@ -498,15 +499,15 @@ def _decided(op: ast.cmpop, x: Any, y: Any) -> bool:
     if not all(isinstance(each, (int, d.Expr)) for each in (x, y)):
         refuse("a size beside something else")
     if isinstance(op, (ast.Eq, ast.NotEq)):
-        if d.proved_equal(x, y):
+        if proved_equal(x, y):
             return isinstance(op, ast.Eq)
-        if d.dim_ge(x, y + 1) is True or d.dim_ge(y, x + 1) is True:
+        if dim_ge(x, y + 1) is True or dim_ge(y, x + 1) is True:
             return isinstance(op, ast.NotEq)
         refuse("a comparison of sizes that are not known")
     low, high, strict = {
         ast.Lt: (x, y, 1), ast.LtE: (x, y, 0), ast.Gt: (y, x, 1), ast.GtE: (y, x, 0),
     }[type(op)]  # fmt: skip
-    found = d.dim_ge(high, low + strict)
+    found = dim_ge(high, low + strict)
     return found if found is not None else refuse("a comparison of sizes that are not known")
 
 

@@ -13,6 +13,7 @@ from tensor_graphs.devices.device import Memory
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.numpy.composites import operand
 from tensor_graphs.kernels.torch import backend, ops
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 
@@ -133,6 +134,5 @@ def copy_kernel() -> Kernel:
 
 def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> HostCall | None:
     """None where an operand runs backwards, which torch does not say."""
-    from tensor_graphs.language import dims as d
 
-    return HostCall(copy) if all(d.dim_ge(s, 0) is True for s in in_strides) else None
+    return HostCall(copy) if all(dim_ge(s, 0) is True for s in in_strides) else None

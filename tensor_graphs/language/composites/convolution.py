@@ -20,6 +20,7 @@ from tensor_graphs.language.composites.elementary import wide
 from tensor_graphs.language.composites.indexing import flip
 from tensor_graphs.language.composites.products import dot
 from tensor_graphs.language.composites.windows import Geometry, Padding, PerAxis, geometry, padded, spread, strided, windows
+from tensor_graphs.language.dim_proofs import exact_div
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.facts import OpFacts
@@ -38,12 +39,12 @@ def _check(op: str, x: Node, weight: Node, bias: Node | None, groups: Any) -> No
                          fix="x[n, c, …] and weight[out, c / groups, …], with one to three axes for …")
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
         raise AttributeValueError(f"{op}: groups is {groups!r}", fix="an int ≥ 1")
-    per = d.exact_div(x.shape[1], groups)
+    per = exact_div(x.shape[1], groups)
     if per is None or not same_dim(per, weight.shape[1]):
         raise ShapeError(f"{op} of {show(x)} and the weight {show(weight)} in {groups} group{'s' * (groups > 1)}: axis 1 of the "
                          f"weight has the size {format_dim(weight.shape[1])}, {format_dim(x.shape[1])} / {groups} is needed",
                          fix="weight[out, c / groups, …] for x[n, c, …]")
-    if d.exact_div(weight.shape[0], groups) is None:
+    if exact_div(weight.shape[0], groups) is None:
         raise ShapeError(f"{op} of {show(x)} and the weight {show(weight)}: {format_dim(weight.shape[0])} outputs are not a "
                          f"multiple of {groups} groups", fix="as many outputs for each group")
     if not all(isinstance(k, int) for k in weight.shape[2:]):
@@ -69,7 +70,7 @@ def _columns(x: Node, how: Geometry, groups: int) -> Node:
     seen = x
     if any(k != 1 for k in how.size) or any(s != 1 for s in how.stride) or any(map(any, how.padding)):
         seen = windows(x, how.size, stride=how.stride, padding=how.padding, dilation=how.dilation)
-    per = d.exact_div(c, groups)
+    per = exact_div(c, groups)
     assert per is not None
     return atomic.reshape(seen, (n, groups, per * _product(how.size), _product(how.places(x.shape[2:]))))
 
@@ -98,7 +99,7 @@ def _conv_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     x, weight, groups = roles["x"], roles["weight"], attrs["groups"]
     how = _geometry(weight.shape, attrs)
     out, per, lead = weight.shape[0], weight.shape[1], 2
-    each = d.exact_div(out, groups)
+    each = exact_div(out, groups)
     assert each is not None
     apart = g
     zeros: list[tuple[Dim, Dim]] = [(0, 0), (0, 0)]
@@ -136,7 +137,7 @@ def _conv(x: Node, weight: Node, bias: Node | None = None, *, stride: tuple[int,
     _check("conv", x, weight, bias, groups)
     how = geometry("conv", cast(tuple[int, ...], weight.shape[2:]), stride, padding, dilation).check("conv", x)
     n, out, places = x.shape[0], weight.shape[0], how.places(x.shape[2:])
-    each = d.exact_div(out, groups)
+    each = exact_div(out, groups)
     assert each is not None
     seen, rows = _columns(x, how, groups), atomic.cast(weight, x.dtype)
     if weight.shape[1] == 1:                                        # [n, groups, out / groups, k…, p…], summed over k

@@ -20,6 +20,7 @@ from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.products import linear, times_rows
 from tensor_graphs.language.conditions import Condition, at_least
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import DType, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
@@ -193,7 +194,7 @@ def argmax(x: Node, axis: int = -1) -> Node:
     need("argmax", x, "float", "int", "uint")
     axis = one_axis("argmax", axis, x.rank)
     size = x.shape[axis]
-    if d.dim_ge(size, 1) is False:
+    if dim_ge(size, 1) is False:
         raise ShapeError(f"argmax of {show(x)} along axis {axis}: nothing is the largest of no elements")
     best = atomic.reduce_max(x, (axis,))
     kept = (*x.shape[:axis], 1, *x.shape[axis + 1:])
@@ -220,7 +221,7 @@ def linear_argmax(x: Node, weight: Node) -> tuple[Node, Node]:
     weight may have another float dtype, as in `linear`. Raises ShapeError (also for m = 0), DTypeError.
     """
     y = linear(x, weight)
-    if d.dim_ge(weight.shape[0], 1) is False:
+    if dim_ge(weight.shape[0], 1) is False:
         raise ShapeError(f"linear_argmax of the weight {show(weight)}: nothing is the largest of no rows")
     return atomic.reduce_max(y, (y.rank - 1,)), argmax(y)
 
@@ -259,7 +260,7 @@ def topk(x: Node, *, k: int) -> tuple[Node, Node]:
     if x.rank == 0:
         raise ShapeError(f"topk of {show(x)}: a scalar has no axis")
     n = x.shape[-1]
-    if isinstance(k, bool) or not isinstance(k, int) or k < 0 or d.dim_ge(n, k) is False:
+    if isinstance(k, bool) or not isinstance(k, int) or k < 0 or dim_ge(n, k) is False:
         raise AttributeValueError(f"topk: {k!r} of {show(x)}", fix=f"an int from 0 to {format_dim(n)}")
     batch = x.shape[:-1]
     rank = len(batch)

@@ -19,6 +19,7 @@ from tensor_graphs.language.axis import Axes, one_axis, several_axes
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import exp, log, wide
+from tensor_graphs.language.dim_proofs import exact_div
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.facts import OpFacts
@@ -380,10 +381,10 @@ def group_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *,
     x of a float dtype -> its shape and dtype. Raises AttributeValueError, ShapeError, DTypeError. Source: Wu and He 2018.
     """
     channels = _channels("group_norm", x, weight=weight, bias=bias)
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or d.exact_div(channels, groups) is None:
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or exact_div(channels, groups) is None:
         raise AttributeValueError(f"group_norm of {show(x)}: groups is {groups!r}",
                                   fix=f"an int that divides {format_dim(channels)}, the channels of axis 1")
-    each = d.exact_div(channels, groups)
+    each = exact_div(channels, groups)
     assert each is not None
     w = atomic.reshape(wide(x), (x.shape[0], groups, each, d.product(x.shape[2:])))
     centred = w - _mean(w, (2, 3))

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensor_graphs.language import atomic
-from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import dim_fill, fill, need, same_dim, same_dtype, show
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import tanh, wide
 from tensor_graphs.language.composites.normalisation import softmax
+from tensor_graphs.language.dim_proofs import exact_div
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import i32
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
@@ -278,7 +278,7 @@ def _attention_sizes(q: Node, k: Node, v: Node, mask: Node | None) -> _Sizes:
     if not same_dim(s, v.shape[0]) or not same_dim(groups, v.shape[1]):
         raise ShapeError(f"attention of k {show(k)} and v {show(v)}: they differ in their first two axes",
                          fix="k[s, kv_heads, d] and v[s, kv_heads, e]")
-    if d.exact_div(heads, groups) is None:
+    if exact_div(heads, groups) is None:
         raise ShapeError(f"attention of q {show(q)} and k {show(k)}: {format_dim(heads)} heads are not a multiple of "
                          f"{format_dim(groups)}", fix="each head of k serves the same number of heads of q")
     if mask is not None:
@@ -316,7 +316,7 @@ def _by_head(x: Node, heads: Dim) -> Node:
     out = atomic.permute(x, (1, 0, 2))
     if same_dim(groups, heads):
         return out
-    per = d.exact_div(heads, groups)
+    per = exact_div(heads, groups)
     assert per is not None
     out = atomic.expand(atomic.reshape(out, (groups, 1, t, width)), (groups, per, t, width))
     return atomic.reshape(out, (heads, t, width))
@@ -394,7 +394,7 @@ def _attention_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients
 
     def shared(x: Node) -> Node:
         """[heads, s, d] -> [s, groups, d]: summed over the heads that share one head of k and v."""
-        per = d.exact_div(heads, groups)
+        per = exact_div(heads, groups)
         assert per is not None
         if not same_dim(heads, groups):
             x = atomic.sum(atomic.reshape(x, (groups, per, *x.shape[1:])), (1,))

@@ -19,6 +19,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import fill, same_shape, show
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites.elementary import cos, log
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, f32, u32
 from tensor_graphs.language.errors import DTypeError, ShapeError
@@ -101,7 +102,7 @@ def _counters(name: str, shape: Sequence[Dim]) -> Node:
     total: Dim = 1
     for s in sizes:
         total = total * s
-    if d.dim_ge(2**32, total) is False:
+    if dim_ge(2**32, total) is False:
         raise ShapeError(f"{name}: {d.format_dim(total)} elements, a counter of 32 bits has {2**32}",
                          fix="a key for each part")
     return atomic.reshape(atomic.iota((total,), 0, u32), sizes)

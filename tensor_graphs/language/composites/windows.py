@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from tensor_graphs.language import atomic
-from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import fill, need, show
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import wide
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import f32, i32
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
@@ -51,7 +51,7 @@ class Geometry(NamedTuple):
         first = x.rank - len(self.size)
         for axis, (k, (low, high), step) in enumerate(zip(self.size, self.padding, self.dilation, strict=True), first):
             length, covers = x.shape[axis] + low + high, step * (k - 1) + 1
-            if d.dim_ge(length, covers) is False:
+            if dim_ge(length, covers) is False:
                 raise ShapeError(f"{op} of {show(x)}: a window covers {covers} elements of axis {axis}, which has "
                                  f"{format_dim(length)} with its padding", fix="a smaller window or dilation, or more padding")
         return self

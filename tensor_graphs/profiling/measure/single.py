@@ -17,6 +17,7 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import expand, permute, reshape
 from tensor_graphs.language.atomic import slice as cut
 from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
@@ -117,7 +118,7 @@ def _turned(rank: int) -> tuple[int, ...]:
 
 
 def _some(x: Node, axis: int) -> bool:
-    return d.dim_ge(x.shape[axis], 1) is True
+    return dim_ge(x.shape[axis], 1) is True
 
 
 def as_stored(graph: Graph, arrays: Mapping[str, np.ndarray], form: Form = "views", axis: int = 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensor_graphs.language import atomic
-from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.node import Node
 from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Refused, RuleTable
 
@@ -106,7 +106,7 @@ def slice_of_pad(x: Node, p: Any, b: Any) -> Node | None:
     bounds = []
     for (lo, hi, step), (before, _), size in zip(b, p, x.shape, strict=True):
         lo, hi = lo - before, hi - before
-        if step < 1 or d.dim_ge(lo, 0) is not True or d.dim_ge(size, hi) is not True:
+        if step < 1 or dim_ge(lo, 0) is not True or dim_ge(size, hi) is not True:
             return None
         bounds.append((lo, hi, step))
     return atomic.slice(x, bounds)
@@ -119,9 +119,9 @@ def slice_of_concat(x: Node, y: Node, k: int, b: Any) -> Node | None:
     lo, hi, step = b[k]
     if step != 1:
         return None
-    if d.dim_ge(x.shape[k], hi) is True:
+    if dim_ge(x.shape[k], hi) is True:
         return atomic.slice(x, b)
-    if d.dim_ge(lo, x.shape[k]) is True:
+    if dim_ge(lo, x.shape[k]) is True:
         moved = (lo - x.shape[k], hi - x.shape[k], 1)
         return atomic.slice(y, [moved if i == k else bound for i, bound in enumerate(b)])
     return None
@@ -227,7 +227,7 @@ def _reduced_permute(reduce: Any, x: Node, p: Axes, a: Axes) -> Node:
 def max_of_expand(x: Node, s: Any, a: Axes) -> Node | None:
     """The largest of equal ones."""
     gone = [i for i in a if x.shape[i] == 1 and s[i] != 1]
-    if not gone or any(d.dim_ge(s[i], 1) is not True for i in gone):
+    if not gone or any(dim_ge(s[i], 1) is not True for i in gone):
         return None
     rest = [1 if i in gone else s[i] for i in range(x.rank)]
     return atomic.reduce_max(atomic.expand(x, rest), a)

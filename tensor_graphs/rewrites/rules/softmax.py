@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tensor_graphs.language import atomic
-from tensor_graphs.language import dims as d
 from tensor_graphs.language.composites import exp, log_softmax, logsumexp, softmax
+from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.node import Node
 from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Refused, RuleTable
 
@@ -90,7 +90,7 @@ def _halves(x: Node, a: tuple[int, ...], reduce: Callable[..., Node], join: Call
     if not a:
         return None
     axis, size = a[-1], x.shape[a[-1]]
-    if d.dim_ge(size, 2) is not True:
+    if dim_ge(size, 2) is not True:
         return None
 
     def part(lo: Any, hi: Any) -> Node:

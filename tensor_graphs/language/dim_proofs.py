@@ -1,0 +1,92 @@
+"""dim_proofs: questions on dims that the normal form does not answer: at every size in range, or at none?
+
+They go on to bounds, to a try at sample sizes (which refutes), and at last to dim_trials.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from tensor_graphs.language.dims import Dim, Expr, _divide, _make, _need, _value, bounds
+
+
+def _samples(x: Expr) -> Iterable[dict[str, int]]:
+    """A few sizes: the ends, near the ends, and scattered ones, the same at every run."""
+    for shift in range(12):
+        point = {}
+        for i, s in enumerate(x.symbols[name] for name in sorted(x.symbols)):
+            span = s.hi - s.lo
+            near = (0, span, span // 2, min(1, span), max(span - 1, 0), min(2, span))
+            at = (near[(shift + (i if shift >= 3 else 0)) % 6] if shift < 6
+                  else 7919 * (shift + 3) * (i + 2) + 104729 * shift)
+            point[s.name] = s.lo + at % (span + 1)
+        yield point
+
+
+def proved_equal(a: Dim, b: Dim) -> bool:
+    """Whether a and b are equal at every size in range. True only when proved; False means refuted or not proved."""
+    gap = _need(a) - _need(b)
+    return gap == 0 if isinstance(gap, int) else _vanishes(gap)
+
+
+@lru_cache(maxsize=4096)
+def _vanishes(gap: Expr) -> bool:
+    low, high = gap.bounds()
+    if low > 0 or high < 0:
+        return False
+    if any(_value(gap, point) for point in _samples(gap)):
+        return False
+    from tensor_graphs.language.dim_trials import vanishes  # a door: bounds and samples answer nearly all
+
+    return vanishes(gap)
+
+
+def dim_ge(a: Dim, b: Dim) -> bool | None:
+    """True when a ≥ b at every size in range, False when a < b at every size, None when it depends or is not known."""
+    gap = _need(a) - _need(b)
+    return gap >= 0 if isinstance(gap, int) else _never_negative(gap)
+
+
+@lru_cache(maxsize=4096)
+def _never_negative(gap: Expr) -> bool | None:
+    low, high = gap.bounds()
+    if low >= 0:
+        return True
+    if high < 0:
+        return False
+    signs = {_value(gap, point) >= 0 for point in _samples(gap)}
+    if len(signs) > 1:
+        return None
+    from tensor_graphs.language.dim_trials import everywhere  # the same door
+
+    values = everywhere(gap)
+    if values is None:
+        return None
+    sign = signs.pop()
+    return sign if all((value >= 0) == sign for value in values) else None
+
+
+def exact_div(a: Dim, b: Dim) -> Dim | None:
+    """q with a = b·q at every size in range, or None when there is none or none could be proved. b = 0 gives None.
+
+    Polynomials are divided as such (n² − 1 by n − 1 is n + 1), so b may reach 0 in range; what remains rests on
+    `proved_equal`.
+    """
+    a, b = _need(a), _need(b)
+    if isinstance(b, int):
+        if b == 0:
+            return None
+        if isinstance(a, int):
+            return a // b if a % b == 0 else None
+        if all(k % b == 0 for _, k in a.terms):
+            return _make({m: k // b for m, k in a.terms})
+    else:
+        quotient, rest = _divide(a, b)
+        if rest == 0:
+            return quotient
+    low, high = bounds(b)
+    if low <= 0 <= high:
+        return None
+    floor = a // b
+    return floor if proved_equal(floor * b, a) else None
