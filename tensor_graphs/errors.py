@@ -42,6 +42,11 @@ class FileError(TensorGraphsError):
         super().__init__(text)
 
 
+def counted(number: int, what: str) -> str:
+    """`1 call`, `3 calls`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def listed(names: Iterable[str], most: int = 8) -> str:
     """The first `most` names in order, and how many more there are: `a, b, c, … (12 more)`."""
     ordered = sorted(names)

@@ -33,6 +33,21 @@ def imported(body: Sequence[ast.stmt]) -> Iterator[str]:
             yield from imported(s.body)
 
 
+def behind_doors(tree: ast.Module) -> Iterator[str]:
+    """Modules of ours that a module's functions import when they are called; not for types alone."""
+    for function in (n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))):
+        yield from imported([n for n in ast.walk(function) if isinstance(n, ast.ImportFrom)])
+
+
+OPERATORS = "tensor_graphs.language.tensor"
+"""A node has Python's operators, which make nodes: of what it is, that module imports everything when it is first used."""
+
+SAVED = {("tensor_graphs.language.node", "json"), ("tensor_graphs.language.graph", "json"),
+         ("tensor_graphs.language.leaves", "writes")}
+"""(module of a class, what its methods lead to): nodes and graphs are pickled as JSON, which is read and written in terms of them;
+a state is written by an op."""
+
+
 def circle(edges: dict[str, set[str]]) -> list[str]:
     """Modules that lead back to the first; [] where there is no circle."""
     try:
@@ -45,6 +60,22 @@ def circle(edges: dict[str, set[str]]) -> list[str]:
 def test_imports_lead_in_no_circle() -> None:
     found = circle({name: set(imported(ast.parse(path.read_text(encoding="utf-8")).body)) for name, path in MODULES.items()})
     assert not found, " -> ".join(found)
+
+
+def test_a_door_hides_no_circle() -> None:
+    edges: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        doors = {to for to in behind_doors(tree) if name != OPERATORS
+                 and not any(name == of and to.rpartition(".")[2].startswith(what) for of, what in SAVED)}
+        edges[name] = {*imported(tree.body), *doors}
+    found = circle(edges)
+    assert not found, " -> ".join(found)
+
+
+def test_a_circle_behind_a_door_is_seen() -> None:
+    tree = ast.parse("def f():\n    from tensor_graphs.paths.plan import Plan\n    return Plan")
+    assert list(imported(tree.body)) == [] and list(behind_doors(tree)) == ["tensor_graphs.paths.plan"]
 
 
 def test_a_circle_is_seen() -> None:

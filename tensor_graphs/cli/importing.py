@@ -8,11 +8,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from tensor_graphs.cli import options
 from tensor_graphs.errors import TensorGraphsError
 
 if TYPE_CHECKING:
     from tensor_graphs.language.composite import CompositeOp
+
+
+class NotImported(TensorGraphsError):
+    """A module that a person named and that cannot be had: exit code 1."""
 
 
 COMPOSITES: dict[str, CompositeOp] = {}
@@ -30,12 +33,12 @@ def take_composites(module: ModuleType) -> None:
 
 def imported(source: str, option: str) -> ModuleType:
     """The module of this dotted name, or at this path: by its dotted name, what holds its package on sys.path, where workers look
-    too. Raises NotPossible: there is none, it cannot be imported, or its name is that of another module."""
+    too. Raises NotImported: there is none, it cannot be imported, or its name is that of another module."""
     file, name = Path(source), source
     by_path = source.endswith(".py") or "/" in source
     if by_path:
         if not file.is_file():
-            raise options.NotPossible(f"{option}: there is no file {source}\n  fix: the path of a Python module")
+            raise NotImported(f"{option}: there is no file {source}\n  fix: the path of a Python module")
         root, parts = file.resolve().parent, [file.stem]
         while (root / "__init__.py").is_file():
             parts.insert(0, root.name)
@@ -48,12 +51,12 @@ def imported(source: str, option: str) -> ModuleType:
     try:
         found = importlib.import_module(name)
     except TensorGraphsError as e:
-        raise options.NotPossible(f"{option}: {source} cannot be imported: {e}" + ("" if "\n  fix: " in str(e) else fix)) from e
+        raise NotImported(f"{option}: {source} cannot be imported: {e}" + ("" if "\n  fix: " in str(e) else fix)) from e
     except Exception as e:  # anyone's code
-        raise options.NotPossible(f"{option}: {source} cannot be imported: {type(e).__name__}: {e}{fix}") from e
+        raise NotImported(f"{option}: {source} cannot be imported: {type(e).__name__}: {e}{fix}") from e
     there = getattr(found, "__file__", None)
     if by_path and (there is None or Path(there).resolve() != file.resolve()):
-        raise options.NotPossible(
+        raise NotImported(
             f"{option}: {source} has the name of another module, {name} ({there or 'built in'})\n  fix: give the file another name"
         )
     return found

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from tensor_graphs.codegen import backend as loops
+from tensor_graphs.codegen import backend, loops
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.columns import in_parts
 from tensor_graphs.codegen.conditions import decided
@@ -42,7 +42,7 @@ def versions() -> dict[str, str]:
 
 def kernels() -> list[Kernel]:
     return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
-                   source="stages rendered as CUDA", module=__name__, arithmetic=loops.arithmetic,
+                   source="stages rendered as CUDA", module=__name__, arithmetic=backend.arithmetic,
                    toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided)]
 
 

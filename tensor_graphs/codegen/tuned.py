@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from tensor_graphs.codegen import actions, backend, libraries, render_c
+from tensor_graphs.codegen import actions, backend, libraries, loops, render_c
 from tensor_graphs.codegen.actions import Schedule
 from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.codegen.stages import StageProgram
@@ -55,7 +55,7 @@ def text_of(kernel: Kernel, spec: Spec) -> str:
 
 def differs(kernel: Kernel, spec: Spec) -> str:
     """The actions in which a tuned kernel is not as the rules would have it, for people."""
-    rules = actions.seed(backend.definition_of(spec))
+    rules = actions.seed(loops.definition_of(spec))
     return "; ".join(str(a) for a in schedule_of(kernel) if a not in rules)
 
 
@@ -75,11 +75,11 @@ def _said(text: str) -> _Said:
 
 def _program(text: str, spec: Spec) -> StageProgram | str:
     """The loops, or why there are none."""
-    return _scheduled(text, backend.asked(spec))
+    return _scheduled(text, loops.asked(spec))
 
 
 @lru_cache(maxsize=4096)
-def _scheduled(text: str, asked: backend.AskedSpec) -> StageProgram | str:
+def _scheduled(text: str, asked: loops.AskedSpec) -> StageProgram | str:
     said, spec = _said(text), asked.spec
     if spec.single_node_graph().structural_key != said.computes:
         return f"it was tuned for another {said.op}"
@@ -87,7 +87,7 @@ def _scheduled(text: str, asked: backend.AskedSpec) -> StageProgram | str:
     if plain is not None:
         return plain
     try:
-        return actions.replay(backend.definition_of(spec), said.schedule)
+        return actions.replay(loops.definition_of(spec), said.schedule)
     except TensorGraphsError as e:
         return str(e)
 

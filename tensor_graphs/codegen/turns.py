@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tensor_graphs.codegen import libraries, render_c
-from tensor_graphs.codegen.backend import PAGE, AskedSpec, asked, loops_of
+from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, loops_of
 from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.kernels.c import library

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tensor_graphs.devices.c_code import Source, Text, ToolchainError, content_of, find_compiler, headers_of
 from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder, unusable
+from tensor_graphs.errors import counted
 from tensor_graphs.phases import phase
 
 log = logging.getLogger(__name__)
@@ -176,7 +177,7 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
         check_private(library)
         return library
     begun = time.perf_counter()
-    log.info("compiling %s: %d C file%s, once for this machine", name, len(ordered), "" if len(ordered) == 1 else "s")
+    log.info("compiling %s: %s, once for this machine", name, counted(len(ordered), "C file"))
     flags = compile_flags(portable=portable)
     with _work_folder(folder) as work:
         objects = [work / f"{i}-{each.name}.o" for i, each in enumerate(ordered)]

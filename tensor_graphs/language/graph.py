@@ -10,7 +10,7 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs.errors import no_attribute
+from tensor_graphs.errors import counted, no_attribute
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
@@ -124,7 +124,7 @@ class Graph:
             named = [f"{name} {node.type}" for name, node in nodes.items()]
             return ", ".join(named[:4]) + (f", and {len(named) - 4} more" if len(named) > 4 else "")
 
-        held = "".join(f"; {len(found)} {what}{'' if len(found) == 1 else 's'}"
+        held = "".join(f"; {counted(len(found), what)}"
                        for what, found in (("parameter", self.parameters), ("state", self.states)) if found)
         taken, made = listed(self.inputs) or "no inputs", listed(self.outputs) or "no outputs"
         return f"<graph of {len(self.nodes)} nodes: {taken} -> {made}{held}>"

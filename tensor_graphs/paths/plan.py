@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.devices.known import HOST, device_named
-from tensor_graphs.errors import no_attribute
+from tensor_graphs.errors import counted, no_attribute
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.origin import Origin, load, origin_of
 from tensor_graphs.language import dims as d
@@ -306,10 +306,6 @@ class Plan:
                 f"{' at ' + sizes if sizes else ''}: parameters {human(use.parameters)}, states {human(use.states)}, "
                 f"outputs {human(use.outputs)}, arena {human(use.arena)}{more}\n"
                 f"  largest live set, {human(size)}: {largest}")
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def restored(stored: Mapping[str, Any],

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from tensor_graphs.errors import counted
 from tensor_graphs.paths.path import is_way_on
-from tensor_graphs.paths.plan import Plan, Variant, counted
 from tensor_graphs.paths.screen import SCREEN_LINES, duration, fitted, human
+
+if TYPE_CHECKING:
+    from tensor_graphs.paths.plan import Plan, Variant
 
 
 def on_one_screen(plan: Plan) -> str:

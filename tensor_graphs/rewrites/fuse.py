@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from tensor_graphs.codegen.backend import loops_of
+from tensor_graphs.codegen.loops import loops_of
 from tensor_graphs.codegen.lower import DEAR, REDUCTIONS
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.steps import steps_of

@@ -23,7 +23,7 @@ from tensor_graphs.devices.address import address
 from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.free_memory import LARGE, require_memory
-from tensor_graphs.errors import close_to, listed
+from tensor_graphs.errors import close_to, counted, listed
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.conditions import conditions_of
@@ -142,7 +142,7 @@ class CompiledGraph:
         outputs = ", ".join(f"{n} {t}" for n, t in self._output_types.items())
         held = sum(a.nbytes for a in self.parameters.values())
         counts = [(len(self.parameters), "parameter", f" ({human(held)})"), (len(self._state_types), "state", "")]
-        rest = "".join(f"; {n} {what}{'' if n == 1 else 's'}{more}" for n, what, more in counts if n)
+        rest = "".join(f"; {counted(n, what)}{more}" for n, what, more in counts if n)
         return f"<compiled graph: {inputs or 'no inputs'} -> {outputs or 'no outputs'}{rest}>"
 
     def __reduce__(self) -> tuple[Any, ...]:

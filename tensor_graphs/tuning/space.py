@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tensor_graphs.codegen import actions, backend
+from tensor_graphs.codegen import actions, loops
 from tensor_graphs.codegen.actions import Action, Again, IllegalAction, Parts, Schedule
 from tensor_graphs.codegen.interpret import run
 from tensor_graphs.codegen.libraries import code_of
@@ -78,7 +78,7 @@ class Measured:
 
     def __init__(self, signature: Signature, binding: Mapping[str, int], seconds: float) -> None:
         self.signature, self.deadline = signature, time.perf_counter() + (1.0 - KEPT) * seconds
-        self.definition = backend.definition_of(signature.spec)
+        self.definition = loops.definition_of(signature.spec)
         self.seed = actions.seed(self.definition)
         self.looked: dict[Schedule, Looked] = {}
         self.texts: dict[str, Schedule] = {}

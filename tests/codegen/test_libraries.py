@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import backend, libraries
+from tensor_graphs.codegen import backend, libraries, loops
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.kernels.c import library
@@ -24,7 +24,7 @@ X = tg.input("x", (5, 9))                                       # rows too short
 
 def of(node: Node) -> tuple[StageProgram, Spec]:
     spec = Spec.of(node)
-    program = backend.loops_of(backend.definition_of(spec))
+    program = loops.loops_of(loops.definition_of(spec))
     assert isinstance(program, StageProgram)
     return program, spec
 

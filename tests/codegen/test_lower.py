@@ -6,7 +6,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen.arrange import arranged
-from tensor_graphs.codegen.backend import loops_of
+from tensor_graphs.codegen.loops import loops_of
 from tensor_graphs.codegen.lower import NotLowered, lower
 from tensor_graphs.codegen.render_c import rendered
 from tensor_graphs.codegen.stages import StageProgram, values_in

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import backend, turns
+from tensor_graphs.codegen import loops, turns
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.language.leaves import item
@@ -69,7 +69,7 @@ def test_carries_may_change_places():
 
 
 def test_the_text_has_one_function_for_a_turn_and_one_for_all():
-    program = turns.program_of(backend.asked(Spec.of(scan_of(rnn()))))
+    program = turns.program_of(loops.asked(Spec.of(scan_of(rnn()))))
     assert isinstance(program, turns.TurnsProgram)
     text = program.rendered("loop")
     assert "TG_KERNEL(loop_step)" in text and "TG_KERNEL(loop)" in text and text.count("for (int64_t turn = 0; turn < turns") == 1

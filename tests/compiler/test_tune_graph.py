@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import actions, backend, tuned
+from tensor_graphs.codegen import actions, loops, tuned
 from tensor_graphs.codegen.actions import Again
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.profile_graph import profile_graph
@@ -47,7 +47,7 @@ def softmax() -> Signature:
 
 
 def again(signature: Signature) -> actions.Schedule:
-    definition = backend.definition_of(signature.spec)
+    definition = loops.definition_of(signature.spec)
     return actions.changed(definition, actions.seed(definition), Again(1, 0))
 
 

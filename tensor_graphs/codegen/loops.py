@@ -1,0 +1,68 @@
+"""loops: what is asked for, and the loops of its definition: what the backend's kernels are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.lower import NotLowered, lower, stays
+from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.kernels.c import library
+from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import CompositeOp, Definition, definition_digest
+from tensor_graphs.language.errors import LanguageError
+from tensor_graphs.language.leaves import argument
+from tensor_graphs.language.node import apply, encode_attribute
+
+MOST_TURNS = 24
+"""turns of the innermost loops for each element that is read or written: what takes more is a product"""
+
+PAGE = 4096
+"""to which the pool rounds each block up"""
+
+
+@dataclass(frozen=True)
+class AskedSpec:
+    """A spec, equal to those that say the same: a compile asks for the loops of one some forty times."""
+
+    key: tuple[Any, ...]
+    spec: Spec = field(compare=False)
+
+
+def asked(spec: Spec) -> AskedSpec:
+    return AskedSpec((spec.op, spec.inputs, tuple((k, encode_attribute(v)) for k, v in spec.attrs.items())), spec)
+
+
+def definition_of(spec: Spec) -> Definition:
+    """What a spec says, over placeholders: of a composite its definition, of an op that is not written out itself."""
+    if isinstance(spec.op, CompositeOp) and not spec.op.opaque and not stays(spec.op, spec.outputs[0].dtype):
+        return spec.op.define(spec.inputs, spec.attrs)
+    arguments = tuple(argument(i, t) for i, t in enumerate(spec.inputs))
+    outputs = (apply(spec.op, arguments, spec.attrs),)
+    return Definition(arguments, outputs, definition_digest(outputs))
+
+
+@lru_cache(maxsize=4096)
+def loops_of(definition: Definition, apart: bool = False) -> StageProgram | str:
+    """The loops of a definition, or why there are none. apart: for operands whose rows lie anywhere."""
+    try:
+        program = arranged(lower(definition, apart))
+    except (NotLowered, LanguageError) as e:                        # a size that may be 0 where an index is divided by it
+        return str(e)
+    arrays = (*program.operands, *program.outputs)
+    if len(arrays) > library.MAX_PTR or len(program.dims) > library.MAX_INT:
+        return f"it has {len(arrays)} operands and outputs and {len(program.dims)} dims, more than a call takes"
+    elements = sum(d.bounds(a.size)[1] for a in arrays)
+    turns = 0
+    for nest in program.nests:
+        for s in nest.stages:
+            of_stage = 1
+            for axis in (*nest.axes[:s.level], *s.axes, *s.reduce):
+                of_stage *= d.bounds(axis.size)[1]
+            turns += of_stage
+    if turns > MOST_TURNS * max(elements, 1):
+        return f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums"
+    return program
