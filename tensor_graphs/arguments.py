@@ -1,25 +1,18 @@
-"""arguments: what callers give, and what stands in a file, held to what is needed, before anything is begun on it or filed.
+"""arguments: what callers give, held to what is needed, before anything is begun on it or filed.
 
-Each check returns the value that counts; the error names the argument or the field, what was given and what fits.
+Each check returns the value that counts; the error names the argument, what was given and what fits. What stands in a file:
+documents.py.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any
 
 from tensor_graphs.errors import TensorGraphsError
-
-T = TypeVar("T")
-
-KINDS: dict[type, tuple[tuple[type, ...], str]] = {
-    str: ((str,), "a text"), int: ((int,), "a whole number"), float: ((int, float), "a number"), list: ((list, tuple), "a list"),
-    dict: ((Mapping,), "an object"),
-}
-"""of a field of a document: what it may be in Python, and how that is called"""
 
 
 class ArgumentError(TensorGraphsError, ValueError):
@@ -58,23 +51,3 @@ def place(name: str, value: Any, fix: str) -> str | os.PathLike[str]:
     if not isinstance(value, str | os.PathLike):
         raise ArgumentError(f"{name} is {value!r}\n  fix: {fix}")
     return value
-
-
-def entry(of: str, document: Any, key: str, kind: type[T]) -> T:
-    """What a document (as `json.load` has it) says under a key. of: what the document is, in words. Raises ArgumentError."""
-    if key not in fields(of, document):
-        raise ArgumentError(f"{of} has no {key!r}")
-    return of_kind(f"{key!r} of {of}", document[key], kind)
-
-
-def fields(of: str, document: Any) -> Mapping[str, Any]:
-    """A document that is an object. Raises ArgumentError."""
-    return of_kind(of, document, dict)
-
-
-def of_kind(of: str, value: Any, kind: type[T]) -> T:
-    """A value of a document, if it is of that kind. Raises ArgumentError."""
-    may_be, called = KINDS[kind]
-    if not isinstance(value, may_be) or isinstance(value, bool):
-        raise ArgumentError(f"{of} is {repr(value)[:60]}, and {called} is needed")
-    return value                                                    # type: ignore[return-value]

@@ -1,23 +1,17 @@
-"""interrupted: Ctrl-C and the command `tg`: the first one ends it in order, with exit code 130, whatever comes later.
+"""interrupted: Ctrl-C while the command `tg` is starting: it ends at once, with exit code 130. While it runs: cli/ctrl_c.py.
 
-Nothing happens in a program that only imports the package: handlers are set where this process is the command itself.
+Nothing happens in a program that only imports the package: a handler is set where this process is the command itself.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
 CODE = 128 + signal.SIGINT
-PATIENCE = 2.0
-"""seconds for which a command may take to end in order; a third Ctrl-C after that ends it at once"""
 
 
 def is_the_command() -> bool:
@@ -26,68 +20,16 @@ def is_the_command() -> bool:
     return name in ("tg", "tg.exe") or (name == "-m" and "tensor_graphs.cli.main" in sys.orig_argv)
 
 
-def _at_once(signum: int, frame: FrameType | None) -> NoReturn:
+def at_once(signum: int, frame: FrameType | None) -> NoReturn:
+    """The handler that ends the process now."""
     os.write(2, b"error: stopped\n")
     os._exit(CODE)
-
-
-class _InOrder:
-    """The handler of a running command: raises KeyboardInterrupt once."""
-
-    def __init__(self) -> None:
-        self.first: float | None = None
-        self.count = 0
-
-    def __call__(self, signum: int, frame: FrameType | None) -> None:
-        self.count += 1
-        if self.first is None:
-            self.first = time.monotonic()
-            raise KeyboardInterrupt
-        if self.count > 2 and time.monotonic() - self.first > PATIENCE:
-            _at_once(signum, frame)
 
 
 def while_starting() -> None:
     """Until the command runs (the package is being imported), Ctrl-C ends the process with one line instead of a traceback."""
     if is_the_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _at_once)
-
-
-def while_running() -> None:
-    """From here on the first Ctrl-C raises KeyboardInterrupt, and nothing interrupts what is done about it."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:       # a shell's background job stays deaf
-        signal.signal(signal.SIGINT, _handler)
-
-
-@contextmanager
-def taken_by(stop: Callable[[], None]) -> Iterator[None]:
-    """Inside, Ctrl-C calls `stop` and does not end the command (a deaf one stays deaf). Not for threads."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda signum, frame: stop())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def happened() -> bool:
-    """Whether there was a Ctrl-C since `while_running`."""
-    return _handler.count > 0
-
-
-def leave(code: int) -> NoReturn:
-    """Exit, whatever Ctrl-C comes still. Standard output is flushed already."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if happened():                                  # Python kills itself by SIGINT when one came inside of an eval, handled or not
-        atexit._run_exitfuncs()
-        os._exit(code)
-    sys.exit(code)
-
-
-_handler = _InOrder()
+        signal.signal(signal.SIGINT, at_once)
 
 
 while_starting()

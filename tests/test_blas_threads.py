@@ -36,21 +36,6 @@ def test_the_variable_is_set_before_numpy_is_imported_and_only_where_it_is_not()
     assert said(f"import numpy; {show}", **{VARIABLE: "20"}) == "20 False"
 
 
-def test_a_product_can_be_kept_to_one_thread_for_a_while() -> None:
-    found = blas_threads._functions()
-    if found is None:
-        pytest.skip("numpy has another BLAS than OpenBLAS")
-    get, put = found
-    before = get()
-    try:
-        put(2)
-        with blas_threads.one_thread():
-            assert get() == 1
-        assert get() == 2
-    finally:
-        put(before)
-
-
 @pytest.mark.parametrize("late", [True, False])
 def test_a_plan_that_mixes_native_kernels_and_products_says_when_it_was_too_late(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensor_graphs import interrupted
-from tensor_graphs.cli import options
+from tensor_graphs.cli import ctrl_c, options
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
 from tensor_graphs.cli.run import sampling_of
@@ -110,7 +109,7 @@ class _Turns:
         if not self.by_hand:                                         # Ctrl-C ends the command, as it does everywhere
             return self._loop()
         self._say(f"{self.made.model.name}, a cache of {self.made.model.max_positions} tokens. /help says what can be typed.")
-        with interrupted.taken_by(self.ctrl_c):
+        with ctrl_c.taken_by(self.ctrl_c):
             return self._loop()
 
     def _loop(self) -> _Turns:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from tensor_graphs import interrupted
-from tensor_graphs.cli import options
+from tensor_graphs.cli import ctrl_c, options
 from tensor_graphs.cli.verbs import Verbs
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.phases import IMPORT, OURS
@@ -91,7 +91,7 @@ def command() -> Callable[..., Any]:
 
 def main() -> None:
     """The entry point of the command: never returns, exits with a status."""
-    interrupted.while_running()
+    ctrl_c.while_running()
     for stream in (sys.stdout, sys.stderr):  # a terminal that has no µ shows a question mark
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -165,7 +165,7 @@ def _leave(code: int) -> NoReturn:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    interrupted.leave(code)
+    ctrl_c.leave(code)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@ measured.
 
 Two environments with different keys never share a number. So what goes in is what can change a time or a bit (processor
 model and instruction set, usable cores, memory, compiler, library versions), and what comes and goes without effect
-(host name, kernel release, load) stays out. Nothing heavy is imported: versions come from package metadata, GPUs from
-`nvidia-smi`.
+(host name, kernel release, load) stays out. Nothing heavy is imported: versions come from package metadata; a device says
+itself what it is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from tensor_graphs.devices.device import Device, UnknownDevice
+from tensor_graphs.devices.device import Device
 
 log = logging.getLogger(__name__)
 
@@ -79,16 +79,14 @@ class Environment:
 
 
 def fingerprint(
-    backend: str, device: str | Device = "cpu", compiler: str | None = None, libs: Mapping[str, str] | None = None
+    backend: str, device: Device | None = None, compiler: str | None = None, libs: Mapping[str, str] | None = None
 ) -> Environment:
     """The environment of `backend` on `device` of this machine, now.
 
-    device: one that is known here, "cpu", or "cuda:N" counted as `nvidia-smi` counts.  compiler: the C compiler used by
-    the `c` backend (default: cc, gcc or clang, the first found).  libs: versions only the caller knows (the code
-    generator's, a plug-in's); they are added to the known ones. Raises UnknownDevice for a device that is not there.
+    device: by default the processor.  compiler: the C compiler used by the `c` backend (default: cc, gcc or clang, the first
+    found).  libs: versions only the caller knows (the code generator's, a plug-in's); they are added to the known ones.
     """
-    name, memory, hardware = (device.hardware() if isinstance(device, Device) else processor() if device == "cpu"
-                              else _accelerator(device))
+    name, memory, hardware = processor() if device is None else device.hardware()
     known = _SOFTWARE[backend](compiler) if backend in _SOFTWARE else _versions(backend)
     known.update(libs or {})
     known["python"] = ".".join(platform.python_version_tuple()[:2])
@@ -217,28 +215,6 @@ def _platform() -> str:
     library, version = platform.libc_ver()
     parts = [platform.system().lower(), platform.machine(), f"{library}{version}"]
     return "-".join(filter(None, parts))
-
-
-@lru_cache(maxsize=8)
-def _accelerator(device: str) -> tuple[str, int, tuple[tuple[str, str], ...]]:
-    kind, _, index = device.partition(":")
-    if kind != "cuda" or not (index or "0").isdigit():
-        raise UnknownDevice(f"no fingerprint is known for device {device!r}\n  fix: use 'cpu' or 'cuda:N'")
-    query = "--query-gpu=name,memory.total,driver_version,compute_cap"
-    row = _first_line(["nvidia-smi", f"--id={index or 0}", query, "--format=csv,noheader,nounits"])
-    if row is None:
-        raise UnknownDevice(
-            f"device {device!r} is not there: nvidia-smi is missing or does not list it\n  fix: use a device that "
-            f"`nvidia-smi -L` lists"
-        )
-    return parse_nvidia_smi(row)
-
-
-def parse_nvidia_smi(row: str) -> tuple[str, int, tuple[tuple[str, str], ...]]:
-    """Read one line "name, MiB, driver, compute capability" of nvidia-smi's csv output."""
-    name, mebibytes, driver, capability = (each.strip() for each in row.rsplit(",", 3))
-    memory = _whole_gib(int(mebibytes) << 20) if mebibytes.isdigit() else 0  # "[N/A]" on some shared parts
-    return name, memory, (("compute_capability", capability), ("driver", driver))
 
 
 def _first_line(command: list[str]) -> str | None:

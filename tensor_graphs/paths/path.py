@@ -27,7 +27,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from tensor_graphs.arguments import ArgumentError, entry
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, Spec
@@ -37,7 +36,7 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, Op, TensorType, apply, consumers, is_step, walk
-from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, between, known_when_bound
+from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, known_when_bound
 from tensor_graphs.paths import copies
 from tensor_graphs.paths.lower import Operand
 from tensor_graphs.paths.placement import Crossing, Placement
@@ -46,10 +45,6 @@ EXPAND = "expand"
 
 SMALL = 0.01
 """share of the cheapest path's time: a swap that moves less is listed last"""
-
-
-AGAIN = "save it again (of a pin: tg plan GRAPH --pin FILE --force; in Python plan.pin.save, path.to_json)"
-"""the fix for a saved path that is damaged"""
 
 
 class NoPathError(TensorGraphsError):
@@ -180,28 +175,9 @@ class Path:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """What identifies the path; prices belong to a machine and are asked for again (`Paths.priced`)."""
+        """What identifies the path (path_reader.py reads it); prices belong to a machine, and are asked for again (`priced`)."""
         return {"id": self.id, "graph": self.graph_key, "choices": dict(sorted(self.choices.items())),
                 "identities": dict(sorted(self.identities.items()))}
-
-    @staticmethod
-    def from_json(data: Any) -> Path:
-        """The path that `to_json` wrote, without a price. Raises NoPathError when it is incomplete or was changed by hand."""
-        of = "the saved path"
-        try:
-            choices, identities = ({key: entry(key_of, found, key, str) for key in found} for key_of, found in (
-                (f"{key!r} of {of}", entry(of, data, key, dict)) for key in ("choices", "identities")))
-            path = Path(entry(of, data, "graph", str), choices, 0.0, False, None, identities=identities)
-            known = entry(of, data, "id", str)
-        except ArgumentError as e:
-            raise NoPathError(f"{e}\n  fix: {AGAIN}") from None
-        if path.id != known:
-            raise NoPathError(f"the saved path says it is {known}, its choices make it {path.id}: it was changed\n  fix: {AGAIN}")
-        missing = sorted(name for name in set(choices.values()) - set(identities) if not is_way_on(name))
-        if missing:
-            raise NoPathError(f"the saved path {known} does not say which {missing[0]} it means\n"
-                              f"  fix: {AGAIN}")
-        return path
 
     @property
     def kernel_calls(self) -> int:
@@ -753,20 +729,3 @@ def _made(op: PartOp, bound: Collection[int]) -> int:
         if node in known and node.op.kind != "leaf":
             kept.add(node)
     return sum(int(t.nbytes()) for node in kept for t in node.types)
-
-
-def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, str, list[int]]]]:
-    """The graph as it is after the path's expansions, and where in it the parts are that have recipes and no kernel: the part's
-    key, the way that is chosen, and the numbers of its nodes. Each place of a part is one."""
-    parts = [n for n in graph.nodes if isinstance(n.op, PartOp) and n.op.recipes and is_way_on(path.choices[signature_of(n).key])]
-    ends = [[leaves.item(n, i) for i in range(len(n.types))] for n in parts]
-    made = iter(expanded([*graph.roots, *(x for n, out in zip(parts, ends, strict=True) for x in (*out, *n.inputs))], path))
-    whole = graph.with_roots(list(itertools.islice(made, len(graph.roots))))
-    number = {n: i for i, n in enumerate(whole.nodes)}
-    places = []
-    for n, out in zip(parts, ends, strict=True):
-        outputs, operands = (list(itertools.islice(made, count)) for count in (len(out), len(n.inputs)))
-        inside = [number[x] for x in between(outputs, operands) if is_step(x) and x in number]
-        key = signature_of(n).key
-        places.append((key, path.choices[key], inside))
-    return whole, places

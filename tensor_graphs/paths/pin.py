@@ -13,13 +13,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from tensor_graphs.arguments import ArgumentError, entry, of_kind
+from tensor_graphs.arguments import ArgumentError
 from tensor_graphs.devices.known import HOST, devices, said
+from tensor_graphs.documents import entry, of_kind
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.cells import Cell, Cells
 from tensor_graphs.paths.path import NoPathError, Path
+from tensor_graphs.paths.path_reader import path_from_json
 from tensor_graphs.regular_file import read_text
 
 FORMAT = "tensor_graphs pin 2"
@@ -178,4 +180,4 @@ def _variant(of: str, data: Any) -> Pinned:
         low, high = (of_kind(f"{name!r} in 'cell' of {of}", each, int) for each in ends)
         ranges[name] = low, high
     return Pinned(Cell.of(ranges), {name: entry(f"'at' of {of}", at, name, int) for name in at},
-                  Path.from_json(entry(of, data, "path", dict)))
+                  path_from_json(entry(of, data, "path", dict)))

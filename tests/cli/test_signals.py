@@ -99,12 +99,12 @@ main()
 def test_an_interrupt_inside_of_an_eval_ends_with_the_code_for_it_too() -> None:
     code = """
 import os, signal, sys
-from tensor_graphs import interrupted
-interrupted.while_running()
+from tensor_graphs.cli import ctrl_c
+ctrl_c.while_running()
 try:
     eval("os.kill(os.getpid(), signal.SIGINT) or [i for i in range(10**7)]")
 except KeyboardInterrupt:
-    interrupted.leave(130)
+    ctrl_c.leave(130)
 """
     assert subprocess.run([sys.executable, "-c", code], env=environment(), timeout=60, check=False).returncode == 130
 

@@ -29,6 +29,7 @@ from tensor_graphs.language.node import Node, walk
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import RECIPE, NoPathError, Path, Paths, Price, takes_memory
+from tensor_graphs.paths.path_reader import path_from_json
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records import upkeep
@@ -155,7 +156,7 @@ def test_paths_with_and_without_it_are_listed_saved_and_run_again(database: Data
     kinds = {any(name.startswith(RECIPE) for name in p.choices.values()): p for p in reversed(found)}
     assert kinds.keys() == {True, False} and kinds[True].seconds < kinds[False].seconds
     for uses, path in kinds.items():
-        again = Path.from_json(json.loads(json.dumps(path.to_json())))
+        again = path_from_json(json.loads(json.dumps(path.to_json())))
         plan = tg.compile(GRAPH, database=database, path=again, **ON)
         assert plan.variants[0].path.id == path.id and bool(recipe_of(plan)) == uses
 

@@ -7,7 +7,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import shutil
 import stat
 import subprocess
 import sys
@@ -16,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from tensor_graphs.devices import environment
-from tensor_graphs.devices.device import UnknownDevice
+from tensor_graphs.devices.cpu import Cpu
 from tensor_graphs.devices.environment import GIB, Environment, combine, fingerprint
-from tensor_graphs.errors import TensorGraphsError
 
 ONE = Environment("CPU X", 8 * GIB, "linux-x86_64", "c", (("compiler", "gcc 12"),), (("cores", "2"),))
 
@@ -164,38 +162,14 @@ def test_the_processor_quota_of_the_container_limits_the_cores(tmp_path: Path, m
     assert environment.usable_cores() == 1
 
 
-def test_an_accelerator_is_read_from_the_line_nvidia_smi_prints() -> None:
-    name, memory, hardware = environment.parse_nvidia_smi("NVIDIA H200, 143771, 570.86.15, 9.0")
-    assert (name, memory) == ("NVIDIA H200", 140 * GIB)
-    assert dict(hardware) == {"compute_capability": "9.0", "driver": "570.86.15"}
-    assert environment.parse_nvidia_smi("NVIDIA H200 MIG 1g.18gb, [N/A], 570, 9.0")[1] == 0
+def test_a_device_says_itself_what_its_environment_is_of() -> None:
+    class Card(Cpu):
+        def hardware(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
+            return "Card 3", 16 * GIB, (("compute_capability", "9.0"),)
 
-
-def test_a_graphics_card_is_asked_for_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text('#!/bin/sh\necho "Card ${1#--id=}, 16384, 1.2, 9.0"\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    environment._accelerator.cache_clear()
-    found = fingerprint("cuda", "cuda:3")
-    assert (found.hardware_name, found.memory_bytes) == ("Card 3", 16 * GIB)
-    assert "nvrtc" in dict(found.libs)
-    environment._accelerator.cache_clear()
-
-
-@pytest.mark.parametrize("device", ["tpu:0", "cuda:x"])
-def test_a_device_of_no_known_kind_is_refused(device: str) -> None:
-    with pytest.raises(UnknownDevice, match="no fingerprint is known for device") as caught:
-        fingerprint("c", device)
-    assert isinstance(caught.value, TensorGraphsError) and "fix: use 'cpu' or 'cuda:N'" in str(caught.value)
-
-
-def test_a_card_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    environment._accelerator.cache_clear()
-    with pytest.raises(UnknownDevice, match="device 'cuda:0' is not there") as caught:
-        fingerprint("cuda", "cuda:0")
-    assert "nvidia-smi -L" in str(caught.value)
+    found = fingerprint("cuda", Card())
+    assert (found.hardware_name, found.memory_bytes, found.hardware) == ("Card 3", 16 * GIB, (("compute_capability", "9.0"),))
+    assert "nvrtc" in dict(found.libs) and found.key() != fingerprint("cuda").key()
 
 
 def test_a_path_through_two_backends_has_an_environment_of_both() -> None:

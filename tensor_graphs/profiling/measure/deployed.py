@@ -9,6 +9,7 @@ package may do its work where it is judged and nowhere else: where there is one,
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,10 +29,13 @@ from tensor_graphs.costs.filing import (
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.origin import origin_of
-from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_writer import graph_to_json
-from tensor_graphs.paths.path import Path, places_of_parts
+from tensor_graphs.language.node import is_step
+from tensor_graphs.language.part import PartOp, between
+from tensor_graphs.paths.path import Path, expanded, is_way_on
 from tensor_graphs.profiling.distrust.replies import PathTold
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.reference_stream import waits_for_quiet
@@ -194,3 +198,20 @@ def record_deployed(judge: Judge, found: Sequence[Deployed], kernels: Mapping[st
                                            "quiet": bool(quiet) if waits_for_quiet() else None,
                                            "in_place": summarise([s for d in counting for s in d.steps[key, name]]).to_json(1e3)}))
     return len(holding)
+
+
+def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, str, list[int]]]]:
+    """The graph as it is after the path's expansions, and where in it the parts are that have recipes and no kernel: the part's
+    key, the way that is chosen, and the numbers of its nodes. Each place of a part is one."""
+    parts = [n for n in graph.nodes if isinstance(n.op, PartOp) and n.op.recipes and is_way_on(path.choices[signature_of(n).key])]
+    ends = [[leaves.item(n, i) for i in range(len(n.types))] for n in parts]
+    made = iter(expanded([*graph.roots, *(x for n, out in zip(parts, ends, strict=True) for x in (*out, *n.inputs))], path))
+    whole = graph.with_roots(list(itertools.islice(made, len(graph.roots))))
+    number = {n: i for i, n in enumerate(whole.nodes)}
+    places = []
+    for n, out in zip(parts, ends, strict=True):
+        outputs, operands = (list(itertools.islice(made, count)) for count in (len(out), len(n.inputs)))
+        inside = [number[x] for x in between(outputs, operands) if is_step(x) and x in number]
+        key = signature_of(n).key
+        places.append((key, path.choices[key], inside))
+    return whole, places

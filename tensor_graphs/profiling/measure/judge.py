@@ -25,7 +25,6 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from tensor_graphs.blas_threads import one_thread
 from tensor_graphs.costs.filing import (
     VERIFIER,
     environment_of,
@@ -78,6 +77,7 @@ from tensor_graphs.profiling.measure.inputs import (
     take_rows,
     work_points,
 )
+from tensor_graphs.profiling.measure.one_thread import one_thread
 from tensor_graphs.profiling.measure.reference_stream import Kind, waits_for_quiet
 from tensor_graphs.profiling.measure.single import prepared_names
 from tensor_graphs.profiling.measure.smaller import points_at_size, smaller

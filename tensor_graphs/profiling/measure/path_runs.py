@@ -15,6 +15,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.paths.path import Path
+from tensor_graphs.paths.path_reader import path_from_json
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.measure.bench import LLC_BYTES
 from tensor_graphs.profiling.measure.clock import now, others_running, switches
@@ -63,7 +64,7 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
     inputs = make_inputs(graph, job["binding"], 1)
     dims = {n: s for n, s in job["binding"].items() if n in graph.dims}
     expanded = [graph_from_json(p["graph"]) for p in job["paths"]]
-    plans = [path_plan(graph, each, Path.from_json(p["path"]), job["backends"])
+    plans = [path_plan(graph, each, path_from_json(p["path"]), job["backends"])
              for each, p in zip(expanded, job["paths"], strict=True)]
     expected = plain_outputs(graph, weights, inputs, dims) if job["compared"] else {}
     if job["rounds"]:
