@@ -46,6 +46,13 @@ def names(name: str, value: Any, fix: str) -> tuple[str, ...]:
     return given
 
 
+def function(name: str, value: Any, takes: str) -> Any:
+    """A function, or None where nothing is to be called. takes: what it is called with, in words. Raises ArgumentError."""
+    if value is not None and not callable(value):
+        raise ArgumentError(f"{name} is {value!r}, which cannot be called\n  fix: a function of {takes}, or leave it out")
+    return value
+
+
 def place(name: str, value: Any, fix: str) -> str | os.PathLike[str]:
     """A path. Raises ArgumentError."""
     if not isinstance(value, str | os.PathLike):

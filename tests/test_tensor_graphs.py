@@ -83,8 +83,8 @@ def test_completion_lists_what_a_user_types_and_nothing_else():
     assert all(not n.startswith("_") and getattr(tg, n) is not None for n in dir(tg))
     assert not {"importlib", "annotations", "Any", "TYPE_CHECKING", "LAZY", "language", "errors"} & set(dir(tg))
     bound = {n for n in vars(tg) if not n.startswith("_")} - set(dir(tg)) - set(ROOMS)
-    assert bound <= {"importlib", "annotations", "Any", "TYPE_CHECKING", "ModuleType", "LAZY", "arguments", "blas_threads", "documents",
-                     "errors", "interrupted", "phases", "regular_file"}
+    assert bound <= {"importlib", "annotations", "Any", "TYPE_CHECKING", "ModuleType", "LAZY", "arguments", "blas_threads",
+                     "documents", "errors", "interrupted", "phases", "regular_file"}
 
 
 @pytest.mark.parametrize("name", functions())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensor_graphs import blas_threads
+from tensor_graphs.arguments import function
 from tensor_graphs.compiler import plan_file
 from tensor_graphs.compiler.choice import Choice, in_words
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
@@ -81,6 +82,7 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     outside of its dim's range), ArgumentError, and GraphError for what is no graph.
     """
     graph = require_graph(graph, "compile")
+    function("progress", progress, "a text that says what is done")
     return answer(Request(graph, tolerance, backends, database, at, largest, memory_limit, reuse_outputs, threads, intermediates,
                           simplify, as_given(path)), progress)
 

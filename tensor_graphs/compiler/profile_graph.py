@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs.arguments import names, number, whole
+from tensor_graphs.arguments import function, names, number, whole
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.compile import asked_points, price_points
 from tensor_graphs.compiler.doubts import Doubts
@@ -452,6 +452,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     for name, value in (("per_kernel", per_kernel), ("timeout", timeout)):
         if value is not None:
             number(name, value, "seconds, 0.001 or more, or leave it out", 0.001)
+    function("on_step", on_step, "how much is done, how much there is, and what comes next")
+    function("on_verdict", on_verdict, "each verdict")
     kernels = names("kernels", kernels, "names of kernels, as [\"numpy.softmax\"]")
     ops = names("ops", ops, "names of ops, as [\"softmax\"]")
     paths = whole("paths", paths)

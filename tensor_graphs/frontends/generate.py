@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tensor_graphs.arguments import function
 from tensor_graphs.frontends.errors import ConversationError, FrontendError, SamplingError
 from tensor_graphs.frontends.sampling import Sampler, Sampling
 from tensor_graphs.language.calls import worded
@@ -163,7 +164,8 @@ def generate(compiled: CompiledGraph, prompt: Sequence[int], tokens: int, *, ses
              sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
              on_token: Callable[[int], None] | None = None) -> Generation:
     """Run `stream` to its end, on a session of its own or, going on with its conversation, on the given one; on_token is called
-    with each id."""
+    with each id. Raises ArgumentError."""
+    function("on_token", on_token, "the id of a token")
     result = Generation()
     for token in stream(compiled, session or compiled.session(), prompt, tokens, sampling=sampling, stop=stop, result=result):
         if on_token is not None:

@@ -34,7 +34,7 @@ def require_computed(op: Any) -> str | CompositeOp:
         return op
     if isinstance(op, Node):
         raise KernelError(f"a kernel computes an op or a graph, and {op!r} is a tensor\n  fix: tg.kernel(tg.graph(…)) of it")
-    raise KernelError(f"a kernel computes an op or a graph, and this is a {type(op).__name__}\n"
+    raise KernelError(f"a kernel computes an op or a graph, and this is of type {type(op).__name__}\n"
                       "  fix: @tg.kernel(\"softmax\"), with the name of the op; a composite of yours; or a graph")
 
 
@@ -66,7 +66,7 @@ def require_name(name: Any, backend: str) -> None:
     if isinstance(name, str) and name.startswith(f"{backend}.") and _NAME.fullmatch(name.removeprefix(f"{backend}.")):
         return
     if not isinstance(name, str):
-        what, own = f"a {type(name).__name__}", ""
+        what, own = f"of type {type(name).__name__}, and no text", ""
     elif not _NAME.fullmatch(name):
         what, own = "no name: letters, digits, _ and dots", name.partition(".")[2] or name
     else:
@@ -129,7 +129,7 @@ def require_flag(name: str, what: str, given: Any) -> None:
 def require_text(name: str, what: str, given: Any, fix: str) -> None:
     """A text."""
     if not isinstance(given, str):
-        raise KernelError(f"kernel {name!r}: {what} is {given!r}, a {type(given).__name__}\n  fix: {fix}")
+        raise KernelError(f"kernel {name!r}: {what} is {given!r}, of type {type(given).__name__}\n  fix: {fix}")
 
 
 def dtypes_of(name: str, dtypes: Any) -> frozenset[DType]:

@@ -42,10 +42,16 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     """
     op = declared.require_computed(op)
 
-    def wrap(function: Callable[..., None]) -> Kernel:
-        own = name if name is not None else f"{backend}.{getattr(function, '__name__', type(function).__name__)}"
+    def require_name(own: Any) -> None:
         _require_backend(own, backend)
         declared.require_declaration(own, backend, op)
+
+    if name is not None:
+        require_name(name)
+
+    def wrap(function: Callable[..., None]) -> Kernel:
+        own = name if name is not None else f"{backend}.{getattr(function, '__name__', type(function).__name__)}"
+        require_name(own)
         pairs = declared.pairs_in_place(own, in_place, op)
         declared.require_flag(own, "contiguous", contiguous)
         if accepts is not None:

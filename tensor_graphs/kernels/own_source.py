@@ -57,12 +57,17 @@ def require_count(name: str, what: str, given: Any, called: str) -> Any:
     return given
 
 
-def require_declared(name: str, entry: Any, language: str, dtypes: Any, accepts: Any) -> frozenset[DType]:
-    """The dtypes that are declared. Raises KernelError for an entry that is no name of a function, and where nothing says which
-    arrays it can read."""
-    require_text(name, "entry", entry, "entry=\"my_kernel\", the name of the function")
+def named_after(name: str | None, backend: str, entry: Any, language: str) -> str:
+    """The name of a kernel, its entry's where none is given. Raises KernelError for an entry that is no name of a function."""
+    own = name if name is not None else f"{backend}.{entry if isinstance(entry, str) else '…'}"
+    require_text(own, "entry", entry, "entry=\"my_kernel\", the name of the function")
     if not re.fullmatch(r"[A-Za-z_]\w*", entry, re.ASCII):
-        raise KernelError(f"kernel {name!r}: {entry!r} is no name of a {language} function\n  fix: entry=\"my_kernel\"")
+        raise KernelError(f"kernel {own!r}: {entry!r} is no name of a {language} function\n  fix: entry=\"my_kernel\"")
+    return own
+
+
+def require_declared(name: str, dtypes: Any, accepts: Any) -> frozenset[DType]:
+    """The dtypes that are declared. Raises KernelError where nothing says which arrays the kernel can read."""
     if accepts is not None:
         require_function(name, "accepts", accepts, ("spec",))
     if (dtypes is None or dtypes == () or dtypes == []) and accepts is None:
@@ -105,7 +110,7 @@ def source_of(name: str, source: str | Path, folder: Path, place: Place, suffix:
     """What is compiled, and the file that it is read from, if any. Raises KernelError for what is no text and no file."""
     if not isinstance(source, (str, Path)):
         decode = ".decode(), or" if isinstance(source, bytes) else "…,"
-        raise KernelError(f"kernel {name!r}: source is a {type(source).__name__}, and neither a text nor a file\n"
+        raise KernelError(f"kernel {name!r}: source is of type {type(source).__name__}, and neither a text nor a file\n"
                           f"  fix: source={'the bytes' if isinstance(source, bytes) else ''}{decode} Path(\"my{suffix}\")")
     if isinstance(source, Path) or ("\n" not in source and source.endswith(suffix)):
         file = folder / source

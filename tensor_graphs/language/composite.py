@@ -225,11 +225,18 @@ def composite(build: Build | None = None, **options: Any) -> CompositeOp | Calla
     """Make a named op of a function that builds its definition. See the module's docstring.
 
     A second composite of the same name is another op: identity includes the digest of the definition. Raises AttributeValueError
-    for a signature that is not operands, then axis, then attributes; the op raises what its definition raises.
+    for what is no function, for a name that is no text, and for a signature that is not operands, then axis, then attributes; the
+    op raises what its definition raises.
     """
-    if build is not None:
-        return CompositeOp(build, **options)
-    return lambda b: CompositeOp(b, **options)
+    name = options.get("name")
+    if name is not None and not isinstance(name, str):
+        raise AttributeValueError(f"a composite is named {name!r}, of type {type(name).__name__}", fix='a text: name="silu"')
+    if build is None:
+        return lambda b: composite(b, **options)
+    if not callable(build):
+        raise AttributeValueError(f"a composite of {build!r}: it is defined by a function",
+                                  fix="@tg.composite above def silu(x): …, which returns a tensor")
+    return CompositeOp(build, **options)
 
 
 LIBRARY: dict[str, CompositeOp] = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from tensor_graphs.arguments import ArgumentError
+from tensor_graphs.arguments import ArgumentError, place
 from tensor_graphs.devices.known import HOST, devices, said
 from tensor_graphs.documents import entry, of_kind
 from tensor_graphs.errors import TensorGraphsError
@@ -28,6 +28,8 @@ FORMAT = "tensor_graphs pin 2"
 
 MOST_BYTES = 1 << 26
 """of a pin: a path of a large model is some 100 kB"""
+
+A_FILE = "the path of a file, as \"softmax.pin\""
 
 
 class PinError(TensorGraphsError):
@@ -126,7 +128,9 @@ class Pin:
         return pin
 
     def save(self, file: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write it. Raises PinError where there is a file already (unless it may be replaced), or none can be written."""
+        """Write it. Raises PinError where there is a file already (unless it may be replaced), or none can be
+        written; ArgumentError for what is no path."""
+        place("file", file, A_FILE)
         text = json.dumps(self.to_json(), indent=1) + "\n"
         try:
             with FilePath(file).open("w" if overwrite else "x", encoding="utf-8") as out:
@@ -138,7 +142,8 @@ class Pin:
 
     @staticmethod
     def load(file: str | os.PathLike[str]) -> Pin:
-        """The pin in a file. Raises PinError and NoPathError, naming the file."""
+        """The pin in a file. Raises PinError and NoPathError, naming the file; ArgumentError."""
+        place("file", file, A_FILE)
         try:
             data = json.loads(read_text(file, MOST_BYTES))
         except OSError as e:
@@ -159,12 +164,14 @@ def _read(data: Mapping[str, Any]) -> Pin:
     variants = tuple(_variant(f"path {i}", each) for i, each in enumerate(entry("it", data, "variants", list), 1))
     if len({v.path.graph_key for v in variants}) != 1:
         raise ArgumentError("it holds paths of several graphs" if variants else "it holds no path")
+    if not (backends := texts("backends")):
+        raise ArgumentError("it names no backend")
     Cells([v.cell for v in variants])                               # raises where they fill no box
     titles = entry("it", data, "titles", dict)
     tolerance = float(entry("it", data, "tolerance", float))
     if not tolerance >= 0:
         raise ArgumentError(f"its 'tolerance' is {tolerance}, and 0 or more is needed")
-    return Pin(entry("it", data, "written", str), texts("dims"), tolerance, texts("backends"), variants,
+    return Pin(entry("it", data, "written", str), texts("dims"), tolerance, backends, variants,
                entry("it", data, "source", str), entry("it", data, "prepared", str), texts("devices"),
                {key: entry("'titles'", titles, key, str) for key in titles})
 

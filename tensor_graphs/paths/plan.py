@@ -222,7 +222,11 @@ class Plan:
                    tuple(Pinned(v.cell, dict(v.at), v.path) for v in self.variants), prepared=self.prepared,
                    devices=(HOST.name, *self.elsewhere), titles=titles)
 
-    def variant(self, binding: Mapping[str, int]) -> Variant:
+    def variant(self, sizes: Mapping[str, int]) -> Variant:
+        """The one that serves these sizes of dims, by name; a dim that is not given is taken at its largest. Raises PlanError."""
+        return self._serving({**self.largest, **given_sizes(self.graph, sizes, "sizes")})
+
+    def _serving(self, binding: Mapping[str, int]) -> Variant:
         return self.variants[self.cells.index(binding)]
 
     @cached_property
@@ -247,7 +251,7 @@ class Plan:
         return replace(found[0], elsewhere=tuple(found[1:]))
 
     def _on_device(self, device: str, binding: Mapping[str, int]) -> MemoryUse:
-        v = self.variant(binding)
+        v = self._serving(binding)
         kinds = dict.fromkeys(("parameter", "state", "output", "constant", "dims", "input"), 0)
         for b in v.program.buffers:
             if b.kind in kinds and b.alias is None and b.device == device:
@@ -298,7 +302,7 @@ class Plan:
     def _too_much(self, use: MemoryUse, limit: int, binding: Mapping[str, int]) -> str:
         from tensor_graphs.paths.screen import human
 
-        size, members = self.variant(binding).layout.largest_live_set(binding, use.device)
+        size, members = self._serving(binding).layout.largest_live_set(binding, use.device)
         largest = ", ".join(f"{m.label} {human(int(d.evaluate(m.nbytes, binding)))}" for m in members[:4]) or "nothing transient"
         sizes = ", ".join(f"{n}={v}" for n, v in sorted(binding.items()))
         more = "".join(f", {name} {human(n)}" for name, n in (("bound", use.bound), ("scratch", use.scratch)) if n)

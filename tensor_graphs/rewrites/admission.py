@@ -40,7 +40,7 @@ from tensor_graphs.rewrites.egraph import CLASS, EGraph
 from tensor_graphs.rewrites.errors import PatternError, RewriteError, UnsoundRuleError
 from tensor_graphs.rewrites.explained_rounding import SAFETY, runs
 from tensor_graphs.rewrites.pattern import is_among, search
-from tensor_graphs.rewrites.rule import BITWISE, NumericClass, Rule, make_rule
+from tensor_graphs.rewrites.rule import BITWISE, NumericClass, Rule, make_rule, require_pattern
 from tensor_graphs.rewrites.saturate import index_of
 
 log = logging.getLogger(__name__)
@@ -492,6 +492,7 @@ def user_rule(pattern: str | tuple[str, ...], numeric_class: NumericClass = "rea
     """
     if callable(pattern):
         raise PatternError("@tg.rule has no pattern", fix='@tg.rule("add(x, y)") above the function')
+    require_pattern(pattern)
 
     def register(replacement: Callable[..., Any]) -> Rule:
         made = make_rule(pattern, numeric_class, replacement, **options)

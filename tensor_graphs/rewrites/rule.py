@@ -256,11 +256,16 @@ OPTIONS = ("assuming", "expanding", "option", "parameters", "roots", "shapes", "
 """What may be said of a rule beside its pattern, class, function and name."""
 
 
+def require_pattern(text: Any) -> None:
+    """A text, or several, as a pattern is written. Raises PatternError."""
+    if not isinstance(text, (str, tuple, list)) or not text:
+        raise PatternError(f"the pattern is {text!r}, of type {type(text).__name__}", fix='text: @tg.rule("add(x, y)")')
+
+
 def make_rule(text: str | Sequence[str], numeric_class: NumericClass, replacement: Callable[..., Any], *, name: str = "",
               **options: Any) -> Rule:
     """A rule of patterns as text. Raises PatternError for what is no pattern, or a function that asks for what it does not bind."""
-    if not isinstance(text, (str, tuple, list)) or not text:
-        raise PatternError(f"the pattern is {text!r}, of type {type(text).__name__}", fix='text: @tg.rule("add(x, y)")')
+    require_pattern(text)
     texts = [text] if isinstance(text, str) else list(text)
     if numeric_class not in LEVELS:
         raise PatternError(f"the numeric class is {numeric_class!r}", fix=" or ".join(LEVELS))

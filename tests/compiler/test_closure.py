@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 
-BUDGET, ALL = 14_900, 18_600
+BUDGET, ALL = 14_100, 17_700
 """lines of this package: without the library of composites, which grows with every op and is loaded by the page, and with it. What
 goes beyond is behind a door (compiler/measuring.py, rewriting.py), or the budget is raised, aloud"""
 
@@ -15,8 +15,10 @@ LIBRARY = "tensor_graphs.language.composites"
 
 NOT_NEEDED = ("proof", "profiling", "rewrites.admission", "rewrites.egraph", "frontends", "models", "runtime", "cli",
               "meaning.interpreter", "language.autodiff", "language.dim_trials", "language.json_reader", "language.text_reader",
-              "records.claims", "records.queries", "records.upkeep", "rewrites.widen", "paths.pin", "paths.screen",
-              "compiler.listing", "compiler.replay", "compiler.room")
+              "language.tracing", "language.misfits", "records.claims", "records.queries", "records.upkeep", "records.migrating",
+              "records.views", "records.driver_errors", "records.wrong_values", "devices.toolchain", "kernels.host_kernel",
+              "kernels.declared", "kernels.place", "rewrites.widen", "paths.pin", "paths.path_reader", "paths.plan_screen",
+              "paths.screen", "compiler.listing", "compiler.replay", "compiler.room")
 
 SCRIPT = """
 import json, sys

@@ -42,6 +42,8 @@ def test_an_argument_that_does_not_fit_is_named_with_what_does_before_a_kernel_r
     ({"per_kernel": -1}, "^per_kernel is -1\n  fix: seconds, 0.001 or more"), ({"timeout": 0}, "^timeout is 0\n  fix: seconds"),
     ({"tune": float("inf")}, "^tune is inf\n"), ({"paths": 1.5}, "^paths is 1.5\n  fix: a whole number of 0 or more"),
     ({"paths": -1}, "^paths is -1\n"), ({"kernels": 3}, "^kernels is 3\n  fix: names of kernels"), ({"ops": [3]}, "^ops is "),
+    ({"on_step": 3}, "^on_step is 3, which cannot be called\n  fix: a function of how much is done, "),
+    ({"on_verdict": "say", "kernels": "numpy.softmax"}, "^on_verdict is 'say', which cannot be called\n  fix: a function of each "),
     ({"inputs": 3}, "^inputs is 3\n  fix: by name"), ({"inputs": {3: "random"}}, "no input or parameter named 3\n  fix: it has x"),
     ({"inputs": {"x": object()}}, "describes no values\n  fix: "),
     ({"strategy": 3}, "no strategy is named 3; .*\n  fix: one of those"),
@@ -49,6 +51,11 @@ def test_an_argument_that_does_not_fit_is_named_with_what_does_before_a_kernel_r
 def test_profile_names_an_argument_that_does_not_fit(asked: dict[str, Any], says: str) -> None:
     with pytest.raises(TensorGraphsError, match=says):
         tg.profile(GRAPH, **{"budget": 0, "database": ":memory:", **asked})
+
+
+def test_what_a_compile_reports_to_can_be_called() -> None:
+    with pytest.raises(ArgumentError, match=r"^progress is 3, which cannot be called\n  fix: a function of a text that says "):
+        tg.compile(GRAPH, progress=3, database=":memory:")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ask", [

@@ -104,6 +104,11 @@ def test_a_declaration_that_cannot_be_meant_is_refused_where_it_is_written(optio
     assert not any(k.name == "numpy.declared" for k in registry.all_kernels(("numpy",)))
 
 
+def test_a_name_that_is_no_text_is_refused_before_there_is_a_function() -> None:
+    with pytest.raises(KernelError, match=r"^a kernel cannot be named 3: that is of type int, and no text\n  fix: name=\"numpy"):
+        tg.kernel("softmax", name=3)  # type: ignore[arg-type]
+
+
 def test_a_function_of_other_parameters_is_no_kernel() -> None:
     with pytest.raises(KernelError, match=r"the function is called with 3 arguments \(outs, ins, attrs\), and takes \(y, x\)\n"):
         tg.kernel("sin", name="numpy.declared")(lambda y, x: None)

@@ -157,6 +157,17 @@ def test_an_attribute_that_is_a_tensor_is_refused():
     assert message.endswith("\n  fix: numbers, strings, dtypes, dims and tuples of them; tensors come before the *")
 
 
+@pytest.mark.parametrize("build", [3, "silu", X], ids=["number", "text", "tensor"])
+def test_a_composite_is_defined_by_a_function(build):
+    message = said(lambda: tg.composite(build), AttributeValueError)
+    assert "a composite of " in message and message.endswith("\n  fix: @tg.composite above def silu(x): …, which returns a tensor")
+
+
+def test_the_name_of_a_composite_is_a_text():
+    assert said(lambda: tg.composite(name=3), AttributeValueError) == (
+        "AttributeValueError at HERE: a composite is named 3, of type int\n  fix: a text: name=\"silu\"")
+
+
 def test_a_definition_that_returns_no_tensor_is_refused():
     @tg.composite
     def broken(x: Node) -> Node:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.arguments import ArgumentError
 from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.pin import FORMAT, Pin, PinError
@@ -34,6 +35,13 @@ def test_a_pin_goes_to_a_file_and_back_and_replaces_none_unasked(tmp_path: File)
     made.save(file, overwrite=True)
     with pytest.raises(PinError, match=r"cannot be written: .*\n  fix: "):
         made.save(tmp_path / "none" / "softmax.pin")
+
+
+@pytest.mark.parametrize("file", [3, None, b"softmax.pin"])
+def test_a_pin_is_saved_to_a_path_and_read_from_one(file: Any) -> None:
+    for act in (pin().save, Pin.load):
+        with pytest.raises(ArgumentError, match=r"^file is .*\n  fix: the path of a file, as \"softmax.pin\"$"):
+            act(file)
 
 
 def changed(**fields: Any) -> dict[str, Any]:
@@ -62,6 +70,7 @@ def variants(*ranges: tuple[int, int]) -> list[dict[str, Any]]:
     (changed(variants=[{**v, "cell": {"n": [1]}} for v in variants((1, 64))]), "the least and the most size are needed\n  fix: "),
     (changed(dims=3), "^this pin is damaged: 'dims' of it is 3, and a list is needed\n  fix: "),
     (changed(backends=[None]), "an entry of 'backends' is None, and a text is needed\n  fix: "),
+    (changed(backends=[]), "^this pin is damaged: it names no backend\n  fix: pin the graph again"),
     (changed(devices=["cuda:0"]), r"^the pin is for the device 'cuda:0', and this machine has 'cpu'\n  fix: "),
 ], ids=lambda case: "")
 def test_what_is_no_pin_says_so(data: Any, said: str) -> None:

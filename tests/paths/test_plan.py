@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,21 @@ def test_a_variant_serves_the_sizes_of_its_cell() -> None:
     small, large = (replace(plan.variants[0], cell=Cell.of({"n": ends})) for ends in ((1, 4), (5, 1000)))
     tabled = replace(plan, variants=(small, large))
     assert tabled.variant({"n": 4}) is small and tabled.variant({"n": 5}) is large and plan.variant({"n": 5}) is plan.variants[0]
+
+
+@pytest.mark.parametrize(("sizes", "says"), [
+    (3, r"^sizes is 3\n  fix: sizes by name, \{'n': …\}$"), ({"m": 3}, r"^the graph has no dim named m; it has n\n  fix: "),
+    ({"n": 1001}, r"^sizes n = 1001 is outside of its range, 1 to 1000\n  fix: "),
+    ({"n": "x"}, r"^sizes n is given as 'x'\n  fix: ")])
+def test_no_variant_serves_what_are_no_sizes_of_the_graph(sizes: Any, says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        plan_of(step()).variant(sizes)
+
+
+def test_a_dim_whose_variant_is_not_asked_for_is_at_its_largest() -> None:
+    plan = plan_of(step(), largest={"n": 4})
+    small, large = (replace(plan.variants[0], cell=Cell.of({"n": ends})) for ends in ((1, 4), (5, 1000)))
+    assert replace(plan, variants=(small, large)).variant({}) is small
 
 
 def test_bytes_for_people() -> None:

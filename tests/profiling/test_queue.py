@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 
 import tensor_graphs as tg
 from benchmarks.kill_the_profiler import ask, kill_at_random
+from tensor_graphs.arguments import ArgumentError
 from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -42,6 +43,11 @@ def request(database: Database, kernel_name: str, signature: Signature, at: dict
     database.ensure_graph(graph_record(signature))
     return ProfileRequest(replace(implementation_of(kernel), **changes), timed_workload(signature, at),  # type: ignore[arg-type]
                           environment_of(kernel.backend), 1.0, "asked for by a test")
+
+
+def test_what_draining_reports_to_can_be_called(database: Database) -> None:
+    with pytest.raises(ArgumentError, match=r"^on_step is 3, which cannot be called\n  fix: a function of how many are done, "):
+        drain_queue(database, on_step=3)  # type: ignore[arg-type]
 
 
 def test_draining_measures_every_request_at_its_sizes_and_empties_the_queue(database: Database) -> None:

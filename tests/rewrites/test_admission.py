@@ -254,6 +254,11 @@ def test_a_pattern_is_text(given: Any) -> None:
         tg.rule(given)(lambda x, y: y + x)
 
 
+def test_what_is_no_pattern_is_refused_before_there_is_a_function() -> None:
+    with pytest.raises(PatternError, match=r"the pattern is 3, of type int\n(.*\n)*  fix: text: @tg.rule"):
+        tg.rule(3)  # type: ignore[arg-type]
+
+
 def test_a_rule_needs_a_pattern_and_a_function() -> None:
     with pytest.raises(PatternError, match="has no pattern"):
         tg.rule(lambda x, y: y + x)  # type: ignore[arg-type]

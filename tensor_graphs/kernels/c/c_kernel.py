@@ -30,6 +30,7 @@ from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
 from tensor_graphs.kernels.own_source import (
     files_of,
     given_for,
+    named_after,
     refusal,
     registered,
     require_count,
@@ -133,8 +134,8 @@ def c_kernel(op: Computed, *, source: str | Path, entry: str, name: str | None =
     """
     place = here()
     op = require_computed(op)
-    name = name if name is not None else f"{BACKEND}.{entry}"
-    known = require_declared(name, entry, "C", dtypes, accepts)
+    name = named_after(name, BACKEND, entry, "C")
+    known = require_declared(name, dtypes, accepts)
     require_declaration(name, BACKEND, op)
     in_place = pairs_in_place(name, in_place, op)
     require_flag(name, "updates", updates)

@@ -26,6 +26,7 @@ from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Launch, LaunchCall, Spec
 from tensor_graphs.kernels.own_source import (
     given_for,
+    named_after,
     refusal,
     registered,
     require_declared,
@@ -84,8 +85,8 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
     """
     place = here()
     op = require_computed(op)
-    name = name if name is not None else f"{NAME}.{entry}"
-    known = require_declared(name, entry, "CUDA", dtypes, accepts)
+    name = named_after(name, NAME, entry, "CUDA")
+    known = require_declared(name, dtypes, accepts)
     require_declaration(name, NAME, op)
     in_place = pairs_in_place(name, in_place, op)
     require_flag(name, "updates", updates)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tensor_graphs.arguments import function
 from tensor_graphs.costs.filing import FIXED, VERIFIER, environment_of
 from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, by_op, kernel_named, matching, why_missing
@@ -76,8 +77,9 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
 
     A request is claimed, measured, stored and taken off, one after the other: whatever stops this process, no request is lost, and
     several processes may drain one database. Ctrl-C gives back what was claimed. on_step is told how many were measured, what is
-    left in the queue, and what the last one was.
+    left in the queue, and what the last one was. Raises ArgumentError.
     """
+    function("on_step", on_step, "how many are done, what waits, and what was measured")
     started = time.perf_counter()
     report = DrainReport()
     worker = worker_name()

@@ -98,7 +98,7 @@ def test_without_a_gpu_it_is_registered_and_no_candidate(caplog: pytest.LogCaptu
     ({"grid": 0}, KernelError, "grid is 0, which is no number of blocks"),
     ({"grid": lambda spec, n: n}, KernelError, "grid is called with 1 argument (spec), and takes (spec, n)"),
     ({"in_place": ((0, 7),)}, KernelError, "in_place names operand 7, which silu does not have; it has 1"),
-    ({"source": b"x"}, KernelError, "source is a bytes, and neither a text nor a file"),
+    ({"source": b"x"}, KernelError, "source is of type bytes, and neither a text nor a file"),
     ({"dtypes": "f32"}, KernelError, "dtypes is 'f32', and no list of them"),
     ({"name": "numpy.silu"}, KernelError, "no name of the backend 'cuda'"),
     ({"entry": "own silu"}, KernelError, "no name of a CUDA function")])
