@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,11 +14,13 @@ from sqlalchemy.engine import Connection
 
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.records import schema
-from tensor_graphs.records.database import Database, environment_key, untrusted
+from tensor_graphs.records.database import Database, untrusted
+from tensor_graphs.records.known import environment_row
 from tensor_graphs.records.rows import ImplementationRecord, QueueItem, SourceRecord, TraceRecord, WorkloadRecord
 
 LEASE_SECONDS = 300.0  # longer than one measurement with compilation; renew() for what takes longer
 MAX_ATTEMPTS = 5  # a request whose workers died this often is left for a person: stats().abandoned counts them
+NOBODY = {"claimed_by": None, "claimed_at": None, "lease_until": None}
 
 
 def claim_next(database: Database, worker: str, environment: Environment | str, *, lease_seconds: float = LEASE_SECONDS,
@@ -31,20 +33,8 @@ def claim_next(database: Database, worker: str, environment: Environment | str, 
     queue = schema.ProfileQueue
     now = datetime.now(UTC)
     until = now + timedelta(seconds=lease_seconds)
-    free = sa.or_(queue.lease_until.is_(None), queue.lease_until < now)
-    here = (
-        sa.select(schema.EnvironmentRow.id)
-        .where(schema.EnvironmentRow.key == environment_key(environment))
-        .scalar_subquery()
-    )
-    select = (
-        sa.select(queue.id)
-        .where(
-            queue.environment_id == here, free, queue.attempts < max_attempts, ~untrusted(queue.implementation_id)
-        )
-        .order_by(queue.attempts, queue.priority.desc(), queue.id)
-        .limit(1)
-    )
+    select = sa.select(queue.id).where(*_free(environment, now, max_attempts))
+    select = select.order_by(queue.attempts, queue.priority.desc(), queue.id).limit(1)
     if not database.is_sqlite:
         select = select.with_for_update(skip_locked=True)
     with database.writing() as connection:
@@ -79,29 +69,22 @@ def release(database: Database, item: QueueItem, error: str = "") -> bool:
     error: what went wrong, if anything did; only then does the claim count as an attempt.
     """
     attempts = schema.ProfileQueue.attempts - (0 if error else 1)
-    nobody = {"claimed_by": None, "claimed_at": None, "lease_until": None}
-    return _on_claim(database, item, **nobody, attempts=attempts, last_error=error)
+    return _on_claim(database, item, **NOBODY, attempts=attempts, last_error=error)
 
 
 def release_worker(database: Database, worker: str) -> int:
     """Put back everything a worker holds, for one known to be dead; without it the leases run out by themselves."""
     queue = schema.ProfileQueue
     with database.writing() as connection:
-        change = sa.update(queue).where(queue.claimed_by == worker)
-        done = connection.execute(
-            change.values(claimed_by=None, claimed_at=None, lease_until=None, last_error="worker died")
-        )
-        return done.rowcount
+        change = sa.update(queue).where(queue.claimed_by == worker).values(**NOBODY, last_error="worker died")
+        return connection.execute(change).rowcount
 
 
 def waiting(database: Database, environment: Environment | str) -> tuple[int, float]:
     """(how many requests of this environment may be claimed, the sum of their priorities)."""
-    queue, row = schema.ProfileQueue, schema.EnvironmentRow
-    here = sa.select(row.id).where(row.key == environment_key(environment)).scalar_subquery()
-    free = sa.or_(queue.lease_until.is_(None), queue.lease_until < datetime.now(UTC))
-    found = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(queue.priority), 0.0)).where(
-        queue.environment_id == here, free, queue.attempts < MAX_ATTEMPTS
-    )
+    queue = schema.ProfileQueue
+    found = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(queue.priority), 0.0))
+    found = found.where(*_free(environment, datetime.now(UTC), MAX_ATTEMPTS))
     with database.reading() as connection:
         count, worth = connection.execute(found).one()
     return int(count), float(worth)
@@ -120,58 +103,50 @@ def _on_claim(database: Database, item: QueueItem, **values: Any) -> bool:
         return bool(connection.execute(sa.update(schema.ProfileQueue).where(_held(item)).values(**values)).rowcount)
 
 
+def _free(environment: Environment | str, now: datetime, max_attempts: int) -> tuple[Any, ...]:
+    """The conditions under which a request of this environment may be claimed."""
+    queue = schema.ProfileQueue
+    unheld = sa.or_(queue.lease_until.is_(None), queue.lease_until < now)
+    return (queue.environment_id == environment_row(environment), unheld, queue.attempts < max_attempts,
+            ~untrusted(queue.implementation_id))
+
+
 def _queue_item(connection: Connection, row: int) -> QueueItem:
-    queue, implementation, environment = schema.ProfileQueue, schema.Implementation, schema.EnvironmentRow
-    workload, graph = schema.Workload, schema.GraphRow
-    of, target = sa.orm.aliased(graph), sa.orm.aliased(graph)
-    select = (
-        sa.select(queue.priority, queue.reason, queue.attempts, queue.claimed_by, queue.claimed_at, queue.lease_until,
-                  implementation.id.label("implementation_id"), implementation.type, implementation.name,
-                  implementation.backend.label("implementation_backend"), implementation.source_hash,
-                  implementation.numeric_class, implementation.requirements, implementation.verbatim,
-                  of.structural_key.label("of_key"), target.structural_key.label("target_key"),
-                  graph.structural_key.label("graph_key"), workload.axes_json, workload.input_descriptors,
-                  environment.hardware_name, environment.memory_bytes, environment.platform, environment.backend,
-                  environment.libs, environment.hardware)
-        .join(implementation, implementation.id == queue.implementation_id)
-        .join(workload, workload.id == queue.workload_id)
-        .join(graph, graph.id == workload.canonical_graph_id)
-        .join(environment, environment.id == queue.environment_id)
-        .outerjoin(of, of.id == implementation.canonical_graph_id)
-        .outerjoin(target, target.id == implementation.recipe_graph_id)
-        .where(queue.id == row)
-    )
-    found = connection.execute(select).one()
+    """A request, with what it asks for."""
+    def stored(model: type[schema.Base], number: int) -> dict[str, Any]:
+        table = model.__table__
+        return dict(connection.execute(sa.select(table).where(table.c.id == number)).one()._mapping)
+
+    def graph_key(number: int | None) -> str | None:
+        return None if number is None else stored(schema.GraphRow, number)["structural_key"]
+
+    asked = stored(schema.ProfileQueue, row)
+    implementation = stored(schema.Implementation, asked["implementation_id"])
+    workload = stored(schema.Workload, asked["workload_id"])
     source = schema.ImplementationSource
     sources = connection.execute(
         sa.select(source.path, source.content, source.trusted, source.language, source.origin)
-        .where(source.implementation_id == found.implementation_id)
+        .where(source.implementation_id == asked["implementation_id"])
         .order_by(source.path)
     )
     return QueueItem(
         id=row,
         implementation=ImplementationRecord(
-            type=found.type,
-            name=found.name,
-            backend=found.implementation_backend,
-            source_hash=found.source_hash,
-            graph_key=found.of_key,
-            recipe_key=found.target_key,
-            numeric_class=found.numeric_class,
-            requirements=found.requirements,
+            graph_key=graph_key(implementation["canonical_graph_id"]),
+            recipe_key=graph_key(implementation["recipe_graph_id"]),
             sources=tuple(SourceRecord(*each) for each in sources),
-            verbatim=found.verbatim,
+            **_some(implementation, "type", "name", "backend", "source_hash", "numeric_class", "requirements", "verbatim"),
         ),
-        workload=WorkloadRecord(found.graph_key, found.axes_json, tuple(found.input_descriptors)),
-        environment=Environment(found.hardware_name, found.memory_bytes, found.platform, found.backend,
-                                tuple(found.libs.items()), tuple(found.hardware.items())),
-        priority=found.priority,
-        reason=found.reason,
-        attempts=found.attempts,
-        claimed_by=found.claimed_by,
-        claimed_at=found.claimed_at,
-        lease_until=found.lease_until,
+        workload=WorkloadRecord(graph_key(workload["canonical_graph_id"]) or "", workload["axes_json"],
+                                tuple(workload["input_descriptors"])),
+        environment=Environment(**_some(stored(schema.EnvironmentRow, asked["environment_id"]), "hardware_name", "memory_bytes",
+                                        "platform", "backend", "libs", "hardware")),
+        **_some(asked, "priority", "reason", "attempts", "claimed_by", "claimed_at", "lease_until"),
     )
+
+
+def _some(row: Mapping[str, Any], *columns: str) -> dict[str, Any]:
+    return {column: row[column] for column in columns}
 
 
 def _held(item: QueueItem) -> Any:
