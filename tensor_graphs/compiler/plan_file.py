@@ -17,7 +17,6 @@ import logging
 import os
 import pickle
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING
 from tensor_graphs import blas_threads
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs import learned
-from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder
+from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder, prune, whole_file
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.kernels.registry import GENERATORS, all_kernels, backend_module, why_missing
 from tensor_graphs.language.graph import Graph
@@ -98,15 +97,9 @@ class PlanFile:
         """Keep a plan."""
         try:
             made = pickle.dumps(plan)
-            handle, name = tempfile.mkstemp(dir=self.path.parent)
-            try:
-                with open(handle, "wb") as file:
-                    file.write(b"\n".join((FORMAT[:-1], plan.rests_on.encode(), hashlib.sha256(made).hexdigest().encode(), made)))
-                os.replace(name, self.path)                         # at once: nobody reads half a file
-            except BaseException:
-                os.unlink(name)
-                raise
-            _prune(self.path.parent)
+            with whole_file(self.path) as file:
+                file.write(b"\n".join((FORMAT[:-1], plan.rests_on.encode(), hashlib.sha256(made).hexdigest().encode(), made)))
+            prune(self.path.parent, MOST_BYTES, self.path)
         except Exception as e:                                      # a part that cannot be pickled: anyone's composite
             log.debug("the plan is not kept: %s", e)
 
@@ -189,13 +182,3 @@ def _package() -> str:
     for path in sorted(root.rglob("*.py")):
         made.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     return made.hexdigest()
-
-
-def _prune(folder: Path) -> None:
-    """Remove the plans that were not used for the longest time, until the others are no more than MOST_BYTES."""
-    files = sorted(((s.st_mtime, s.st_size, p) for p in folder.iterdir() for s in [p.stat()]), reverse=True)
-    total = 0
-    for _, size, path in files:
-        total += size
-        if total > MOST_BYTES:
-            path.unlink(missing_ok=True)

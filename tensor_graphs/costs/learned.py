@@ -12,11 +12,10 @@ import functools
 import json
 import logging
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder
+from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder, whole_file
 from tensor_graphs.devices.environment import fingerprint
 
 if TYPE_CHECKING:
@@ -41,14 +40,8 @@ def keep(model: Model) -> Path:
     """Write a model where `of_machine` finds it, at once. Raises CacheFolderError, OSError."""
     path = file_of_machine()
     private_folder(path.parent)
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            json.dump(model.to_json(), file)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    with whole_file(path) as file:
+        file.write(json.dumps(model.to_json()).encode())
     of_machine.cache_clear()
     return path
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from tensor_graphs.devices.c_code import ToolchainError
 
@@ -73,3 +77,26 @@ def unusable(path: Path, error: OSError) -> CacheFolderError:
     if error.errno == errno.ENOSPC:
         return CacheFolderError(f"no space left for {path}.\n  fix: free some, or give a cache folder on another disk")
     return CacheFolderError(f"cannot use {path}: {error.strerror or error}.\n  fix: {OTHER_CACHE} that you may write to")
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes its place when all is written, at once: nobody reads or maps half of it. Raises OSError."""
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with open(handle, "wb") as file:
+            yield file
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def prune(folder: Path, most: int, newest: Path) -> None:
+    """Remove the files that were not used for the longest time, until the rest is no more than `most` bytes; `newest` stays."""
+    files = sorted(((s.st_mtime, s.st_size, p) for p in folder.iterdir() for s in [p.stat()]), reverse=True)
+    total = 0
+    for _, size, path in files:
+        total += size
+        if total > most and path != newest:
+            path.unlink(missing_ok=True)

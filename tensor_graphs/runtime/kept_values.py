@@ -14,14 +14,13 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder
+from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder, prune, whole_file
 from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.mapped_files import source_of
@@ -77,18 +76,12 @@ class KeptValues:
         try:
             if shutil.disk_usage(folder).free < FREE_SHARE * self.begins[-1]:
                 return
-            handle, name = tempfile.mkstemp(dir=folder)
-            try:
-                with open(handle, "wb") as file:
-                    for memory, begin in zip(memories, self.begins[:-1], strict=True):
-                        file.seek(begin)
-                        file.write(memory.owner.data)
-                    file.truncate(self.begins[-1])
-                os.replace(name, self.path)                         # at once: nobody maps half a file
-            except BaseException:
-                os.unlink(name)
-                raise
-            _prune(folder, self.path)
+            with whole_file(self.path) as file:
+                for memory, begin in zip(memories, self.begins[:-1], strict=True):
+                    file.seek(begin)
+                    file.write(memory.owner.data)
+                file.truncate(self.begins[-1])
+            prune(folder, MOST_BYTES, self.path)
         except OSError as e:
             log.debug("%s is not kept: %s", self.path, e)
 
@@ -115,13 +108,3 @@ def place_of(program: Program, made: Instruction, parameters: Mapping[str, Memor
         log.info("nothing that is made of parameters is kept: %s", e)
         return None
     return KeptValues(folder / f"{hashlib.sha256(said.encode()).hexdigest()}.values", sizes)
-
-
-def _prune(folder: Path, newest: Path) -> None:
-    """Remove what was not used for the longest time, until the rest is no more than MOST_BYTES."""
-    files = sorted(((s.st_mtime, s.st_size, p) for p in folder.iterdir() for s in [p.stat()]), reverse=True)
-    total = 0
-    for _, size, path in files:
-        total += size
-        if total > MOST_BYTES and path != newest:
-            path.unlink(missing_ok=True)
