@@ -99,11 +99,12 @@ def test_a_worker_that_stops_in_peace_uses_up_no_attempt(database, make) -> None
     assert claims.claim_next(database, "w", make.here).attempts == 3
 
 
-def test_an_untrusted_source_is_never_handed_out(database, make) -> None:
+def test_an_untrusted_source_is_never_handed_out_nor_counted_as_waiting(database, make) -> None:
     imported = make.kernel("imported", sources=(SourceRecord("k.c", "system(0);", origin="downloaded"),))
     database.enqueue(ProfileRequest(imported, make.workload(), make.here))
-    assert claims.claim_next(database, "w", make.here) is None
+    assert claims.claim_next(database, "w", make.here) is None and claims.waiting(database, make.here) == (0, 0.0)
     assert upkeep.trust(database, imported.signature) == 1
+    assert claims.waiting(database, make.here)[0] == 1
     item = claims.claim_next(database, "w", make.here)
     assert item.implementation.name == "imported"
     assert queries.sources(database, imported.signature)[0].trusted
