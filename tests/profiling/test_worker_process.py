@@ -18,7 +18,7 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.origin import origin_of
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.text import print_graph
-from tensor_graphs.profiling.distrust import process_tree, worker_process
+from tensor_graphs.profiling.distrust import process_tree, supervisor, worker_process
 from tensor_graphs.profiling.distrust.worker import INSIDE
 from tensor_graphs.profiling.distrust.worker_process import WorkerProcess
 from tensor_graphs.profiling.measure.inputs import Point
@@ -131,3 +131,22 @@ def test_time_in_which_the_judge_stood_still_itself_does_not_count() -> None:
     theirs.send(b"!")
     os.kill(waiting, signal.SIGCONT)
     assert os.waitstatus_to_exitcode(os.waitpid(waiting, 0)[1]) == 0
+
+
+def test_a_worker_that_is_slow_to_go_is_no_child_of_the_next_ones_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that a GPU's driver holds while a kernel runs there that never ends."""
+    made = supervisor.Supervisor.__new__(supervisor.Supervisor)
+    made.worker, made.ended, made.dying = 41, None, set()
+    there = [41]
+    monkeypatch.setattr(process_tree, "children", lambda process=None: there if process is None else [])
+    for name, answer in (("end_children", {}), ("reap_all", {}), ("end_descendants", 0), ("works", True), ("end", None)):
+        monkeypatch.setattr(process_tree, name, lambda *given, answer=answer: answer)
+    made.end()
+    made.worker = 42
+    there += [42]
+    assert made.sweep() == 0
+    there += [43]
+    assert made.sweep() == 1
+    monkeypatch.setattr(process_tree, "reap_all", lambda: {41: 9})
+    made.reap()
+    assert made.dying == set()

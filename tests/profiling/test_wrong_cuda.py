@@ -20,8 +20,12 @@ from tensor_graphs.compiler.compile import compile_graph, price_points
 from tensor_graphs.compiler.explain import explain
 from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.origin import origin_of
 from tensor_graphs.kernels.registry import unregister
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.text_writer import print_graph
+from tensor_graphs.profiling.distrust.worker_process import WorkerProcess
+from tensor_graphs.profiling.measure.inputs import Point
 from tensor_graphs.profiling.measure.judge import Judge, Verdict
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import TraceRecord
@@ -238,3 +242,15 @@ def test_on_an_emulated_gpu_a_right_kernel_passes_and_is_timed(name: str, tmp_pa
 def test_on_an_emulated_gpu_one_profile_files_a_row_for_each(tmp_path: Path, record_property: Tell) -> None:
     with Told("a profile of all kinds", record_property) as said:
         a_profile_of_all_kinds(tmp_path, said)
+
+
+@pytest.mark.usefixtures("gpu_that_is_none")
+@pytest.mark.parametrize(("name", "lost"), [("writes_at_address_8", True), ("asks_for_more_shared_memory_than_there_is", False)])
+def test_a_worker_whose_gpu_is_lost_runs_nothing_else(name: str, lost: bool) -> None:
+    kernel = kernels.spoiled(next(row for row in WRONG if row.name == name))
+    with declared(kernel), WorkerProcess(PATIENCE) as worker:
+        signature = kernels.signature_of_form("gate", kernel)
+        reply = worker.run({"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity,
+                            "origins": [origin_of(kernel)], "points": [Point((("n", 20),), 1)], "time": None, "threads": None,
+                            "argv": []})
+        assert reply.status == "RUNTIME_ERROR" and (worker.pid is None) == lost, reply
