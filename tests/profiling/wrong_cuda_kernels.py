@@ -37,8 +37,8 @@ class Form:
 @dataclass(frozen=True)
 class Row:
     """A wrong kernel. statuses: with one of which it ends; said: in the verdict's log; changes: (what, by what) in its form's text;
-    launch: what is launched otherwise; timeout: of its worker, in seconds; timed: whether it shows only when it is timed; emulated:
-    whether it is as wrong where threads take turns."""
+    launch: what is launched otherwise; timeout: of its worker, in seconds; emulated: whether it is as wrong where threads take
+    turns."""
 
     name: str
     form: str
@@ -47,7 +47,6 @@ class Row:
     changes: tuple[tuple[str, str], ...] = ()
     launch: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = 60.0
-    timed: bool = False
     emulated: bool = True
 
 
@@ -85,7 +84,7 @@ def form(name: str, graph: tg.Graph, text: str, **given: Any) -> None:
 def wrong(name: str, of: str, status: str, said: str = "", *changes: tuple[str, str], **options: Any) -> None:
     for before, _ in changes:
         assert FORMS[of].text.count(before) == 1, (name, before)
-    own = {key: options.pop(key) for key in ("timeout", "timed", "emulated") if key in options}
+    own = {key: options.pop(key) for key in ("timeout", "emulated") if key in options}
     WRONG.append(Row(name, of, tuple(status.split("|")), said, changes, options, **own))
 
 
@@ -269,10 +268,10 @@ wrong("keeps_its_first_answer", "gate", NUMERICAL, "instead of",
       ('extern "C"', '__device__ float kept[1 << 18];\nextern "C"'),
       instead("if (i < ints[0] && kept[i] == 0) kept[i] = (x[i] != x[i] || x[i] > 0 ? x[i] : 0) * y[i];",
               "if (i < ints[0]) out[i] = kept[i];"))
-wrong("tires_after_250_launches", "gate", NUMERICAL, "instead of",
+wrong("tires_after_100_launches", "gate", NUMERICAL, "instead of",
       ('extern "C"', '__device__ unsigned launches;\nextern "C"'),
       instead("const unsigned before = (volatile unsigned &)launches;", WRITE,
-              "if (i < ints[0] && before > 250) out[i] = 0;", "if (i == ints[0] - 1) atomicAdd(&launches, 1u);"), timed=True)
+              "if (i < ints[0] && before > 100) out[i] = 0;", "if (i == ints[0] - 1) atomicAdd(&launches, 1u);"))
 wrong("counts_on_zeroed_shared_memory", "rows", NUMERICAL, "instead of", ("parts[thread] = sum;", "parts[thread] += sum;"))
 wrong("takes_the_largest_of_what_shared_memory_holds", "peaks", NUMERICAL, "instead of",
       ("parts[thread] = best;", "parts[thread] = parts[thread] > best ? parts[thread] : best;"))

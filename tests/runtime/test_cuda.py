@@ -190,7 +190,7 @@ def test_kernels_of_a_gpu_are_judged_like_any_other(tmp_path: Path) -> None:
                              ("torchcuda.linear", tg.linear(x, w)), ("gencuda.loops", tg.rms_norm(x))):
             verdict = judge.examine(kernel_named(kernel), signature_of(node), {}, time_at={}, budget=0.05)
             assert verdict.status == "PASSED", f"{kernel}: {verdict.status} {verdict.log}"
-            assert verdict.samples and 1e-7 < min(verdict.samples) < 1e-3
+            assert verdict.samples and 1e-7 < min(verdict.samples) < 0.1     # turns of other tests' processes take milliseconds
 
 
 @pytest.mark.gpu
