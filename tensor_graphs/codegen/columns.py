@@ -30,9 +30,9 @@ def _rows_by_rule(nest: Nest) -> int:
     (stage,) = nest.stages
     columns = d.bounds(d.product(a.size for a in (*nest.axes, *stage.axes)))[1]
     rows = d.bounds(stage.reduce[0].size)[1]
-    if rows < 4 * LEAST or columns >= PARALLEL:
+    if rows < 4 * LEAST or not 0 < columns < PARALLEL:
         return 0
-    return max(LEAST, -(-rows // max(1, PARALLEL // columns)))
+    return max(LEAST, -(-rows // (PARALLEL // columns)))
 
 
 def why_whole(nest: Nest) -> str | None:
