@@ -111,6 +111,10 @@ def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axi
         return None
     if any(str(x) in (a.name, b.name) for s in stages for axis in (*s.axes, *s.reduce) for x in d.symbols(axis.size)):
         return None                                                 # a loop that is as long as one of the two has come
+    names, gathered = {a.name, b.name}, program.values.gathered
+    read = {name for name, v in gathered.items() if v.symbols & names}
+    if any(root.symbols & read for nest in program.nests for s in nest.stages if s not in stages for root in s.roots()):
+        return None                                                 # a stage that keeps both loads at an index along one of them
     both = Axis(b.name + "_", a.size * b.size)
 
     def change(x: Dim) -> Dim | None:
@@ -124,14 +128,12 @@ def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axi
         assert made is not None
         return made
 
-    names = {a.name, b.name}
     for s in stages:
         s.index, s.value = must(s.index), _changed(program, s.value, must, names, both.name)
         if s.scan is not None and s.scan.start is not None:
             s.scan = replace(s.scan, start=_changed(program, s.scan.start, must, names, both.name))
-    gathered = program.values.gathered
     for name, v in list(gathered.items()):
-        if v.symbols & names and all(change(x) is not None for x in _dims_of_value(v)):
+        if name in read and all(change(x) is not None for x in _dims_of_value(v)):
             gathered[name] = _changed(program, v, must, names, both.name)
     return both
 

@@ -67,3 +67,32 @@ def test_scratch_of_parts_has_a_name_of_its_own() -> None:
             for found, ref in zip(library.run(0, written, [values], {"n": size, "m": size}),
                                   interpret(graph, {"x": values}).outputs.values(), strict=True):
                 np.testing.assert_array_equal(found, ref)
+
+
+def test_axes_stay_apart_where_a_stage_that_keeps_both_reads_an_index_along_one_of_them() -> None:
+    """Of two stages over _j, the first is made before _k is walked and reads x[p[_j]]; the second alone could walk both as one."""
+    i, k, j = Axis("_i", 2), Axis("_k", 1), Axis("_j", 3)
+
+    def program() -> StageProgram:
+        values = Values()
+        x, p = Array("x0", "operand", 0, i64, 3), Array("x1", "operand", 1, i64, 3)
+        first, second = Array("y0", "output", 0, i64, 6), Array("y1", "output", 1, i64, 6)
+        at = 3 * i.symbol + j.symbol
+        read = values.load(x, values.gather(values.load(p, j.symbol), 3))
+        stages = [Stage(first, at, (j,), read, 1), Stage(second, at, (j,), values.index(at, i64), 2)]
+        return StageProgram((x, p), (first, second), [Nest((i, k), stages)], values)
+
+    operands = [np.array([10, 20, 30]), np.array([2, 0, 1])]
+    for made in (program(), arranged(program())):
+        for found, expected in zip(run(made, operands), ([30, 10, 20] * 2, range(6)), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_a_reduction_of_no_columns_is_not_cut() -> None:
+    rows, column = Axis("_r", 4 * columns.LEAST), Axis("_j", 0)
+    values = Values()
+    x, y = Array("x0", "operand", 0, i64, 0), Array("y0", "output", 0, i64, 0)
+    stage = Stage(y, column.symbol, (column,), values.load(x, column.symbol), 0, (rows,), "sum")
+    program = columns.in_parts(StageProgram((x,), (y,), [Nest((), [stage])], values))
+    assert [s for nest in program.nests for s in nest.stages] == [stage]
+    assert run(program, [np.empty(0, np.int64)])[0].shape == (0,)
