@@ -374,6 +374,10 @@ class _Renderer:
         if s.target.role == "scratch" and _is_number(s.target):
             self.write(f"{c_type(s.target.dtype)} {s.target.name};")
         self.declare(s.value, only_ready=True)
+        alone = s.monoid is not None and len(s.axes) == (s.scan is not None)
+        if alone:                                                   # no loop of its own is a scope for its variables
+            self.write.open("")
+            self.scopes.append(set())
         if s.scan is not None:
             self.scanned(s, s.scan, bounds)
         elif s.monoid is None:
@@ -389,6 +393,9 @@ class _Renderer:
             self.rows(s)
             for axis in reversed(opened):
                 self.end(axis)
+        if alone:
+            self.scopes.pop()
+            self.write.close()
 
     def stored(self, s: Stage, bounds: tuple[str, str] | None) -> None:
         opened = []

@@ -21,13 +21,15 @@ static void generated_nest0(void *context, int part, int parts) {
         const int64_t _r0p = turn;
         (void)_r0p;
         /* reduce_max, in parts */
-        int32_t total1 = order_f32(-INFINITY);
-        #pragma omp simd reduction(max : total1)
-        for (int64_t _r0q = 0; _r0q < 16384; _r0q++) {
-            const float v1 = x0[(16384 * _r0p + _r0q)];
-            const int32_t key = order_f32(v1); total1 = key > total1 ? key : total1;
+        {
+            int32_t total1 = order_f32(-INFINITY);
+            #pragma omp simd reduction(max : total1)
+            for (int64_t _r0q = 0; _r0q < 16384; _r0q++) {
+                const float v1 = x0[(16384 * _r0p + _r0q)];
+                const int32_t key = order_f32(v1); total1 = key > total1 ? key : total1;
+            }
+            y0p[_r0p] = unorder_f32(total1);
         }
-        y0p[_r0p] = unorder_f32(total1);
     }
 }
 
@@ -39,13 +41,15 @@ static void generated_nest1(void *context, int part, int parts) {
     tg_range(a->count, 1, part, parts, &from, &to);
     (void)from, (void)to;
     /* reduce_max of the parts */
-    int32_t total2 = order_f32(-INFINITY);
-    #pragma omp simd reduction(max : total2)
-    for (int64_t _r0t = 0; _r0t < 5; _r0t++) {
-        const float v2 = y0p[_r0t];
-        const int32_t key = order_f32(v2); total2 = key > total2 ? key : total2;
+    {
+        int32_t total2 = order_f32(-INFINITY);
+        #pragma omp simd reduction(max : total2)
+        for (int64_t _r0t = 0; _r0t < 5; _r0t++) {
+            const float v2 = y0p[_r0t];
+            const int32_t key = order_f32(v2); total2 = key > total2 ? key : total2;
+        }
+        y0[0] = unorder_f32(total2);
     }
-    y0[0] = unorder_f32(total2);
 }
 
 TG_KERNEL(generated) {

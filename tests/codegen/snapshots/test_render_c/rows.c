@@ -27,14 +27,16 @@ static void generated_nest0(void *context, int part, int parts) {
         (void)_i0;
         /* reduce_max */
         float t3;
-        int32_t total13 = order_f32(-INFINITY);
-        #pragma omp simd reduction(max : total13)
-        for (int64_t _r4 = 0; _r4 < 64; _r4++) {
-            const float v12 = x0[(64 * _i0 + _r4)];
-            const float v13 = v12 * 0x1.0000000000000p-3f;
-            const int32_t key = order_f32(v13); total13 = key > total13 ? key : total13;
+        {
+            int32_t total13 = order_f32(-INFINITY);
+            #pragma omp simd reduction(max : total13)
+            for (int64_t _r4 = 0; _r4 < 64; _r4++) {
+                const float v12 = x0[(64 * _i0 + _r4)];
+                const float v13 = v12 * 0x1.0000000000000p-3f;
+                const int32_t key = order_f32(v13); total13 = key > total13 ? key : total13;
+            }
+            t3 = unorder_f32(total13);
         }
-        t3 = unorder_f32(total13);
         /* exp */
         const float v15 = t3 * (-0x1.0000000000000p+0f);
         #pragma GCC ivdep
@@ -47,18 +49,20 @@ static void generated_nest0(void *context, int part, int parts) {
         }
         /* sum */
         float t1;
-        double total18 = 0.0;
-        for (int64_t begin = 0, end; begin < 64; begin = end) {
-            end = tg_min(begin + 512, 64);
-            float part18 = 0;
-            #pragma omp simd reduction(+ : part18)
-            for (int64_t _r2 = begin; _r2 < end; _r2++) {
-                const float v18 = t2[_r2];
-                part18 += v18;
+        {
+            double total18 = 0.0;
+            for (int64_t begin = 0, end; begin < 64; begin = end) {
+                end = tg_min(begin + 512, 64);
+                float part18 = 0;
+                #pragma omp simd reduction(+ : part18)
+                for (int64_t _r2 = begin; _r2 < end; _r2++) {
+                    const float v18 = t2[_r2];
+                    part18 += v18;
+                }
+                total18 += part18;
             }
-            total18 += part18;
+            t1 = (float)total18;
         }
-        t1 = (float)total18;
         /* div */
         #pragma GCC ivdep
         for (int64_t _j1 = 0; _j1 < 64; _j1++) {

@@ -28,19 +28,21 @@ static void generated_nest0(void *context, int part, int parts) {
         (void)_i0;
         /* sum */
         float t1;
-        double total13 = 0.0;
-        for (int64_t begin = 0, end; begin < 64; begin = end) {
-            end = tg_min(begin + 512, 64);
-            float part13 = 0;
-            #pragma omp simd reduction(+ : part13)
-            for (int64_t _r2 = begin; _r2 < end; _r2++) {
-                const float v12 = x0[(_i0 * _s0_0 + _r2)];
-                const float v13 = v12 * v12;
-                part13 += v13;
+        {
+            double total13 = 0.0;
+            for (int64_t begin = 0, end; begin < 64; begin = end) {
+                end = tg_min(begin + 512, 64);
+                float part13 = 0;
+                #pragma omp simd reduction(+ : part13)
+                for (int64_t _r2 = begin; _r2 < end; _r2++) {
+                    const float v12 = x0[(_i0 * _s0_0 + _r2)];
+                    const float v13 = v12 * v12;
+                    part13 += v13;
+                }
+                total13 += part13;
             }
-            total13 += part13;
+            t1 = (float)total13;
         }
-        t1 = (float)total13;
         /* mul */
         const float v3 = 1.0f / 0x1.0000000000000p+6f;
         const float v15 = t1 * v3;

@@ -24,13 +24,15 @@ static void generated_nest0(void *context, int part, int parts) {
         const int64_t _j2p = turn;
         (void)_j2p;
         /* sum, in parts */
-        uint32_t total10 = 0;
-        #pragma omp simd reduction(+ : total10)
-        for (int64_t _j2q = 0; _j2q < 16384; _j2q++) {
-            const int32_t v10 = x0[(16384 * _j2p + _j2q)];
-            total10 += (uint32_t)v10;
+        {
+            uint32_t total10 = 0;
+            #pragma omp simd reduction(+ : total10)
+            for (int64_t _j2q = 0; _j2q < 16384; _j2q++) {
+                const int32_t v10 = x0[(16384 * _j2p + _j2q)];
+                total10 += (uint32_t)v10;
+            }
+            y0p[_j2p] = (int32_t)total10;
         }
-        y0p[_j2p] = (int32_t)total10;
     }
 }
 
@@ -42,23 +44,25 @@ static void generated_nest1(void *context, int part, int parts) {
     tg_range(a->count, 1, part, parts, &from, &to);
     (void)from, (void)to;
     /* before each part */
-    uint32_t running11 = 0;
-    for (int64_t begin = 0, end; begin < 5; begin = end) {
-        end = tg_min(begin + 128, 5);
-        int32_t block11[129];
-        block11[0] = (int32_t)running11;
-        #pragma GCC ivdep
-        for (int64_t _j2t = begin; _j2t < end; _j2t++) {
-            const int32_t v11 = y0p[_j2t];
-            block11[_j2t - begin + 1] = v11;
-        }
-        for (int64_t at = 1; at < end - begin + 1; at++) {
-            running11 += (uint32_t)block11[at];
-            block11[at] = (int32_t)running11;
-        }
-        #pragma GCC ivdep
-        for (int64_t _j2t = begin; _j2t < end; _j2t++) {
-            y0b[_j2t] = block11[_j2t - begin];
+    {
+        uint32_t running11 = 0;
+        for (int64_t begin = 0, end; begin < 5; begin = end) {
+            end = tg_min(begin + 128, 5);
+            int32_t block11[129];
+            block11[0] = (int32_t)running11;
+            #pragma GCC ivdep
+            for (int64_t _j2t = begin; _j2t < end; _j2t++) {
+                const int32_t v11 = y0p[_j2t];
+                block11[_j2t - begin + 1] = v11;
+            }
+            for (int64_t at = 1; at < end - begin + 1; at++) {
+                running11 += (uint32_t)block11[at];
+                block11[at] = (int32_t)running11;
+            }
+            #pragma GCC ivdep
+            for (int64_t _j2t = begin; _j2t < end; _j2t++) {
+                y0b[_j2t] = block11[_j2t - begin];
+            }
         }
     }
 }
@@ -74,23 +78,25 @@ static void generated_nest2(void *context, int part, int parts) {
         const int64_t _j2p = turn;
         (void)_j2p;
         /* sum */
-        const int32_t v12 = y0b[_j2p];
-        uint32_t running10 = v12;
-        for (int64_t begin = 0, end; begin < 16384; begin = end) {
-            end = tg_min(begin + 128, 16384);
-            int32_t block10[128];
-            #pragma GCC ivdep
-            for (int64_t _j2q = begin; _j2q < end; _j2q++) {
-                const int32_t v10 = x0[(16384 * _j2p + _j2q)];
-                block10[_j2q - begin] = v10;
-            }
-            for (int64_t at = 0; at < end - begin; at++) {
-                running10 += (uint32_t)block10[at];
-                block10[at] = (int32_t)running10;
-            }
-            #pragma GCC ivdep
-            for (int64_t _j2q = begin; _j2q < end; _j2q++) {
-                y0[(16384 * _j2p + _j2q)] = block10[_j2q - begin];
+        {
+            const int32_t v12 = y0b[_j2p];
+            uint32_t running10 = v12;
+            for (int64_t begin = 0, end; begin < 16384; begin = end) {
+                end = tg_min(begin + 128, 16384);
+                int32_t block10[128];
+                #pragma GCC ivdep
+                for (int64_t _j2q = begin; _j2q < end; _j2q++) {
+                    const int32_t v10 = x0[(16384 * _j2p + _j2q)];
+                    block10[_j2q - begin] = v10;
+                }
+                for (int64_t at = 0; at < end - begin; at++) {
+                    running10 += (uint32_t)block10[at];
+                    block10[at] = (int32_t)running10;
+                }
+                #pragma GCC ivdep
+                for (int64_t _j2q = begin; _j2q < end; _j2q++) {
+                    y0[(16384 * _j2p + _j2q)] = block10[_j2q - begin];
+                }
             }
         }
     }

@@ -21,19 +21,21 @@ static void generated_nest0(void *context, int part, int parts) {
         const int64_t _i3 = turn;
         (void)_i3;
         /* sum */
-        double running8 = 0;
-        for (int64_t begin = 0, end; begin < 64; begin = end) {
-            end = tg_min(begin + 128, 64);
-            float block8[128];
-            #pragma GCC ivdep
-            for (int64_t _j4 = begin; _j4 < end; _j4++) {
-                const float v8 = x0[(64 * _i3 + _j4)];
-                block8[_j4 - begin] = v8;
-            }
-            f32_running_sum(block8, end - begin, &running8);
-            #pragma GCC ivdep
-            for (int64_t _j4 = begin; _j4 < end; _j4++) {
-                y0[(64 * _i3 + _j4)] = block8[_j4 - begin];
+        {
+            double running8 = 0;
+            for (int64_t begin = 0, end; begin < 64; begin = end) {
+                end = tg_min(begin + 128, 64);
+                float block8[128];
+                #pragma GCC ivdep
+                for (int64_t _j4 = begin; _j4 < end; _j4++) {
+                    const float v8 = x0[(64 * _i3 + _j4)];
+                    block8[_j4 - begin] = v8;
+                }
+                f32_running_sum(block8, end - begin, &running8);
+                #pragma GCC ivdep
+                for (int64_t _j4 = begin; _j4 < end; _j4++) {
+                    y0[(64 * _i3 + _j4)] = block8[_j4 - begin];
+                }
             }
         }
     }
