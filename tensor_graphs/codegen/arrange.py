@@ -129,12 +129,12 @@ def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axi
         return made
 
     for s in stages:
-        s.index, s.value = must(s.index), _changed(program, s.value, must, names, both.name)
+        s.index, s.value = must(s.index), changed(program, s.value, must, names, both.name)
         if s.scan is not None and s.scan.start is not None:
-            s.scan = replace(s.scan, start=_changed(program, s.scan.start, must, names, both.name))
+            s.scan = replace(s.scan, start=changed(program, s.scan.start, must, names, both.name))
     for name, v in list(gathered.items()):
         if name in read and all(change(x) is not None for x in _dims_of_value(v)):
-            gathered[name] = _changed(program, v, must, names, both.name)
+            gathered[name] = changed(program, v, must, names, both.name)
     return both
 
 
@@ -169,7 +169,8 @@ def _dims_of_value(value: Value) -> Iterable[Dim]:
     return (x for v in values_in(value) if (x := dim_of(v)) is not None)
 
 
-def _changed(program: StageProgram, value: Value, change: Callable[[Dim], Dim], names: set[str], new: str) -> Value:
+def changed(program: StageProgram, value: Value, change: Callable[[Dim], Dim], names: set[str], new: str) -> Value:
+    """A value with each of its indices changed, from axes of these names to one of a new name."""
     cache: dict[Value, Value] = {}
 
     def one(v: Value) -> Value:
@@ -239,7 +240,7 @@ def in_parts(program: StageProgram, nest: Nest, size: int) -> list[Nest]:
         part, turns, change = in_chunks(first, size)
         inner = (turns,)
         try:
-            value, index = _changed(program, stage.value, change, {first.name}, part.name), change(stage.index)
+            value, index = changed(program, stage.value, change, {first.name}, part.name), change(stage.index)
         except Entangled:
             return [nest]
         if any(first.name in v.symbols for v in program.values.gathered.values()):

@@ -1,5 +1,6 @@
 """backend: `gen`, whose one kernel computes whatever stages can say. It is offered for every op and every part, and takes those
-that it can lower and that are no product: what is multiplied and summed again and again wants registers and tiles, not loops.
+that it can lower and that are no product: what is multiplied and summed again and again wants registers and tiles, not loops. The
+exception are products around a softmax, which online.py makes one pass.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tensor_graphs.codegen import libraries, render_c, turns
-from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, definition_of, loops_of
+from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, definition_of, loops_of, one_pass_of
 from tensor_graphs.codegen.lower import FARTHEST, NotLowered
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.steps import steps_of
@@ -91,6 +92,12 @@ def text_of(spec: Spec) -> str:
     return render_c.rendered(program)
 
 
+def derivation_of(spec: Spec) -> tuple[str, ...]:
+    """By which rules the loops of a spec became one pass; nothing of other loops."""
+    program = _program(spec)
+    return () if isinstance(program, str) else program.derivation
+
+
 def together(specs: Sequence[Spec]) -> list[str | None]:
     """Compile the kernels of specs in as few runs of the compiler as can be, for rows that follow each other and for rows that lie
     anywhere; for each None, or why it cannot be built. Raises CacheFolderError."""
@@ -139,4 +146,5 @@ def _program(spec: Spec) -> StageProgram | str:
 
 @lru_cache(maxsize=4096)
 def _loops(asked: AskedSpec, apart: bool = False) -> StageProgram | str:
-    return loops_of(definition_of(asked.spec), apart)
+    definition = definition_of(asked.spec)
+    return one_pass_of(definition, apart) or loops_of(definition, apart)

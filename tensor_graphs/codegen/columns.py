@@ -5,7 +5,7 @@ In: a program as it was arranged.  Out: the same, changed in place: a nest of pa
 
 from __future__ import annotations
 
-from tensor_graphs.codegen.arrange import Entangled, _changed, in_chunks
+from tensor_graphs.codegen.arrange import Entangled, changed, in_chunks
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -58,7 +58,7 @@ def cut(program: StageProgram, nest: Nest, chunk: int) -> list[Nest]:
     if any(first.name in v.symbols for v in program.values.gathered.values()):
         return [nest]
     try:
-        value = _changed(program, stage.value, change, {first.name}, part.name)
+        value = changed(program, stage.value, change, {first.name}, part.name)
     except Entangled:
         return [nest]
     offset: Dim = 0

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from tensor_graphs.codegen.stages import Array, Nest, Stage, StageProgram, Value, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, values_in
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -56,8 +57,8 @@ class _ProgramRun:
 
     def outputs(self) -> list[Numbers]:
         for nest in self.program.nests:
-            for stage in nest.stages:
-                _StageTurns(self, nest, stage).take()
+            for axis, stages in groupby(nest.stages, key=lambda s: s.within):
+                self.turns(nest, axis, list(stages))
         out = []
         for array in self.program.outputs:
             made = self.written(array, ())
@@ -65,6 +66,29 @@ class _ProgramRun:
                 raise StageError(f"{int((~made.known).sum())} of {made.known.size} elements of {array} are never written")
             out.append(made.values)
         return out
+
+    def turns(self, nest: Nest, axis: Axis | None, stages: Sequence[Stage]) -> None:
+        """Neighbouring stages: once, or at each turn of the axis that they are within, where what a turn makes is gone at the next,
+        but for what was begun before the first."""
+        if axis is None:
+            for stage in stages:
+                _StageTurns(self, nest, stage).take()
+            return
+        fresh = [s.target for s in stages if s.target not in self.memory]
+        for turn in range(self.most(nest, axis)):
+            for array in fresh:
+                if array in self.memory:
+                    self.memory[array].known[...] = False
+            for stage in stages:
+                _StageTurns(self, nest, stage, turn).take()
+
+    def most(self, nest: Nest, axis: Axis) -> int:
+        """Turns of an axis whose size may depend on the nest's."""
+        at = dict(self.sizes)
+        for k, outer in enumerate(nest.axes):
+            count = int(np.max(_index(outer.size, at), initial=0))
+            at[outer.name] = np.arange(count).reshape([-1 if i == k else 1 for i in range(len(nest.axes))])
+        return int(np.max(_index(axis.size, at), initial=0))
 
     def written(self, array: Array, outer: tuple[int, ...]) -> _WrittenArray:
         if array not in self.memory:
@@ -75,17 +99,21 @@ class _ProgramRun:
 class _StageTurns:
     """All turns of one stage at once: each axis, those of the nest first, is an axis of the arrays of its values."""
 
-    def __init__(self, run: _ProgramRun, nest: Nest, stage: Stage) -> None:
+    def __init__(self, run: _ProgramRun, nest: Nest, stage: Stage, turn: int = 0) -> None:
         self.run, self.nest, self.stage = run, nest, stage
         axes = (*nest.axes[:stage.level], *stage.axes, *stage.reduce)
         self.at: dict[str, Any] = dict(run.sizes)
         self.inside: Numbers = np.ones((), bool)
+        if stage.within is not None:
+            self.at[stage.within.name] = turn
         sizes = []
         for k, axis in enumerate(axes):                             # the size of one may depend on those before
             size = np.asarray(_index(axis.size, self.at))
             sizes.append(int(size.max(initial=0)))
             self.at[axis.name] = np.arange(sizes[-1]).reshape([-1 if i == k else 1 for i in range(len(axes))])
             self.inside = self.inside & (self.at[axis.name] < size)
+        if stage.within is not None:
+            self.inside = self.inside & (turn < np.asarray(_index(stage.within.size, self.at)))
         self.shape = tuple(sizes)
         self.inside = np.broadcast_to(self.inside, self.shape)
         self.values: dict[Value, Numbers] = {}
@@ -95,6 +123,7 @@ class _StageTurns:
         outer = self.shape[:s.level]
         kept = len(self.shape) - len(s.reduce)
         value = np.broadcast_to(self.value(s.value), self.shape)
+        factor = self.before_reduced(s.factor) if s.factor is not None and value.size else None
         if s.monoid is not None:
             take, along, identity = _MONOIDS[s.monoid]
             value = np.where(whole, value, np.asarray(identity(s.value.dtype), value.dtype))
@@ -112,8 +141,21 @@ class _StageTurns:
         flat = np.ravel_multi_index([p[whole] for p in place], target.shape) if whole.any() else np.zeros(0, np.intp)
         if len(np.unique(flat)) != len(flat):
             raise StageError(f"an element of {s.target} is written twice")
-        target.values.reshape(-1)[flat] = value[whole]
+        if s.joined:
+            if not target.known.reshape(-1)[flat].all():
+                raise StageError(f"{s.target} is gone on with before it is written")
+            held = target.values.reshape(-1)[flat]
+            if factor is not None:
+                held = held * factor[whole]
+            target.values.reshape(-1)[flat] = _MONOIDS[s.monoid or "sum"][1](held, value[whole])
+        else:
+            target.values.reshape(-1)[flat] = value[whole]
         target.known.reshape(-1)[flat] = True
+
+    def before_reduced(self, value: Value) -> Numbers:
+        """A value that depends on no axis that is reduced."""
+        kept = len(self.shape) - len(self.stage.reduce)
+        return np.broadcast_to(self.value(value), self.shape).reshape(*self.shape[:kept], -1)[..., 0]
 
     def scanned(self, value: Numbers, along: np.ufunc, identity: Any) -> Numbers:
         scan, s = self.stage.scan, self.stage

@@ -7,15 +7,22 @@ from functools import lru_cache
 from typing import Any
 
 from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.hidden import without_hidden
+from tensor_graphs.codegen.lanes import laned
 from tensor_graphs.codegen.lower import NotLowered, lower, stays
+from tensor_graphs.codegen.online import online
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp, Definition, definition_digest
+from tensor_graphs.language.dtypes import f64
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.leaves import argument
 from tensor_graphs.language.node import apply, encode_attribute
+
+TILES = 8
+"""of a product's rows, in a block of a pass"""
 
 MOST_TURNS = 24
 """turns of the innermost loops for each element that is read or written: what takes more is a product"""
@@ -46,16 +53,32 @@ def definition_of(spec: Spec) -> Definition:
 
 
 @lru_cache(maxsize=4096)
+def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | None:
+    """The loops of a definition whose reductions become one pass (online.py); None where they do not."""
+    plain = loops_of(definition, apart)
+    if isinstance(plain, StageProgram) and not any(s.monoid == "max" for nest in plain.nests for s in nest.stages):
+        return None
+    try:
+        program = lower(definition, apart)
+        tile = library.load().tile(8 if any(a.dtype is f64 for a in program.operands) else 4)
+        found = online(program, TILES * tile.rows)
+        if found is None or _too_many(program) is not None:
+            return None
+        laned(program, tile.lanes)
+        without_hidden(program, found)
+    except (NotLowered, LanguageError):
+        return None
+    return program
+
+
+@lru_cache(maxsize=4096)
 def loops_of(definition: Definition, apart: bool = False) -> StageProgram | str:
-    """The loops of a definition, or why there are none. apart: for operands whose rows lie anywhere."""
+    """The loops of a definition as it stands, or why there are none. apart: for operands whose rows lie anywhere."""
     try:
         program = arranged(lower(definition, apart))
     except (NotLowered, LanguageError) as e:                        # a size that may be 0 where an index is divided by it
         return str(e)
-    arrays = (*program.operands, *program.outputs)
-    if len(arrays) > library.MAX_PTR or len(program.dims) > library.MAX_INT:
-        return f"it has {len(arrays)} operands and outputs and {len(program.dims)} dims, more than a call takes"
-    elements = sum(d.bounds(a.size)[1] for a in arrays)
+    elements = sum(d.bounds(a.size)[1] for a in (*program.operands, *program.outputs))
     turns = 0
     for nest in program.nests:
         for s in nest.stages:
@@ -65,4 +88,12 @@ def loops_of(definition: Definition, apart: bool = False) -> StageProgram | str:
             turns += of_stage
     if turns > MOST_TURNS * max(elements, 1):
         return f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums"
-    return program
+    return _too_many(program) or program
+
+
+def _too_many(program: StageProgram) -> str | None:
+    """Why a program is more than one call can be handed."""
+    arrays = (*program.operands, *program.outputs)
+    if len(arrays) > library.MAX_PTR or len(program.dims) > library.MAX_INT:
+        return f"it has {len(arrays)} operands and outputs and {len(program.dims)} dims, more than a call takes"
+    return None

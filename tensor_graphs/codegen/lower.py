@@ -12,6 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tensor_graphs.codegen.stages import (
     SCAN_ADVICE,
@@ -560,15 +561,27 @@ def _is_identity(value: Value, monoid: Monoid) -> bool:
     return bool(value.attr == (0 if monoid == "sum" else 1))
 
 
-def _how_far(condition: Value, holds: bool, i: Dim, j: Dim) -> tuple[bool, bool] | None:
-    """(before, backwards) where `condition` is (holds: as it stands, else its negation) j ≤ i, j < i, j ≥ i or j > i; else None."""
+def least_of(condition: Value, holds: bool) -> Dim | None:
+    """What is at least 0 where a comparison of indices is so, and less where it is not; None of another condition. holds: as it
+    stands, else its negation."""
     while condition.op == "xor" and condition.args[1].op == "constant" and condition.args[1].attr is True:
         condition, holds = condition.args[0], not holds
-    if condition.op not in ("less", "at_least") or any(a.op != "index" or not _holds_itself(a) for a in condition.args):
+    if condition.op not in ("less", "at_least"):
         return None
-    a, b = (x.attr for x in condition.args)
-    least = a - b if condition.op == "at_least" else b - a - 1      # it is so where this is at least 0
-    least = least if holds else -1 - least
+    numbers: list[Any] = [a.attr if a.op == "index" and _holds_itself(a) else
+                          int(a.attr) if a.op == "constant" and a.dtype.is_integer else None for a in condition.args]
+    if None in numbers:
+        return None
+    a, b = numbers
+    least: Dim = a - b if condition.op == "at_least" else b - a - 1
+    return least if holds else -1 - least
+
+
+def _how_far(condition: Value, holds: bool, i: Dim, j: Dim) -> tuple[bool, bool] | None:
+    """(before, backwards) where `condition` is (holds: as it stands, else its negation) j ≤ i, j < i, j ≥ i or j > i; else None."""
+    least = least_of(condition, holds)
+    if least is None:
+        return None
     for backwards, gap in ((False, least - (i - j)), (True, least - (j - i))):
         if gap in (0, -1):
             return gap == -1, backwards

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
+from tensor_graphs.codegen.lanes import TileProduct, product_of
 from tensor_graphs.codegen.stages import (
     Array,
     Axis,
@@ -101,6 +103,7 @@ class _Renderer:
         self.program, self.name, self.write = program, name, _Writer()
         self.dims = [str(s) for s in program.dims]
         self.scopes: list[set[int]] = []                            # numbers of the values that are written, by block
+        self.declared: set[Array] = set()                           # numbers of a turn that stages begin with
         self.open_axes: list[str] = []
         self.tiles: dict[int, str] = {}                             # number of a load -> where its block was turned to
 
@@ -110,6 +113,8 @@ class _Renderer:
         p, write = self.program, self.write
         write("/* " + str(p).replace("\n", "\n * ").replace("*/", "* /") + " */")
         write('#include "numbers.h"')
+        if any(product_of(s) is not None for nest in p.nests for s in nest.stages):
+            write('#include "wide_gemm.h"')
         write()
         write.open(f"typedef struct {self.name}_arguments")
         for a in (*p.outputs, *p.operands):
@@ -155,6 +160,8 @@ class _Renderer:
             else:
                 grain = "PART_ELEMENTS" if nest.advice.grain == PART_ELEMENTS else nest.advice.grain
                 parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil(tg_ceil({grain}, {c_of(min(work, MOST_WORK))}), {unit}))"
+                if work >= nest.advice.grain and any(s.within is not None for s in nest.stages):
+                    parts = "(int)tg_min(a.count, 4096)"            # long turns, of which some may be shorter than others
                 write(f"if (a.count > 0) tg_parallel({self.name}_nest{i}, &a, {parts});")
         write.close()
 
@@ -258,9 +265,13 @@ class _Renderer:
 
     def inner(self, nest: Nest, level: int) -> None:
         """What is done inside of `level` axes, and the axes inside."""
-        for s in nest.stages:
-            if s.level == level:
+        for axis, stages in groupby((s for s in nest.stages if s.level == level), key=lambda s: s.within):
+            if axis is not None:
+                self.loop(axis)
+            for s in stages:
                 self.stage(s, None)
+            if axis is not None:
+                self.end(axis)
         deeper = [s for s in nest.stages if s.level > level]
         if not deeper:
             return
@@ -371,8 +382,13 @@ class _Renderer:
     def stage(self, s: Stage, bounds: tuple[str, str] | None) -> None:
         """One stage; bounds: of its first axis, where that is what is cut into parts."""
         self.write(f"/* {s.note} */")
-        if s.target.role == "scratch" and _is_number(s.target):
+        if _is_number(s.target) and s.target not in self.declared:
             self.write(f"{c_type(s.target.dtype)} {s.target.name};")
+            self.declared.add(s.target)
+        product = product_of(s)
+        if product is not None:
+            self.multiplied(s, product)
+            return
         self.declare(s.value, only_ready=True)
         alone = s.monoid is not None and len(s.axes) == (s.scan is not None)
         if alone:                                                   # no loop of its own is a scope for its variables
@@ -397,6 +413,21 @@ class _Renderer:
             self.scopes.pop()
             self.write.close()
 
+    def multiplied(self, s: Stage, p: TileProduct) -> None:
+        """A product by the register tile of our other kernels."""
+        begin: dict[str, Dim] = {a.name: 0 for a in (p.rows, p.inner, p.lane)}
+
+        def address(array: Array, offset: Dim) -> str:
+            return f"&{array.name}[{c_of(d.substitute(offset, begin))}]"
+
+        left, right = (address(v.attr[0], v.attr[1]) for v in (p.left, p.right))
+        keep = "NULL" if p.keep is None else address(p.keep.attr[0], p.keep.attr[1])
+        wide = s.value.dtype is not f32
+        layout = "ROWS_CONTIGUOUS" if p.along_rows else "K_CONTIGUOUS"
+        name, vector, last = ("tg_wide_rows_product", "VD", "") if wide else ("tg_rows_product", "VW", ", NULL")
+        self.write(f"{name}({c_of(p.rows.size)}, {p.lane.size} / {vector}, {layout}, {left}, {c_of(p.stride)}, {right}, "
+                   f"{c_of(p.inner.size)}, {address(s.target, s.index)}, {keep}{last});")
+
     def stored(self, s: Stage, bounds: tuple[str, str] | None) -> None:
         opened = []
         for k, axis in enumerate(s.axes):
@@ -414,6 +445,12 @@ class _Renderer:
 
     def put(self, s: Stage, text: str, index: Dim | None = None) -> None:
         target = s.target
+        if s.joined:
+            held = target.name if _is_number(target) else f"{target.name}[{c_of(s.index)}]"
+            if s.factor is not None:
+                self.declare(s.factor)
+                held = f"{held} * {self.ref(s.factor)}"
+            text = f"{computed_in(target.dtype).name}_max({held}, {text})" if s.monoid == "max" else f"{held} + {text}"
         if _is_number(target):
             self.write(f"{target.name} = {text};")
             return
@@ -574,9 +611,15 @@ class _Renderer:
             self.loop(own, bounds if k == 0 else None)
             opened.append(own)
         low, high = (bounds if bounds and len(s.axes) == 1 else None) or ("0", c_of(axis.size))
-        write.open(f"for (int64_t first = {low}, past; first < {high}; first = past)")
-        write(f"past = tg_min(first + {s.advice.columns}, {high});")
-        write(f"{'double' if narrow else kind} {total}[{s.advice.columns}];")
+        if isinstance(axis.size, int) and axis.size <= s.advice.columns and bounds is None:
+            wide = axis.size
+            write.open("")
+            write(f"enum {{ first = 0, past = {wide} }};")
+        else:
+            wide = s.advice.columns
+            write.open(f"for (int64_t first = {low}, past; first < {high}; first = past)")
+            write(f"past = tg_min(first + {wide}, {high});")
+        write(f"{'double' if narrow else kind} {total}[{wide}];")
         write(f"for (int64_t at = 0; at < past - first; at++) {total}[at] = {'0.0' if narrow else start};")
         outer, last = s.reduce[:-1], s.reduce[-1]
         for over in outer:
@@ -584,7 +627,7 @@ class _Renderer:
         if narrow:
             write.open(f"for (int64_t begin = 0, end; begin < {c_of(last.size)}; begin = end)")
             write(f"end = tg_min(begin + {s.advice.rows}, {c_of(last.size)});")
-            write(f"float {part}[{s.advice.columns}];")
+            write(f"float {part}[{wide}];")
             write(f"for (int64_t at = 0; at < past - first; at++) {part}[at] = 0.0f;")
             self.loop(last, ("begin", "end"))
         else:
@@ -672,7 +715,7 @@ def _split(nest: Nest) -> tuple[Dim, int, int]:
         return turns, 1, nest.advice.tile * _most((other,)) * len(nest.stages)
     if nest.axes:
         turns = d.product(a.size for a in nest.axes[:n])
-        return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *s.axes, *s.reduce)) for s in nest.stages)
+        return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *s.own)) for s in nest.stages)
     axes, scan = nest.stages[0].axes, nest.stages[0].scan
     if any(s.axes != axes or s.scan != scan for s in nest.stages):
         return 1, 1, 1

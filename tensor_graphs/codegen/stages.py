@@ -16,6 +16,8 @@ What a renderer does with a program, whatever language it prints; interpret.py d
   in any order (sums of floats: no less accurate than with f64 across blocks of a few hundred); a scan takes them in order.
 - Scratch of level 0 is one array for all nests; of a level above it is made anew in each turn and belongs to it (of size 1: a
   register).
+- Neighbouring stages `within` an axis are one loop over it, whose turns run in order: blocks of an axis that none of them holds
+  whole. A stage that is `joined` takes its value together with what its target holds, which is first multiplied by `factor`.
 - A load with an argument reads memory only where that is true, and is 0 elsewhere.
 - Arithmetic goes on in `computed_in(dtype)`; what is stored to an output is rounded to its dtype.
 - `Nest.tile` and what is called advice are advice: what is computed does not change without it.
@@ -231,7 +233,8 @@ class NestAdvice:
 @dataclass(eq=False)
 class Stage:
     """target[index] = value, or the reduction of value over `reduce`, or a scan of it, for all `axes`, inside of `level` axes of
-    the nest. A stage with a monoid has axes to reduce or a scan, not both."""
+    the nest. A stage with a monoid has axes to reduce or a scan, not both. within: an axis of blocks around it and its neighbours,
+    inside of the nest's; joined: a reduction goes on with what the target holds, times `factor` (None: 1)."""
 
     target: Array
     index: Dim
@@ -243,10 +246,19 @@ class Stage:
     note: str = ""
     scan: Scan | None = None
     advice: StageAdvice = StageAdvice()
+    within: Axis | None = None
+    joined: bool = False
+    factor: Value | None = None
 
     def roots(self) -> tuple[Value, ...]:
         """The expressions that it computes."""
-        return (self.value,) if self.scan is None or self.scan.start is None else (self.value, self.scan.start)
+        others = (None if self.scan is None else self.scan.start, self.factor)
+        return (self.value, *(v for v in others if v is not None))
+
+    @property
+    def own(self) -> tuple[Axis, ...]:
+        """All loops inside of those of the nest."""
+        return (*(() if self.within is None else (self.within,)), *self.axes, *self.reduce)
 
 
 @dataclass(eq=False)
@@ -266,7 +278,8 @@ class Nest:
 @dataclass(eq=False)
 class StageProgram:
     """What computes one part. dims: the symbols of its sizes, in the order in which their values are given to the kernel. dear,
-    again: how many values are dear and needed by several stages, and which of them are computed again instead of kept."""
+    again: how many values are dear and needed by several stages, and which of them are computed again instead of kept. derivation:
+    by which rules it was made of what was lowered, one line each (online.py)."""
 
     operands: tuple[Array, ...]
     outputs: tuple[Array, ...]
@@ -275,29 +288,36 @@ class StageProgram:
     dims: tuple[d.Expr, ...] = ()
     dear: int = 0
     again: tuple[int, ...] = ()
+    derivation: tuple[str, ...] = ()
 
     @property
     def scratch(self) -> list[Array]:
-        return [s.target for n in self.nests for s in n.stages if s.target.role == "scratch"]
+        return list(dict.fromkeys(s.target for n in self.nests for s in n.stages if s.target.role == "scratch"))
 
     def __str__(self) -> str:
         lines: list[str] = []
         for nest in self.nests:
             tiles = f", in tiles along {nest.tile.name}" if nest.tile is not None else ""
             lines.append(f"nest over {_axes(nest.axes) or 'nothing'}{tiles}")
-            for s in nest.stages:
-                kind = f"{s.monoid} over {_axes(s.reduce)} of " if s.reduce else ""
+            for s, before in zip(nest.stages, [None, *nest.stages], strict=False):
+                if s.within is not None and (before is None or before.within is not s.within):
+                    lines.append(f"    in turns of {_axes([s.within])}:")
+                inside = "    " * (1 + (s.within is not None))
+                held = "" if not s.joined else "what it holds and " if s.factor is None else f"what it holds * {s.factor} and "
+                kind = f"{s.monoid} of {held}all over {_axes(s.reduce)} of " if held else (
+                    f"{s.monoid} over {_axes(s.reduce)} of " if s.reduce else "")
                 if s.scan is not None:
                     start = f"{shown(s.scan.start)[0]} and " if s.scan.start is not None else ""
                     kind = f"{s.monoid} of {start}all {'before' if s.scan.before else 'up to'} {s.scan.axis.name} of "
                 over = f"    over {_axes(s.axes)}" if s.axes else ""
                 level = f"    in {s.level} of its axes" if s.level != len(nest.axes) else ""
                 text, named = shown(s.value)
-                lines.append(f"    {s.target}[{d.format_dim(s.index)}] = {kind}{text}{over}{level}")
-                lines += [f"        where {line}" for line in named]
+                lines.append(f"{inside}{s.target}[{d.format_dim(s.index)}] = {kind}{text}{over}{level}")
+                lines += [f"{inside}    where {line}" for line in named]
         for name, value in self.values.gathered.items():
             text, named = shown(value)
             lines += [f"where {line}" for line in (f"{name} = {text}", *named)]
+        lines += [f"derived: {line}" for line in self.derivation]
         return "\n".join(lines)
 
 

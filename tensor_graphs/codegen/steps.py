@@ -13,12 +13,12 @@ DEAR_STEPS = 12
 
 def steps_of(program: StageProgram) -> Dim:
     """Steps of all turns of all loops; of axes whose size depends on others, at most."""
-    inner = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *s.axes, *s.reduce)}
+    inner = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *s.own)}
     total: Dim = 0
     for nest in program.nests:
         for stage in nest.stages:
             turns: Dim = 1
-            for axis in (*nest.axes[:stage.level], *stage.axes, *stage.reduce):
+            for axis in (*nest.axes[:stage.level], *stage.own):
                 known = not isinstance(axis.size, d.Expr) or not set(axis.size.symbols) & inner
                 turns = turns * (axis.size if known else d.bounds(axis.size)[1])
             last = {a.name for a in (*stage.axes[-1:], *stage.reduce[-1:])} or {a.name for a in nest.axes}

@@ -27,7 +27,7 @@ def traffic_of(program: StageProgram) -> Dim:
 
 def _moved(program: StageProgram, nest: Nest, stage: Stage) -> Iterator[tuple[Array, Dim]]:
     """Each array that a stage reads or writes in memory, and the bytes of it."""
-    axes = (*nest.axes[:stage.level], *stage.axes, *stage.reduce)
+    axes = (*nest.axes[:stage.level], *stage.own)
     inner = (*stage.axes[-1:], *stage.reduce[-1:]) or axes[-1:]
     gathered = (v for name, v in program.values.gathered.items() if name in stage.value.symbols)
     loads = [v for v in values_in(stage.value, *gathered) if v.op == "load"]

@@ -83,11 +83,12 @@ def _scheduled(text: str, asked: loops.AskedSpec) -> StageProgram | str:
     said, spec = _said(text), asked.spec
     if spec.single_node_graph().structural_key != said.computes:
         return f"it was tuned for another {said.op}"
-    plain = backend.refuse(spec)
-    if plain is not None:
+    definition = loops.definition_of(spec)
+    plain = loops.loops_of(definition)
+    if isinstance(plain, str):
         return plain
     try:
-        return actions.replay(loops.definition_of(spec), said.schedule)
+        return actions.replay(definition, said.schedule)
     except TensorGraphsError as e:
         return str(e)
 

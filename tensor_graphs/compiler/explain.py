@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tensor_graphs.arguments import whole
+from tensor_graphs.codegen import backend
 from tensor_graphs.compiler.choice import Choice
 from tensor_graphs.compiler.compare import compare
+from tensor_graphs.kernels.kernel import ANY_OP
 from tensor_graphs.kernels.registry import is_registered
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.errors import GraphError
@@ -99,6 +101,14 @@ def _arranged(v: Variant, name: str) -> list[str]:
     return [f"{'':17}arranged by a search: {said}"]
 
 
+def _derived(v: Variant, e: Evidence) -> list[str]:
+    """Of loops whose reductions became one pass: by which rules."""
+    kernel, signature = v.kernels.get(e.chosen), v.program.signatures.get(e.signature)
+    if kernel is None or kernel.module != backend.__name__ or kernel.op != ANY_OP or signature is None:
+        return []
+    return [f"{'':17}derived: {line[:100]}" for line in backend.derivation_of(signature.spec)]
+
+
 def _refused(e: Evidence) -> list[str]:
     """A line for each kernel that may not be used; of a long reason the beginning, `explain_data` has all of it."""
     return [f"{'':17}refused: {name}: {why if len(why) <= LONGEST_REASON else why[:LONGEST_REASON - 1] + '…'}"
@@ -162,6 +172,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
                        f"  {e.title[:58]}{other}")
             out += [f"{'':17}computes {e.steps}"] if e.steps else []
             out += _arranged(v, e.chosen)
+            out += _derived(v, e)
             if rows_used["suspect"]:
                 out.append(f"{'':17}suspect: {rows_used['suspect']}; tg profile measures it again")
             out += [f"{'':17}compared at {rows_used['covered']}"] if rows_used["covered"] else []

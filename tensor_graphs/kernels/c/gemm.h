@@ -23,7 +23,7 @@ enum { K_CONTIGUOUS, ROWS_CONTIGUOUS };
 /* C[r][l] = sum over i < k of A(r, i) * panel[i][l], for any number of rows, plus keep[l] * C[r][l] unless keep is NULL; nv is
  * 1 or 2; c is [rows][nv * VW], keep [nv * VW]. panel is aligned to 64 bytes. `next`: from here on 16 bytes per k and tile
  * are asked into the L2 cache on the way (NULL: none). */
-void tg_rows_product(int64_t rows, int nv, int layout, const float *a, int64_t stride, const float *panel, int64_t k,
-                     float *c, const float *keep, const char *next);
+TG_API void tg_rows_product(int64_t rows, int nv, int layout, const float *a, int64_t stride, const float *panel, int64_t k,
+                            float *c, const float *keep, const char *next);
 
 #endif

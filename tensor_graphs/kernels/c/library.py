@@ -48,8 +48,9 @@ class Step(ctypes.Structure):
 CORE, KERNELS, WIDE = "", "kernels", "wide"
 """the libraries; everything is linked against the first"""
 
-IN_CORE = ("pool.c", "runner.c", "tiles.c", "movement.c")
-"""what a process needs whichever kernels it runs: half a second of compiling, which shows whether the compiler works at all"""
+IN_CORE = ("pool.c", "runner.c", "tiles.c", "movement.c", "gemm.c", "wide_gemm.c")
+"""what a process needs whichever kernels it runs, generated ones too: a second of compiling, which shows whether the compiler works
+at all"""
 
 ON_DEMAND = {"elementwise.c": "elementwise", "scatter.c": "scatter",
              **dict.fromkeys(("conv.c", "depthwise.c", "direct.c"), "convolutions")}

@@ -13,7 +13,7 @@
 /* C[r][l] = sum over i < k of A(r, i) * panel[i][l], for any number of rows, plus keep[l] * C[r][l] unless keep is NULL; nv is
  * 1 or 2; c is [rows][nv * VD], keep [nv * VD]. layout: K_CONTIGUOUS (rows of a lie `stride` apart) or ROWS_CONTIGUOUS
  * (successive k do). panel and c are aligned to 64 bytes. */
-void tg_wide_rows_product(int64_t rows, int nv, int layout, const double *a, int64_t stride, const double *panel, int64_t k,
-                          double *c, const double *keep);
+TG_API void tg_wide_rows_product(int64_t rows, int nv, int layout, const double *a, int64_t stride, const double *panel, int64_t k,
+                                 double *c, const double *keep);
 
 #endif

@@ -69,7 +69,7 @@ def test_every_c_file_is_in_one_library_and_those_on_demand_are_linked_without_t
     own = [path for part, paths in parts.items() for path in paths if library.part_of(path) == part]
     assert sorted(own) == list(library.sources()) and all(parts.values())
     assert {path.name for path in parts[library.CORE]} == set(library.IN_CORE)
-    assert {path.name for path in parts["convolutions"]} == {"conv.c", "depthwise.c", "direct.c", "gemm.c"}
+    assert {path.name for path in parts["convolutions"]} == {"conv.c", "depthwise.c", "direct.c"}
     assert set(library.ON_DEMAND) <= {path.name for path in library.sources()}
     for part in library.ON_DEMAND.values():                         # `-z defs`: what is missing there is an error of the linker
         assert library.load().part(part)
