@@ -6,7 +6,8 @@
 
 Each graph (cpu_graphs.py) is compiled, after `tg.profile` for --profile seconds or from the cost model alone, and is run in turns
 with the same in torch (in_turns.py): its operands are out of the caches (cold), or were just used (hot). Times are tenth
-percentiles, in microseconds. ratio: the best of torch ÷ ours, so more than 1 is faster than torch; calls: of our kernels in a run.
+percentiles, in microseconds. Weights are operands: a graph that has some is bound twice, one without runs as one model, as torch's
+function does. ratio: the best of torch ÷ ours, so more than 1 is faster than torch; calls: of our kernels in a run.
 errors: the largest relative error against the float64 oracle, ours and torch's. An error beyond both the tolerance of compile and
 three times torch's is a wrong output, and the row has no ratio.
 
@@ -93,7 +94,8 @@ def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace, cac
     sets = [{name: each.array(rng) for name, each in case.given.items()} for _ in range(2)]
     inputs = [{n: each[n] for n in graph.inputs} for each in sets]
     weights = [{n: each[n] for n in graph.parameters} for each in sets]
-    runs: dict[str, Timed] = {"ours": Timed(*(_bound(plan, p, i) for p, i in zip(weights, inputs, strict=True)))}
+    models = [tg.bind(plan, each) for each in weights] if graph.parameters else [tg.bind(plan, {})] * 2
+    runs: dict[str, Timed] = {"ours": Timed(*(_running(m, i) for m, i in zip(models, inputs, strict=True)))}
     functions: dict[str, Callable[..., Any]] = {"eager": case.torch}
     for name in given.modes:
         torch.compiler.reset()
@@ -122,8 +124,7 @@ def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace, cac
             "predicted_us": plan.variants[0].predicted * 1e6}
 
 
-def _bound(plan: Any, parameters: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray]) -> Callable[[], Any]:
-    model = tg.bind(plan, parameters)
+def _running(model: Any, inputs: Mapping[str, np.ndarray]) -> Callable[[], Any]:
     return lambda: model.run(inputs)
 
 

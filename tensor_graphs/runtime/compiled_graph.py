@@ -242,13 +242,13 @@ class CompiledGraph:
         try:
             if frame.binding != known.sizes or frame.bound != known.executor.bound:
                 return None
-            bases, memory = frame.bases, frame.memory
+            bases = frame.bases                                     # and `_run` has let go of the memory that it put there
             for base, place in zip(known.inputs, places, strict=True):
-                bases[base], memory[base] = place, None
+                bases[base] = place
             results = {}
             for name, shape, dtype, base in known.outputs:
                 made = results[name] = np.empty(shape, dtype) if out is None or name not in out else out[name]
-                bases[base], memory[base] = address(made), None
+                bases[base] = address(made)
             assert frame.call is not None                           # `_note` has looked
             check(frame.call())
         finally:
@@ -330,6 +330,8 @@ class CompiledGraph:
                 with session.lock:
                     call.executor.run(frame, call.sizes, bases | call.state_bases(session), **options)
         finally:
+            if call.executor.one_native_call:
+                frame.let_go(bases)
             with self._lock:
                 self._frames[call.variant].append(frame)
         return call.results

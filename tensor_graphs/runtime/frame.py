@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.devices.device import Memory
@@ -50,6 +50,11 @@ class Frame:
         self.memory[base] = memory
         self.bases[base] = memory.address if memory.nbytes else 0
         self.views[base].clear()
+
+    def let_go(self, bases: Iterable[int]) -> None:
+        """Keep no memory alive that lies at these bases; their addresses stay until others are put there."""
+        for base in bases:
+            self.memory[base] = None
 
     def shape_of(self, w: Window) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         """(offset in bytes, shape, strides in elements) of an operand at the sizes of this frame."""

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 import tracemalloc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -197,6 +198,16 @@ def test_given_arrays_receive_the_outputs(backends: tuple[str, ...]) -> None:
     assert out["y"] is y
     np.testing.assert_array_equal(y, expected["y"])
     np.testing.assert_array_equal(out["total"], expected["total"])
+
+
+def test_runs_in_one_native_call_keep_no_array_alive_that_they_were_given() -> None:
+    compiled = compiled_of(tg.graph({"y": tg.softmax(tg.input("x", (N, 8)))}), {}, ("c",))
+    for _ in range(2):                                              # checked anew, then as before
+        x = numbers(5, 8)
+        y = compiled.run({"x": x})["y"]
+        gone = weakref.ref(x), weakref.ref(y)
+        del x, y
+        assert [each() for each in gone] == [None, None]
 
 
 def test_given_arrays_are_not_looked_at_one_by_one_when_a_shape_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:

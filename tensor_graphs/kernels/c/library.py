@@ -128,6 +128,7 @@ class NativeLibrary:
             ("tg_tile_f32", ctypes.c_int, [ctypes.c_int]),
             ("tg_tile_f64", ctypes.c_int, [ctypes.c_int]),
             ("tg_run", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers]),
+            ("tg_run_at", ctypes.c_int, [pointer]),
             ("tg_run_profiled", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers, ctypes.POINTER(ctypes.c_double)]),
         ):
             function = getattr(self._lib, name)
@@ -217,10 +218,9 @@ class NativeLibrary:
         self._check(self._lib.tg_run_profiled(steps, len(steps), base_array, value_array, seconds))
         return list(seconds)[: len(steps)]
 
-    def runner(self, *, profiled: bool = False) -> Any:
-        """The native runner itself, for a runtime that keeps its own prepared arrays."""
-        runner: Callable[..., int] = self._lib.tg_run_profiled if profiled else self._lib.tg_run
-        return runner
+    def runner(self, name: str = "tg_run") -> Any:
+        """The native runner itself, or another of runner.c, for a runtime that keeps its own prepared arrays."""
+        return getattr(self._lib, name)
 
     @staticmethod
     def _check(status: int) -> None:

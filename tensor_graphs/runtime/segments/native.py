@@ -22,6 +22,7 @@ STEP = np.dtype([("fn", "<u8"), ("n_ptr", "<i4"), ("n_int", "<i4"), ("n_float", 
 """mirrors struct tg_step in kernels/c/tg.h"""
 
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+_RUN_AT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _RUN_PROFILED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
@@ -30,8 +31,9 @@ class NativeRunner:
 
     def __init__(self) -> None:
         self.library = native_library()
-        self._run = _RUN(ctypes.cast(self.library.runner(), ctypes.c_void_p).value or 0)
-        self._profiled = _RUN_PROFILED(ctypes.cast(self.library.runner(profiled=True), ctypes.c_void_p).value or 0)
+        self._run, self._run_at, self._profiled = (
+            kind(ctypes.cast(self.library.runner(name), ctypes.c_void_p).value or 0)
+            for kind, name in ((_RUN, "tg_run"), (_RUN_AT, "tg_run_at"), (_RUN_PROFILED, "tg_run_profiled")))
 
     def address(self, symbol: str, image: str = "") -> int:
         found: int = self.library.address(symbol, image)
@@ -39,8 +41,7 @@ class NativeRunner:
 
     def call(self, steps: np.ndarray, bases: np.ndarray, values: np.ndarray) -> Callable[[], int]:
         """`run` with these tables, whose contents may change and whose memory may not; it gives what `check` looks at."""
-        words = ctypes.c_void_p(address(steps)), ctypes.c_int64(len(steps)), *(ctypes.c_void_p(address(a)) for a in (bases, values))
-        return partial(self._run, *words)
+        return partial(self._run_at, (ctypes.c_int64 * 4)(address(steps), len(steps), address(bases), address(values)))
 
     def run(self, steps: np.ndarray, bases: np.ndarray, values: np.ndarray, seconds: np.ndarray | None = None) -> None:
         """Run steps (structured array, see STEP); `seconds` (float64 per step) receives their times added on."""
