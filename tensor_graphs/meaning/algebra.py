@@ -303,6 +303,9 @@ class AsWritten(Real):
         return wide(narrow(value, dtype), dtype) if dtype.kind == "float" and dtype.itemsize < 8 else value
 
 
+NOWHERE = np.zeros((), np.bool_)
+
+
 class Jittered(AsWritten):
     """As written, with every term of a sum moved by up to JITTER units in its last place: as if it had been added in another order.
 
@@ -331,7 +334,8 @@ class Jittered(AsWritten):
         if n.dtype.kind != "float":
             return super().sum(n, x)
         x = self._moved(n, x)
-        return self._reached(n, super().sum(n, x), super().sum(n, _above_zero(x)), super().sum(n, _above_zero(-x)))
+        plus, minus = (super(Jittered, self).sum(n, (x == infinity).astype(np.float64)) > 0 for infinity in (np.inf, -np.inf))
+        return self._reached(n, super().sum(n, x), super().sum(n, _above_zero(x)), super().sum(n, _above_zero(-x)), plus, minus)
 
     def scatter(self, n: At, base: Array, index: Array, updates: Array) -> Array:
         if n.dtype.kind != "float" or n.attrs["mode"] != "add":
@@ -362,17 +366,18 @@ class Jittered(AsWritten):
             moved = x * (1.0 + step * self.rng.uniform(-1.0, 1.0, x.shape))
         return np.where(np.isfinite(x), np.clip(moved, -f64.max, f64.max), x)
 
-    def _reached(self, n: At, total: Array, up: Array, down: Array) -> Array:
-        """Sums as some order of adding gives them. up, down: what the positive terms and the negative ones add up to."""
+    def _reached(self, n: At, total: Array, up: Array, down: Array, plus: Array = NOWHERE, minus: Array = NOWHERE) -> Array:
+        """Sums as some order of adding gives them. up, down: what the positive numbers and the negative ones among the terms add
+        up to; plus, minus: where a term is ∞, or −∞, before which the others may have become the other one."""
         most = (f64.max if n.dtype.itemsize == 8 else f32.max) * (1.0 - ALMOST)
         over, under = up > most, down > most
         turn = self.turns.integers(3, size=total.shape, dtype=np.uint8)     # drawn in any case: one sum's are no other's
         if self.seed % 3 == 0 or not (over.any() or under.any()):
             return total
         turn = (turn + (self.seed - self.seed // 3) % 3) % 3
-        given = np.isinf(total) & (n.dtype.itemsize < 8)  # by an infinite term: it is that or, with others before it, NaN
-        grown = np.where(over & (turn == 0), np.inf, np.where(under & (turn == 1), -np.inf, total))
-        return np.where(over & under & (turn == 2), np.nan, np.where(given, total, grown))
+        numbers = ~(plus | minus)
+        grown = np.where(over & numbers & (turn == 0), np.inf, np.where(under & numbers & (turn == 1), -np.inf, total))
+        return np.where((over | plus) & (under | minus) & (turn == 2), np.nan, grown)
 
 
 ALMOST = 2.0 ** -20
@@ -380,5 +385,5 @@ ALMOST = 2.0 ** -20
 
 
 def _above_zero(x: Array) -> Array:
-    """The terms above 0."""
-    return np.where(x > 0, x, 0.0)
+    """The terms above 0 that are numbers."""
+    return np.where(np.isfinite(x) & (x > 0), x, 0.0)

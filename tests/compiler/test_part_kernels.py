@@ -106,7 +106,7 @@ def test_two_kernels_of_one_graph_are_two_ways_of_one_part() -> None:
 
 
 def test_what_is_no_op_and_no_graph_is_refused_where_the_kernel_is_declared() -> None:
-    for wrong, says in ((lambda outs, ins, attrs: None, "a function"), (tg.input("x", (3,)), "is a tensor")):
+    for wrong, says in ((lambda outs, ins, attrs: None, "of type function"), (tg.input("x", (3,)), "is a tensor")):
         with pytest.raises(KernelError, match=says):
             tg.kernel(wrong)                                        # type: ignore[arg-type]
 
