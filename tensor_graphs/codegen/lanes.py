@@ -260,5 +260,3 @@ class _LanesOfNest:
         most = self.longest(axis)
         assert most is not None
         return d.dim(axis.name, 0, most - 1) if most > 1 else 0
-
-

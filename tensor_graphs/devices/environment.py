@@ -148,7 +148,7 @@ def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
         quota, period = (root / "cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError):
-        pass
+        pass                                                        # no cgroup v2 here; v1 may be
     try:
         quota_us = int((root / "cpu/cpu.cfs_quota_us").read_text())
         period_us = int((root / "cpu/cpu.cfs_period_us").read_text())

@@ -334,7 +334,9 @@ class Jittered(AsWritten):
         if n.dtype.kind != "float":
             return super().sum(n, x)
         x = self._moved(n, x)
-        plus, minus = (super(Jittered, self).sum(n, (x == infinity).astype(np.float64)) > 0 for infinity in (np.inf, -np.inf))
+        plus = minus = NOWHERE
+        if np.isinf(x).any():                                       # seldom: two more sums of everything
+            plus, minus = (super(Jittered, self).sum(n, (x == infinity).astype(np.float64)) > 0 for infinity in (np.inf, -np.inf))
         return self._reached(n, super().sum(n, x), super().sum(n, _above_zero(x)), super().sum(n, _above_zero(-x)), plus, minus)
 
     def scatter(self, n: At, base: Array, index: Array, updates: Array) -> Array:

@@ -182,7 +182,7 @@ class _DiscoverSearch:
                 text = self.fingerprint(made)
                 self.calls[key] = None if text is None else (made, text)
             except (TensorGraphsError, TypeError, ValueError, IndexError):
-                pass
+                pass                                                # the op does not go with these operands: None says so
         return self.calls[key]
 
     def alone(self, node: Node, operands: Sequence[Node]) -> Graph:

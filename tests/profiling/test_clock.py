@@ -44,7 +44,7 @@ def within(seconds: float, holds: Callable[[], bool]) -> bool:
     return holds()
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="the system says nothing of threads")
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="threads are listed in /proc, which only Linux has")
 def test_threads_of_this_process_are_counted_while_they_work_and_no_longer() -> None:
     """Opened once, and closed where a thread has ended."""
     numbers: list[int] = []

@@ -10,7 +10,7 @@ from tensor_graphs.profiling.measure import one_thread
 def test_a_product_can_be_kept_to_one_thread_for_a_while() -> None:
     found = one_thread._functions()
     if found is None:
-        pytest.skip("numpy has another BLAS than OpenBLAS")
+        pytest.skip("this numpy is built with another BLAS than OpenBLAS, whose threads are left as they are")
     get, put = found
     before = get()
     try:

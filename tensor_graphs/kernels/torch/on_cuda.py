@@ -134,5 +134,4 @@ def copy_kernel() -> Kernel:
 
 def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> HostCall | None:
     """None where an operand runs backwards, which torch does not say."""
-
     return HostCall(copy) if all(dim_ge(s, 0) is True for s in in_strides) else None

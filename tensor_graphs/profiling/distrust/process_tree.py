@@ -142,7 +142,7 @@ def relabel(variable: str, value: str) -> None:
 def end(process: int) -> None:
     try:
         os.kill(process, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
+    except (ProcessLookupError, PermissionError):                   # it has ended, and its number may be somebody else's
         pass
 
 

@@ -131,7 +131,7 @@ class WorkerProcess:
             except TimeoutError:
                 late = True
             except (Stopped, Forged, SaidError, OSError, ValueError, KeyError):
-                pass
+                pass                                                # it has not begun: what it said last is told below
             text = self._last_words()
             self.kill()
             if late or last:
@@ -352,7 +352,7 @@ class WorkerProcess:
                 os.ftruncate(self._said, 0)
                 return
             except (Stopped, OSError, ValueError):
-                pass
+                pass                                                # it does not end by itself, so it is ended
         self.kill()
 
     def kill(self) -> None:
