@@ -816,7 +816,8 @@ def test_a_forked_child_starts_a_pool_of_its_own(native: library.NativeLibrary, 
     native.call("tg_pause_region", [], [8, 100])
 
 
-@pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: ())(0)) < 2, reason="it has to wake on another processor, and none is known here")
+@pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: ())(0)) < 2,
+                    reason="it has to wake on another processor, and none is known here")
 def test_a_thread_that_slept_wakes_on_another_processor_than_the_caller(native: library.NativeLibrary) -> None:
     tasks = Path("/proc/self/task")
     native.set_threads(1)
