@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tensor_graphs.codegen.stages import (
     SCAN_ADVICE,
@@ -266,17 +267,17 @@ def in_chunks(axis: Axis, chunk: int) -> tuple[Axis, Axis, Callable[[Dim], Dim]]
     Entangled where that cannot be said."""
     part = Axis(f"{axis.name}p", d.ceil_div(axis.size, chunk))
     inner = Axis(f"{axis.name}q", d.dim_min(chunk, axis.size - part.symbol * chunk))
-    at = part.symbol * chunk + d.dim(inner.name, 0, chunk - 1)
+    return part, inner, partial(moved, axis=axis, at=part.symbol * chunk + d.dim(inner.name, 0, chunk - 1))
 
-    def change(x: Dim) -> Dim:
-        if not isinstance(x, d.Expr) or axis.name not in x.symbols:
-            return x
-        factor = d.coefficient(x, axis.name)
-        if factor is None:
-            raise Entangled
-        return x - factor * axis.symbol + factor * at
 
-    return part, inner, change
+def moved(x: Dim, axis: Axis, at: Dim) -> Dim:
+    """An index with the turn of an axis said otherwise. Raises Entangled where it is more than a multiple of that."""
+    if not isinstance(x, d.Expr) or axis.name not in x.symbols:
+        return x
+    factor = d.coefficient(x, axis.name)
+    if factor is None:
+        raise Entangled
+    return x - factor * axis.symbol + factor * at
 
 
 class Entangled(Exception):

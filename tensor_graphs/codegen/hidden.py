@@ -9,8 +9,9 @@ In: a pass, with or without lanes, whose sums may skip what is hidden (`OnePass.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from tensor_graphs.codegen.arrange import Entangled, changed
+from tensor_graphs.codegen.arrange import Entangled, changed, moved
 from tensor_graphs.codegen.counted import all_of
 from tensor_graphs.codegen.lower import least_of
 from tensor_graphs.codegen.online import OnePass, hidden_unless
@@ -56,21 +57,15 @@ def without_hidden(program: StageProgram, found: OnePass) -> bool:
     if not isinstance(turn.size, int) or end != found.size:
         turn = Axis(turn.name, d.dim_min(block, end - at * block))
 
-    def moved(x: Dim) -> Dim:
-        if not isinstance(x, d.Expr) or blocks.name not in x.symbols:
-            return x
-        factor = d.coefficient(x, blocks.name)
-        if factor is None:
-            raise Entangled
-        return x - factor * blocks.symbol + factor * at
+    change = partial(moved, axis=blocks, at=at)
 
     def axes(those: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(turn if a == found.turn else a for a in those)
 
     def at_seen(s: Stage) -> Stage:
-        value, factor = (None if v is None else changed(program, v, moved, {blocks.name}, seen.name) for v in (s.value, s.factor))
+        value, factor = (None if v is None else changed(program, v, change, {blocks.name}, seen.name) for v in (s.value, s.factor))
         assert value is not None
-        return replace(s, within=seen, value=value, factor=factor, index=moved(s.index), axes=axes(s.axes), reduce=axes(s.reduce))
+        return replace(s, within=seen, value=value, factor=factor, index=change(s.index), axes=axes(s.axes), reduce=axes(s.reduce))
 
     try:
         nest.stages = [at_seen(s) if s.within == blocks else s for s in nest.stages]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tensor_graphs.codegen.arrange import Entangled, in_chunks
+from tensor_graphs.codegen.arrange import Entangled, in_chunks, moved
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
@@ -118,7 +118,6 @@ class _LanesOfNest:
         self.own = {s.target for s in nest.stages if s.target.role == "scratch" and s.target.level == self.level}
         self.known: dict[Value, Value] = {}
         self.hoisted: dict[Value, tuple[Stage, Value]] = {}
-        self.moved: set[str] = {self.lane.name}
 
     @property
     def symbol(self) -> Dim:
@@ -149,19 +148,11 @@ class _LanesOfNest:
 
     # ---- with lanes ----
 
-    def index(self, x: Dim, at: Dim) -> Dim:
-        if not isinstance(x, d.Expr) or self.axis.name not in x.symbols:
-            return x
-        factor = d.coefficient(x, self.axis.name)
-        if factor is None:
-            raise Entangled
-        return x - factor * self.axis.symbol + factor * at
-
     def with_lanes(self, s: Stage) -> Stage:
         mine = s.target in self.own
         if not mine and (s.target.level or s.within is not None or self.axis.name not in self.values.symbols_of(s.index)):
             raise Entangled
-        index = s.index * self.width + self.symbol if mine else self.index(s.index, self.at)
+        index = s.index * self.width + self.symbol if mine else moved(s.index, self.axis, self.at)
         factor = None if s.factor is None else self.value(s.factor)
         return replace(s, value=self.value(s.value), factor=factor, index=index,
                        axes=(*s.axes, self.lane) if mine else (self.some, *s.axes))
@@ -180,9 +171,9 @@ class _LanesOfNest:
                 attr = (array, offset * self.width + self.symbol, names)
             else:                                                   # lanes behind the last row read the last row again
                 safe = self.at if self.inside else d.dim_min(self.at, self.axis.size - 1)
-                attr = (array, self.index(offset, safe), names)
+                attr = (array, moved(offset, self.axis, safe), names)
         elif v.op == "index":
-            attr = self.index(v.attr, self.at)
+            attr = moved(v.attr, self.axis, self.at)
         self.known[v] = self.values.make(v.op, v.dtype, *args, attr=attr)
         return self.known[v]
 

@@ -351,10 +351,8 @@ class _PassOfNest:
             if done & set(_loads(value)):
                 raise _NotDerived
             held = Array(f"{s.target.name}_sum", "scratch", 0, value.dtype, d.product(a.size for a in s.axes), level)
-            index: Dim = 0
-            for a in s.axes:
-                index = index * a.size + a.symbol
             first.append(self.begun(held, s.axes, 0.0))
+            index = first[-1].index
             inside.append(Stage(held, index, s.axes, value, level, (turn,), "sum", s.note, within=blocks, joined=True,
                                 factor=factor if kind else None))
             result: Value = values.make("load", held.dtype, attr=(held, index, names))
