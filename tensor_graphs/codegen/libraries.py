@@ -14,6 +14,7 @@ from typing import Protocol
 from tensor_graphs.codegen import render_c
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.devices import c_code, toolchain
+from tensor_graphs.devices.cache_folder import CacheFolderError
 from tensor_graphs.kernels.c import library
 
 FOLDER = Path(__file__).resolve().parent
@@ -58,7 +59,9 @@ _text = lru_cache(maxsize=4096)(_rendered)
 
 def code_of(program: AnyProgram) -> CompiledCode:
     """Where the code of a program is, or will be."""
-    known = "\0".join((_text(program), made_with(), library.load().path.name))
+    text = _text(program)
+    called = map(library.identity_of, library.called_by(text))
+    known = "\0".join((text, made_with(), library.load().path.name, *called))
     name = f"gen_{hashlib.sha256(known.encode()).hexdigest()[:24]}"
     return CompiledCode(name, f"{name}.so")
 
@@ -71,7 +74,17 @@ def compiled(programs: Sequence[AnyProgram]) -> list[str | None]:
     folder = library.load().path.parent
     texts = {code.file: c_code.Text("generated", _rendered(program, code.symbol), FOLDER)
              for code, program in zip(codes, programs, strict=True) if not (folder / code.file).exists()}
-    failed = toolchain.build_each(texts, folders=(library.FOLDER,), against=[library.load().path], cache=folder)
+    failed: dict[str, c_code.ToolchainError] = {}
+    against: dict[Path, None] = {}
+    for file, text in texts.items():
+        try:
+            against |= dict.fromkeys(library.load().paths(text.text))
+        except CacheFolderError:
+            raise
+        except c_code.ToolchainError as error:                      # what it calls does not compile
+            failed[file] = error
+    left = {file: text for file, text in texts.items() if file not in failed}
+    failed |= toolchain.build_each(left, folders=(library.FOLDER,), against=list(against), cache=folder)
     return [str(failed[code.file]) if code.file in failed else None for code in codes]
 
 

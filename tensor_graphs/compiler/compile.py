@@ -27,7 +27,7 @@ from tensor_graphs.compiler.samples import Samples, samples_of
 from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel, made_together
-from tensor_graphs.kernels.registry import all_kernels, by_op, left_out, matching
+from tensor_graphs.kernels.registry import all_kernels, by_op, compile_ahead, left_out, matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
@@ -95,6 +95,7 @@ def answer(request: Request, progress: Progress | None = None) -> Plan:
     plan = None if file is None else file.read()
     if plan is not None:
         return plan
+    compile_ahead(here)
     with phase("prepare"):
         if given is None:
             prepared, decided = prepare(graph, request.simplify, recipes=request.store, backends=here), None

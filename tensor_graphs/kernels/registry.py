@@ -395,6 +395,12 @@ def native_library() -> Any:
     return importlib.import_module("tensor_graphs.kernels.c.library").load()
 
 
+def compile_ahead(backends: Sequence[str]) -> None:
+    """Have threads compile what most graphs run of native code, where it is not there yet and one of these backends runs such."""
+    if {"c", "gen"} & set(backends):
+        importlib.import_module("tensor_graphs.kernels.c.library").ahead()
+
+
 def make_images(calls: Iterable[Call]) -> None:
     """Make the libraries of these calls that are not there yet, together. Raises ToolchainError."""
     images = [call.image for call in calls if isinstance(call, NativeCall) and call.image]

@@ -107,7 +107,7 @@ def test_the_price_of_a_run_of_c_asks_for_no_library_that_only_some_graphs_need(
     asked: list[str] = []
     part = library.NativeLibrary.part
     monkeypatch.setattr(library.NativeLibrary, "part", lambda self, name: (asked.append(name), part(self, name))[1])
-    assert 0 < speeds.run_speed("c").value < 0.1 and set(asked) <= {library.CORE, library.KERNELS}
+    assert 0 < speeds.run_speed("c").value < 0.1 and set(asked) <= {library.CORE, *library.AHEAD}
     assert 0 < speeds.run_speed("torch").value < 0.1
 
 

@@ -447,7 +447,7 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
     return (
         *map(pair, ("add", "sub", "mul", "max", "div")),
         *map(elementwise, ("exp", "tanh", "silu", "gelu")),
-        row("gated", "elementwise.c", lambda spec: same(spec) or (None if spec.attrs["activation"] in GATES else "no such gate"),
+        row("gated", "gated.c", lambda spec: same(spec) or (None if spec.attrs["activation"] in GATES else "no such gate"),
             _gated, (0, 0), (0, 1), strided=_strided_gated),
         row("linear", "linear.c", _linear_refuse(a), _linear(a)),
         row("dot", "matmul.c", _dot_refuse(a), _dot, strided=_strided_dot),

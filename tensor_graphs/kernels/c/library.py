@@ -1,9 +1,8 @@
 """library: compiles the C kernels, loads them through ctypes, and hands out what the runtime calls.
 
 In: the C files beside this module.  Out: function addresses by symbol, the runner, the pool's thread count.
-There are several libraries: a small one that all code is linked against (the pool, the runner, copies), compiled at first use; the
-kernels that most models run, compiled meanwhile by a thread; and others that many graphs do without (`ON_DEMAND`, `wide_*.c`),
-compiled when they are asked for."""
+There are several libraries: a small one that all code is linked against (the pool, the runner), compiled at first use, and one for
+each of the other C files, compiled when it is asked for, or ahead by threads (`AHEAD`)."""
 
 from __future__ import annotations
 
@@ -26,6 +25,7 @@ log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).resolve().parent
 MAX_PTR, MAX_INT, MAX_FLOAT = 16, 32, 8
+_SHARED = re.compile(r"^TG_API [\w *]*?\b(tg_\w+)\(", re.MULTILINE)
 _DECLARATION = re.compile(r"^(?:TG_KERNEL|ROWS_KERNEL|PAIRS|SCALAR|UNARY|GATED|GATHER|TABLE|ROPE)\((tg_\w+)", re.MULTILINE)
 
 
@@ -45,35 +45,57 @@ class Step(ctypes.Structure):
     )
 
 
-CORE, KERNELS, WIDE = "", "kernels", "wide"
-"""the libraries; everything is linked against the first"""
+CORE = ""
+"""the library that everything is linked against"""
 
-IN_CORE = ("pool.c", "runner.c", "tiles.c", "movement.c", "gemm.c", "wide_gemm.c")
-"""what a process needs whichever kernels it runs, generated ones too: a second of compiling, which shows whether the compiler works
-at all"""
+IN_CORE = ("pool.c", "runner.c", "tiles.c")
+"""what a process needs whichever kernels it runs, generated ones too: a quarter of a second of compiling, which shows whether the
+compiler works at all. A search waits for it, and for nothing else that is compiled"""
 
-ON_DEMAND = {"elementwise.c": "elementwise", "scatter.c": "scatter",
-             **dict.fromkeys(("conv.c", "depthwise.c", "direct.c"), "convolutions")}
-"""C file -> the library of its own: what a language model on generated code does not run, a third of the compiler's work"""
+TOGETHER = dict.fromkeys(("conv.c", "depthwise.c", "direct.c"), "convolutions")
+"""C file -> the library that it shares with others: they call functions of each other that are not seen from outside"""
+
+AHEAD = ("movement", "gemm", "linear", "attention", "norms", "screened_argmax", "rope", "gated")
+"""the libraries that a language model on generated code runs, in the order in which they are compiled beside what comes before they
+are needed; the others are a third of the compiler's work"""
 
 
 def part_of(path: Path) -> str:
     """The library that a C file belongs to."""
-    return CORE if path.name in IN_CORE else WIDE if path.name.startswith("wide_") else ON_DEMAND.get(path.name, KERNELS)
+    return CORE if path.name in IN_CORE else TOGETHER.get(path.name, path.stem)
 
 
 def sources(part: str | None = None) -> tuple[Path, ...]:
-    """The C files of a library, or of all, in name order. One on demand has a copy of what its code comes from elsewhere (but for
-    the core): only kernels are seen from outside of a library."""
-    own = [path for path in sorted(FOLDER.glob("*.c")) if part is None or part_of(path) == part]
-    needed = {each for path in own for each in code_of(path) if part_of(each) != CORE} if part in ON_DEMAND.values() else set()
-    return tuple(sorted({*own, *needed}))
+    """The C files of a library, or of all, in name order."""
+    return tuple(path for path in sorted(FOLDER.glob("*.c")) if part is None or part_of(path) == part)
+
+
+def linked_with(part: str) -> list[str]:
+    """The libraries, beside the core, that one is linked against: of the products that its code is made of, say."""
+    if part == CORE:
+        return []
+    return sorted({part_of(each) for path in sources(part) for each in code_of(path)} - {part, CORE})
 
 
 @functools.cache
 def symbol_sources() -> dict[str, Path]:
     """Every kernel symbol and the file that declares it (read from the sources, so that no list can go stale)."""
     return {symbol: path for path in sources() for symbol in _DECLARATION.findall(path.read_text())}
+
+
+@functools.cache
+def _shared_sources() -> dict[str, Path]:
+    """Every function others may call, kernels among them, and its file: a header declares those of the C file of its name."""
+    declared = {symbol: header.with_suffix(".c") for header in sorted(FOLDER.glob("*.h"))
+                for symbol in _SHARED.findall(header.read_text())}
+    return {**{symbol: path for symbol, path in declared.items() if path.is_file()}, **symbol_sources()}
+
+
+def called_by(text: str) -> tuple[Path, ...]:
+    """The C files, but for those of the core, of the functions of ours that a C text names."""
+    shared = _shared_sources()
+    found = {shared[name] for name in re.findall(r"\btg_\w+", text) if name in shared}
+    return tuple(sorted(path for path in found if part_of(path) != CORE))
 
 
 ENTRY = "tg_entry"
@@ -115,7 +137,7 @@ class NativeLibrary:
         self.path = path
         self._lib = ctypes.CDLL(str(path))
         self._parts = {CORE: self._lib}
-        self._made = partial(_compiled, against=[path], cache=path.parent, portable=portable, cc=cc)
+        self._how: dict[str, Any] = {"portable": portable, "cc": cc}
         self._coming: dict[str, _Ahead] = {}
         self._images: dict[str, ctypes.CDLL] = {}
         integers, pointer = ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
@@ -149,11 +171,24 @@ class NativeLibrary:
         assert found is not None
         return found
 
-    def begin(self, part: str) -> None:
-        """Have one of the libraries compiled by a thread, unless somebody has."""
-        with _LOCK:
-            if part not in self._parts and part not in self._coming:
-                self._coming[part] = _Ahead(partial(self._made, part))
+    def begin(self, *parts: str) -> None:
+        """Have libraries compiled by threads, and those that they are linked against before, unless somebody has."""
+        for part in parts:
+            self.begin(*linked_with(part))
+            with _LOCK:
+                if part not in self._parts and part not in self._coming:
+                    self._coming[part] = _Ahead(partial(self._make, part))
+
+    def _make(self, part: str) -> Path:
+        against = [self.path, *map(self._file, linked_with(part))]
+        with _COMPILERS:
+            return _compiled(part, against=against, cache=self.path.parent, **self._how)
+
+    def _file(self, part: str) -> Path:
+        """The file of one of the libraries, compiled now unless it is there. Raises ToolchainError."""
+        if part not in self._parts:
+            self.begin(part)
+        return Path(self._parts[part]._name) if part in self._parts else self._coming[part].result()
 
     def settle(self) -> None:
         """Wait for all libraries that have been begun, whether or not they can be compiled."""
@@ -165,8 +200,7 @@ class NativeLibrary:
         """One of the libraries, loaded; compiled now unless it is there. Raises ToolchainError, again and again: a process whose
         compiler has failed goes on without it."""
         if name not in self._parts:
-            self.begin(name)
-            path = self._coming[name].result()
+            path = self._file(name)
             cache_folder.check_private(path)
             try:
                 self._parts[name] = ctypes.CDLL(str(path))
@@ -175,11 +209,11 @@ class NativeLibrary:
         return self._parts[name]
 
     def paths(self, text: str) -> list[Path]:
-        """What C code is linked against that calls these kernels of ours: the core, and the libraries of the kernels that its text
-        names, compiled now unless they are there. Raises ToolchainError."""
-        symbols = symbol_sources()
-        parts = {part_of(symbols[name]) for name in re.findall(r"\btg_\w+", text) if name in symbols}
-        return [self.path, *(Path(self.part(each)._name) for each in sorted(parts - {CORE}))]
+        """What C code is linked against that calls functions of ours: the core, and the libraries of what its text names, compiled
+        now unless they are there. Raises ToolchainError."""
+        parts = sorted({part_of(path) for path in called_by(text)})
+        self.begin(*parts)
+        return [self.path, *map(self._file, parts)]
 
     def _entry(self, image: str, symbol: str) -> int:
         """The kernel of a library that was linked against this one, so that it runs on this one's pool: the one that ENTRY holds,
@@ -308,6 +342,8 @@ _KERNEL = ctypes.CFUNCTYPE(
     None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_double)
 )
 _LOCK = threading.Lock()
+_COMPILERS = threading.BoundedSemaphore(2)
+"""of libraries that are compiled beside each other"""
 _LOADED: NativeLibrary | None = None
 
 
@@ -327,11 +363,11 @@ def load() -> NativeLibrary:
 
 
 def ahead() -> threading.Thread:
-    """Have the core and the kernels compiled by a thread, for whoever asks for them next; that one meets what goes wrong. The
-    thread ends when the core is there."""
+    """Have the core, and then what is in AHEAD, compiled by threads, for whoever asks for it next; that one meets what goes wrong.
+    The thread that is returned ends when the core is there."""
     def make() -> None:
-        with suppress(c_code.ToolchainError):
-            available()
+        with suppress(c_code.ToolchainError, OSError):
+            load().begin(*AHEAD)
 
     thread = threading.Thread(target=make, daemon=True)
     thread.start()
@@ -356,12 +392,10 @@ def why_missing(part: str) -> str | None:
 
 
 def available() -> tuple[bool, str]:
-    """Whether C kernels can run here, and why (not). Compiles the core at the first call if there is a compiler, and lets a thread
-    go on with the kernels.
+    """Whether C kernels can run here, and why (not). Compiles the core at the first call if there is a compiler.
 
     Raises CacheFolderError: a folder that cannot hold the library is for its owner to mend, not a reason to run slowly."""
     try:
-        load().begin(KERNELS)
         return True, f"compiled: {load().path.name}"
     except cache_folder.CacheFolderError:
         raise

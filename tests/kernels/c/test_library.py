@@ -64,15 +64,25 @@ def test_a_kernel_stores_the_text_of_all_its_sources() -> None:
     assert len({k.identity for k in load_backend("c")}) == len(load_backend("c"))
 
 
-def test_every_c_file_is_in_one_library_and_those_on_demand_are_linked_without_the_others() -> None:
-    parts = {part: library.sources(part) for part in (library.CORE, library.KERNELS, library.WIDE, *library.ON_DEMAND.values())}
-    own = [path for part, paths in parts.items() for path in paths if library.part_of(path) == part]
-    assert sorted(own) == list(library.sources()) and all(parts.values())
+def test_every_c_file_is_in_one_library_and_each_is_linked_with_those_that_its_code_comes_from() -> None:
+    parts = {library.part_of(path): library.sources(library.part_of(path)) for path in library.sources()}
+    assert sorted(path for paths in parts.values() for path in paths) == list(library.sources()) and all(parts.values())
     assert {path.name for path in parts[library.CORE]} == set(library.IN_CORE)
     assert {path.name for path in parts["convolutions"]} == {"conv.c", "depthwise.c", "direct.c"}
-    assert set(library.ON_DEMAND) <= {path.name for path in library.sources()}
-    for part in library.ON_DEMAND.values():                         # `-z defs`: what is missing there is an error of the linker
+    assert set(library.TOGETHER) <= {path.name for path in library.sources()} and set(library.AHEAD) <= parts.keys()
+    assert library.linked_with("linear") == ["gemm"] and library.linked_with("gather_linear") == ["gemm", "linear"]
+    assert library.linked_with("norms") == library.linked_with(library.CORE) == []
+    for part in parts:                                              # `-z defs`: what is missing there is an error of the linker
         assert library.load().part(part)
+
+
+def test_code_that_calls_our_functions_is_linked_with_the_libraries_that_have_them() -> None:
+    assert [path.name for path in library.called_by("tg_parallel(f, &a, 1); tg_min(a, b); tg_nobody();")] == []
+    assert [path.name for path in library.called_by("tg_rows_product(n, 1);")] == ["gemm.c"]
+    assert [path.name for path in library.called_by("tg_wide_rows_product(n, 1); tg_rms_norm")] == ["norms.c", "wide_gemm.c"]
+    core, *others = library.load().paths("tg_rms_norm(out); tg_rows_product(n, 1);")
+    assert core == library.load().path and [path.name.rpartition("-")[0] for path in others] == [
+        "tensor_graphs_c_gemm", "tensor_graphs_c_norms"]
 
 
 def test_kernels_whose_library_cannot_be_compiled_are_left_out_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +105,7 @@ def test_kernels_whose_library_cannot_be_compiled_are_left_out_and_the_others_ar
     assert loaded.address("tg_rms_norm") and loaded.address("tg_copy_strided")
 
 
-def test_wide_kernels_and_those_on_demand_are_compiled_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_is_compiled_when_it_is_asked_for_and_what_it_is_linked_with_before(monkeypatch: pytest.MonkeyPatch) -> None:
     built, made = toolchain.build_library, []
 
     def note(sources: tuple[Path, ...], **how: object) -> Path:
@@ -104,12 +114,15 @@ def test_wide_kernels_and_those_on_demand_are_compiled_when_they_are_asked_for(m
 
     monkeypatch.setattr(toolchain, "build_library", note)
     monkeypatch.setattr(library, "_LOADED", None)
-    assert library.available()[0]
+    assert library.available()[0] and made == ["tensor_graphs_c"]
     library.load().address("tg_rms_norm")
-    assert made == ["tensor_graphs_c", "tensor_graphs_c_kernels"]
-    library.load().address("tg_rms_norm_f64")
     library.load().address("tg_gelu_tanh")
-    assert made[2:] == ["tensor_graphs_c_wide", "tensor_graphs_c_elementwise"]
+    assert made[1:] == ["tensor_graphs_c_norms", "tensor_graphs_c_elementwise"]
+    library.load().address("tg_linear_f32")
+    assert made[3:] == ["tensor_graphs_c_gemm", "tensor_graphs_c_linear"]
+    library.ahead().join()
+    library.settle()
+    assert sorted(made) == sorted(f"tensor_graphs_c_{part}".rstrip("_") for part in {*library.AHEAD, library.CORE, "elementwise"})
 
 
 def test_what_is_compiled_ahead_is_compiled_once_and_who_asks_meets_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
