@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
 from tensor_graphs.codegen import columns, render_c
-from tensor_graphs.codegen.arrange import CHUNK, cut_along, in_parts, merged, part_by_rule, tile_by_rule
+from tensor_graphs.codegen.arrange import CHUNK, advise, cut_along, in_parts, merged, part_by_rule, tile_by_rule
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.stages import Nest, Stage, StageProgram
 from tensor_graphs.errors import TensorGraphsError
@@ -336,8 +336,7 @@ def _replayed(definition: Definition, schedule: Schedule) -> tuple[StageProgram,
             raise IllegalAction(f"{wanted[i]}: an index is more than a multiple of the axis")
         nests += made
     program.nests = nests
-    for nest in nests:
-        nest.tile = tile_by_rule(program, nest)
+    advise(program)
     for advice in schedule:
         if isinstance(advice, (_OfNest, _OfStage)):
             _take(program, [advice])

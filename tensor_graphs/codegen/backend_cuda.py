@@ -9,7 +9,6 @@ from pathlib import Path
 from tensor_graphs.codegen import backend, loops
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.columns import in_parts
-from tensor_graphs.codegen.conditions import decided
 from tensor_graphs.codegen.lower import NotLowered, lower
 from tensor_graphs.codegen.render_cuda import rendered
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Values
@@ -98,7 +97,7 @@ def call_of(definition: Definition) -> LaunchCall:
 def program_of(definition: Definition, strides: Sequence[Strides] | None = None) -> StageProgram:
     """The loops of a definition as they are rendered here, for operands that lie with these strides (None: one element behind the
     other); they belong to the caller."""
-    program = arranged(decided(lower(definition, False if strides is None else strides)))
+    program = arranged(lower(definition, False if strides is None else strides))
     for nest in program.nests:
         for s in nest.stages:                                       # one turn is no loop
             s.axes = tuple(a for a in s.axes if a.size != 1)

@@ -1,4 +1,4 @@
-"""conditions: what an index alone decides is decided before the loop, for devices whose threads run in step.
+"""conditions: what an index alone decides is decided before the loop: threads that run in step, and vectors, take no branch.
 
 In: a program as it was lowered.  Out: the same, changed in place; what it computes stays, but for the sign of a sum that is zero.
 

@@ -209,8 +209,7 @@ class _Renderer:
             write.close()
         else:
             write("(void)from, (void)to;")
-            for s in nest.stages:
-                self.stage(s, ("from", "to") if _split(nest)[0] != 1 else None)
+            self.in_order(nest.stages, ("from", "to") if _split(nest)[0] != 1 else None)
         write.close()
 
     def turned(self, counted: Sequence[tuple[str, Dim]]) -> None:
@@ -255,8 +254,7 @@ class _Renderer:
                       f"{c_of(step)}, {past} - {first}, {ends[inner][1]} - {ends[inner][0]});")
                 self.tiles[v.number] = f"{tile}[({outer.name} - {first}) * {TILE} + ({inner.name} - {ends[inner][0]})]"
         self.loop(outer, ends[outer])
-        for s in nest.stages:
-            self.stage(s, ends[inner])
+        self.in_order(nest.stages, ends[inner])
         self.end(outer)
         write.close()
         self.tiles.clear()
@@ -268,8 +266,7 @@ class _Renderer:
         for axis, stages in groupby((s for s in nest.stages if s.level == level), key=lambda s: s.within):
             if axis is not None:
                 self.loop(axis)
-            for s in stages:
-                self.stage(s, None)
+            self.in_order(list(stages), None)
             if axis is not None:
                 self.end(axis)
         deeper = [s for s in nest.stages if s.level > level]
@@ -379,17 +376,29 @@ class _Renderer:
 
     # ---- stages ----
 
-    def stage(self, s: Stage, bounds: tuple[str, str] | None) -> None:
-        """One stage; bounds: of its first axis, where that is what is cut into parts."""
-        self.write(f"/* {s.note} */")
-        if _is_number(s.target) and s.target not in self.declared:
-            self.write(f"{c_type(s.target.dtype)} {s.target.name};")
-            self.declared.add(s.target)
+    def in_order(self, stages: Sequence[Stage], bounds: tuple[str, str] | None) -> None:
+        """Stages one behind the other; those next to each other that store along the same axes are one loop."""
+        group: list[Stage] = []
+        for s, after in zip(stages, [*stages[1:], None], strict=True):
+            group.append(s)
+            if after is None or not all(_one_loop(self.program, before, after) for before in group):
+                self.stage(group, bounds)
+                group = []
+
+    def stage(self, group: Sequence[Stage], bounds: tuple[str, str] | None) -> None:
+        """One stage, or several that are one loop; bounds: of their first axis, where that is what is cut into parts."""
+        s, write = group[0], self.write
+        write(f"/* {', '.join(dict.fromkeys(each.note for each in group))} */")
+        for each in group:
+            if _is_number(each.target) and each.target not in self.declared:
+                write(f"{c_type(each.target.dtype)} {each.target.name};")
+                self.declared.add(each.target)
         product = product_of(s)
         if product is not None:
             self.multiplied(s, product)
             return
-        self.declare(s.value, only_ready=True)
+        for each in group:
+            self.declare(each.value, only_ready=True)
         alone = s.monoid is not None and len(s.axes) == (s.scan is not None)
         if alone:                                                   # no loop of its own is a scope for its variables
             self.write.open("")
@@ -397,7 +406,7 @@ class _Renderer:
         if s.scan is not None:
             self.scanned(s, s.scan, bounds)
         elif s.monoid is None:
-            self.stored(s, bounds)
+            self.stored(group, bounds)
         elif across(s):
             self.columns(s, bounds)
         else:
@@ -428,8 +437,8 @@ class _Renderer:
         self.write(f"{name}({c_of(p.rows.size)}, {p.lane.size} / {vector}, {layout}, {left}, {c_of(p.stride)}, {right}, "
                    f"{c_of(p.inner.size)}, {address(s.target, s.index)}, {keep}{last});")
 
-    def stored(self, s: Stage, bounds: tuple[str, str] | None) -> None:
-        opened = []
+    def stored(self, group: Sequence[Stage], bounds: tuple[str, str] | None) -> None:
+        s, opened = group[0], list[Axis]()
         for k, axis in enumerate(s.axes):
             last = k == len(s.axes) - 1
             if last and s.advice.unroll > 1:
@@ -437,9 +446,11 @@ class _Renderer:
             self.loop(axis, bounds if k == 0 else None, "GCC ivdep" if last else "")
             opened.append(axis)
             if not last:
-                self.declare(s.value, only_ready=True)
-        self.declare(s.value)
-        self.put(s, self.ref(s.value))
+                for each in group:
+                    self.declare(each.value, only_ready=True)
+        for each in group:
+            self.declare(each.value)
+            self.put(each, self.ref(each.value))
         for axis in reversed(opened):
             self.end(axis)
 
@@ -472,8 +483,8 @@ class _Renderer:
             self.declare(s.value, only_ready=True)
         if blocks:
             write.open(f"for (int64_t begin = 0, end; begin < {c_of(last.size)}; begin = end)")
-            write(f"end = tg_min(begin + {s.advice.block}, {c_of(last.size)});")
-            write(f"{kind} {part} = 0;")
+            write(f"end = tg_min(begin + {s.advice.block * s.advice.lanes}, {c_of(last.size)});")
+            write(f"{kind if s.advice.lanes == 1 else 'double'} {part} = 0;")
             self.taken(s, ("begin", "end"), kind, part, "0", combine)
             write(f"{total} += {part};")
             write.close()
@@ -485,37 +496,38 @@ class _Renderer:
 
     def taken(self, s: Stage, bounds: tuple[str, str], kind: str, into: str, start: str, combine: str) -> None:
         """The innermost loop of a reduction to one number: all that lies between bounds, taken into a variable. With lanes, by so
-        many accumulators that do not wait for each other."""
+        many vectors of accumulators beside each other, which do not wait for each other."""
         write, last, lanes = self.write, s.reduce[-1], s.advice.lanes
+        sign = {"sum": "+", "max": "max", "product": "*"}[s.monoid or "sum"]
         if lanes == 1:
-            sign = {"sum": "+", "max": "max", "product": "*"}[s.monoid or "sum"]
             self.loop(last, bounds, f"omp simd reduction({sign} : {into})")
             self.declare(s.value)
             write(combine.format(acc=into, x=self.ref(s.value)))
             self.end(last)
             return
         low, high = bounds
-        names = [f"lane{i}" for i in range(lanes)]
-        sign = {"sum": "+", "max": "max", "product": "*"}[s.monoid or "sum"]
-        write(f"{kind} {', '.join(f'{name} = {start}' for name in names)};")
-        write(f"const int64_t share = ({high} - {low}) / {lanes};")
-        write(f"#pragma omp simd reduction({sign} : {', '.join(names)})")
-        write.open("for (int64_t at = 0; at < share; at++)")
-        for i, name in enumerate(names):
-            write.open("")
-            self.scopes.append(set())
-            self.open_axes.append(last.name)
-            write(f"const int64_t {last.name} = {low} + {i} * share + at;")
-            self.declare(s.value)
-            write(combine.format(acc=name, x=self.ref(s.value)))
-            self.end(last)
-        write.close()
-        self.loop(last, (f"{low} + {lanes} * share", high))
+        many = f"{lanes} * {'VW' if kind in ('float', 'int32_t', 'uint32_t') else 'VD'}"
+        write(f"{kind} lane[{many}];")
+        write(f"for (int64_t l = 0; l < {many}; l++) lane[l] = {start};")
+        write(f"int64_t at = {low};")
+        write.open(f"for (; at + {many} <= {high}; at += {many})")
+        write("#pragma GCC ivdep")
+        write.open(f"for (int64_t l = 0; l < {many}; l++)")
+        self.scopes.append(set())
+        self.open_axes.append(last.name)
+        write(f"const int64_t {last.name} = at + l;")
         self.declare(s.value)
-        write(combine.format(acc=names[0], x=self.ref(s.value)))
+        write(combine.format(acc="lane[l]", x=self.ref(s.value)))
         self.end(last)
-        for name in names:
-            write(f"{into} = {name} > {into} ? {name} : {into};" if s.monoid == "max" else f"{into} {sign}= {name};")
+        write.close()
+        pragma = f"omp simd reduction({sign} : {into})"
+        self.loop(last, ("at", high), pragma)
+        self.declare(s.value)
+        write(combine.format(acc=into, x=self.ref(s.value)))
+        self.end(last)
+        write(f"#pragma {pragma}")
+        taken = f"lane[l] > {into} ? lane[l] : {into}" if s.monoid == "max" else f"{into} {sign} lane[l]"
+        write(f"for (int64_t l = 0; l < {many}; l++) {into} = {taken};")
 
     def monoid(self, s: Stage) -> tuple[str, str, str, str]:
         """(type, start, how a value is taken in, what comes out) of an accumulator in the stage's own dtype."""
@@ -651,6 +663,16 @@ class _Renderer:
         write.close()
         for own in reversed(opened):
             self.end(own)
+
+
+def _one_loop(program: StageProgram, s: Stage, after: Stage) -> bool:
+    """Whether a stage, and one after it, may be one loop: both store along the same axes, and the second reads nothing that the
+    first writes at another turn."""
+    if any(x.monoid is not None or x.scan is not None or x.joined or not x.axes or product_of(x) is not None for x in (s, after)):
+        return False
+    if s.axes != after.axes or s.advice != after.advice:
+        return False
+    return all(v.attr[1] == s.index and not v.args for v in _used(program, after) if v.op == "load" and v.attr[0] is s.target)
 
 
 def across(s: Stage) -> bool:

@@ -201,11 +201,11 @@ class Scan:
 class StageAdvice:
     """How a stage is walked, by a renderer that takes advice; what is computed does not change, but for the order of sums.
 
-    block: elements that a sum of narrow floats runs over before it goes on in a wider dtype; of a scan, SCANNED. lanes:
-    accumulators of a reduction along memory (1: as the compiler likes). unroll: turns of the innermost loop that are written out
-    (1: as it likes). columns, rows: of a reduction across memory, how many are reduced beside each other, and how many are summed
-    in the narrow dtype. Sums of 2048 rows of 768 to 1024 f32 took 0.6 of the cold and of the hot time with 256 columns rather than
-    512 or 1024, with 4096 in a row 0.8 and 0.5; fewer columns are no faster.
+    block: elements that a sum of narrow floats runs over before it goes on in a wider dtype, for each of its lanes; of a scan,
+    SCANNED. lanes: vectors of accumulators of a reduction along memory (1: as the compiler likes). unroll: turns of the innermost
+    loop that are written out (1: as it likes). columns, rows: of a reduction across memory, how many are reduced beside each other,
+    and how many are summed in the narrow dtype. Sums of 2048 rows of 768 to 1024 f32 took 0.6 of the cold and of the hot time with
+    256 columns rather than 512 or 1024, with 4096 in a row 0.8 and 0.5; fewer columns are no faster.
     """
 
     block: int = 512

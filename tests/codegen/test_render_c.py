@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import actions
-from tensor_graphs.codegen.arrange import CHUNK, arranged
+from tensor_graphs.codegen.arrange import CHUNK, LANES, LONG_ROW, arranged
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.render_c import rendered
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Values
+from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_between, part_of
 from tensor_graphs.meaning.interpreter import interpret
@@ -34,6 +37,8 @@ REVIEWED: dict[str, Node] = {
     "scan_of_columns": tg.cumsum(X, axis=0),
     "scan_of_one_row": tg.cumsum(tg.input("x", (5 * CHUNK,), tg.i32)),
     "rows_apart": tg.rms_norm(X, tg.input("g", (64,))),
+    "rotation": tg.rope(tg.input("q", (N, 2, 32)), tg.input("c", (N, 16)), tg.input("s", (N, 16))),
+    "long_rows": tg.input("x", (N, 1024)).sum(axis=1),
 }
 
 
@@ -53,6 +58,23 @@ def test_a_size_that_is_a_product_is_one_number_where_turns_are_counted() -> Non
     x = np.arange(8 * 15, dtype=np.float32).reshape(8, 3, 5)
     (out,) = library.run(0, written, [x], {"n": 4})
     np.testing.assert_array_equal(out, x.transpose(1, 0, 2) * 2)
+
+
+@pytest.mark.parametrize(("turned", "loops"), [(False, 1), (True, 2)])
+def test_what_is_stored_along_the_same_axes_is_one_loop_unless_it_is_read_at_another_turn(turned: bool, loops: int) -> None:
+    values, i, n = Values(), Axis("_i", 64), 64
+    x, first, second = Array("x0", "operand", 0, f32, n), Array("y0", "output", 0, f32, n), Array("y1", "output", 1, f32, n)
+    read = values.load(first, n - 1 - i.symbol if turned else i.symbol)
+    stages = [Stage(first, i.symbol, (i,), values.load(x, i.symbol), 0), Stage(second, i.symbol, (i,), read, 0)]
+    program = StageProgram((x,), (first, second), [Nest((Axis("_o", 1),), stages)], values)
+    assert rendered(program).count("for (int64_t _i ") == loops
+
+
+@pytest.mark.parametrize(("size", "of", "lanes"), [(LONG_ROW - 1, tg.abs, 1), (LONG_ROW, tg.neg, LANES), (LONG_ROW, tg.exp, 1)])
+def test_a_long_row_is_added_up_by_several_vectors_where_its_values_are_cheap(
+        size: int, of: Callable[[Node], Node], lanes: int) -> None:
+    program = arranged(lower(part_of(tg.graph(of(tg.input("x", (N, size))).sum(axis=1))).written))
+    assert [s.advice.lanes for s in program.nests[0].stages] == [lanes]
 
 
 def test_reductions_beside_each_other_have_variables_of_their_own() -> None:

@@ -142,9 +142,9 @@ TG_INLINE float f32_tanh(float x) {
 
 /* The larger one: NaN wins; of two zeros +0 (the bits of -0 and +0 and'ed give +0, of equal numbers themselves). */
 TG_INLINE float f32_max(float x, float y) {
-    float m = x > y ? x : y;
-    m = x == y ? float_of(bits_of(x) & bits_of(y)) : m;
-    return x != x ? x : m; /* when only y is NaN, x > y is false and m is y already */
+    float m = x != y ? x : float_of(bits_of(x) & bits_of(y)); /* of a NaN every comparison but this one fails: x stays */
+    m = x < y ? y : m;
+    return y != y ? y : m;
 }
 
 /* 2^a for a <= 0 as fraction * s1 * s2, so that a factor can be multiplied in before the result underflows; exactly 0

@@ -49,9 +49,9 @@ TG_INLINE double f64_of(uint64_t bits) {
 
 /* As f32_max. */
 TG_INLINE double f64_max(double x, double y) {
-    double m = x > y ? x : y;
-    m = x == y ? f64_of(bits_of_f64(x) & bits_of_f64(y)) : m;
-    return x != x ? x : m;
+    double m = x != y ? x : f64_of(bits_of_f64(x) & bits_of_f64(y)); /* of a NaN every comparison but this one fails: x stays */
+    m = x < y ? y : m;
+    return y != y ? y : m;
 }
 
 /* 2^n for -1022 <= n <= 1023, n given as the bits of n + 1.5 * 2^52. */
