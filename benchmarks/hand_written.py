@@ -186,7 +186,7 @@ def verdicts(lines: Sequence[dict[str, Any]]) -> dict[str, str]:
         own = [line for line in lines if line["kernel"] == kernel]
         faster = [f"{line['row']} {line['where']} {line['dtype']} {min(line['cold'], line['hot']):.2f}" for line in own
                   if max(line["cold"], line["hot"]) < 1 / FASTER]
-        closer = [f"{line['row']} {line['where']} {line['dtype']}: error {line['errors'][1]:.1e} rather than {line['errors'][0]:.1e}"
+        closer = [f"{line['row']} {line['where']} {line['dtype']}: error {line['errors'][1]:.1e}, not {line['errors'][0]:.1e}"
                   for line in own if line["errors"][1] > MORE_ACCURATE * line["errors"][0]]
         found[kernel] = "; ".join([*faster, *closer])
     return found
