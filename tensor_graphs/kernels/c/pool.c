@@ -2,8 +2,8 @@
  *
  * A region is published as one 64-bit ticket: generation (32 bits) | next part (16) | parts (16). A thread claims a part
  * by compare-and-swap on the ticket. A claimed part keeps the region from ending, so the fields of the job are read only
- * after a claim; a worker that wakes too late finds no part left and touches nothing. Workers spin SPIN_NS, then sleep, and wake
- * on another processor than the caller's. */
+ * after a claim; a worker that wakes too late finds no part left and touches nothing. Workers spin SPIN_NS after the last region
+ * began, then sleep, and wake on another processor than the caller's. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -139,27 +139,27 @@ static void take_parts(void) {
     }
 }
 
-static int has_work(void) {
-    uint64_t seen = atomic_load(&ticket);
-    return (seen >> 16 & 0xffff) < (seen & 0xffff);
-}
+static uint64_t generation(void) { return atomic_load(&ticket) >> 32; }
 
+/* Stays awake while regions begin, whether or not it gets a part of one: a short one has ended before the thread that it woke runs,
+ * and a thread that then slept again would leave such regions in a row to the caller, each at the price of a wake-up. */
 static void *worker(void *unused) {
     (void)unused;
     while (!atomic_load(&stopping)) {
+        const uint64_t last = generation(); /* before it takes any: a region that begins meanwhile is a new one */
         take_parts();
         int64_t until = now_ns() + SPIN_NS;
         int found = 0;
         do {
             for (int i = 0; i < 32 && !found; i++) {
                 relax();
-                found = has_work();
+                found = generation() != last;
             }
         } while (!found && !atomic_load_explicit(&stopping, memory_order_relaxed) && now_ns() < until);
         if (found) continue;
         pthread_mutex_lock(&sleep_lock);
         atomic_fetch_add(&sleepers, 1); /* before the last look: a caller publishes first and reads `sleepers` second */
-        while (!has_work() && !atomic_load(&stopping)) pthread_cond_wait(&sleep_cond, &sleep_lock);
+        while (generation() == last && !atomic_load(&stopping)) pthread_cond_wait(&sleep_cond, &sleep_lock);
         atomic_fetch_sub(&sleepers, 1);
         pthread_mutex_unlock(&sleep_lock);
     }

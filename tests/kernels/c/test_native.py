@@ -835,6 +835,33 @@ def test_a_thread_that_slept_wakes_on_another_processor_than_the_caller(native: 
         native.set_threads(0)
 
 
+def test_a_thread_that_a_short_region_woke_stays_awake_for_the_next(native: library.NativeLibrary) -> None:
+    """The region has ended by the time it runs. It spins half a millisecond before it sleeps again."""
+    status = Path("/proc/self/task")
+    native.set_threads(1)
+    before = {task.name for task in status.iterdir()}
+    native.set_threads(2)
+    try:
+        native.call("tg_pause_region", [], [2, 100])
+        (worker,) = {task.name for task in status.iterdir()} - before
+
+        def slept() -> int:
+            text = (status / worker / "status").read_text()
+            return int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+
+        first = slept()
+        for _ in range(5):
+            time.sleep(0.005)  # it has gone to sleep
+            for _ in range(200):
+                native.call("tg_pause_region", [], [2, 0])
+                until = time.perf_counter() + 2e-5
+                while time.perf_counter() < until:
+                    pass
+        assert slept() - first <= 100  # of 1000; a busy machine keeps the caller waiting for longer than it spins, now and then
+    finally:
+        native.set_threads(0)
+
+
 def test_the_default_thread_count_respects_the_affinity_mask(native: library.NativeLibrary) -> None:
     allowed = os.sched_getaffinity(0)
     assert 1 <= native.default_threads() <= len(allowed)
