@@ -84,7 +84,7 @@ def test_completion_lists_what_a_user_types_and_nothing_else():
     assert not {"importlib", "annotations", "Any", "TYPE_CHECKING", "LAZY", "language", "errors"} & set(dir(tg))
     bound = {n for n in vars(tg) if not n.startswith("_")} - set(dir(tg)) - set(ROOMS)
     assert bound <= {"importlib", "annotations", "Any", "TYPE_CHECKING", "ModuleType", "LAZY", "arguments", "blas_threads",
-                     "documents", "errors", "interrupted", "phases", "regular_file"}
+                     "documents", "errors", "interrupted", "normal_numbers", "phases", "regular_file"}
 
 
 @pytest.mark.parametrize("name", functions())

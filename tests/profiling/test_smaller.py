@@ -23,6 +23,7 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.distrust.memory_guards import Guarded
+from tensor_graphs.profiling.distrust.worker_process import JudgeError, WorkerProcess
 from tensor_graphs.profiling.measure.bench import Bench
 from tensor_graphs.profiling.measure.inputs import Point, make_inputs, point_inputs, seal
 from tensor_graphs.profiling.measure.judge import Asked, Judge
@@ -263,8 +264,67 @@ def test_what_a_kernel_has_returned_is_compared_while_the_worker_runs_the_next(s
     first, second = signature_of(tg.softmax(x)), signature_of(tg.exp(x))
     asked = [Asked(kernel_named("numpy.softmax"), first, {"n": 5}), Asked(kernel_named("numpy.exp"), second, {"n": 5})]
     with Waiting(shared) as judge:
+        judge.workers = 1
         assert [verdict.status for _, verdict in judge.compare(asked)] == ["PASSED", "PASSED"]
     assert overlapped and all(overlapped)
+
+
+def test_kernels_of_this_package_are_run_by_two_workers_at_once_and_one_from_outside_beside_no_other(shared: Database) -> None:
+    together, running, workers = threading.Barrier(2), threading.Lock(), set[int]()
+    outside = kernel_of(FAMILIES["numpy.wrong_in_a_band_of_row_counts.softmax"], 0)
+
+    class Watching(Judge):
+        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None) -> Any:
+            if alone:
+                assert running.acquire(blocking=False)
+            elif signature in (first, second):
+                together.wait(60.0)                                 # each of them is run while the other one is
+            try:
+                heard = super()._heard(kernel, signature, shown, timing, later)
+                workers.add(threading.get_ident() if later is None else later.pid)
+                return heard
+            finally:
+                if alone:
+                    running.release()
+
+    x = tg.input("x", (N, 24), tg.f32)
+    first, second = signature_of(tg.softmax(x)), signature_of(tg.exp(x))
+    asked = [Asked(kernel_named("numpy.softmax"), first, {"n": 5}), Asked(kernel_named("numpy.exp"), second, {"n": 5})]
+    for alone in (False, True):
+        workers.clear()
+        with Watching(shared) as judge:
+            judge.workers = 2
+            everything = [*asked, Asked(outside, first, {"n": 5})] if alone else asked
+            assert [verdict.status for _, verdict in judge.compare(everything)] == [
+                "PASSED", "PASSED", *(["INCORRECT_NUMERICAL"] if alone else [])]
+            assert len(workers) == 2 and (not alone or judge.worker.pid is None)
+
+
+def test_a_comparison_that_is_given_up_leaves_no_worker_running_and_an_error_of_the_other_worker_is_met(
+        shared: Database) -> None:
+    ended: list[WorkerProcess] = []
+
+    class Failing(Judge):
+        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None) -> Any:
+            if later is not self.worker and fails:
+                ended.append(later)
+                raise JudgeError("the other one does not start")
+            return super()._heard(kernel, signature, shown, timing, later)
+
+    x = tg.input("x", (N, 24), tg.f32)
+    asked = [Asked(kernel_named(f"numpy.{op.__name__}"), signature_of(op(x)), {"n": 5}) for op in (tg.exp, tg.tanh, tg.sin, tg.cos)]
+    fails = True
+    with Failing(shared) as judge:
+        judge.workers = 2
+        with pytest.raises(JudgeError, match="does not start"):
+            list(judge.compare(asked))
+        assert ended and all(worker.pid is None for worker in ended)
+        fails = False
+        verdicts = judge.compare(asked)
+        assert next(verdicts)[1].status == "PASSED"
+        verdicts.close()                                            # as where somebody interrupts
+        assert [thread for thread in threading.enumerate() if thread.name.startswith("compare")] == []
+        assert [verdict.status for _, verdict in judge.compare(asked)] == ["PASSED"] * 4
 
 
 def test_a_worker_that_was_begun_is_the_one_that_is_used_and_ends_with_the_judge(shared: Database) -> None:

@@ -22,6 +22,7 @@ from tensor_graphs.language.composite import atoms_in
 from tensor_graphs.language.composites.scan import SCAN
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
+from tensor_graphs.normal_numbers import quantiles
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, bytes_of
 from tensor_graphs.profiling.measure.descriptors import Given, values
 from tensor_graphs.profiling.measure.extremes import Extreme, extreme_values, integer_values
@@ -29,11 +30,11 @@ from tensor_graphs.profiling.measure.extremes import Extreme, extreme_values, in
 POSITIONS = {"rope_table"}
 """ops whose integers are positions in a text: of moderate size by what they mean"""
 
-DRAWN_AT_ONCE = 1 << 16
+DRAWN_AT_ONCE = 1 << 14
 """numbers of a large operand: they stay in a cache until they are scaled"""
 
-POOL = 1 << 14
-"""normal numbers of which longer operands are made (`_normal`)"""
+FROM_TABLE = 512
+"""numbers beyond which they are drawn from a table (`_normal`)"""
 
 BIG_INPUT = 1 << 22
 """elements: a larger operand (a weight matrix) has the same values whatever the seed, made once; the other operands vary"""
@@ -121,7 +122,7 @@ SAID: Mapping[Form, str] = {
 
 def generator(seed: int, name: str) -> np.random.Generator:
     key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:16], "little")
-    return np.random.Generator(np.random.Philox(key=key))
+    return np.random.Generator(np.random.Philox(key))               # `key=` asks the system for a seed besides: 50 of 60 µs
 
 
 @lru_cache(maxsize=1024)
@@ -368,11 +369,11 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
 
 
 def _normal(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Independent normal numbers in f32. Of many, each is one of a pool, drawn, times a number of 1 … 1.0625 that is drawn too: a
-    third of the time that a normal number takes, and no more equal ones than 24 random bits have."""
-    if count <= 2 * POOL:
-        return rng.standard_normal(count).astype(np.float32)
-    pool, values = rng.standard_normal(POOL, dtype=np.float32), np.empty(count, np.float32)
+    """Independent normal numbers in f32. Of many, each is one of 2^14 quantiles, drawn, times a number of 1 … 1.0625 that is drawn
+    too: a third of the time that a normal number takes, and few equal ones."""
+    if count <= FROM_TABLE:
+        return rng.standard_normal(count, dtype=np.float32)
+    pool, values = quantiles(14), np.empty(count, np.float32)
     for start in range(0, count, DRAWN_AT_ONCE):
         part = values[start:start + DRAWN_AT_ONCE]
         bits = rng.bit_generator.random_raw((part.size + 1) // 2).view(np.uint32)[:part.size]

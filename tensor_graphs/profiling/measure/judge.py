@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,7 @@ from tensor_graphs.costs.filing import (
     verify_workload,
 )
 from tensor_graphs.costs.roofline import DeviceRates, prior_rates, work
+from tensor_graphs.devices.environment import usable_cores
 from tensor_graphs.devices.free_memory import OutOfMemory, require_memory
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, KernelError
@@ -225,8 +226,11 @@ class _Answers:
     took: dict[Point, float] = field(default_factory=dict)
 
 
-AT_ONCE = 3
-"""signatures of which the oracle's answers are kept: that which is compared, its class, and the next"""
+WORKERS = 2
+"""at most, of `Judge.compare`"""
+
+AT_ONCE = 6
+"""signatures of which the oracle's answers are kept: those that are compared, that workers run, and the next"""
 
 
 class Judge:
@@ -239,6 +243,8 @@ class Judge:
         self.patient = timeout is None
         self.database, self.threads, self.rates = database, threads, rates or DeviceRates()
         self.worker = WorkerProcess(JOB_SECONDS if timeout is None else timeout)
+        self.workers = min(WORKERS, usable_cores())
+        """how many may compare at once"""
         self._answers: dict[str, _Answers] = {}
         """of the oracle, by the key of the signature: of the last AT_ONCE of them"""
         self._asking = threading.RLock()
@@ -488,13 +494,14 @@ class Judge:
         small = smaller(kernel, signature)
         if small is None:
             return None
-        if not self._is_on_file(kernel, small):
+        if not self.is_on_file(kernel, small):
             (verdict,) = self._rounds([_of_class(kernel, small)], 0.0, LEAST_SECONDS, math.inf)
-            self._file_class(kernel, small, verdict)
+            self.note_class(kernel, small, verdict)
+            self.record(kernel, small, verdict, None)
         error = self._passed[kernel.identity, small.key]
         return None if error is None or not error <= same_math_limit(small.spec.outputs) else small
 
-    def _is_on_file(self, kernel: Kernel, small: Signature) -> bool:
+    def is_on_file(self, kernel: Kernel, small: Signature) -> bool:
         """Whether a kernel has a verdict on a class of sizes, here or in the database."""
         key = kernel.identity, small.key
         if key not in self._passed:
@@ -505,62 +512,29 @@ class Judge:
             self._passed[key] = row.worst_relative_error if row.passed and not row.refuted and row.status == "PASSED" else None
         return True
 
-    def _file_class(self, kernel: Kernel, small: Signature, verdict: Verdict) -> None:
+    def note_class(self, kernel: Kernel, small: Signature, verdict: Verdict) -> None:
+        """What was found at the small sizes that stand for a class of them: its members need it."""
         self._passed[kernel.identity, small.key] = verdict.error if verdict.status == "PASSED" else None
-        self.record(kernel, small, verdict, None)
 
     def compare(self, asked: Sequence[Asked]) -> Iterator[tuple[Asked, Verdict]]:
-        """A verdict on each, none of them timed. The worker goes from one to the next; meanwhile a thread asks the oracle about the
-        next, and compares what was returned of the last. Classes of sizes (smaller.py) come first, and are filed here."""
-        classes: dict[tuple[str, str], Asked] = {}
-        first: list[Asked] = []
-        second: list[Asked] = []                                    # a class is known before its members are looked at ahead
-        for each in asked:
-            small = smaller(each.kernel, each.signature)
-            (first if small is None else second).append(each)
-            if small is not None and not self._is_on_file(each.kernel, small):
-                classes[each.kernel.identity, small.key] = _of_class(each.kernel, small)
-        queue = [*classes.values(), *first, *second]
-        due: deque[tuple[Asked, Future[Verdict]]] = deque()
-        filed = 0
+        """A verdict on each, none of them timed. Classes of sizes (smaller.py) come first, and are filed here."""
+        return _Comparison(self, asked).verdicts()
 
-        def known(at_least: int) -> Iterator[tuple[Asked, Verdict]]:
-            """The verdicts that are there, and so many of the first ones in any case; those on classes are filed."""
-            nonlocal filed
-            while due and (filed < at_least or due[0][1].done()):
-                each, coming = due.popleft()
-                verdict, filed = coming.result(), filed + 1
-                if filed <= len(classes):
-                    self._file_class(each.kernel, each.signature, verdict)
-                else:
-                    yield each, verdict
-
-        with ThreadPoolExecutor(1) as beside, one_thread():         # a worker has the other processors
-            coming = beside.submit(self._look_ahead, queue[0]) if queue else None
-            self.ready()
-            for i, each in enumerate(queue):
-                if coming is not None:
-                    coming.result()
-                yield from known(len(classes) if i + 1 >= len(classes) + len(first) else 0)
-                coming = beside.submit(self._look_ahead, queue[i + 1]) if i + 1 < len(queue) else None
-                due.append((each, beside.submit(self._returned(each))))
-            yield from known(len(queue))
-
-    def _returned(self, asked: Asked) -> Callable[[], Verdict]:
-        """Have the worker run a kernel at all points where it is compared; what compares the outputs then, and needs no worker. A
+    def returned(self, asked: Asked, worker: WorkerProcess) -> Callable[[], Verdict]:
+        """Have a worker run a kernel at all points where it is compared; what compares the outputs then, and needs no worker. A
         kernel from outside is compared at once: where one has failed nothing else runs in its process."""
         kernel, signature = asked.kernel, asked.signature
         if not _ours(kernel):
             verdict = self.examine(kernel, signature, asked.typical)
             return lambda: verdict
         refuse_replaced()
-        with self._lock:
-            heard = self._heard(kernel, signature, self._shown(asked), None, later=True)
+        with self._lock if worker is self.worker else nullcontext():
+            heard = self._heard(kernel, signature, self._shown(asked), None, worker)
         if isinstance(heard, Verdict):
             return lambda: heard
         return lambda: self._with_class(asked, heard.compared() or self._right(signature, [heard]))
 
-    def _look_ahead(self, asked: Asked) -> None:
+    def look_ahead(self, asked: Asked) -> None:
         """Ask the oracle what `examine` is going to ask. Not for a kernel from outside, as the worker may have to be asked too; and
         what is wrong here is raised there."""
         small = smaller(asked.kernel, asked.signature)
@@ -597,18 +571,19 @@ class Judge:
         return found
 
     def _heard(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
-               later: bool = False) -> Verdict | _Hearing:
-        """What a worker says. later: its outputs are read, and `_Hearing.compared` is left to the caller."""
+               later: WorkerProcess | None = None) -> Verdict | _Hearing:
+        """What a worker says. later: this one, whose outputs are read, and `_Hearing.compared` is left to the caller."""
+        worker = later or self.worker
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
                "origins": [origin_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv)}
         hearing = _Hearing(self, signature, shown, timing, later)
-        self.worker.imports = imports_of(kernel.backend)
+        worker.imports = imports_of(kernel.backend)
         try:
             limit, what = self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}"
-            reply = self.worker.run(job, hearing, limit, what, hearing.forget)
+            reply = worker.run(job, hearing, limit, what, hearing.forget)
             if reply.status == "OTHER" and not hearing.loaded:      # it may have imported the module before that was reloaded here
-                self.worker.kill()
-                reply = self.worker.run(job, hearing, limit, what, hearing.forget)
+                worker.kill()
+                reply = worker.run(job, hearing, limit, what, hearing.forget)
             if reply.status != "RAN":
                 return self._not_run(kernel, reply, hearing)
             hearing.end()
@@ -628,7 +603,7 @@ class Judge:
                         return wrong
             return hearing
         except SaidError as e:
-            self.worker.kill()
+            worker.kill()
             return _disjointed(e)
         finally:
             hearing.close()
@@ -844,9 +819,11 @@ class _Hearing:
     """What the judge hears from the worker in the middle of a job, and when: outputs that are there, blocks that begin and end."""
 
     def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], timing: Timing | None,
-                 later: bool = False) -> None:
-        """later: outputs are read when they are there, and compared when somebody asks: the worker may run something else then."""
+                 later: WorkerProcess | None = None) -> None:
+        """later: outputs of this worker are read when they are there, and compared when somebody asks: it may run something else
+        then."""
         self.judge, self.signature, self.points, self.timing, self.later = judge, signature, points, timing, later
+        self.worker = later or judge.worker
         self._kept: np.ndarray | None = None
         self._file: BinaryIO | None = None
         self.forget()
@@ -948,12 +925,12 @@ class _Hearing:
 
     def others(self) -> float:
         """Seconds for which the processors have worked for others than the worker and this process."""
-        worker = self.judge.worker.pid
+        worker = self.worker.pid
         return process_tree.machine_worked() - (process_tree.worked(worker) if worker else 0.0) - time.process_time()
 
     def waited(self) -> float | None:
         """Seconds for which the worker, and this thread, could have worked and had no processor; None where nobody knows."""
-        found = process_tree.waited(str(self.judge.worker.pid)), process_tree.waited("thread-self")
+        found = process_tree.waited(str(self.worker.pid)), process_tree.waited("thread-self")
         return None if None in found else sum(each for each in found if each)
 
     def secret_of(self, run: int) -> tuple[int, int]:
@@ -982,13 +959,135 @@ class _Hearing:
     def file(self) -> BinaryIO:
         """Of the outputs; behind those that were compared."""
         if self._file is None:
-            self._file = self.judge.worker.outputs()
+            self._file = self.worker.outputs()
         return self._file
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+class _Comparison:
+    """Kernels that are compared, none of them timed. Workers go from one to the next; meanwhile a thread asks the oracle about what
+    comes then, and compares what was returned.
+
+    There are several workers only where all kernels are of this package: one from outside runs beside no other.
+    """
+
+    def __init__(self, judge: Judge, asked: Sequence[Asked]) -> None:
+        self.judge = judge
+        self.classes: dict[tuple[str, str], int] = {}
+        """(identity, signature's key) of a class of sizes -> its place in the queue"""
+        classes: list[Asked] = []
+        members: list[Asked] = []
+        others: list[Asked] = []
+        for each in asked:
+            small = smaller(each.kernel, each.signature)
+            (others if small is None else members).append(each)
+            if small is not None and not judge.is_on_file(each.kernel, small):
+                if (each.kernel.identity, small.key) not in self.classes:
+                    self.classes[each.kernel.identity, small.key] = len(classes)
+                    classes.append(_of_class(each.kernel, small))
+        # what takes long is begun early: the last one would keep a processor idle
+        members.sort(key=lambda each: -work(each.signature, _at(each.signature, each.typical))[0])
+        self.queue = [*classes, *members, *others]
+        self.found: list[Future[Verdict]] = [Future() for _ in self.queue]
+        self.workers = min(judge.workers, len(self.queue)) if all(_ours(each.kernel) for each in asked) else 1
+        self._left = deque(range(len(self.queue)))
+        self._ahead: list[Future[None]] = []
+        self._lock = threading.Lock()
+        self._beside = ThreadPoolExecutor(1)
+
+    def verdicts(self) -> Iterator[tuple[Asked, Verdict]]:
+        """In the order in which they were asked for, but that what takes long comes first."""
+        with ExitStack() as stack:
+            stack.enter_context(self._beside)
+            stack.enter_context(one_thread())                       # workers have the other processors
+            stack.callback(self._stop)
+            self._look_ahead(self.workers)
+            self.judge.ready()
+            for _ in range(1, self.workers):
+                stack.enter_context(self._another())
+            filed = 0
+            while (i := self._next()) is not None:
+                self._run(i, self.judge.worker)
+                while filed < len(self.queue) and self.found[filed].done():
+                    yield from self._filed(filed)
+                    filed += 1
+            for i in range(filed, len(self.queue)):
+                yield from self._filed(i)
+
+    def _filed(self, i: int) -> Iterator[tuple[Asked, Verdict]]:
+        each, verdict = self.queue[i], self.found[i].result()
+        if i < len(self.classes):
+            self.judge.record(each.kernel, each.signature, verdict, None)
+        else:
+            yield each, verdict
+
+    def _next(self) -> int | None:
+        try:
+            return self._left.popleft()
+        except IndexError:
+            return None
+
+    def _run(self, i: int, worker: WorkerProcess) -> None:
+        """Have a worker run the kernel of this place; its verdict is found by the thread beside it."""
+        each, small = self.queue[i], smaller(self.queue[i].kernel, self.queue[i].signature)
+        self._look_ahead(i + 1 + self.workers)
+        self._ahead[i].result()
+        known = None if small is None else self.classes.get((each.kernel.identity, small.key))
+        if known is not None:
+            self.found[known].result()
+        compared = self.judge.returned(each, worker)
+
+        def find() -> None:
+            try:
+                verdict = compared()
+                if i < len(self.classes):
+                    self.judge.note_class(each.kernel, each.signature, verdict)
+            except BaseException as error:
+                self.found[i].set_exception(error)
+            else:
+                self.found[i].set_result(verdict)
+
+        self._beside.submit(find)
+
+    def _look_ahead(self, until: int) -> None:
+        with self._lock:
+            for each in self.queue[len(self._ahead):until]:
+                self._ahead.append(self._beside.submit(self.judge.look_ahead, each))
+
+    @contextmanager
+    def _another(self) -> Iterator[None]:
+        """Another worker, that takes what is next as well. One that is in the middle of something is ended where nobody waits for
+        it any more."""
+        def take() -> None:
+            while (i := self._next()) is not None:
+                try:
+                    self._run(i, worker)
+                except BaseException as error:                      # met by who asks for the verdict
+                    self.found[i].set_exception(error)
+                    return
+
+        with WorkerProcess(self.judge.worker.timeout) as worker:
+            thread = threading.Thread(target=take, daemon=True, name="compare")
+            thread.start()
+            try:
+                yield
+            except BaseException:
+                self._stop()
+                worker.kill()
+                raise
+            finally:
+                thread.join()
+
+    def _stop(self) -> None:
+        """Nothing else is begun, and nobody waits for what has not ended."""
+        self._left.clear()
+        waited_for: list[Future[Any]] = [*self._ahead, *self.found]
+        for each in waited_for:
+            each.cancel()
 
 
 AFTER: Mapping[type[Mark] | None, tuple[type[Mark], ...]] = {
