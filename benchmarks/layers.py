@@ -11,6 +11,7 @@ within which many layers need no wider intermediates, or two different graphs wo
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -43,6 +44,7 @@ def layers(count: int, width: int = 256) -> Graph:
 def seconds(count: int, backends: tuple[str, ...]) -> dict[str, float]:
     """Processor seconds of each phase of compiling so many layers."""
     graph = layers(count)
+    gc.collect()                                                    # or what the one before left would be counted here
     before = {name: spent.worked for name, spent in OURS.so_far().items()}
     compile_graph(graph, backends=backends, tolerance=TOLERANCE)
     return {name: OURS.so_far()[name].worked - before.get(name, 0.0) for name in PHASES}

@@ -18,7 +18,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.lower import Program, intervals_of, lower
 from tensor_graphs.paths.memory import place
-from tensor_graphs.paths.path import Alternative, Path, Paths, Price, expanded_roots
+from tensor_graphs.paths.path import Alternative, Path, Paths, Price, expanded
 from tensor_graphs.paths.plan import Plan, Variant
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
@@ -64,7 +64,7 @@ def program_of(g: Graph, backends: Sequence[str] = ("numpy",), *, path: Path | N
         assert kernel is not None
         return kernel
 
-    return lower(g, expanded_roots(g, path), choose, copy_kernels(backends))
+    return lower(g, expanded(g.roots, path), choose, copy_kernels(backends))
 
 
 def plan_of(g: Graph, backends: Sequence[str] = ("numpy",), *, path: Path | None = None, largest: Mapping[str, int] | None = None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -171,7 +172,7 @@ def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, pro
 def _moves(graph: Graph, sizes: Mapping[str, int]) -> int:
     """Bytes that a run reads or writes at least, at its largest sizes."""
     leaves = (*graph.inputs.values(), *graph.parameters.values(), *graph.outputs.values())
-    return sum(int(d.evaluate(node.type.nbytes(), sizes)) for node in leaves)
+    return sum(n * int(d.evaluate(t.nbytes(), sizes)) for t, n in Counter(node.type for node in leaves).items())
 
 
 def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:

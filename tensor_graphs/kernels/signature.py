@@ -8,7 +8,7 @@ from typing import Any
 
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, TensorType, encode_attribute
+from tensor_graphs.language.node import Node, TensorType
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +45,10 @@ _cache: dict[tuple[Any, ...], Signature] = {}
 def signature_of(node: Node) -> Signature:
     """The signature of an atomic or composite node; the same object for nodes that ask the same in the same dims."""
     types: tuple[TensorType, ...] = tuple(i.type for i in node.inputs)
-    key = (node.op, types, tuple((k, encode_attribute(v)) for k, v in node.attrs.items()))
+    key = (node.op, types, node.key[2])
     found = _cache.get(key)
     if found is None:
         spec = Spec(node.op, node.attrs, types, node.types)
         g = spec.single_node_graph()
-        found = _cache[key] = Signature(g.structural_key, spec, g, g.canonical.dim_names)
+        found = _cache[key] = Signature(g.structural_key, spec, g, g.dim_order)
     return found

@@ -18,7 +18,7 @@ from tensor_graphs.language.composite import CompositeOp, Definition, looked_int
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import Location
-from tensor_graphs.language.node import Node, walk
+from tensor_graphs.language.node import Node, alike, walk
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def at_least(large: Dim, small: Dim, op: str, text: str) -> list[Condition]:
 def conditions_of(roots: Sequence[Node]) -> tuple[Condition, ...]:
     """Every condition that sizes in range may fail, each once, in node order; those inside of definitions at the caller's line."""
     found: dict[Dim, Condition] = {}
-    for node in walk(roots):
-        for c in _of_node(node):
+    for node, first in alike(walk(roots)).items():
+        for c in _of_node(node) if node is first else _within_state(node):
             found.setdefault(c.gap, replace(c, location=node.location))
     return tuple(found.values())
 
@@ -71,7 +71,10 @@ def written_state(node: Node) -> Node | None:
 
 
 def _within_state(node: Node) -> Iterable[Condition]:
-    """A start below 0 keeps the end of a value, and is meant so; what lies behind the last row of a state is lost by mistake."""
+    """Of a write of rows into a state, whichever. A start below 0 keeps the end of a value, and is meant so; what lies behind the
+    last row of a state is lost by mistake."""
+    if node.op.name != "write_rows":
+        return
     state = written_state(node)
     if state is None:
         return
@@ -92,8 +95,7 @@ def _of_node(node: Node) -> Iterable[Condition]:
     own: Callable[[Node], Iterable[Condition]] | None = getattr(node.op, "conditions", None)
     if own is not None:
         yield from own(node)
-    if node.op.name == "write_rows":
-        yield from _within_state(node)
+    yield from _within_state(node)
     if isinstance(node.op, CompositeOp):
         definition = looked_into(node)
         if definition not in _of_definition:

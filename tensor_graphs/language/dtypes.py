@@ -16,9 +16,10 @@ from tensor_graphs.language.errors import DTypeError
 Kind = Literal["float", "int", "uint", "bool"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type: its text name, the numpy dtype that holds it, its kind and its size in bytes."""
+    """An element type: its text name, the numpy dtype that holds it, its kind and its size in bytes. One object for each name,
+    compared by identity: types of values are hashed by the thousand."""
 
     name: str
     numpy: np.dtype[Any]

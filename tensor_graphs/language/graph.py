@@ -15,7 +15,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import GraphError, ShapeError
-from tensor_graphs.language.node import Node, TensorType, apply, rebuild, walk
+from tensor_graphs.language.node import Node, TensorType, alike, apply, rebuild, walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,11 @@ class Graph:
     def nodes(self) -> list[Node]:
         """Operands before users."""
         return walk(self.roots)
+
+    @cached_property
+    def alike(self) -> dict[Node, Node]:
+        """For each of the nodes the first that says the same of operands of the same types (node.py): equal layers ask once."""
+        return alike(self.nodes)
 
     def with_roots(self, roots: Sequence[Node]) -> Graph:
         """A graph of the same names with these nodes as roots, in the order of `roots`: outputs, then updates of states."""
@@ -80,23 +85,50 @@ class Graph:
     def dims(self) -> dict[str, d.Expr]:
         """The symbols that occur anywhere in shapes or attributes, by name."""
         found: dict[str, d.Expr] = {}
-        for node in self.nodes:
+        for node in dict.fromkeys(self.alike.values()):
             for symbol in _symbols_of(node):
                 name = str(symbol)
                 if found.setdefault(name, symbol) != symbol:
                     raise GraphError(f"two dims are named {name!r} and have different bounds", location=node.location)
         return dict(sorted(found.items()))
 
-    @cached_property
+    @property
     def structural_key(self) -> str:
         """sha256 of the canonical graph: ops, attributes, dtypes, shapes, wiring; no names of leaves or dims, no source lines."""
-        c = self.canonical
-        text = "|".join([*(o.digest for o in c.outputs), "#", *(f"{i}={u.digest}" for i, u in c.updates)])
-        return hashlib.sha256(text.encode()).hexdigest()
+        return self._canonical[0]
+
+    @property
+    def dim_order(self) -> tuple[str, ...]:
+        """The names of the dims in order of first use: the canonical graph calls them d0, d1, …"""
+        return self._canonical[1]
 
     @cached_property
-    def canonical(self) -> CanonicalGraph:
-        return canonicalise(self)
+    def _canonical(self) -> tuple[str, tuple[str, ...]]:
+        """The key and the dims of the canonical graph, in which leaves are arguments, numbered by first use, and dims d0, d1, … by
+        first use too. Its digests are those of `Node.digest`, but its nodes are not made: what one says of itself follows from its
+        op, its attributes and the types of its operands, so one of those that are alike is asked, on stand-ins of these types."""
+        dims: dict[str, Dim] = {}
+        for symbol in [s for node in dict.fromkeys(self.alike.values()) for s in _symbols_of(node)]:
+            if str(symbol) not in dims:
+                dims[str(symbol)] = d.dim(f"d{len(dims)}", *d.bounds(symbol))
+        numbers: dict[str, int] = {}                        # of leaves
+        digests: dict[Node, str] = {}
+        said: dict[Node, str] = {}                          # of the first of those that are alike
+        stands: dict[Node, Node] = {}                       # for it, where it is an operand
+        typed: dict[tuple[TensorType, ...], Node] = {}
+        for node, first in self.alike.items():
+            named = node.op in leaves.NAMED_LEAVES
+            number = numbers.setdefault(node.attrs["name"], len(numbers)) if named else 0
+            if first not in said:
+                attrs = {k: substitute_dims(v, dims) for k, v in node.attrs.items()}
+                made = (leaves.argument(0, TensorType(attrs["shape"], attrs["dtype"])) if named else
+                        apply(node.op, [stands[self.alike[i]] for i in node.inputs], attrs))
+                said[first], stands[first] = made.said, typed.setdefault(made.types, made)
+            own = said[first].replace("('index', '0')", f"('index', '{number}')") if named else said[first]
+            digests[node] = hashlib.sha256("".join([own, *[digests[i] for i in node.inputs]]).encode()).hexdigest()
+        updates = sorted((numbers.setdefault(name, len(numbers)), digests[value]) for name, value in self.updates.items())
+        text = "|".join([*(digests[o] for o in self.outputs.values()), "#", *(f"{i}={digest}" for i, digest in updates)])
+        return hashlib.sha256(text.encode()).hexdigest(), tuple(dims)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Graph) and list(self.outputs.items()) == list(other.outputs.items()) and dict(
@@ -128,19 +160,6 @@ class Graph:
                        for what, found in (("parameter", self.parameters), ("state", self.states)) if found)
         taken, made = listed(self.inputs) or "no inputs", listed(self.outputs) or "no outputs"
         return f"<graph of {len(self.nodes)} nodes: {taken} -> {made}{held}>"
-
-
-@dataclass(frozen=True)
-class CanonicalGraph:
-    """A graph with names stripped: leaves are numbered arguments in order of first use, dims are d0, d1, …
-
-    leaf_names[i] is what argument i was called, dim_names[i] what dim i was called.
-    """
-
-    outputs: tuple[Node, ...]
-    updates: tuple[tuple[int, Node], ...]
-    leaf_names: tuple[str, ...]
-    dim_names: tuple[str, ...]
 
 
 def graph(outputs: Node | Sequence[Node] | Mapping[str, Node], updates: Mapping[leaves.State | str, Node] | None = None) -> Graph:
@@ -261,37 +280,3 @@ def replace_dims(outputs: Sequence[Node], mapping: Mapping[str, Dim]) -> list[No
         return apply(node.op, inputs, attrs)
 
     return rebuild(list(outputs), replace)
-
-
-def canonicalise(g: Graph) -> CanonicalGraph:
-    """Strip the names of leaves and dims (numbered by first use from the outputs)."""
-    names: list[str] = []
-    dim_names: list[str] = []
-    mapping: dict[str, Dim] = {}
-    for node in g.nodes:
-        for symbol in _symbols_of(node):
-            if str(symbol) not in mapping:
-                lo, hi = d.bounds(symbol)
-                mapping[str(symbol)] = d.dim(f"d{len(dim_names)}", lo, hi)
-                dim_names.append(str(symbol))
-    index: dict[str, int] = {}
-
-    def replace(node: Node, inputs: tuple[Node, ...]) -> Node | None:
-        attrs = {k: substitute_dims(v, mapping) for k, v in node.attrs.items()} if mapping else node.attrs
-        if node.op in leaves.NAMED_LEAVES:
-            name = str(node.attrs["name"])
-            number = index.setdefault(name, len(names))
-            if number == len(names):
-                names.append(name)
-            return leaves.argument(number, TensorType(attrs["shape"], attrs["dtype"]))
-        return apply(node.op, inputs, attrs)
-
-    new = rebuild(list(g.roots), replace)
-    outputs = tuple(new[: len(g.outputs)])
-    updates = []
-    for name, value in zip(g.updates, new[len(g.outputs):], strict=True):
-        if name not in index:
-            index[name] = len(names)
-            names.append(name)
-        updates.append((index[name], value))
-    return CanonicalGraph(outputs, tuple(sorted(updates, key=lambda u: u[0])), tuple(names), tuple(dim_names))

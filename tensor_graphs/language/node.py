@@ -145,13 +145,14 @@ class Node(TensorOperators):
             if unnamed:
                 todo += unnamed
                 continue
-            h = hashlib.sha256(f"{node.op.kind}|{node.op.name}|{node.op.identity(node)}|{node.key[2]}|"
-                               f"{'|'.join(map(str, node.types))}".encode())
-            for i in node.inputs:
-                h.update(i.digest.encode())
-            node._digest = found = h.hexdigest()
+            node._digest = found = hashlib.sha256("".join([node.said, *[i.digest for i in node.inputs]]).encode()).hexdigest()
             todo.pop()
         return found
+
+    @property
+    def said(self) -> str:
+        """What the digest says of the node itself, before its operands'."""
+        return f"{self.op.kind}|{self.op.name}|{self.op.identity(self)}|{self.key[2]}|{'|'.join(map(str, self.types))}"
 
     @property
     def type(self) -> TensorType:
@@ -243,6 +244,21 @@ def walk(outputs: Iterable[Node]) -> list[Node]:
                 order.append(node)
                 stack.pop()
     return order
+
+
+def alike(order: Iterable[Node]) -> dict[Node, Node]:
+    """For each of some nodes, operands before users: the first of those that apply the same op with the same attributes, names of
+    leaves aside, to operands of the same types. What follows from these alone is asked of the first, so equal layers ask once."""
+    found: dict[Node, Node] = {}
+    firsts: dict[tuple[Any, ...], Node] = {}
+    typed: dict[tuple[TensorType, ...], int] = {}
+    number: dict[Node, int] = {}                        # of the types of a node's outputs
+    for node in order:
+        named = node.op.kind == "leaf" and "name" in node.attrs
+        key = (node.op, node.types) if named else (node.op, node.key[2], *[number[i] for i in node.inputs])
+        found[node] = first = firsts.setdefault(key, node)
+        number[node] = typed.setdefault(node.types, len(typed)) if first is node else number[first]
+    return found
 
 
 def rebuild(outputs: Sequence[Node], replace: Callable[[Node, tuple[Node, ...]], Node | None]) -> list[Node]:

@@ -6,7 +6,7 @@ buffer by buffer and device by device; here no more is asked than what prices ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.strides import contiguous_strides
@@ -22,15 +22,19 @@ def dense(t: TensorType) -> Operand:
     return Operand(NOWHERE, 0, t.shape, contiguous_strides(t.shape), t.dtype)
 
 
-def apart(order: Sequence[Node], known: Collection[Node] = ()) -> dict[Node, Operand]:
-    """How the values lie that are not contiguous, of nodes in an order with operands first. known: what is there when the graph is
-    bound, copies of it too, so that it counts as contiguous."""
+def apart(same: Mapping[Node, Node], known: Collection[Node] = ()) -> dict[Node, Operand]:
+    """How the values lie that are not contiguous, of nodes (each with the first that is alike), operands before users. known: what
+    is there when the graph is bound, copies of it too, so that it counts as contiguous."""
     found: dict[Node, Operand] = {}
-    for node in order:
+    views: dict[tuple[Node, int], Operand | None] = {}              # of a view of what lies like this, None where it is contiguous
+    for node, first in same.items():
         if node.op.facts.view and node not in known and node.op is not leaves.ITEM:
-            x = seen(node, found.get(node.inputs[0]))
-            if x is not None and not x.contiguous:
-                found[node] = x
+            under = found.get(node.inputs[0])
+            key = first, id(under)
+            if key not in views:
+                views[key] = x if (x := seen(node, under)) is not None and not x.contiguous else None
+            if (view := views[key]) is not None:
+                found[node] = view
     return found
 
 

@@ -7,6 +7,7 @@ between devices where a kernel reads what is not on its own (whereabouts.py).
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, TensorType, consumers, encode_attribute, walk
+from tensor_graphs.language.node import Node, TensorType, alike, consumers, encode_attribute, walk
 from tensor_graphs.paths.memory import Interval
 from tensor_graphs.paths.whereabouts import Whereabouts, viewed
 
@@ -49,7 +50,19 @@ class Operand:
 
     @property
     def contiguous(self) -> bool:
-        return is_contiguous(self.shape, self.strides)
+        return _contiguous(self.shape, self.strides)
+
+
+@functools.lru_cache(1 << 12)
+def _sized(t: TensorType) -> tuple[Dim, tuple[Dim, ...]]:
+    """Bytes of a contiguous value, and its strides."""
+    return t.nbytes(), contiguous_strides(t.shape)
+
+
+@functools.lru_cache(1 << 12)
+def _contiguous(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:
+    """As `is_contiguous`: the values of equal layers lie alike."""
+    return is_contiguous(shape, strides)
 
 
 @dataclass(frozen=True)
@@ -218,6 +231,32 @@ def _interned(how: Hashable) -> _Made:
 
 
 ChooseKernel = Callable[[Node], Kernel]
+"""the kernel of a node; one for all that are alike"""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is the same for all nodes that are alike. kernel: that computes them, for a signature, on a device; constant: its
+    attributes and the shapes of what it reads and makes have no dims."""
+
+    kernel: Kernel
+    signature: Signature
+    device: str
+    constant: bool
+    taken: dict[tuple[tuple[tuple[Dim, ...], tuple[Dim, ...]], ...], tuple[Call, list[bool]]] = field(default_factory=dict)
+    """shapes and strides of the operands -> the call, and which of them it reads as they lie"""
+
+    @functools.cached_property
+    def preparations(self) -> tuple[Preparation, ...]:
+        return () if self.kernel.prepare is None else self.kernel.prepare(self.signature.spec)
+
+    def reads(self, ins: Sequence[Operand]) -> tuple[Call, list[bool]]:
+        """The call for operands that lie like these, and which of them it reads as they lie; the others are copied first."""
+        key = tuple([(x.shape, x.strides) for x in ins])
+        if key not in self.taken:
+            call, found = taken(self.kernel, self.signature.spec, ins)
+            self.taken[key] = call or self.kernel.build(self.signature.spec), found
+        return self.taken[key]
 
 
 class _Lowering:
@@ -234,6 +273,8 @@ class _Lowering:
         self.updating: set[str] = set()
         self.preparations: dict[tuple[str, Preparation, tuple[Operand, ...]], tuple[Operand, ...]] = {}
         self.pairs: dict[str, tuple[tuple[int, int], ...]] = {}     # instruction label -> (output, input) that may share memory
+        self.same: dict[Node, Node] = {}
+        self.asked: dict[Node, _Asked] = {}                         # of the first of those that are alike
 
     def made_on(self, root: Node) -> str:
         """The device of the kernel that makes a value: a state lives where its new value is made."""
@@ -250,15 +291,17 @@ class _Lowering:
 
     def named(self, kind: BufferKind, name: str, t: TensorType, device: str = HOST.name, **more: Any) -> Operand:
         key = (kind, name, device)
+        nbytes, strides = _sized(t)
         if key not in self.names:
-            self.names[key] = self.buffer(kind, name[:8] if kind == "constant" else name, t.nbytes(), device, dtype=t.dtype, **more)
-        return Operand(self.names[key], 0, t.shape, contiguous_strides(t.shape), t.dtype)
+            self.names[key] = self.buffer(kind, name[:8] if kind == "constant" else name, nbytes, device, dtype=t.dtype, **more)
+        return Operand(self.names[key], 0, t.shape, strides, t.dtype)
 
     def fresh(self, t: TensorType, label: str, bind: bool, device: str) -> Operand:
-        index = self.buffer("bound" if bind else "arena", label, t.nbytes(), device, dtype=t.dtype)
+        nbytes, strides = _sized(t)
+        index = self.buffer("bound" if bind else "arena", label, nbytes, device, dtype=t.dtype)
         if bind:
             self.bound.add(index)
-        return Operand(index, 0, t.shape, contiguous_strides(t.shape), t.dtype)
+        return Operand(index, 0, t.shape, strides, t.dtype)
 
     def is_bound(self, operand: Operand) -> bool:
         b = self.program.buffers[operand.buffer]
@@ -359,6 +402,7 @@ class _Lowering:
         return out
 
     def run(self, order: Sequence[Node]) -> None:
+        self.same = alike(order)
         for node in order:
             if node.op.kind == "leaf":
                 if node.op is not leaves.CONSTANT:
@@ -380,22 +424,29 @@ class _Lowering:
         except UnknownDevice as e:
             raise PlanError(f"copy_to({node.attrs['device']!r}) at {node.location}: {e}") from None
 
+    def asked_of(self, node: Node) -> _Asked:
+        """What computes a node; asked once for all that are alike."""
+        first = self.same[node]
+        if first not in self.asked:
+            kernel = self.choose(first)
+            constant = all(d.is_static(s) for t in (*first.types, *(i.type for i in first.inputs)) for s in t.shape)
+            self.asked[first] = _Asked(kernel, signature_of(first), device_of(kernel.backend).name,
+                                       bool(first.inputs) and constant and not d.has_dims(first.attrs))
+        return self.asked[first]
+
     def kernel_node(self, node: Node) -> None:
-        signature = signature_of(node)
-        kernel = self.choose(node)
-        device = device_of(kernel.backend).name
-        ins = tuple(self.at(i, device) for i in node.inputs)
-        static = all(d.is_static(s) for t in (*node.types, *(i.type for i in node.inputs)) for s in t.shape)
-        bind = bool(ins) and static and all(self.is_bound(i) for i in ins) and not d.has_dims(node.attrs)
-        call, as_they_lie = taken(kernel, signature.spec, ins)
+        asked = self.asked_of(node)
+        kernel, signature, device = asked.kernel, asked.signature, asked.device
+        ins = tuple([self.at(i, device) for i in node.inputs])
+        bind = asked.constant and all(self.is_bound(i) for i in ins)
+        call, as_they_lie = asked.reads(ins)
         prepared = [x if lies else self.copy(x, why="contiguous") for x, lies in zip(ins, as_they_lie, strict=True)]
-        if kernel.prepare is not None:
-            for p in kernel.prepare(signature.spec):
-                prepared += self.prepared(node.op.name, kernel, p, prepared, signature.key, str(node.location or ""))
-        outs = tuple(self.fresh(t, node.op.name, bind, device) for t in node.types)
+        written_at = str(node.location or "")
+        for p in asked.preparations:
+            prepared += self.prepared(node.op.name, kernel, p, prepared, signature.key, written_at)
+        outs = tuple([self.fresh(t, node.op.name, bind, device) for t in node.types])
         self.program.signatures[signature.key] = signature
-        self.emit(node.op.name, kernel, call or kernel.build(Spec.of(node)), node.attrs, outs, tuple(prepared), signature.key,
-                  str(node.location or ""), bind)
+        self.emit(node.op.name, kernel, call, node.attrs, outs, tuple(prepared), signature.key, written_at, bind)
         self.made(node, device, outs)
 
     def prepared(self, op: str, kernel: Kernel, p: Preparation, operands: Sequence[Operand], signature: str,

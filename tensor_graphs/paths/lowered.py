@@ -16,7 +16,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.lower import PlanError, Program, intervals_of, lower
 from tensor_graphs.paths.memory import ArenaLayout, place
-from tensor_graphs.paths.path import Path, expanded_roots
+from tensor_graphs.paths.path import Path, expanded
 from tensor_graphs.phases import phase
 
 
@@ -40,7 +40,7 @@ def lowered(graph: Graph, path: Path, kernel_of: Callable[[str], Kernel], backen
         kernels[kernel.name] = kernel
         return kernel
 
-    program = lower(graph, expanded_roots(graph, path), choose, copy_kernels(backends))
+    program = lower(graph, expanded(graph.roots, path), choose, copy_kernels(backends))
     make_images(i.call for i in (*program.bind_instructions, *program.instructions))
     return Lowered(program, place(intervals_of(program), largest), kernels)
 

@@ -22,10 +22,10 @@ import heapq
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.errors import TensorGraphsError
@@ -35,11 +35,13 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, Op, TensorType, apply, consumers, is_step, walk
+from tensor_graphs.language.node import Node, Op, TensorType, alike, apply, is_step, walk
 from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, known_when_bound
 from tensor_graphs.paths import copies
-from tensor_graphs.paths.lower import Operand
-from tensor_graphs.paths.placement import Crossing, Placement
+from tensor_graphs.paths.tally import tally_of
+
+if TYPE_CHECKING:
+    from tensor_graphs.paths.placement import Crossing, Placement
 
 EXPAND = "expand"
 
@@ -194,49 +196,6 @@ def is_way_on(name: str) -> bool:
     return name == EXPAND or name.startswith(RECIPE)
 
 
-class _Tally:
-    """The signatures of a graph's nodes, and of those inside its composites as they are looked at.
-
-    first: signature of each key; the others of that key are the same question. lies: of each node that runs, its operands that are
-    not contiguous. places: nodes that are parts.
-    """
-
-    def __init__(self) -> None:
-        self.first: dict[str, Signature] = {}
-        self.lies: dict[Signature, list[dict[int, Operand]]] = {}
-        self.places: dict[Signature, list[Node]] = {}
-
-    def copy(self) -> _Tally:
-        """Another one, to which more is added."""
-        made = _Tally()
-        made.first = dict(self.first)
-        made.lies = {s: list(each) for s, each in self.lies.items()}
-        made.places = {s: list(each) for s, each in self.places.items()}
-        return made
-
-    def add(self, roots: Sequence[Node], known: Collection[Node] = ()) -> dict[Signature, int]:
-        """Signatures of the nodes that need a choice, with how many nodes of each are computed in a run. known: what is not."""
-        counts: dict[Signature, int] = {}
-        order = walk(roots)
-        known = known_when_bound(order, known)
-        with_gaps = copies.apart(order, known)
-        for node in order:
-            if is_step(node):
-                s = signature_of(node)
-                s = self.first.setdefault(s.key, s)
-                counts[s] = counts.get(s, 0) + (node not in known)
-                if node not in known:
-                    self.lies.setdefault(s, []).append({i: with_gaps[x] for i, x in enumerate(node.inputs) if x in with_gaps})
-                if isinstance(node.op, PartOp):
-                    self.places.setdefault(s, []).append(node)
-        return counts
-
-
-_tallies: WeakKeyDictionary[Graph, tuple[_Tally, list[tuple[Signature, int]]]] = WeakKeyDictionary()
-"""of whole graphs, with how often each signature runs: they do not depend on prices, and a graph is priced several times while it
-is compiled"""
-
-
 class Paths:
     """The alternatives of a graph's signatures, and the paths made of them.
 
@@ -256,17 +215,11 @@ class Paths:
         self.devices = tuple(sorted({HOST.name, *self._device.values()}))
         self._asks = any(node.op is leaves.COPY_TO for node in graph.nodes)
         self._placements: dict[frozenset[tuple[str, str]], Placement] = {}
-        self._reading: dict[tuple[Signature, str, tuple[int, ...], Operand], float] = {}
-        """of the copies that a kernel needs for a signature where these operands lie so: equal layers ask the same"""
         self._alternatives: dict[Signature, list[Alternative]] = {}
         self._inner: dict[tuple[Signature, str], list[tuple[Signature, int]]] = {}
         self._best: dict[Signature, tuple[float, Alternative | None]] = {}
-        self._users: dict[Node, list[Node]] | None = None
-        counted = _tallies.get(graph)
-        if counted is None:
-            tally = _Tally()
-            counted = _tallies[graph] = tally, list(tally.add(graph.roots).items())
-        self._tally, self.top = counted[0].copy(), counted[1]
+        self._counted = tally_of(graph)
+        self._tally, self.top = self._counted.tally.copy(), self._counted.top
         self.parts: list[Signature] = []
         todo = [s for s, _ in reversed(self.top)]
         while todo:
@@ -284,7 +237,7 @@ class Paths:
         if key not in self._inner:
             written = way.written(s.spec)
             bound = s.spec.op.bound if isinstance(s.spec.op, PartOp) else ()
-            self._inner[key] = list(self._tally.add(written.outputs, [written.arguments[i] for i in bound]).items())
+            self._inner[key] = list(self._tally.add(alike(walk(written.outputs)), [written.arguments[i] for i in bound]).items())
         return self._inner[key]
 
     def seconds(self, s: Signature, way: Alternative) -> float:
@@ -321,48 +274,22 @@ class Paths:
 
     def _copies(self, kernel: Kernel, s: Signature) -> float:
         """Seconds of the copies that a kernel needs for one call, on average over the nodes that are known so far."""
-        lies = self._tally.lies.get(s, [])
-        return sum(copies.copied(kernel, s.spec, each, self.copied) for each in lies if each) / max(1, len(lies))
+        lies = self._tally.lies.get(s, Counter())
+        seconds = sum(n * copies.copied(kernel, s.spec, dict(each), self.copied) for each, n in lies.items() if each)
+        return seconds / max(1, sum(lies.values()))
 
     def _handed_on(self, s: Signature, recipe: PartRecipe) -> float:
-        """Seconds of the copies that readers need of what a recipe hands on, for one part, on average over its places."""
-        outputs = recipe.op.define(s.spec.inputs, s.spec.attrs).outputs
-        lie = copies.apart(walk(outputs))
-        if not any(o in lie for o in outputs):
-            return 0.0
-        self._users = consumers(self.graph.roots) if self._users is None else self._users
-        places = [place for place in self._tally.places.get(s, []) if place in self._users]
-        if not places:                                              # in another part: who reads it depends on how that is computed
-            return sum(self.copied(o.type) for o in outputs if o in lie)
-        total = 0.0
-        for place in places:
-            if len(outputs) == 1:
-                values = [(place, lie.get(outputs[0]))]
+        """Seconds of the copies that readers, each in its cheapest way, need of what a recipe hands on, for one part, on average
+        over its places."""
+        reading = self._counted.handed_on(s, recipe)
+        total = sum(n * self.copied(t) for t, n in reading.copied.items())
+        for (reader, at, x), n in reading.by_kernels.items():
+            way = self.best(self._tally.first[reader.key])[1]
+            if way is None or way.kernel is None:
+                total += n * len(at) * self.copied(TensorType(x.shape, x.dtype))
             else:
-                values = [(item, lie.get(outputs[item.attrs["index"]])) for item in dict.fromkeys(self._users.get(place, []))]
-            total += sum(self._read_copied(node, x) for node, x in values if x is not None)
-        return total / len(places)
-
-    def _read_copied(self, value: Node, x: Operand) -> float:
-        """Seconds of the copies that the readers of a value of the graph need where it lies like this, each in its cheapest way."""
-        assert self._users is not None
-        total = self.copied(value.type) if value in self.graph.roots else 0.0
-        for user in dict.fromkeys(self._users.get(value, [])):
-            if user.op.facts.view:
-                view = copies.seen(user, x)
-                total += self.copied(value.type) if view is None else 0.0 if view.contiguous else self._read_copied(user, view)
-            else:
-                s = signature_of(user)
-                way = None if isinstance(user.op, PartOp) else self.best(self._tally.first[s.key])[1]
-                at = tuple(i for i, each in enumerate(user.inputs) if each is value)
-                if way is None or way.kernel is None:
-                    total += len(at) * self.copied(value.type)
-                    continue
-                key = s, way.name, at, x
-                if key not in self._reading:
-                    self._reading[key] = copies.copied(way.kernel, s.spec, dict.fromkeys(at, x), self.copied)
-                total += self._reading[key]
-        return total
+                total += n * copies.copied(way.kernel, reader.spec, dict.fromkeys(at, x), self.copied)
+        return total / reading.places
 
     def _measured(self, s: Signature, way: Alternative) -> Alternative:
         """The way with what it takes beside its steps, where it was measured as a whole with the steps that are the cheapest."""
@@ -462,6 +389,8 @@ class Paths:
         """The nodes that these choices run; the same for all that expand alike."""
         key = frozenset((s.key, a.name) for s, a in chosen.items() if a.kernel is None)
         if key not in self._placements:
+            from tensor_graphs.paths.placement import Placement  # a door: most graphs run on one device
+
             self._placements[key] = Placement(self.graph, self._expanded(chosen, {}))
         return self._placements[key]
 
@@ -693,13 +622,8 @@ class Paths:
             return None
 
 
-def expanded_roots(graph: Graph, path: Path) -> list[Node]:
-    """The graph's roots with every composite for which the path chooses no kernel replaced by what it chooses."""
-    return expanded(graph.roots, path)
-
-
 def expanded(nodes: Sequence[Node], path: Path) -> list[Node]:
-    """Nodes of a graph as they are after the path's expansions."""
+    """Nodes of a graph with every composite for which the path chooses no kernel replaced by what it chooses."""
 
     def keep(node: Node) -> bool:
         return not is_way_on(path.choices.get(signature_of(node).key, ""))

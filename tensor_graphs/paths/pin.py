@@ -81,9 +81,9 @@ class Pin:
 
         graph: the one that the paths are of. Raises PinError where the pin does not cover the graph's sizes.
         """
-        here = dict(zip(self.dims, graph.canonical.dim_names, strict=False))
+        here = dict(zip(self.dims, graph.dim_order, strict=False))
         cells = Cells([v.cell for v in self.variants])
-        if len(self.dims) != len(graph.canonical.dim_names) or any(n not in here for n in cells.dims):
+        if len(self.dims) != len(graph.dim_order) or any(n not in here for n in cells.dims):
             raise PinError(f"the pin is for the dims {', '.join(self.dims) or '(none)'}, the graph has "
                            f"{', '.join(graph.dims) or '(none)'}\n  fix: pin the graph again (tg plan --pin)")
         for name, least, most in cells.box.ranges:

@@ -218,7 +218,7 @@ class Plan:
 
         made = self.given or self.written or self.graph
         titles = {key: title for v in self.variants for key, title in v.path.titles.items()}
-        return Pin(made.structural_key, self.graph.canonical.dim_names, self.tolerance, self.backends,
+        return Pin(made.structural_key, self.graph.dim_order, self.tolerance, self.backends,
                    tuple(Pinned(v.cell, dict(v.at), v.path) for v in self.variants), prepared=self.prepared,
                    devices=(HOST.name, *self.elsewhere), titles=titles)
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.language import leaves
+from tensor_graphs.language.dims import bounds
 from tensor_graphs.language.errors import AttributeValueError, GraphError, ShapeError
 from tensor_graphs.language.graph import replace_dims
+from tensor_graphs.language.node import rebuild
+from tests.fuzzing.grow import grown
 from tests.language.messages import said
 
 
@@ -40,6 +46,33 @@ def test_the_structural_key_forgets_the_names_of_leaves_and_dims():
     assert layer().structural_key == layer(x="hidden", w="weight", dim="time").structural_key
 
 
+def key_of_the_canonical_graph(g: tg.Graph) -> str:
+    """With all its nodes: leaves are arguments, numbered as the walk from the roots comes to them, and dims are d0, d1, …"""
+    numbers: dict[str, int] = {}
+    roots = list(g.roots)
+    for i, name in enumerate(g.dim_order):                          # by names that no dim has, as one may be called d1
+        roots = replace_dims(roots, {name: tg.dim(f"dim_{i}", *bounds(g.dims[name]))})
+    for i, name in enumerate(g.dim_order):
+        roots = replace_dims(roots, {f"dim_{i}": tg.dim(f"d{i}", *bounds(g.dims[name]))})
+
+    def replace(node: tg.Node, inputs: tuple[tg.Node, ...]) -> tg.Node | None:
+        if node.op not in leaves.NAMED_LEAVES:
+            return None
+        return leaves.argument(numbers.setdefault(node.attrs["name"], len(numbers)), node.type)
+
+    digests = [root.digest for root in rebuild(roots, replace)]
+    outputs, updates = digests[:len(g.outputs)], digests[len(g.outputs):]
+    numbered = sorted((numbers.setdefault(name, len(numbers)), value) for name, value in zip(g.updates, updates, strict=True))
+    return hashlib.sha256("|".join([*outputs, "#", *(f"{i}={value}" for i, value in numbered)]).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_the_structural_key_is_made_of_the_digests_of_the_canonical_nodes(seed: int):
+    g = grown(seed).graph
+    for each in (g, tg.graph([*g.outputs.values(), *g.updates.values()])):
+        assert each.structural_key == key_of_the_canonical_graph(each)
+
+
 def test_the_structural_key_knows_attributes_sizes_and_dtypes():
     x = tg.input("x", (4,))
     graphs = [layer(), layer(eps=1e-5), tg.graph(x + x), tg.graph(x + tg.input("y", (4,))), tg.graph(x * x),
@@ -54,10 +87,10 @@ def test_the_range_of_a_dim_is_part_of_the_key():
     assert over(16).structural_key != over(32).structural_key
 
 
-def test_the_canonical_graph_remembers_what_it_stripped():
-    canonical = layer(x="hidden", w="weight", dim="time").canonical
-    assert set(canonical.leaf_names) == {"hidden", "weight"} and canonical.dim_names == ("time",)
-    assert str(canonical.outputs[0].type) == "f32[d0, 4]"
+def test_dims_are_numbered_in_order_of_first_use():
+    assert layer(x="hidden", w="weight", dim="time").dim_order == ("time",)
+    b, a = tg.dim("b", 1, 4), tg.dim("a", 1, 4)
+    assert tg.graph(tg.input("x", (b, 2, a)) * 2.0).dim_order == ("b", "a")
 
 
 def test_a_state_that_is_written_and_never_read_has_its_place_in_the_key():

@@ -11,7 +11,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.language import atomic, node
 from tensor_graphs.language.leaves import constant
-from tensor_graphs.language.node import ArrayValue, TensorType, consumers, encode_attribute, rebuild, walk
+from tensor_graphs.language.node import ArrayValue, TensorType, alike, consumers, encode_attribute, rebuild, walk
 
 X = tg.input("x", (2, 3))
 Y = tg.input("y", (2, 3))
@@ -21,6 +21,27 @@ def test_the_same_application_is_the_same_object():
     assert tg.input("x", (2, 3)) is X
     assert X + Y is X + Y
     assert tg.softmax(X, axis=-1) is tg.softmax(X, axis=-1)
+
+
+@tg.composite
+def _named(x, *, name="a"):
+    return x * (2.0 if name == "a" else 3.0)
+
+
+def test_nodes_are_alike_where_op_attributes_and_types_of_operands_are():
+    same = alike(walk([tg.sum(X + Y, 0), tg.sum(Y + X, 0), tg.sum(X, 1)]))
+    assert same[Y] is X and same[Y + X] is X + Y and same[tg.sum(Y + X, 0)] is tg.sum(X + Y, 0)
+    assert same[tg.sum(X, 1)] is tg.sum(X, 1)
+
+
+@pytest.mark.parametrize("one, other", [
+    (tg.input("x", (2, 3)), tg.input("y", (3, 2))), (tg.input("x", (2, 3)), tg.parameter("y", (2, 3))),
+    (tg.input("x", (tg.dim("n", 1, 8),)), tg.input("y", (tg.dim("n", 1, 9),))), (constant(1.0), constant(2.0)),
+    (X + Y, X * Y), (tg.exp(X), tg.exp(tg.input("y", (2, 3), tg.f16))), (_named(X, name="a"), _named(X, name="b")),
+    (_named(X), _named(tg.input("y", (3, 2))))], ids=str)
+def test_nodes_are_not_alike_where_something_else_differs(one: tg.Node, other: tg.Node):
+    same = alike(walk([one, other]))
+    assert same[one] is one and same[other] is other
 
 
 def test_what_changes_the_value_makes_another_node():

@@ -25,6 +25,7 @@ from tensor_graphs.language.errors import GraphError, LanguageError
 from tensor_graphs.language.graph import Graph, replace_dims
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.language.json_writer import graph_to_json
+from tensor_graphs.language.leaves import argument
 from tensor_graphs.language.node import ArrayValue, Node, walk
 from tensor_graphs.language.text import TextError, parse_graph, print_graph
 from tensor_graphs.language.text_writer import KEYWORDS
@@ -230,7 +231,7 @@ def test_a_definition_that_reads_a_leaf_has_no_text():
 
 def test_a_graph_over_placeholders_has_no_text():
     with pytest.raises(GraphError, match="a graph over placeholders"):
-        print_graph(Graph({"y": tg.graph(tg.input("x", (2,)) + 1.0).canonical.outputs[0]}, {}))
+        print_graph(Graph({"y": argument(0, tg.input("x", (2,)).type) + 1.0}, {}))
 
 
 # ---- what else both forms have in common ----
