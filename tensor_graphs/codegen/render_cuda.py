@@ -46,6 +46,9 @@ WARPS = 8
 HELD = 4
 """packs of a row that a thread takes where there are turns enough to fill the device"""
 
+HELD_READ = 8
+"""of a row of which only numbers are made"""
+
 HELD_PACKS, HELD_ELEMENTS, HELD_WORDS = 8, 64, 96
 """of a row that stays in registers: packs and elements of a thread, and 4-byte words of packs that are loaded ahead, at most"""
 
@@ -619,7 +622,8 @@ class _Cuda(_Renderer):
         most = max((_most(axes) for axes in along.values()), default=1)
         packs = -(-most // pack)
         fewest, turns = d.bounds(d.product(a.size for a in outer))
-        each, group = HELD if turns >= ENOUGH and (fewest >= ENOUGH or packs > SHORT) else 1, 1
+        held = HELD if any(s.axes for s in nest.stages) else HELD_READ
+        each, group = held if turns >= ENOUGH and (fewest >= ENOUGH or packs > SHORT) else 1, 1
         while group < 1024 and group * each < packs:
             group *= 2
         loops = {}
@@ -671,7 +675,8 @@ class _Cuda(_Renderer):
                        for g in self.program.values.gathered.values() for v in values_in(g))
 
     def ahead(self, nest: Nest, loops: dict[int, _Loop]) -> None:
-        """Registers of rows; and what several stages load at the same places, loaded before all of them."""
+        """Registers of rows; what several stages load at the same places, loaded before all of them; and what one stage alone
+        loads, the same in every turn, before the last reduction that it waits for (`later`)."""
         write = self.write
         for name, (array, loop) in self.registers.items():
             write(f"{c_type(array.dtype)} {name}[{loop.turns * loop.pack}];")
@@ -689,21 +694,32 @@ class _Cuda(_Renderer):
                 if v.op == "load" and not v.args and v.attr[0].name not in made and v.attr[0].name not in self.registers \
                         and self.packable(v, axis, loop.pack) and self.reachable(v, axis):
                     uses.setdefault((v.attr[0].name, v.attr[1] - axis.symbol), []).append((k, v))
+        self.later: dict[int, list[tuple[tuple[str, Dim], Value, _Loop]]] = {}
         words = 0
         for key, found in uses.items():
             k, v = found[0]
             loop, array = loops[k], v.attr[0]
             same = {(loops[j].turns, str(loops[j].axes[0].size)) for j, _ in found}
-            kind = _kind(array)
             words += loop.turns * loop.pack * _width(array) // 4
-            if len({j for j, _ in found}) < 2 or len(same) != 1 or words > HELD_WORDS:
+            if len(same) != 1 or words > HELD_WORDS:
                 continue
-            name = f"row_{array.name}_{v.number}"
-            write(f"Pack<{kind}, {loop.pack}> {name}[{loop.turns}];")
-            self.open_loop(loop)
-            write(f"{name}[k] = pack_at<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
-            self.close_loop(loop)
-            self.loaded[key] = name
+            if len({j for j, _ in found}) > 1:
+                self.load_row(key, v, loop)
+            else:                                                   # the same for all turns: it is here when it is read
+                reductions = [j for j in range(k) if nest.stages[j].monoid is not None]
+                if reductions and not {str(x) for x in d.symbols_in(key[1])} & {a.name for a in nest.axes}:
+                    self.later.setdefault(reductions[-1], []).append((key, v, loop))
+                else:
+                    words -= loop.turns * loop.pack * _width(array) // 4
+
+    def load_row(self, key: tuple[str, Dim], v: Value, loop: _Loop) -> None:
+        array = v.attr[0]
+        name = f"row_{array.name}_{v.number}"
+        self.write(f"Pack<{_kind(array)}, {loop.pack}> {name}[{loop.turns}];")
+        self.open_loop(loop)
+        self.write(f"{name}[k] = pack_at<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
+        self.close_loop(loop)
+        self.loaded[key] = name
 
     def open_loop(self, loop: _Loop) -> None:
         """Begin the loop over a thread's packs; the axes are at the first element of one."""
@@ -728,6 +744,8 @@ class _Cuda(_Renderer):
         """What is done inside of `level` axes, and the axes inside."""
         for k, s in enumerate(nest.stages):
             if s.level == level:
+                for key, v, loop in self.later.get(k, ()):
+                    self.load_row(key, v, loop)
                 self.write(f"/* {s.note} */")
                 self.shared_stage(nest, k, s, loops.get(k), group, live)
         if any(s.level > level for s in nest.stages):

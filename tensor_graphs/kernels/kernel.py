@@ -104,13 +104,15 @@ class Transfer:
 class Launch:
     """One kernel of an image. grid: blocks; block: threads of each; shared: bytes of memory that a block is given at the launch.
     waits: it begins with `after_those_before()` (numbers.cuh), so that it may be placed on the device while what was launched
-    before it ends; such a kernel reads nothing but `ints` and writes nothing before that."""
+    before it ends; such a kernel writes nothing before that, and reads nothing but `ints` and the operands numbered in `early`:
+    where something that is launched with it writes one of these, it is placed when all before it have ended."""
 
     entry: str
     grid: Dim
     block: int
     shared: int = 0
     waits: bool = False
+    early: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

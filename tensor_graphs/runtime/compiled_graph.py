@@ -52,7 +52,7 @@ FILLABLE = WHOLE | 0x400
 """those, and the one that says writeable"""
 
 ROOMY = 256
-"""sizes of a dim that are asked for together whether they fit"""
+"""sizes of a dim that are asked for together whether they fit, at least"""
 
 MOST_KNOWN = 256
 """combinations of input shapes that are remembered"""
@@ -338,17 +338,19 @@ class CompiledGraph:
 
     def _check_room(self, sizes: tuple[int, ...]) -> None:
         """Raise PlanError where a device has too little. Asked for all sizes of a box at once, at its corners, between which no
-        buffer's size turns: a step over a state that grows does not ask at each length."""
+        buffer's size turns: a step over a state that grows does not ask at each length, nor at each few hundred."""
         if self._roomy and all(low <= s <= high for s, (low, high) in zip(sizes, self._roomy, strict=True)):
             return
         bounds = [d.bounds(self.graph.dims[n]) for n in self.dims]
-        blocks = [(s // ROOMY * ROOMY, (s // ROOMY + 1) * ROOMY) for s in sizes]
-        box = tuple((max(low, lo), min(high, hi)) for (low, high), (lo, hi) in zip(blocks, bounds, strict=True))
-        corners = (dict(zip(self.dims, corner, strict=True)) for corner in itertools.product(*box))
-        if len(box) <= 4 and all(self.plan.over_capacity(corner) is None for corner in corners):
-            self._roomy = box
-        else:
-            self.plan.check_capacity(dict(zip(self.dims, sizes, strict=True)))
+        for grows in (True, False):                                 # first a box as long as what lies before it
+            widths = [max(ROOMY, 1 << s.bit_length() >> 1) if grows else ROOMY for s in sizes]
+            blocks = [(s // w * w, (s // w + 1) * w) for s, w in zip(sizes, widths, strict=True)]
+            box = tuple((max(low, lo), min(high, hi)) for (low, high), (lo, hi) in zip(blocks, bounds, strict=True))
+            corners = (dict(zip(self.dims, corner, strict=True)) for corner in itertools.product(*map(set, box)))
+            if len(box) <= 4 and all(self.plan.over_capacity(corner) is None for corner in corners):
+                self._roomy = box
+                return
+        self.plan.check_capacity(dict(zip(self.dims, sizes, strict=True)))
 
     def _check_sizes(self, sizes: tuple[int, ...]) -> None:
         """Raise RunError when an op would leave an axis at these sizes: each is in range, but not all of them together."""

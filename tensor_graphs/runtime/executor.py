@@ -78,7 +78,7 @@ class Executor:
         if not self.program.bind_instructions:
             return
         frame = Frame(self)
-        self._prepare(frame, tuple(self.variant.at[n] for n in self.dims))
+        self.ready(frame, tuple(self.variant.at[n] for n in self.dims), {})
         dirty = None if changed is None else {self.parameter_bases[n] for n in changed if n in self.parameter_bases}
         base_of: Callable[[Operand], int] = self.lookup.base
         for segment in self.bind_segments:
@@ -134,9 +134,6 @@ class Executor:
             frame.layout_key = key
         self.lookup.fill(frame.values, frame.arena_offsets, sizes)
         frame.forget_views()
-        for base, memory in self.fixed.items():
-            if frame.memory[base] is not memory:
-                frame.set_base(base, memory)
         for (base, b), value in zip(self._dim_buffers, self._dim_values(*sizes), strict=True):
             assert b.dtype is not None
             held = frame.memory[base]

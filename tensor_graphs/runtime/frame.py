@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ class Frame:
         self.layout_key: tuple[int, ...] | None = None
         self.arena_offsets: list[int] = []
         self.apart = self.shift = 0
-        self.views: list[dict[int, Any]] = [{} for _ in self.bases]
+        self.views: defaultdict[int, dict[int, Any]] = defaultdict(dict)
         self.shapes: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
         self.kept: dict[int, Any] = {}
         """what segments keep for this frame, by their id"""
@@ -49,7 +50,7 @@ class Frame:
     def set_base(self, base: int, memory: Memory) -> None:
         self.memory[base] = memory
         self.bases[base] = memory.address if memory.nbytes else 0
-        self.views[base].clear()
+        self.views.pop(base, None)
 
     def let_go(self, bases: Iterable[int]) -> None:
         """Keep no memory alive that lies at these bases; their addresses stay until others are put there."""
@@ -67,8 +68,7 @@ class Frame:
 
     def forget_views(self) -> None:
         self.shapes.clear()
-        for views in self.views:
-            views.clear()
+        self.views.clear()
 
     def give_arenas(self, needed: Mapping[str, int]) -> None:
         """An arena of so many bytes on each device; one that is large enough, and not far too large, is kept."""
@@ -95,5 +95,5 @@ class Frame:
     def _drop(self, device: str) -> None:
         if self.arenas.pop(device, None) is not None:
             self.memory[self._arena_bases[device]] = None
-            self.views[self._arena_bases[device]].clear()
+            self.views.pop(self._arena_bases[device], None)
             self.layout_key = self.binding = None

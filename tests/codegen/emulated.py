@@ -59,7 +59,7 @@ def _compile(built: Path, *given: Path) -> None:
 
 @cache
 def _library(text: str, entries: tuple[str, ...], words: int, folder: Path) -> ctypes.CDLL:
-    name = digest(text)[:24]
+    name = digest(text + " ".join(entries))[:24]
     built = folder / f"{name}.so"
     source = folder / f"{name}.cpp"
     calls = "".join(f'extern "C" void call_{e}(const unsigned long long *w) '

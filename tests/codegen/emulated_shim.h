@@ -2,7 +2,7 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 /* in a section of its own, so that it can be filled */
 #define __shared__ static __attribute__((section("tg_shared")))
 #define __align__(bytes) __attribute__((aligned(bytes)))

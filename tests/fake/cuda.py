@@ -12,9 +12,11 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import subprocess
 import sys
 import time
 from enum import IntEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,16 @@ SILENT = {"cuDeviceGetCount": (1,), "cuDeviceGet": (0,), "cuDevicePrimaryCtxReta
 """what calls give that have no effect"""
 
 
+@cache
+def _words(text: str, name: str) -> int:
+    """How many words a kernel of a text is given."""
+    own = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#include"))
+    said = subprocess.run(["g++", "-E", "-P", "-x", "c++", "-"], input=own, capture_output=True, text=True, check=True).stdout
+    given = re.search(rf"\b{name}\s*\(([^)]*)\)\s*{{", said)
+    assert given is not None
+    return given[1].count(",") + 1
+
+
 def install(folder: Path) -> None:
     """Make it cuda:0 of this process, where there is no other. folder: of what is compiled."""
     import cuda.bindings.driver
@@ -157,9 +169,7 @@ def install(folder: Path) -> None:
         def entry(self, text: str, name: str, shared: int) -> Any:
             if shared > 48 << 10:
                 self.check(self.driver.cuFuncSetAttribute(None, "", shared), "asking for shared memory")
-            given = re.search(rf"\b{name}\s*\(([^)]*)\)", text)
-            assert given is not None
-            count = given[1].count(",") + 1
+            count = _words(text, name)
             whole = text if "numbers.cuh" in text else f'#include "numbers.cuh"\n{text}'
             library = emulated._library(whole, (name,), count, folder)
             waits = any(word in text for word in ("__sync", "__shfl", "numbers.cuh"))

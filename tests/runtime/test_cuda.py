@@ -24,6 +24,7 @@ from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import open_database
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.segments.launches import Launches
+from tests.fake import cuda as emulated
 from tests.plans import check, compiled_of
 
 absent = pytest.mark.skipif(cuda.why_missing() is None, reason="there is a GPU, and it says what happens without one")
@@ -42,6 +43,28 @@ def test_without_a_gpu_its_backends_say_what_is_missing() -> None:
 def test_a_copy_to_a_gpu_that_is_not_there_is_refused_with_the_place() -> None:
     with pytest.raises(tg.TensorGraphsError, match="copy_to\\('cuda:0'\\)"):
         compiled_of(tg.graph(tg.copy_to(X, "cuda:0")))
+
+
+@absent
+def test_a_kernel_that_reads_ahead_waits_for_who_writes_that_but_not_for_others(tmp_path: Path) -> None:
+    """Beside each other: a weight that is bound, and one that a kernel of the same run computes."""
+    emulated.install(tmp_path)
+    try:
+        x, w = tg.input("x", (1, 64)), tg.parameter("w", (8, 64))
+        g = tg.graph({"bound": tg.linear(x, w), "computed": tg.linear(x, tg.exp(x))})
+        given = {n: np.random.default_rng(3).standard_normal(s).astype(np.float32) for n, s in (("x", (1, 64)), ("w", (8, 64)))}
+        made = check(g, {"x": given["x"]}, {"w": given["w"]}, backends=("cuda", "gencuda", "numpy"))
+        (launches,) = [s for s in made.executors[0].segments if isinstance(s, Launches)]
+        kept = next(f.kept[id(launches)] for frames in made._frames for f in frames)
+        steps = made.executors[0].program.instructions
+        linear = {steps[index].ins[1].buffer: kept.launches[k] for k, index in enumerate(launches.indices)
+                  if steps[index].kernel == "cuda.linear"}
+        bound = {i for i, b in enumerate(made.executors[0].program.buffers) if b.kind == "bound"}
+        assert len(linear) == 2 and len(bound & set(linear)) == 1
+        for weight, found in linear.items():
+            assert [waits for *_, waits in found] == [weight in bound]
+    finally:
+        emulated.remove()
 
 
 def test_nothing_of_cuda_is_imported_before_it_is_asked_for() -> None:

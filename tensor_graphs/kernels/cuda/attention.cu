@@ -3,14 +3,17 @@
  * parts of the keys side by side: Flash-Decoding, Dao et al. 2023). Each key and each value is read once for all heads of the group.
  * LANES lanes share a key in packs of 16 bytes, CHUNKS of them each; a warp has 32 / LANES keys at a time and takes TAKEN turns at once.
  * Given by the text before: Q, K, V, Y (how elements are stored), WIDE_Q, WIDE_K, WIDE_V (f32 of an element), NARROW_Y, D, GROUP,
- * HEADS (of keys), PACK, SPLITS, SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
-#define WARPS 4
+ * HEADS (of keys), WARPS, PACK, PACK_Q (elements of k and of q that are loaded at once), SPLITS, SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
 #define LANES (D / PACK < 32 ? D / PACK : 32)
 #define CHUNKS (D / (LANES * PACK))
 #define BESIDE (32 / LANES)
-#define TAKEN 4
+#define TAKEN (16 / WARPS)
 #define EACH (CHUNKS * PACK)
 #define PARTS (WARPS * BESIDE)
+#define WORDS (D % 4 ? 1 : 4)
+#define BESIDE_E (D / WORDS < 256 ? D / WORDS : 256)                /* threads of attention_joined that share the elements of a row */
+#define JOINERS (256 / BESIDE_E)                                    /* of which each has these parts of it */
+#define EACH_JOINS ((SPLITS + JOINERS - 1) / JOINERS)
 
 /* Keys of each part: enough for all warps of a block; parts behind the last key are not looked at. */
 TG_INLINE int64_t keys_of_part(int64_t seen) {
@@ -24,7 +27,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
     Y *__restrict__ y, const Q *__restrict__ q, const K *__restrict__ k, const V *__restrict__ v, const int64_t *__restrict__ sizes,
     float *__restrict__ sums, float *__restrict__ tops) {
     const int64_t s = sizes[0], start = sizes[1];
-    __shared__ float shared_top[PARTS][GROUP], shared_total[PARTS][GROUP], shared_sum[PARTS][GROUP][D];
+    __shared__ __align__(16) float shared_sum[PARTS][GROUP][D];
+    __shared__ float shared_top[PARTS][GROUP], shared_total[PARTS][GROUP];
     const int lane = threadIdx.x % LANES, part = threadIdx.x / LANES;
     const int split = blockIdx.x % SPLITS, head = blockIdx.x / SPLITS % HEADS;
     const int64_t query = blockIdx.x / (SPLITS * HEADS), position = start + query;
@@ -33,6 +37,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
     const int64_t seen = high > low ? high - low : 0, each = keys_of_part(seen);
     const int64_t begin = low + split * each, end = begin + each < high ? begin + each : high;
 
+    for (int64_t at = begin + part; at < end; at += PARTS)          /* what others write of it is written after this, or before */
+        for (int line = lane * 128; line < D * (int)sizeof(K); line += LANES * 128) {
+            bring((const char *)(k + (at * HEADS + head) * D) + line);
+            bring((const char *)(v + (at * HEADS + head) * D) + line);
+        }
     after_those_before();
     if (begin >= end) return;
     float ours[GROUP][EACH], sum[GROUP][EACH], top[GROUP], total[GROUP];
@@ -42,35 +51,39 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++)
 #pragma unroll
-            for (int e = 0; e < PACK; e++) {
-                ours[g][c * PACK + e] = WIDE_Q(q[((query * HEADS + head) * GROUP + g) * D + (c * LANES + lane) * PACK + e]);
-                sum[g][c * PACK + e] = 0;
+            for (int e = 0; e < PACK; e += PACK_Q) {
+                const Pack<Q, PACK_Q> of_q =
+                    pack_at<PACK_Q>(q + ((query * HEADS + head) * GROUP + g) * D + (c * LANES + lane) * PACK + e);
+#pragma unroll
+                for (int i = 0; i < PACK_Q; i++) ours[g][c * PACK + e + i] = WIDE_Q(of_q.at[i]), sum[g][c * PACK + e + i] = 0;
             }
     }
     for (int64_t at = begin + part; at - part < end; at += PARTS * TAKEN) {
         float score[TAKEN][GROUP];
+        Pack<K, PACK> keys[TAKEN][CHUNKS];
         Pack<V, PACK> values[TAKEN][CHUNKS];
 #pragma unroll
         for (int t = 0; t < TAKEN; t++) {
             const int64_t key = at + t * PARTS, there = key < end ? key : end - 1;
-            Pack<K, PACK> keys[CHUNKS];
 #pragma unroll
             for (int c = 0; c < CHUNKS; c++) {
-                keys[c] = pack_at<PACK>(k + (there * HEADS + head) * D + (c * LANES + lane) * PACK);
+                keys[t][c] = pack_at<PACK>(k + (there * HEADS + head) * D + (c * LANES + lane) * PACK);
                 values[t][c] = pack_at<PACK>(v + (there * HEADS + head) * D + (c * LANES + lane) * PACK);
             }
+        }
+#pragma unroll
+        for (int t = 0; t < TAKEN; t++)
 #pragma unroll
             for (int g = 0; g < GROUP; g++) {
                 float dot = 0;
 #pragma unroll
                 for (int c = 0; c < CHUNKS; c++)
 #pragma unroll
-                    for (int e = 0; e < PACK; e++) dot = fmaf(ours[g][c * PACK + e], WIDE_K(keys[c].at[e]), dot);
+                    for (int e = 0; e < PACK; e++) dot = fmaf(ours[g][c * PACK + e], WIDE_K(keys[t][c].at[e]), dot);
                 dot = reduced<LANES>(dot, Sum(), (float *)0) * (float)(SCALE);
                 if (CAP) dot = (float)(CAP) * tanhf(dot / (float)(CAP ? CAP : 1));
-                score[t][g] = key < end ? dot : -INFINITY;
+                score[t][g] = at + t * PARTS < end ? dot : -INFINITY;
             }
-        }
 #pragma unroll
         for (int g = 0; g < GROUP; g++) {
             float best = top[g];
@@ -100,25 +113,32 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++)
 #pragma unroll
-            for (int e = 0; e < PACK; e++) shared_sum[part][g][(c * LANES + lane) * PACK + e] = sum[g][c * PACK + e];
+            for (int e = 0; e < PACK; e += PACK_Q) {
+                Pack<float, PACK_Q> some;
+#pragma unroll
+                for (int i = 0; i < PACK_Q; i++) some.at[i] = sum[g][c * PACK + e + i];
+                put_pack<PACK_Q>(&shared_sum[part][g][(c * LANES + lane) * PACK + e], some);
+            }
     }
     __syncthreads();
     const int64_t first = (query * HEADS + head) * GROUP * SPLITS + split;
-#pragma unroll
-    for (int g = 0; g < GROUP; g++) {
-        float best = -INFINITY, all = 0, kept[PARTS];
+#pragma unroll 1
+    for (int at = threadIdx.x * WORDS; at < GROUP * D; at += 32 * WARPS * WORDS) {
+        const int g = at / D, e = at % D;
+        float best = -INFINITY, all = 0;
+        Pack<float, WORDS> mixed = {};
 #pragma unroll
         for (int p = 0; p < PARTS; p++) best = f32_max(best, shared_top[p][g]);
 #pragma unroll
-        for (int p = 0; p < PARTS; p++) kept[p] = weight(shared_top[p][g], best), all += kept[p] * shared_total[p][g];
+        for (int p = 0; p < PARTS; p++) {
+            const float kept = weight(shared_top[p][g], best);
+            const Pack<float, WORDS> one = pack_at<WORDS>(&shared_sum[p][g][e]);
+            all += kept * shared_total[p][g];
 #pragma unroll
-        for (int e = threadIdx.x; e < D; e += 32 * WARPS) {
-            float mixed = 0;
-#pragma unroll
-            for (int p = 0; p < PARTS; p++) mixed = fmaf(kept[p], shared_sum[p][g][e], mixed);
-            sums[(first + g * SPLITS) * D + e] = mixed;
+            for (int i = 0; i < WORDS; i++) mixed.at[i] = fmaf(kept, one.at[i], mixed.at[i]);
         }
-        if (threadIdx.x == 0) tops[(first + g * SPLITS) * 2] = best, tops[(first + g * SPLITS) * 2 + 1] = all;
+        put_pack<WORDS>(sums + (first + g * SPLITS) * D + e, mixed);
+        if (e == 0) tops[(first + g * SPLITS) * 2] = best, tops[(first + g * SPLITS) * 2 + 1] = all;
     }
 }
 
@@ -131,21 +151,37 @@ extern "C" __global__ void __launch_bounds__(256) attention_joined(
     const int64_t low = WINDOW && position - WINDOW + 1 > 0 ? position - WINDOW + 1 : 0;
     const int64_t each = keys_of_part(high > low ? high - low : 0);
     const int parts = (int)((high > low ? high - low : 0) + each - 1) / (int)each;
-    __shared__ float kept[SPLITS], divisor;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, joiner = threadIdx.x / BESIDE_E;
+    __shared__ float kept[8][32];
+    __shared__ __align__(16) float joined[JOINERS][D];
     after_those_before();
-    if (threadIdx.x < 32) {                                         /* a lane for each part: there are 32 at most */
-        const bool ours = threadIdx.x < parts;
-        const float top = ours ? tops[(first + threadIdx.x) * 2] : -INFINITY, total = ours ? tops[(first + threadIdx.x) * 2 + 1] : 0.0f;
+    const bool ours = lane < parts;                                 /* a lane for each part, in every warp: there are 32 at most */
+    const float top = ours ? tops[(first + lane) * 2] : -INFINITY, total = ours ? tops[(first + lane) * 2 + 1] : 0.0f;
+    float divisor = 0;
+    for (int column = threadIdx.x % BESIDE_E * WORDS; column - threadIdx.x % BESIDE_E * WORDS < D; column += BESIDE_E * WORDS) {
+        const bool there = joiner < JOINERS && column < D;
+        Pack<float, WORDS> taken[EACH_JOINS], mixed = {};
+#pragma unroll
+        for (int i = 0; i < EACH_JOINS; i++)
+            if (there && joiner + i * JOINERS < parts)
+                taken[i] = pack_at<WORDS>(sums + (first + joiner + i * JOINERS) * D + column);
         const float best = reduced<32>(top, Max(), (float *)0), w = weight(top, best);
-        const float all = reduced<32>(w * total, Sum(), (float *)0);
-        if (ours) kept[threadIdx.x] = w;
-        if (threadIdx.x == 0) divisor = all;
+        divisor = reduced<32>(w * total, Sum(), (float *)0);
+        kept[warp][lane] = w;
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < EACH_JOINS; i++)
+            if (there && joiner + i * JOINERS < parts)
+#pragma unroll
+                for (int e = 0; e < WORDS; e++) mixed.at[e] = fmaf(kept[warp][joiner + i * JOINERS], taken[i].at[e], mixed.at[e]);
+        if (there) put_pack<WORDS>(&joined[joiner][column], mixed);
+        __syncwarp();
     }
     __syncthreads();
     for (int e = threadIdx.x; e < D; e += 256) {
         float mixed = 0;
-#pragma unroll 8
-        for (int p = 0; p < parts; p++) mixed = fmaf(kept[p], sums[(first + p) * D + e], mixed);
+#pragma unroll
+        for (int j = 0; j < JOINERS; j++) mixed += joined[j][e];
         y[(int64_t)blockIdx.x * D + e] = NARROW_Y(high > low ? mixed / divisor : 0.0f);
     }
 }

@@ -30,8 +30,8 @@ OF_SIZE = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 ROWS, ROW_WARPS = 8, 4
 """of few_rows.cu"""
 
-RESIDENT = 1056
-"""blocks of few_rows.cu that look for the largest: eight of each of 132 multiprocessors"""
+BEST_COLUMNS, BEST_RESIDENT, MULTIPROCESSORS = 2, 6, 132
+"""of few_rows.cu where it looks for the largest: columns of a warp, blocks of each of so many multiprocessors"""
 
 MOST_PARTS = 32
 """parts into which keys are cut"""
@@ -91,26 +91,29 @@ def _few_rows(spec: Spec, best: bool = False) -> LaunchCall:
     x, w = spec.inputs[:2]
     columns, k = (int(s) for s in w.shape)
     pack = ALIGNED // w.dtype.itemsize
-    beside = 1 if columns <= 1024 else 2 if columns <= 32768 else 4
+    rows = _rows(x)
+    beside = BEST_COLUMNS if best else 1 if columns <= 1024 else 2 if columns <= 32768 else 4
     bias = spec.role("bias")
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": spec.outputs[0].dtype}
     blocks = -(-columns // (ROW_WARPS * beside))
-    blocks = min(blocks, RESIDENT) if best else blocks
-    launches = [Launch("few_rows", blocks * d.ceil_div(_rows(x), ROWS), 32 * ROW_WARPS, waits=True)]
+    blocks = min(blocks, BEST_RESIDENT * MULTIPROCESSORS) if best else blocks
+    several = d.dim_min(1, rows // 2)
+    launches = [Launch("few_rows", blocks * d.ceil_div(rows, ROWS) * several, 32 * ROW_WARPS, waits=True, early=(1,)),
+                Launch("one_row", blocks * (d.dim_min(1, rows) - several), 32 * ROW_WARPS, waits=True, early=(1,))]
     pieces: tuple[Dim, ...] = ()
-    more = {"BLOCKS": blocks} if bias is None else {"BLOCKS": blocks, "BIAS": 1}
+    more = {"BLOCKS": blocks, "RESIDENT": BEST_RESIDENT if best else 1} | ({} if bias is None else {"BIAS": 1})
     if best:
         more["BEST"] = 1
-        launches.append(Launch("best_of_row", _rows(x), 256, waits=True))
-        pieces = (d.ceil_div(_rows(x) * (4 * blocks), 256) * 256,) * 2
+        launches.append(Launch("best_of_row", rows, 256, waits=True))
+        pieces = (d.ceil_div(rows * (4 * blocks), 256) * 256,) * 2
 
     def text(pack: int) -> str:
         of_x = min(pack, ALIGNED // x.dtype.itemsize)
         numbers = {"PACK": pack, "PACK_X": of_x, "COLUMNS": beside, "K": k, "N": columns}
         return _text("few_rows.cu", {**numbers, **more}, types)
 
-    single = LaunchCall(text(1), tuple(launches), (_rows(x),), pieces)
-    return LaunchCall(text(pack), tuple(launches), (_rows(x),), pieces, ALIGNED, single)
+    single = LaunchCall(text(1), tuple(launches), (rows,), pieces)
+    return LaunchCall(text(pack), tuple(launches), (rows,), pieces, ALIGNED, single)
 
 
 def linear_argmax_takes(spec: Spec) -> str | None:
@@ -140,6 +143,11 @@ def _lay(width: int, pack: int) -> tuple[int, int]:
     return lanes, width // (lanes * pack)
 
 
+def _held(width: int, group: int, lanes: int, warps: int) -> int:
+    """Bytes of shared memory in which the warps of a block of attention.cu leave their sums."""
+    return warps * (32 // lanes) * group * (width + 2) * 4
+
+
 def attention_takes(spec: Spec) -> str | None:
     if spec.role("mask") is not None:
         return "no mask"
@@ -155,7 +163,7 @@ def attention_takes(spec: Spec) -> str | None:
         lanes, chunks = _lay(width, pack)
         if lanes & (lanes - 1) or lanes * chunks * pack != width:
             return "heads whose length is a power of two, or a multiple of 32 packs of 16 bytes"
-        if group * chunks * pack > 64 or 4 * (32 // lanes) * group * (width + 2) * 4 > 48 << 10:
+        if group * chunks * pack > 64 or _held(width, group, lanes, 4) > 48 << 10:
             return "too many heads for one head of keys"
     if d.bounds(q.shape[0])[1] * int(q.shape[1]) * MOST_PARTS * width > 1 << 31:
         return "too many queries: parts of so many rows are not kept"
@@ -172,11 +180,18 @@ def attention(spec: Spec) -> LaunchCall:
                "WINDOW": int(spec.attrs["window"])}
     types = {"Q": q.dtype, "K": k.dtype, "V": v.dtype, "Y": spec.outputs[0].dtype}
     rows = n * (heads * group)
-    launches = (Launch("attention_parts", n * (heads * parts), 128, waits=True), Launch("attention_joined", rows, 256, waits=True))
     given = s, spec.attrs["start"]
     pieces = (d.ceil_div(rows * (parts * width * 4), 256) * 256, d.ceil_div(rows * (parts * 8), 256) * 256)
-    single, packed = (_text("attention.cu", {**numbers, "PACK": pack}, types) for pack in (1, ALIGNED // k.dtype.itemsize))
-    return LaunchCall(packed, launches, given, pieces, ALIGNED, LaunchCall(single, launches, given, pieces))
+
+    def form(pack: int) -> LaunchCall:
+        warps = 8 if _held(width, group, _lay(width, pack)[0], 8) <= 48 << 10 else 4
+        packs = {"PACK": pack, "PACK_Q": min(pack, ALIGNED // q.dtype.itemsize)}
+        text = _text("attention.cu", {**numbers, **packs, "WARPS": warps}, types)
+        launches = (Launch("attention_parts", n * (heads * parts), 32 * warps, waits=True),
+                    Launch("attention_joined", rows, 256, waits=True))
+        return LaunchCall(text, launches, given, pieces)
+
+    return replace(form(ALIGNED // k.dtype.itemsize), alignment=ALIGNED, otherwise=form(1))
 
 
 def attention_traffic(spec: Spec) -> Dim:

@@ -1,18 +1,36 @@
 /* few_rows: y[r, j] = sum over k of x[r, k] w[j, k] (+ bias[j]) where w is long and x has few rows: all of w is read once for every
- * ROWS rows. A warp has COLUMNS of the rows of w; its lanes share each of them in packs of 16 bytes. With BEST, not y but for each row
- * its largest element and the first j that has it: each block keeps its best, and best_of_row finds the row's among them.
- * Given by the text before: X, W, B, Y (how elements are stored), WIDE_X, WIDE_W, WIDE_B (f32 of an element), NARROW_Y, PACK (elements
- * of w in 16 bytes), COLUMNS, K, N, BLOCKS (of a row of y); BIAS where there is
- * one. */
+ * ROWS rows; one_row is the same for a single one. A warp has COLUMNS of the rows of w; its lanes share each of them in packs of 16
+ * bytes. Packs of w are in registers before anything else is waited for, AT_ONCE of each row: what computes x may still run by then.
+ * With BEST, not y but for each row its largest element and the first j that has it: each block keeps its best, and best_of_row
+ * finds the row's among them.
+ * Given by the text before: X, W, B, Y (how elements are stored), WIDE_X, WIDE_W, WIDE_B (f32 of an element), NARROW_Y, PACK, PACK_X
+ * (elements of w and of x that are loaded at once), COLUMNS, K, N, BLOCKS (of a row of y), RESIDENT (blocks of a multiprocessor, at
+ * least); BIAS where there is one. Kernels of a text have few instructions each, as a step meets them cold. */
 #define ROWS 8
 #define WARPS 4
+#define MOST 12
+#define TURNS ((K + 32 * PACK - 1) / (32 * PACK))
+#define AT_ONCE (TURNS * COLUMNS <= MOST ? TURNS : MOST / COLUMNS)
 #ifdef BEST
 #define OUTPUTS float *__restrict__ top, int *__restrict__ at
+#define RESULTS float *__restrict__ tops, int *__restrict__ places
 #define MADE tops, places
+#define FIRST Y *__restrict__ y, int *__restrict__ index
+#define LAST const int64_t *__restrict__ sizes, float *__restrict__ tops, int *__restrict__ places
 #else
 #define OUTPUTS Y *__restrict__ y
+#define RESULTS OUTPUTS
 #define MADE y
+#define FIRST OUTPUTS
+#define LAST const int64_t *__restrict__ sizes
 #endif
+#ifdef BIAS
+#define OPERANDS const X *__restrict__ x, const W *__restrict__ w, const B *__restrict__ bias
+#else
+#define OPERANDS const X *__restrict__ x, const W *__restrict__ w
+#endif
+
+typedef Pack<W, PACK> Taken[AT_ONCE][COLUMNS];
 
 #ifdef BEST
 /* The larger, NaN before all; of equal ones the first. */
@@ -22,32 +40,42 @@ TG_INLINE void take_better(float &top, int &at, float other, int place) {
 }
 #endif
 
+/* Of each row of w that a warp has, what its turns from `turn` on read. */
+TG_INLINE void take(Taken &taken, const W *__restrict__ w, int column, int turn, int lane) {
+#pragma unroll
+    for (int t = 0; t < AT_ONCE; t++) {
+        const int k = ((turn + t) * 32 + lane) * PACK;
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++)
+            if (k < K) taken[t][c] = pack_now<PACK>(w + (int64_t)(column + c < N ? column + c : N - 1) * K + k);
+    }
+}
+
+/* R rows of x, of which `here` are there, with the columns that a warp has; of w the first turns are there. */
 template <int R> TG_INLINE void rows_of(OUTPUTS, const X *__restrict__ x, const W *__restrict__ w, const B *__restrict__ bias,
-                                        int64_t row, int column, int lane) {
+                                        int64_t row, int here, int column, int lane, Taken &taken) {
     float part[R][COLUMNS];
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) part[r][c] = 0;
-#pragma unroll (K <= 256 * PACK ? 8 : 4)
-    for (int k = lane * PACK; k < K; k += 32 * PACK) {
-        Pack<W, PACK> taken[COLUMNS];
+    for (int turn = 0; turn < TURNS; turn += AT_ONCE) {
+        if (turn > 0) take(taken, w, column, turn, lane);
 #pragma unroll
-        for (int c = 0; c < COLUMNS; c++) {
-            const int j = column + c < N ? column + c : N - 1;
-            taken[c] = pack_at<PACK>(w + (int64_t)j * K + k);
-        }
+        for (int t = 0; t < AT_ONCE; t++) {
+            const int k = ((turn + t) * 32 + lane) * PACK;
+            if (k < K)
 #pragma unroll
-        for (int r = 0; r < R; r++) {
+                for (int r = 0; r < R; r++)
 #pragma unroll
-            for (int half = 0; half < PACK; half += PACK_X) {
-                const Pack<X, PACK_X> of_x = pack_at<PACK_X>(x + (row + r) * K + k + half);
+                    for (int half = 0; half < PACK; half += PACK_X) {
+                        const Pack<X, PACK_X> of_x = pack_at<PACK_X>(x + (row + (r < here ? r : here - 1)) * K + k + half);
 #pragma unroll
-                for (int e = 0; e < PACK_X; e++)
+                        for (int e = 0; e < PACK_X; e++)
 #pragma unroll
-                    for (int c = 0; c < COLUMNS; c++)
-                        part[r][c] = fmaf(WIDE_X(of_x.at[e]), WIDE_W(taken[c].at[half + e]), part[r][c]);
-            }
+                            for (int c = 0; c < COLUMNS; c++)
+                                part[r][c] = fmaf(WIDE_X(of_x.at[e]), WIDE_W(taken[t][c].at[half + e]), part[r][c]);
+                    }
         }
     }
 #pragma unroll
@@ -62,21 +90,26 @@ template <int R> TG_INLINE void rows_of(OUTPUTS, const X *__restrict__ x, const 
 #ifdef BEST
                 take_better(top[r], at[r], total, column + c);
 #else
-                if (lane == 0) y[(row + r) * N + column + c] = NARROW_Y(total);
+                if (lane == 0 && r < here) y[(row + r) * N + column + c] = NARROW_Y(total);
 #endif
             }
         }
     }
 }
 
-/* R rows of x with all columns that a warp has. */
-template <int R> TG_INLINE void some_rows(
-#ifdef BEST
-    float *__restrict__ tops, int *__restrict__ places,
-#else
-    Y *__restrict__ y,
-#endif
-    const X *__restrict__ x, const W *__restrict__ w, const B *__restrict__ bias, int64_t row, int column, int lane) {
+/* What a block does: up to R rows of x from `row` on. */
+template <int R> TG_INLINE void some_rows(RESULTS, const X *__restrict__ x, const W *__restrict__ w, const B *__restrict__ bias,
+                                          int64_t row, int64_t rows) {
+    const int lane = threadIdx.x % 32, here = (int)(rows - row < R ? rows - row : R);
+    int column = (blockIdx.x % BLOCKS * WARPS + threadIdx.x / 32) * COLUMNS;
+    Taken taken;
+    if (column < N) {
+        take(taken, w, column, 0, lane);
+        for (int c = 0; c < COLUMNS; c++)
+            for (int k = AT_ONCE * 32 * PACK + lane * (128 / (int)sizeof(W)); k < K; k += 32 * (128 / (int)sizeof(W)))
+                if (column + c < N) bring(w + (int64_t)(column + c) * K + k);
+    }
+    after_those_before();
 #ifdef BEST
     __shared__ float shared_top[WARPS][R];
     __shared__ int shared_at[WARPS][R];
@@ -84,13 +117,16 @@ template <int R> TG_INLINE void some_rows(
     int at[R];
 #pragma unroll
     for (int r = 0; r < R; r++) top[r] = -INFINITY, at[r] = N;
-    for (; column < N; column += BLOCKS * WARPS * COLUMNS) rows_of<R>(top, at, x, w, bias, row, column, lane);
-    __syncthreads();                                                /* the rows before these have been read */
+    while (column < N) {
+        rows_of<R>(top, at, x, w, bias, row, here, column, lane, taken);
+        column += BLOCKS * WARPS * COLUMNS;
+        if (column < N) take(taken, w, column, 0, lane);
+    }
 #pragma unroll
     for (int r = 0; r < R; r++)
         if (lane == 0) shared_top[threadIdx.x / 32][r] = top[r], shared_at[threadIdx.x / 32][r] = at[r];
     __syncthreads();
-    if (threadIdx.x < R) {
+    if (threadIdx.x < here) {
         float best = shared_top[0][threadIdx.x];
         int place = shared_at[0][threadIdx.x];
         for (int warp = 1; warp < WARPS; warp++) take_better(best, place, shared_top[warp][threadIdx.x], shared_at[warp][threadIdx.x]);
@@ -98,42 +134,19 @@ template <int R> TG_INLINE void some_rows(
         places[(row + threadIdx.x) * BLOCKS + blockIdx.x % BLOCKS] = place;
     }
 #else
-    if (column < N) rows_of<R>(y, x, w, bias, row, column, lane);
+    if (column < N) rows_of<R>(y, x, w, bias, row, here, column, lane, taken);
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) few_rows(Y *__restrict__ y,
-#ifdef BEST
-                                                                  int *__restrict__ index,
-#endif
-                                                                  const X *__restrict__ x, const W *__restrict__ w,
-#ifdef BIAS
-                                                                  const B *__restrict__ bias,
-#endif
-                                                                  const int64_t *__restrict__ sizes
-#ifdef BEST
-                                                                  , float *__restrict__ tops, int *__restrict__ places
-#endif
-) {
 #ifndef BIAS
-    const B *bias = 0;
+#define bias ((const B *)0)
 #endif
-    const int lane = threadIdx.x % 32, column = (blockIdx.x % BLOCKS * WARPS + threadIdx.x / 32) * COLUMNS;
-    const int64_t rows = sizes[0];
-    int64_t row = (int64_t)(blockIdx.x / BLOCKS) * ROWS;
-    const int64_t end = row + ROWS < rows ? row + ROWS : rows;
-    if (column < N) {
-        const int lines = (K * (int)sizeof(W) + 127) / 128;
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c++)
-            for (int i = lane; i < lines; i += 32)
-                if (column + c < N) bring((const char *)(w + (int64_t)(column + c) * K) + i * 128);
-    }
-    after_those_before();
-    for (; row + 8 <= end; row += 8) some_rows<8>(MADE, x, w, bias, row, column, lane);
-    for (; row + 4 <= end; row += 4) some_rows<4>(MADE, x, w, bias, row, column, lane);
-    for (; row + 2 <= end; row += 2) some_rows<2>(MADE, x, w, bias, row, column, lane);
-    for (; row < end; row += 1) some_rows<1>(MADE, x, w, bias, row, column, lane);
+extern "C" __global__ void __launch_bounds__(32 * WARPS) few_rows(FIRST, OPERANDS, LAST) {
+    some_rows<ROWS>(MADE, x, w, bias, (int64_t)(blockIdx.x / BLOCKS) * ROWS, sizes[0]);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) one_row(FIRST, OPERANDS, LAST) {
+    some_rows<1>(MADE, x, w, bias, 0, 1);
 }
 
 #ifdef BEST

@@ -42,7 +42,8 @@ class _LaunchForm:
 @dataclass
 class _LaunchStep:
     """One call. words: its first word. addresses: how many of outputs and operands. sizes: the first of its sizes, None where it
-    has none. forms: the call, and where it has one what is launched otherwise."""
+    has none. written: operands that a launch of this segment writes. forms: the call, and where it has one what is launched
+    otherwise."""
 
     index: int
     device: Device
@@ -50,6 +51,7 @@ class _LaunchStep:
     addresses: int
     sizes: int | None
     alignment: int
+    written: frozenset[int]
     forms: list[_LaunchForm]
 
 
@@ -81,6 +83,7 @@ class Launches(Segment):
         self.silent = False
         n = 0
         base, pointer, address_at, value = (list[int]() for _ in range(4))
+        written = {lookup.program.home(o.buffer) for ins in instructions for o in ins.outs}
         for index, ins in zip(indices, instructions, strict=True):
             call = ins.call
             assert isinstance(call, LaunchCall)
@@ -94,7 +97,8 @@ class Launches(Segment):
             first = n + len(operands) + (1 if call.ints else 0)
             forms = [_LaunchForm(each, list(map(lookup.expr, each.pieces)), [lookup.expr(one.grid) for one in each.launches], first)
                      for each in (call, call.otherwise) if each is not None]
-            self.steps.append(_LaunchStep(index, device_named(ins.device), n, len(operands), sizes, call.alignment, forms))
+            moving = frozenset(k for k, o in enumerate(ins.ins) if lookup.program.home(o.buffer) in written)
+            self.steps.append(_LaunchStep(index, device_named(ins.device), n, len(operands), sizes, call.alignment, moving, forms))
             n = first + max(len(form.pieces) for form in forms)
         self.size = n
         shapes = sorted({x for s in self.steps for f in s.forms for x in (*f.pieces, *f.grids)})
@@ -150,8 +154,8 @@ class Launches(Segment):
                 words[form.at + k] = kept.scratch.address + begin if kept.scratch is not None else 0
                 kept.pieces.append((begin, int(values[piece])))
                 begin += int(values[piece]) + frame.apart
-            found = [(entry, int(values[g]), launch.block, launch.shared, launch.waits) for entry, g, launch in
-                     zip(_load(step.device, form), form.grids, form.call.launches, strict=True)]
+            found = [(entry, int(values[g]), launch.block, launch.shared, launch.waits and step.written.isdisjoint(launch.early))
+                     for entry, g, launch in zip(_load(step.device, form), form.grids, form.call.launches, strict=True)]
             kept.launches.append([each for each in found if each[1] > 0])
 
     # ---- running ----

@@ -55,9 +55,10 @@ def compare(folder: Path, nodes: Sequence[Node], dims: Mapping[str, int], takes:
                                        atol=ROUNDED.get(y.dtype.name, 0) * largest)
 
 
-@pytest.mark.parametrize(("of_x", "of_w", "biased"), [(tg.f32, tg.bf16, False), (tg.bf16, tg.bf16, True), (tg.f16, tg.f32, False)])
-def test_few_rows_times_a_weight(folder: Path, of_x: DType, of_w: DType, biased: bool) -> None:
-    x, w, b = tg.input("x", (N, 96), of_x), tg.input("w", (37, 96), of_w), tg.input("b", (37,), tg.f32)
+@pytest.mark.parametrize(("of_x", "of_w", "biased", "long"), [
+    (tg.f32, tg.bf16, False, 96), (tg.bf16, tg.bf16, True, 96), (tg.f16, tg.f32, False, 96), (tg.f32, tg.bf16, False, 6304)])
+def test_few_rows_times_a_weight(folder: Path, of_x: DType, of_w: DType, biased: bool, long: int) -> None:
+    x, w, b = tg.input("x", (N, long), of_x), tg.input("w", (37, long), of_w), tg.input("b", (37,), tg.f32)
     y = tg.linear(x, w, b) if biased else tg.linear(x, w)
     for rows in (1, 3, 8, 13):
         values = drawn(list(make_graph({"y": y}).inputs.values()), {"n": rows})
