@@ -22,6 +22,7 @@ Lies = tuple[tuple[int, Operand], ...]
 """how the operands of a node lie that are not contiguous, by position"""
 
 
+@dataclass
 class Tally:
     """The signatures of a graph's nodes, and of those inside its composites as they are looked at.
 
@@ -29,16 +30,12 @@ class Tally:
     and of how many.
     """
 
-    def __init__(self) -> None:
-        self.first: dict[str, Signature] = {}
-        self.lies: dict[Signature, Counter[Lies]] = {}
+    first: dict[str, Signature] = field(default_factory=dict)
+    lies: dict[Signature, Counter[Lies]] = field(default_factory=dict)
 
     def copy(self) -> Tally:
         """Another one, to which more is added."""
-        made = Tally()
-        made.first = dict(self.first)
-        made.lies = {s: Counter(each) for s, each in self.lies.items()}
-        return made
+        return Tally(dict(self.first), {s: Counter(each) for s, each in self.lies.items()})
 
     def add(self, same: Mapping[Node, Node], known: Collection[Node] = ()) -> dict[Signature, int]:
         """Signatures of the nodes that need a choice, with how many nodes of each are computed in a run. known: what is not.
