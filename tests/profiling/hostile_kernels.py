@@ -565,16 +565,14 @@ def sets_the_start_of_its_time_to_now(outs: Arrays, ins: Arrays, attrs: Mapping[
         frame = frame.f_back
 
 
-@hostile(*FORGED)
-def slows_the_clock_in_machine_code(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    """Puts another function behind the builtin clock, under whatever name it is held."""
-    heavy(outs, ins)
+def slow_down(times: float) -> None:
+    """Put another function behind the builtin clock, under whatever name it is held."""
     if "clock" not in _machine:
         true = time.clock_gettime
 
         @ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
         def slow(_: object) -> float:
-            return true(time.CLOCK_MONOTONIC) / 20
+            return true(time.CLOCK_MONOTONIC) / times
 
         class Method(ctypes.Structure):
             _fields_ = (("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int))
@@ -588,6 +586,24 @@ def slows_the_clock_in_machine_code(outs: Arrays, ins: Arrays, attrs: Mapping[st
 
 
 _machine: dict[str, object] = {}
+
+
+@hostile(*FORGED)
+def slows_the_clock_in_machine_code(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    heavy(outs, ins)
+    slow_down(20)
+
+
+@hostile(*FORGED)
+def slows_the_clock_by_half(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    work(outs, ins)
+    slow_down(2)
+
+
+@hostile(*FORGED)
+def slows_the_clock_to_a_quarter(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    work(outs, ins)
+    slow_down(4)
 
 
 # ---- the clock, by a part of the time or in a part of the runs ----

@@ -56,6 +56,7 @@ ALIKE = {
     "gives_its_output_another_shape": "gives_its_output_other_strides",
     "returns_an_array_of_its_own": "gives_a_lazy_output",
     "gives_a_constant": "gives_nan",
+    "slows_the_clock_in_machine_code": "slows_the_clock_by_half",
     "replaces_a_number_of_the_bench": "replaces_the_comparison",
 }
 """long -> always, which is the harder of the two to judge"""

@@ -22,7 +22,7 @@ def claimed(**changed: Any) -> dict[str, Any]:
     """A block of runs of a millisecond each, as a worker claims it."""
     each = [1e-3] * RUNS
     return {"name": "cold", "first": 0, "counted": 0.05, "walk": 1e-5, "whole": each, "calls": each, "busy": each,
-            "switches": [0] * RUNS, "reference": [5e-5] * RUNS, **changed}
+            "switches": [0] * RUNS, "waits": [0.0] * RUNS, "reference": [5e-5] * RUNS, **changed}
 
 
 def heard(said: dict[str, Any], wall: float, others: float) -> Block:
@@ -62,8 +62,10 @@ def blocks(part: float = 1.0, *, took: float = 1e-3, waited: float = 0.0, told: 
     nothing = replace(heard(claimed(whole=[1e-5] * RUNS, calls=[0.0] * RUNS), RUNS * (AROUND + 1e-5), 0.0),
                       waited=0.0 if told else None)
     each = [part * (took + waited)] * RUNS
-    block = heard(claimed(**{"whole": each, "calls": each, **changed}), RUNS * (AROUND + took + waited), 0.0)
-    return replace(block, waited=RUNS * waited if told else None), nothing
+    waits = [waited] * RUNS
+    block = heard(claimed(**{"whole": each, "calls": each, "waits": waits, **changed}), RUNS * (AROUND + took + waited), 0.0)
+    block = replace(block, waited=RUNS * waited if told else None, worked=RUNS * (AROUND + took))
+    return block, replace(nothing, worked=RUNS * AROUND)
 
 
 @pytest.mark.parametrize("part", [0.8, 0.6, 0.1])
@@ -72,6 +74,32 @@ def test_on_an_undisturbed_machine_the_runs_account_for_the_time_that_the_judge_
     assert "as claimed" in between(*blocks(part))
     assert part > 0.6 or "as claimed" in between(*blocks(calls=[part * 1e-3] * RUNS, whole=[1e-3] * RUNS))
     assert (between(*blocks(part, told=False)) == "") == (part > 0.5)            # as much can be said where nobody knows of waits
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.25])
+@pytest.mark.parametrize("waited", [0.0, 1e-3, 3e-3, 9e-3])
+def test_a_clock_that_was_slowed_down_cannot_hide_in_the_waits_of_its_runs(factor: float, waited: float) -> None:
+    """A quarter of a run that waited for three quarters of its time is as long as the run's work."""
+    assert "both without waits" in between(*blocks(factor, took=3e-3, waited=waited))
+    assert between(*blocks(took=3e-3, waited=waited)) == ""
+
+
+def test_that_the_judge_waited_too_is_no_time_that_the_worker_did() -> None:
+    """Beside the worker, that is: then the two waits are more than the block lasted, and what the worker worked is what counts."""
+    forged, nothing = blocks(0.25, waited=3e-3)
+    forged = replace(forged, waited=forged.wall)
+    assert forged.present() == forged.worked and "as claimed" in between(forged, nothing)
+
+
+def test_runs_that_count_are_not_far_faster_than_the_worker_worked_in_all_though_other_programs_did() -> None:
+    """Of runs of 3 ms each fifth is said to have taken nearly all, and to have waited for none of it."""
+    few = [6e-4, 6e-4, 6e-4, 6e-4, 12.6e-3] * (RUNS // 5)
+    forged, nothing = blocks(took=3e-3, whole=few, calls=few)
+    forged = replace(forged, others=1.0)
+    assert between(forged, nothing) == "", "the sum is true"
+    assert "of the processor's time" in picked([forged, forged], nothing)
+    waiting = replace(forged, helpers=RUNS * 2e-3)
+    assert picked([waiting, waiting], nothing) == "", "threads of its own waited, and its first one perhaps in a loop for them"
 
 
 def test_a_run_that_waited_for_its_processor_claims_it_and_one_beside_others_may_miss_more() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +38,26 @@ def test_a_hostile_kernel_does_not_pass(brief_judge: Judge, candidate: Candidate
     assert verdict.log and "no kernel is named" not in verdict.log
     known = queries.verified(brief_judge.database, candidate.kernel.identity, verify_workload(signature), environment_of("numpy"))
     assert not known.within(1.0)
+
+
+@pytest.fixture
+def loaded() -> Iterator[None]:
+    """Two programs for each processor that never rest."""
+    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    yield
+    for each in programs:
+        each.kill()
+        each.wait()
+
+
+@pytest.mark.usefixtures("waiting", "loaded")
+@pytest.mark.parametrize("name", ["slows_the_clock_by_half", "slows_the_clock_to_a_quarter"])
+def test_a_slowed_clock_shows_beside_other_programs(brief_judge: Judge, name: str) -> None:
+    """A run that waits for its processor takes as long by such a clock as it has worked."""
+    signature, candidate = signature_of(NODES["relu"]), next(c for c in HOSTILE if c.name == name)
+    brief_judge.worker.timeout = 60.0
+    verdict = brief_judge.examine(candidate.kernel, signature, {"n": 20}, time_at={"n": 20}, budget=0.02)
+    assert verdict.status == "IMPLAUSIBLE" and "seen from outside" in verdict.log, verdict.log
 
 
 def test_there_are_forty_hostile_kernels_and_none_may_pass() -> None:

@@ -178,7 +178,8 @@ UNTIMED: dict[str, Change] = {
 TIMED: dict[str, Change] = {
     **{f"{name} of {field}": with_field("end", field, first(value)) for field, name, value in [
         ("whole", "a negative time", -1.0), ("whole", "no time", 0.0), ("whole", "an age", 1e300), ("calls", "a text", "1.0"),
-        ("calls", "a truth", True), ("busy", "null", None), ("reference", "no time", 0), ("switches", "a huge number", 10 ** 400)]},
+        ("calls", "a truth", True), ("busy", "null", None), ("reference", "no time", 0), ("switches", "a huge number", 10 ** 400),
+        ("waits", "less than none", -1e-3)]},
     "ends a block of an unknown name": with_field("end", "name", "warm"),
     "ends a block without runs": with_field("end", "whole", []),
     "ends a block of a list of names": with_field("end", "name", ["cold"]),

@@ -19,7 +19,8 @@ def block(*runs: tuple[int, float, float], name: Name = "cold") -> Block:
     took = [seconds for count, seconds, _ in runs for _ in range(count)]
     reference = [levels * LEVEL for count, _, levels in runs for _ in range(count)]
     switches = [0.0] * len(took)
-    return Block(name, 0, sum(took), sum(took), 1e-6, whole=took, calls=took, busy=took, switches=switches, reference=reference)
+    return Block(name, 0, sum(took), sum(took), 1e-6, whole=took, calls=took, busy=took, switches=switches, waits=switches,
+                 reference=reference)
 
 
 def worker(*cold: tuple[int, float, float]) -> list[Block]:

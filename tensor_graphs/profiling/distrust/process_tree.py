@@ -72,13 +72,24 @@ def worked(process: int) -> float:
     return (int(user) + int(system)) / TICKS
 
 
-def waited(thread: str) -> float | None:
-    """Seconds for which a thread (PID: the first of a process; "thread-self") could have worked and another program had its
-    processor; None where the system does not say."""
+def scheduled(thread: str) -> tuple[float, float] | None:
+    """Seconds for which a thread (PID: the first of a process; PID/task/TID; "thread-self") has worked, and could have worked and
+    another program had its processor; None where the system does not say. What it has worked is exact while it sleeps."""
     try:
-        return int(Path(f"/proc/{thread}/schedstat").read_text().split()[1]) * 1e-9       # ns: worked, waited; and how often
-    except (OSError, IndexError, ValueError):
+        worked, waited, _ = Path(f"/proc/{thread}/schedstat").read_text().split()         # ns, ns, and how often
+        return int(worked) * 1e-9, int(waited) * 1e-9
+    except (OSError, ValueError):
         return None
+
+
+def others_waited(process: int) -> float:
+    """Seconds for which the threads of a process that are there, but for its first, have waited as `scheduled` says."""
+    try:
+        threads = os.listdir(f"/proc/{process}/task")
+    except OSError:
+        return 0.0
+    found = [scheduled(f"{process}/task/{thread}") for thread in threads if thread != str(process)]
+    return sum(each[1] for each in found if each is not None)
 
 
 def machine_worked() -> float:

@@ -85,6 +85,7 @@ class End:
     calls: tuple[float, ...]
     busy: tuple[float, ...]
     switches: tuple[float, ...]
+    waits: tuple[float, ...]
     reference: tuple[float, ...]
 
 
@@ -198,16 +199,16 @@ def _told(said: object) -> Told:
 def _end(said: dict[str, Any]) -> End:
     what = "a block of runs"
     name, first, counted, walk, *lists = _fields(what, said, "name", "first", "counted", "walk", "whole", "calls", "busy",
-                                                 "switches", "reference")
+                                                 "switches", "waits", "reference")
     if not isinstance(name, str) or name not in get_args(Name):
         _wrong(f"{what}, its name", name)
-    whole, calls, busy, switches, reference = (_list(f"{what}, its times", each, _seconds, MOST_RUNS) for each in lists)
-    if len({len(each) for each in (whole, calls, busy, switches, reference)}) != 1:
+    whole, calls, busy, switches, waits, reference = (_list(f"{what}, its times", each, _seconds, MOST_RUNS) for each in lists)
+    if len({len(each) for each in (whole, calls, busy, switches, waits, reference)}) != 1:
         raise SaidError(f"a block {name!r} was told of with lists that are not equally long")
     if not all(whole) or not all(reference):
         raise SaidError(f"a block {name!r} has runs that took no time at all")
     return End(cast(Name, name), _whole(f"{what}, its first", first, 1 << 32), _seconds(counted), _seconds(walk), whole, calls,
-               busy, switches, reference)
+               busy, switches, waits, reference)
 
 
 def _returned(said: dict[str, Any]) -> Returned:

@@ -22,7 +22,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded, overlapping
 from tensor_graphs.profiling.distrust.replies import MOST_RUNS, Name
 from tensor_graphs.profiling.measure.blocks import WARM_UP
-from tensor_graphs.profiling.measure.clock import Watched, busy_seconds, now, others_running, sleep, switches
+from tensor_graphs.profiling.measure.clock import Watched, busy_seconds, now, others_running, sleep, switches, waited
 from tensor_graphs.profiling.measure.inputs import (
     STORED,
     Form,
@@ -440,6 +440,7 @@ class _Runs:
         calls: list[float] = []
         busy: list[float] = []
         switched_by: list[int] = []
+        waits: list[float] = []
         quiet = 0
         passed: list[float] = []
         ordered: list[float] = []
@@ -466,10 +467,11 @@ class _Runs:
             for g in self.out.values():
                 g.poison()
             others = others_running()
-            worked, switched = busy_seconds(), switches()
+            worked, switched, stood = busy_seconds(), switches(), waited()
             start = now()
             taken = watched.run(inputs, self.arrays, self.binding)
             whole.append(now() - start)
+            waits.append(waited() - stood)
             busy.append(busy_seconds() - worked)
             switched_by.append(switches() - switched + others + others_running())
             calls.append(taken)
@@ -494,11 +496,11 @@ class _Runs:
         if name == "cold":                                          # in other blocks more of what it reads is still in a cache
             self.reference.level = min(self.reference.level, level_of(ordered))
         counted = now() - begin
-        if names := self.replaced():                                # between two runs, as when what they are asked is drawn
-            raise ReplacedError(names)
         say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,
-             "busy": busy, "switches": switched_by, "reference": passed})
+             "busy": busy, "switches": switched_by, "waits": waits, "reference": passed})
         ask()                                                       # the judge looks at how long this process had to wait
+        if names := self.replaced():                                # 1 to 2 ms, which are no part of the block
+            raise ReplacedError(names)
         if kept is not None and name != "nothing":
             say({"mark": "returned", "digests": kept.digests()})
 

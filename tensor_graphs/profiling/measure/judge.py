@@ -841,7 +841,7 @@ class _Hearing:
         self.digests: dict[int, str] = {}
         """of each run whose outputs the worker has kept, as they were at the end of its block"""
         self._begun, self._secret, self._others = 0.0, 0, 0.0
-        self._waited: float | None = None
+        self._scheduled: tuple[float, ...] = ()
         self._secrets: list[tuple[int, int]] = []
         """of each block: its first run, and the seed of its runs"""
         self._salts: Mapping[int, int] = {}
@@ -872,15 +872,15 @@ class _Hearing:
             case Begin():
                 if len(self.blocks) >= MOST_BLOCKS:
                     raise SaidError("more blocks were begun than any measurement has")
-                self._secret, self._others, self._waited = secrets.randbits(62), self.others(), self.waited()
+                self._secret, self._others, self._scheduled = secrets.randbits(62), self.others(), self.scheduled()
                 self._begun = time.perf_counter()                   # the worker does nothing before it is answered
                 return {"secret": self._secret}
             case End():
                 if said.first != sum(len(b.whole) for b in self.blocks):
                     raise SaidError(f"the first run of a block was told of as {said.first}")
-                before, after = self._waited, self.waited()
-                waited = None if before is None or after is None else after - before
-                self.blocks.append(Block.of(said, heard - self._begun, self.others() - self._others, waited))
+                before, after = self._scheduled, self.scheduled()
+                passed = [b - a for a, b in zip(before, after, strict=False)]
+                self.blocks.append(Block.of(said, heard - self._begun, self.others() - self._others, *passed))
                 self._secrets.append((said.first, self._secret))
                 return {"heard": True}
             case Returned():
@@ -928,10 +928,14 @@ class _Hearing:
         worker = self.worker.pid
         return process_tree.machine_worked() - (process_tree.worked(worker) if worker else 0.0) - time.process_time()
 
-    def waited(self) -> float | None:
-        """Seconds for which the worker, and this thread, could have worked and had no processor; None where nobody knows."""
-        found = process_tree.waited(str(self.worker.pid)), process_tree.waited("thread-self")
-        return None if None in found else sum(each for each in found if each)
+    def scheduled(self) -> tuple[float, ...]:
+        """Seconds for which the worker's first thread, and this one, could have worked and had no processor; for which the worker's
+        had one; and for which its other threads had none. Nothing where nobody knows. The worker sleeps meanwhile."""
+        worker = self.worker.pid
+        its, mine = process_tree.scheduled(str(worker)), process_tree.scheduled("thread-self")
+        if worker is None or its is None or mine is None:
+            return ()
+        return its[1] + mine[1], its[0], process_tree.others_waited(worker)
 
     def secret_of(self, run: int) -> tuple[int, int]:
         """The seed of the block that a run was in, and what was drawn for the run, as the worker says."""
