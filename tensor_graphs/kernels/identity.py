@@ -137,6 +137,11 @@ def code_of(module: str, functions: Sequence[Any], sources: Sequence[Path], text
     return Code(_digest(repr((sorted(modules.items()), forms, text)).encode("utf-8", "surrogatepass")), tuple(files.values()))
 
 
+def read_ahead(module: str) -> None:
+    """Read what a module is made of, for kernels that it declares later in this process, or in one that is forked from it."""
+    _reached(module)
+
+
 def base_folder(module: str) -> Path:
     """The folder to which names of files in a module are relative; the current one where there is no file."""
     found = _locate(module)

@@ -451,9 +451,9 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
             _gated, (0, 0), (0, 1), strided=_strided_gated),
         row("linear", "linear.c", _linear_refuse(a), _linear(a)),
         row("dot", "matmul.c", _dot_refuse(a), _dot, strided=_strided_dot),
-        by_rows("rms_norm", "norms.c", _weights_ok(a), _rms_norm, (0, 0)),
-        by_rows("layer_norm", "norms.c", _weights_ok(a), _layer_norm, (0, 0)),
-        by_rows("softmax", "norms.c", lambda spec: same(spec) or _last_axis(spec), lambda spec: NativeCall(
+        by_rows("rms_norm", "rms_norm.c", _weights_ok(a), _rms_norm, (0, 0)),
+        by_rows("layer_norm", "layer_norm.c", _weights_ok(a), _layer_norm, (0, 0)),
+        by_rows("softmax", "softmax.c", lambda spec: same(spec) or _last_axis(spec), lambda spec: NativeCall(
             f"tg_softmax{mark}", (0,), (_rows(spec.inputs[0]), spec.inputs[0].shape[-1])), (0, 0)),
         row("attention", "attention.c", _attention_refuse(a), _attention, strided=_strided_attention),
     )
@@ -462,7 +462,7 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
 ROWS: tuple[CRow, ...] = (
     *rows_for(f32), *rows_for(f64),
     CRow("gather_linear", "gather_linear.c", _gather_linear_refuse, _gather_linear),
-    CRow("embedding", "movement.c", _embedding_refuse, _embedding),
+    CRow("embedding", "gather_rows.c", _embedding_refuse, _embedding),
     CRow("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,
          _write_rows, in_place=((0, 0),), updates=True, strided=_strided_write_rows),
     CRow("rope_table", "rope.c", _rope_table_refuse, _rope_table),

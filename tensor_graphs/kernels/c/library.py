@@ -55,7 +55,7 @@ compiler works at all. A search waits for it, and for nothing else that is compi
 TOGETHER = dict.fromkeys(("conv.c", "depthwise.c", "direct.c"), "convolutions")
 """C file -> the library that it shares with others: they call functions of each other that are not seen from outside"""
 
-AHEAD = ("movement", "gemm", "linear", "attention", "norms", "screened_argmax", "rope", "gated")
+AHEAD = ("gemm", "movement", "linear", "attention", "screened_argmax", "rms_norm", "rope", "gated")
 """the libraries that a language model on generated code runs, in the order in which they are compiled beside what comes before they
 are needed; the others are a third of the compiler's work"""
 

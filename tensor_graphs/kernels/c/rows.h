@@ -1,5 +1,5 @@
-/* rows.h: the bodies of norms.c and wide_norms.c: rms_norm, layer_norm, softmax; weights of any float dtype. One result per row of
- * the last axis. */
+/* rows.h: the bodies of rms_norm, layer_norm and softmax in f32 and f64; weights of any float dtype. One result per row of the last
+ * axis. */
 #include "loops.h"
 #include "real.h"
 

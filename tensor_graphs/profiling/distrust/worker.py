@@ -42,16 +42,18 @@ HIGHEST = 900
 def preload(names: Sequence[str] = ()) -> None:
     """Import what every job needs and no candidate brings, and libraries that take long to import.
 
-    The kernels of numpy are declared here too, and their modules' texts read: they are the baselines, and reading them takes a
-    process as long as a short job does. Nothing runs a kernel here.
+    The kernels of numpy are declared here too, as they are the baselines, and the modules' texts of all usual backends are read,
+    which takes a process as long as a short job does. Nothing runs a kernel here.
     """
-    from tensor_graphs.kernels import registry
+    from tensor_graphs.kernels import identity, registry
     from tensor_graphs.language import text
     from tensor_graphs.profiling.distrust import process_state, tampering
     from tensor_graphs.profiling.measure import bench
 
     assert all((registry, text, bench, process_state, tampering))
     assert all(kernel.identity for kernel in {k.module: k for k in registry.load_backend("numpy")}.values())
+    for name in registry.DEFAULT_BACKENDS:
+        identity.read_ahead(registry.backend_module(name).__name__)
     for name in names:
         with suppress(Exception):                                   # the kernel that imports it will say what is wrong
             importlib.import_module(name)

@@ -37,11 +37,11 @@ def changed_by(folder: Path, name: str) -> set[str]:
 
 def test_a_product_changes_with_the_tile_it_is_made_of(copied: Path) -> None:
     assert changed_by(copied, "gemm.c") >= {"linear.c", "matmul.c", "attention.c"}
-    assert not changed_by(copied, "gemm.c") & {"norms.c", "elementwise.c", "rope.c", "movement.c"}
+    assert not changed_by(copied, "gemm.c") & {"rms_norm.c", "elementwise.c", "rope.c", "movement.c"}
 
 
 def test_wide_code_changes_no_narrow_kernel(copied: Path) -> None:
-    narrow = {"linear.c", "matmul.c", "attention.c", "norms.c", "elementwise.c"}
+    narrow = {"linear.c", "matmul.c", "attention.c", "rms_norm.c", "elementwise.c"}
     assert changed_by(copied, "wide_gemm.c") == {"wide_linear.c", "wide_matmul.c", "wide_attention.c"}
     assert not changed_by(copied, "wide.h") & narrow and not changed_by(copied, "wide_gemm.h") & narrow
 
@@ -54,7 +54,7 @@ def test_every_kernel_changes_with_the_shared_headers_and_the_pool_and_none_with
 def test_headers_are_followed_through_one_another(copied: Path) -> None:
     assert [h.name for h in headers_of(copied / "wide_linear.c")] == ["gemm.h", "tg.h", "vec.h", "wide.h", "wide_gemm.h"]
     assert [p.name for p in library.code_of(copied / "linear.c")] == ["linear.c", "gemm.c", "pool.c"]
-    assert [p.name for p in library.code_of(copied / "norms.c")] == ["norms.c", "pool.c"]
+    assert [p.name for p in library.code_of(copied / "rms_norm.c")] == ["rms_norm.c", "pool.c"]
 
 
 def test_a_kernel_stores_the_text_of_all_its_sources() -> None:
@@ -71,7 +71,7 @@ def test_every_c_file_is_in_one_library_and_each_is_linked_with_those_that_its_c
     assert {path.name for path in parts["convolutions"]} == {"conv.c", "depthwise.c", "direct.c"}
     assert set(library.TOGETHER) <= {path.name for path in library.sources()} and set(library.AHEAD) <= parts.keys()
     assert library.linked_with("linear") == ["gemm"] and library.linked_with("gather_linear") == ["gemm", "linear"]
-    assert library.linked_with("norms") == library.linked_with(library.CORE) == []
+    assert library.linked_with("rms_norm") == library.linked_with(library.CORE) == []
     for part in parts:                                              # `-z defs`: what is missing there is an error of the linker
         assert library.load().part(part)
 
@@ -79,10 +79,10 @@ def test_every_c_file_is_in_one_library_and_each_is_linked_with_those_that_its_c
 def test_code_that_calls_our_functions_is_linked_with_the_libraries_that_have_them() -> None:
     assert [path.name for path in library.called_by("tg_parallel(f, &a, 1); tg_min(a, b); tg_nobody();")] == []
     assert [path.name for path in library.called_by("tg_rows_product(n, 1);")] == ["gemm.c"]
-    assert [path.name for path in library.called_by("tg_wide_rows_product(n, 1); tg_rms_norm")] == ["norms.c", "wide_gemm.c"]
+    assert [path.name for path in library.called_by("tg_wide_rows_product(n, 1); tg_rms_norm")] == ["rms_norm.c", "wide_gemm.c"]
     core, *others = library.load().paths("tg_rms_norm(out); tg_rows_product(n, 1);")
     assert core == library.load().path and [path.name.rpartition("-")[0] for path in others] == [
-        "tensor_graphs_c_gemm", "tensor_graphs_c_norms"]
+        "tensor_graphs_c_gemm", "tensor_graphs_c_rms_norm"]
 
 
 def test_kernels_whose_library_cannot_be_compiled_are_left_out_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_a_library_is_compiled_when_it_is_asked_for_and_what_it_is_linked_with_b
     assert library.available()[0] and made == ["tensor_graphs_c"]
     library.load().address("tg_rms_norm")
     library.load().address("tg_gelu_tanh")
-    assert made[1:] == ["tensor_graphs_c_norms", "tensor_graphs_c_elementwise"]
+    assert made[1:] == ["tensor_graphs_c_rms_norm", "tensor_graphs_c_elementwise"]
     library.load().address("tg_linear_f32")
     assert made[3:] == ["tensor_graphs_c_gemm", "tensor_graphs_c_linear"]
     library.ahead().join()

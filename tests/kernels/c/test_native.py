@@ -220,16 +220,12 @@ def rms_norm(x: Array, w: Array | None, eps: float, offset: float) -> Array:
 
 @pytest.mark.parametrize("n", [0, 1, 3, 100])
 @pytest.mark.parametrize("d", [1, 3, 17, 64, 640])
-def test_rms_norm_alone_and_behind_an_addition(each_build: library.NativeLibrary, n: int, d: int) -> None:
-    x, y, w = normal((n, d), 1), normal((n, d), 2), normal((d,), 3)
+def test_rms_norm_with_and_without_a_weight(each_build: library.NativeLibrary, n: int, d: int) -> None:
+    x, w = normal((n, d), 1), normal((d,), 3)
     for weight, dtype in ((w, 0), (bf16(w), 1), (None, 0)):
         out = poisoned((n, d))
         run(each_build, "tg_rms_norm", [out, x, weight], [n, d, dtype], [1e-6, 1.0])
         assert error(out, rms_norm(x, weight, 1e-6, 1.0)) <= 1.2e-7  # one rounding is up to 6e-8
-        total = poisoned((n, d))
-        run(each_build, "tg_add_rms_norm", [total, out, x, y, weight], [n, d, dtype], [1e-5, 0.0])
-        assert np.array_equal(total, x + y)
-        assert error(out, rms_norm(x + y, weight, 1e-5, 0.0)) <= 1.2e-7
 
 
 @pytest.mark.parametrize("d", [1, 3, 17, 64, 640])
