@@ -118,9 +118,9 @@ def code_of(module: str, functions: Sequence[Any], sources: Sequence[Path], text
     found: dict[str, str] = {}
     files: dict[str, File] = {}
     for root in (module, *sorted(bound.modules - {module})):
-        reached = _reached(root)
-        found |= reached.digests
-        files |= reached.files
+        reads = reached(root)
+        found |= reads.digests
+        files |= reads.files
     for path in sources:
         for each in (path, *(headers_of(path) if path.suffix in C_CODE else ())):
             files[str(each)] = file = _read_file(str(each))[0]
@@ -135,11 +135,6 @@ def code_of(module: str, functions: Sequence[Any], sources: Sequence[Path], text
         found[f"compiler {compiler.version if compiler else 'none'}"] = ""
     modules = {("" if name == module else name): digest for name, digest in found.items()}
     return Code(_digest(repr((sorted(modules.items()), forms, text)).encode("utf-8", "surrogatepass")), tuple(files.values()))
-
-
-def read_ahead(module: str) -> None:
-    """Read what a module is made of, for kernels that it declares later in this process, or in one that is forked from it."""
-    _reached(module)
 
 
 def base_folder(module: str) -> Path:
@@ -163,13 +158,13 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class _Reached:
+class Reached:
     digests: Mapping[str, str]
     files: Mapping[str, File]
 
 
 _modules: dict[str, tuple[Any, Any, Module | None]] = {}
-_closures: dict[str, tuple[Any, Any, _Reached]] = {}
+_closures: dict[str, tuple[Any, Any, Reached]] = {}
 """module name -> (the module, its spec, what was found then). What runs is what was imported, so that what was found then stands
 until the module is imported or reloaded, which makes another spec"""
 
@@ -179,8 +174,8 @@ def _running(name: str) -> tuple[Any, Any]:
     return module, getattr(module, "__spec__", None)
 
 
-def _reached(root: str) -> _Reached:
-    """The modules that a module is made of, itself first."""
+def reached(root: str) -> Reached:
+    """The modules that a module is made of, itself first; read once by a process and those forked from it."""
     running, spec = _running(root)
     known = _closures.get(root)
     if known is not None and running is not None and known[0] is running and known[1] is spec:
@@ -212,7 +207,7 @@ def _reached(root: str) -> _Reached:
                 files[each.path] = each
                 digests[f"file {os.path.basename(each.path)} {each.digest}"] = ""
         todo += [*_imported(module), *_held(name)]
-    found = _Reached(digests, files)
+    found = Reached(digests, files)
     if running is not None:
         _closures[root] = running, spec, found
     return found

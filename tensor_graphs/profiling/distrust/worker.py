@@ -53,7 +53,7 @@ def preload(names: Sequence[str] = ()) -> None:
     assert all((registry, text, bench, process_state, tampering))
     assert all(kernel.identity for kernel in {k.module: k for k in registry.load_backend("numpy")}.values())
     for name in registry.DEFAULT_BACKENDS:
-        identity.read_ahead(registry.backend_module(name).__name__)
+        identity.reached(registry.backend_module(name).__name__)
     for name in names:
         with suppress(Exception):                                   # the kernel that imports it will say what is wrong
             importlib.import_module(name)
