@@ -112,7 +112,7 @@ class _Clusters:
             seen.add(n)
             if n in self.of:
                 found[n] = None
-            elif not is_step(n) and n.op.kind != "leaf" and n.op is not leaves.ITEM:
+            elif not is_step(n) and n.op.kind != "leaf" and n.op not in (leaves.ITEM, leaves.COPY_TO):
                 todo += n.inputs
         return sorted(found, key=lambda n: -self.place[n])
 
@@ -151,7 +151,7 @@ class _Clusters:
         return found
 
     def is_said_again(self, node: Node) -> bool:
-        if node.op.kind == "leaf" or node.op is leaves.ITEM or (node in self.bound and node in self.fed):
+        if node.op.kind == "leaf" or node.op in (leaves.ITEM, leaves.COPY_TO) or (node in self.bound and node in self.fed):
             return False
         if not is_step(node):
             return True

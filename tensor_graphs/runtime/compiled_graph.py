@@ -338,12 +338,15 @@ class CompiledGraph:
 
     def _check_room(self, sizes: tuple[int, ...]) -> None:
         """Raise PlanError where a device has too little. Asked for all sizes of a box at once, at its corners, between which no
-        buffer's size turns: a step over a state that grows does not ask at each length, nor at each few hundred."""
+        buffer's size turns: of all sizes, else of twice as many as lie before these, else of ROOMY. So a step over a state that
+        grows does not ask at each length."""
         if self._roomy and all(low <= s <= high for s, (low, high) in zip(sizes, self._roomy, strict=True)):
             return
         bounds = [d.bounds(self.graph.dims[n]) for n in self.dims]
-        for grows in (True, False):                                 # first a box as long as what lies before it
-            widths = [max(ROOMY, 1 << s.bit_length() >> 1) if grows else ROOMY for s in sizes]
+        tried = [[max(ROOMY, 1 << s.bit_length() >> 1) for s in sizes], [ROOMY] * len(sizes)]
+        if not self._roomy:                                         # the first time: all sizes that there are
+            tried.insert(0, [high + 1 for _, high in bounds])
+        for widths in tried:
             blocks = [(s // w * w, (s // w + 1) * w) for s, w in zip(sizes, widths, strict=True)]
             box = tuple((max(low, lo), min(high, hi)) for (low, high), (lo, hi) in zip(blocks, bounds, strict=True))
             corners = (dict(zip(self.dims, corner, strict=True)) for corner in itertools.product(*map(set, box)))

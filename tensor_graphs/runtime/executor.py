@@ -129,10 +129,11 @@ class Executor:
         frame.sizes = self.lookup.binding(sizes)
         if frame.layout_key != key:
             frame.arena_offsets, needed = self.layout.offsets(frame.sizes, frame.apart, frame.shift)
+            frame.slots = self.lookup.slots(frame.arena_offsets)
             frame.layout_key = None
             frame.give_arenas({device: needed.get(device, 0) for device in self.program.devices})
             frame.layout_key = key
-        self.lookup.fill(frame.values, frame.arena_offsets, sizes)
+        self.lookup.fill(frame.values, frame.slots, sizes)
         frame.forget_views()
         for (base, b), value in zip(self._dim_buffers, self._dim_values(*sizes), strict=True):
             assert b.dtype is not None

@@ -30,6 +30,7 @@ class Frame:
         self.binding: tuple[int, ...] | None = None
         self.layout_key: tuple[int, ...] | None = None
         self.arena_offsets: list[int] = []
+        self.slots = executor.lookup.slots(())              # the same, as the tables are made of them
         self.apart = self.shift = 0
         self.views: defaultdict[int, dict[int, Any]] = defaultdict(dict)
         self.shapes: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}

@@ -73,9 +73,12 @@ class Lookup:
         """Room for the addresses of a run."""
         return np.zeros(self.first + len(self.program.buffers), dtype=np.uint64)
 
-    def fill(self, table: np.ndarray, arena_offsets: Sequence[int], sizes: Sequence[int]) -> None:
-        """The values at these sizes. arena_offsets: of each buffer with arena memory."""
-        slots = np.array([*arena_offsets, 0], dtype=np.int64)
+    def slots(self, arena_offsets: Sequence[int]) -> np.ndarray:
+        """What `fill` is given. arena_offsets: of each buffer with arena memory."""
+        return np.array([*arena_offsets, 0], dtype=np.int64)
+
+    def fill(self, table: np.ndarray, slots: np.ndarray, sizes: Sequence[int]) -> None:
+        """The values at these sizes."""
         table[:self.n_exprs] = self._evaluate(*sizes)
         table[self.n_exprs:self.n_exprs + len(self._slot_index)] = slots[self._slot_index] + table[self._expr_index]
 

@@ -56,6 +56,13 @@ def test_views_between_two_steps_are_said_in_their_part() -> None:
     np.testing.assert_array_equal(*said.values(), *written.values())
 
 
+def test_what_reads_a_copy_to_a_device_is_in_the_part_and_the_copy_is_not() -> None:
+    there = tg.copy_to(X, "cpu")
+    made = fuse(tg.graph(tg.copy_to(tg.where(tg.less(there, 0.0), 1.0, -1.0) * tg.expm1(tg.abs(there) * -2.0), "cpu")))
+    (op,) = made.parts
+    assert [n.op.name for n in made.graph.nodes if n.op.kind != "leaf" or n.op.name == "copy_to"] == ["copy_to", op.name, "copy_to"]
+
+
 def test_what_saves_no_pass_is_not_joined() -> None:
     total = (X * Y).sum()                                           # everything is read before anything can be multiplied
     (op,) = fuse(tg.graph(Y * total)).parts
