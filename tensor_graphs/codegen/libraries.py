@@ -57,11 +57,19 @@ def _rendered(program: AnyProgram, name: str = "generated") -> str:
 _text = lru_cache(maxsize=4096)(_rendered)
 
 
+@lru_cache(maxsize=4096)
+def _identities(text: str) -> tuple[str, ...]:
+    """Of the code of ours that a text calls: the products, if any."""
+    return tuple(_identity(path) for path in library.called_by(text))
+
+
+_identity = cache(library.identity_of)
+
+
 def code_of(program: AnyProgram) -> CompiledCode:
     """Where the code of a program is, or will be."""
     text = _text(program)
-    called = map(library.identity_of, library.called_by(text))
-    known = "\0".join((text, made_with(), library.load().path.name, *called))
+    known = "\0".join((text, made_with(), library.load().path.name, *_identities(text)))
     name = f"gen_{hashlib.sha256(known.encode()).hexdigest()[:24]}"
     return CompiledCode(name, f"{name}.so")
 

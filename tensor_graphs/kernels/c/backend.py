@@ -7,11 +7,12 @@ identity, and their symbols end in `_f64`. Weights may be narrower than activati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from tensor_graphs.devices import toolchain
 from tensor_graphs.kernels.c import direct, library, scratch, screened
 from tensor_graphs.kernels.kernel import Kernel, NativeCall, Preparation, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides, is_contiguous, merged, rows
@@ -477,14 +478,15 @@ ROWS: tuple[CRow, ...] = (
 )
 
 
-def _source(file: Path) -> str:
+def _source(file: Path, files: Callable[[Path], Iterable[Path]] = library.code_of) -> str:
     """The text of all that a kernel of this file comes from."""
-    return "\n".join(path.read_text() for path in library.code_of(file))
+    return "\n".join(path.read_text() for path in files(file))
 
 
 def kernels() -> list[Kernel]:
     """One kernel per row, identified by the sources its code comes from, their headers, the flags and the compiler."""
-    source, identity = cache(_source), cache(library.identity_of)   # of this call: many rows share a file
+    own, files = cache(toolchain.source_identity), cache(library.code_of)      # of this call: rows share files, and those others
+    source, identity = cache(lambda file: _source(file, files)), cache(lambda file: library.identity_of(file, own, files))
     return [Kernel(name=row.name, backend=NAME, op=row.op, build=row.build, accepts=row.refuse,
                    source=source(SOURCES / row.file), module=__name__, toolchain=identity(SOURCES / row.file),
                    in_place=row.in_place, contiguous=True, updates=row.updates, strided=row.strided,

@@ -114,10 +114,11 @@ def code_of(path: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def identity_of(path: Path) -> str:
+def identity_of(path: Path, own: Callable[[Path], str] = toolchain.source_identity,
+                files: Callable[[Path], Iterable[Path]] = code_of) -> str:
     """The identity of the kernels that one C file declares: its own (text, headers, flags, compiler, processor), and with it
-    those of the other files in `code_of`."""
-    return " ".join(toolchain.source_identity(file) for file in code_of(path))
+    those of the other files in `code_of`. own, files: for who asks about many files at once, and remembers the answers."""
+    return " ".join(map(own, files(path)))
 
 
 @dataclass(frozen=True)
