@@ -5,13 +5,15 @@
 Each graph is profiled for --budget seconds at most, and compiled. Then its paths (recipes × definitions × kernels of each part) are
 deployed and timed on the whole graph in turns (in_turns.py): code and activations are warm, weights cold. Where there are more
 paths than --paths, what is timed are the first half of them in the order of the enumeration, the first path with each way of each
-part that is on none of those, and others at random. The fastest, the chosen and the greedy one are deployed anew, five times each
-(where its arrays lie alone makes a short path 10 % slower or faster), and timed again as often; only these times are compared, the
-median of the five.
+part that is on none of those, and others at random. The fastest, the chosen and the greedy one are deployed anew, nine times
+each, on weights of their own, and timed again as often; only these times are compared, the median of the nine. For where weights
+lie makes a path 10 to 20 % slower or faster, cold, as long as the process lives (three products of 2.9 MB: 400 µs from 16 bytes
+behind a cache line on, 420 to 500 from a page's start on), and a path that joins weights reads others than one that takes them as
+they are.
 
 regret: time of the choice ÷ the best time. greedy: the cheapest kernel for each op as it is written, no recipe, no definition where
 there is a kernel. random: mean time of the paths ÷ the best. tau: Kendall's, of the order of predicted times against the measured
-order, over the pairs of paths whose quartiles do not overlap. noise: the slowest of the five deployments of the chosen path ÷ the
+order, over the pairs of paths whose quartiles do not overlap. noise: the slowest of the nine deployments of the chosen path ÷ the
 fastest. elsewhere: the best time ÷ the best of all wordings of the same (same family, same sizes).
 
 Ends with 1 where outputs differ, or the median of the regret is above 1.03, the worst above 1.10, or the median of tau below 0.8.
@@ -57,8 +59,8 @@ LISTED = 2000
 FINALISTS = 5
 """of the fastest paths that are timed again"""
 
-ANEW = 5
-"""deployments of each of those"""
+ANEW = 9
+"""deployments of each of those, each on a copy of the weights"""
 
 AGREED = 1e-2
 """of an output's size, by which paths may differ"""
@@ -218,7 +220,7 @@ class Deployed(Timed):
     """A path bound to two sets of weights: one warms code and activations up, the other's run counts."""
 
     def __init__(self, plan: Any, weights: Sequence[Mapping[str, np.ndarray]], inputs: Mapping[str, np.ndarray]) -> None:
-        self.anew = lambda: Deployed(plan, weights, inputs)
+        self.anew = lambda: Deployed(plan, [{n: a.copy() for n, a in each.items()} for each in weights], inputs)
         warm, cold = (tg.bind(plan, each) for each in weights)
         super().__init__(lambda: warm.run(inputs), lambda: cold.run(inputs))
 
