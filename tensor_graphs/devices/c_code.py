@@ -41,7 +41,7 @@ def find_compiler(cc: str | None = None, environ: Mapping[str, str] | None = Non
         if found is None:
             refused.append(f"{' '.join(command)!r} is not on PATH")
             continue
-        version, complaint = _version((found, *command[1:]))
+        version, complaint = _version((found, *command[1:]), os.stat(os.path.realpath(found)).st_mtime_ns)
         if version:
             return Compiler((found, *command[1:]), version), f"{' '.join(command)}: {version}"
         refused.append(f"{found} does not answer --version ({complaint})")
@@ -49,8 +49,8 @@ def find_compiler(cc: str | None = None, environ: Mapping[str, str] | None = Non
 
 
 @functools.cache
-def _version(command: tuple[str, ...]) -> tuple[str, str]:
-    """(first line of --version, complaint); one of the two is empty."""
+def _version(command: tuple[str, ...], modified: int) -> tuple[str, str]:
+    """(first line of --version, complaint); one of the two is empty. modified: so that an upgraded compiler is asked again."""
     try:
         answer = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError) as error:

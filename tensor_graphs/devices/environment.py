@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from tensor_graphs.devices.c_code import find_compiler
 from tensor_graphs.devices.device import Device
 
 log = logging.getLogger(__name__)
@@ -259,19 +260,9 @@ def _numpy_software(compiler: str | None) -> dict[str, str]:
 
 
 def compiler_version(compiler: str | None = None) -> str:
-    """What the C compiler calls itself, e.g. "gcc (Debian 12.2.0-14) 12.2.0", or "not installed"."""
-    for candidate in (compiler,) if compiler else ("cc", "gcc", "clang"):
-        path = shutil.which(candidate)
-        if path is not None:
-            return _compiler_version(os.path.realpath(path), os.stat(path).st_mtime_ns)
-    return "not installed"
-
-
-@lru_cache(maxsize=8)
-def _compiler_version(
-    path: str, modified: int
-) -> str:  # `modified` is there so that an upgraded compiler is asked again
-    return _first_line([path, "--version"]) or "unknown"
+    """What the C compiler that is used ($CC counts) calls itself, e.g. "gcc (Debian 12.2.0-14) 12.2.0", or "not installed"."""
+    found, _ = find_compiler(compiler)
+    return found.version if found is not None else "not installed"
 
 
 def _c_software(compiler: str | None) -> dict[str, str]:

@@ -128,6 +128,16 @@ def test_a_compiler_upgraded_in_place_is_noticed(tmp_path: Path) -> None:
         assert environment.compiler_version(str(path)) == f"mycc {version}"
 
 
+def test_the_compiler_that_is_asked_is_the_one_that_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mycc"
+    path.write_text("#!/bin/sh\necho mycc 3.0 $*\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("CC", f"{path} -m64")
+    assert environment.compiler_version() == "mycc 3.0 -m64 --version"
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
+    assert environment.compiler_version() == "not installed"
+
+
 X86 = """processor\t: 0
 model name\t: Some  CPU @ 3.00GHz
 flags\t\t: fpu avx2 avx512f
