@@ -21,6 +21,8 @@ LANGUAGE, RULE, KERNEL, USE, C_KERNEL = re.findall(r"```python\n(.*?)```", READM
 # Beside other tests that measure, one of them at a time; it ends as soon as all is measured.
 PATIENT = USE.replace("budget=20", "budget=100")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
+PIN = "softmax.pin"
+"""the file that one of the commands writes, and another one reads"""
 WALK = [c for c in COMMANDS if "examples/softmax.tg --at" in c or c.startswith("tg db")]
 
 
@@ -91,14 +93,21 @@ def test_the_c_kernel_of_the_readme_is_judged_measured_and_listed(tmp_path: Path
 
 
 # tests/acceptance runs the true shape
-@pytest.mark.parametrize("command", [c for c in COMMANDS if "--random-weights" not in c and c not in WALK])
-def test_the_commands_of_the_readme_run(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+ALONE = [[c] for c in COMMANDS if "--random-weights" not in c and c not in WALK and PIN not in c]
+TOGETHER = [c for c in COMMANDS if PIN in c]
+
+
+@pytest.mark.parametrize("commands", [*ALONE, TOGETHER], ids=lambda each: each[0].partition("#")[0].strip())
+def test_the_commands_of_the_readme_run(commands: list[str], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by itself, wherever the others run, but for those that share a file."""
     monkeypatch.chdir(here)
-    words = shlex.split(command, comments=True)
-    assert words[0] == "tg"
-    done = tg(*words[1:], typed="w9 w10\n")                           # a chat has one turn
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert len(ALONE) + len(TOGETHER) + len(WALK) + 1 == len(COMMANDS)
+    for command in commands:
+        words = shlex.split(command, comments=True)
+        assert words[0] == "tg"
+        done = tg(*words[1:], typed="w9 w10\n")                       # a chat has one turn
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
 
 
 def test_the_walk_of_the_readme_ends_with_a_plan_that_rests_on_measurements(here: Path, tmp_path: Path,

@@ -42,8 +42,8 @@ def test_a_hostile_kernel_does_not_pass(brief_judge: Judge, candidate: Candidate
 
 @pytest.fixture
 def loaded() -> Iterator[None]:
-    """Two programs for each processor that never rest."""
-    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    """A program for each processor that never rests."""
+    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     yield
     for each in programs:
         each.kill()
