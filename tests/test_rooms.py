@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import doctest
+import functools
 import importlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -39,6 +41,25 @@ def behind_doors(tree: ast.Module) -> Iterator[str]:
         yield from imported([n for n in ast.walk(function) if isinstance(n, ast.ImportFrom)])
 
 
+@dataclass(frozen=True)
+class Read:
+    """What the tests below ask of a module: the string it begins with, what `imported` and `behind_doors` say of it, the names of
+    its classes."""
+
+    said: str
+    imports: frozenset[str]
+    doors: frozenset[str]
+    classes: tuple[str, ...]
+
+
+@functools.cache
+def read(name: str) -> Read:
+    """Once for all tests; the tree itself is large, and not kept."""
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    return Read(ast.get_docstring(tree) or "", frozenset(imported(tree.body)), frozenset(behind_doors(tree)),
+                tuple(n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)))
+
+
 OPERATORS = "tensor_graphs.language.tensor"
 """A node has Python's operators, which make nodes: of what it is, that module imports everything when it is first used."""
 
@@ -58,17 +79,16 @@ def circle(edges: dict[str, set[str]]) -> list[str]:
 
 
 def test_imports_lead_in_no_circle() -> None:
-    found = circle({name: set(imported(ast.parse(path.read_text(encoding="utf-8")).body)) for name, path in MODULES.items()})
+    found = circle({name: set(read(name).imports) for name in MODULES})
     assert not found, " -> ".join(found)
 
 
 def test_a_door_hides_no_circle() -> None:
     edges: dict[str, set[str]] = {}
-    for name, path in MODULES.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        doors = {to for to in behind_doors(tree) if name != OPERATORS
+    for name in MODULES:
+        doors = {to for to in read(name).doors if name != OPERATORS
                  and not any(name == of and to.rpartition(".")[2].startswith(what) for of, what in SAVED)}
-        edges[name] = {*imported(tree.body), *doors}
+        edges[name] = {*read(name).imports, *doors}
     found = circle(edges)
     assert not found, " -> ".join(found)
 
@@ -84,16 +104,14 @@ def test_a_circle_is_seen() -> None:
 
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_every_module_says_first_what_it_is(name: str) -> None:
-    said = ast.get_docstring(ast.parse(MODULES[name].read_text(encoding="utf-8"))) or ""
-    assert said.startswith(f"{name.rpartition('.')[2]}:")
+    assert read(name).said.startswith(f"{name.rpartition('.')[2]}:")
 
 
 def test_no_two_classes_have_one_name() -> None:
     homes: dict[str, list[str]] = {}
-    for name, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                homes.setdefault(node.name, []).append(name)
+    for name in MODULES:
+        for each in read(name).classes:
+            homes.setdefault(each, []).append(name)
     several = {name: there for name, there in homes.items() if len(there) > 1}
     assert not several, "one name, one thing: " + "; ".join(f"{name} in {', '.join(there)}" for name, there in several.items())
 
