@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.profiling.measure import path_runs
 from tensor_graphs.profiling.measure.path_runs import LEAST_KEPT, as_called, run_whole
 
 
@@ -62,3 +63,24 @@ def test_the_fastest_run_of_each_turn_and_the_faster_half_of_the_turns_are_told(
     weights = {"w": np.ones((1, 4), np.float32)} if with_weights else {}
     told = run_whole(graph, [tg.compile(graph, backends=["numpy"])], weights, {}, {}, {}, rounds=6, seconds=1e9)
     assert told["paths"][0]["whole"] == [1.0, 2.0, 3.0] and LEAST_KEPT == 3
+
+
+def test_weights_lie_elsewhere_in_each_round_and_are_the_same_for_all_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = tg.input("x", (2, 4), tg.f32), tg.parameter("w", (4, 4), tg.f32)
+    graph = tg.graph({"y": tg.dot(x, w)})
+    bound: list[np.ndarray] = []
+
+    def bind(plan: Any, weights: dict[str, np.ndarray]) -> Any:
+        bound.append(weights["w"])                                  # held, so that no other array comes to lie there
+        return tg.bind(plan, weights)
+
+    monkeypatch.setattr(path_runs, "bind", bind)
+    for name in ("settle", "warm_up"):
+        monkeypatch.setattr(path_runs, name, lambda *given: None)
+    plans = [tg.compile(graph, backends=["numpy"])] * 2
+    given = np.ones((4, 4), np.float32)
+    run_whole(graph, plans, {"w": given}, {"x": np.ones((2, 4), np.float32)}, {}, {}, rounds=3, seconds=1e9)
+    assert len(bound) == 3 * 2 * 2                                  # rounds, paths, one that warms up and one that counts
+    rounds = [{id(w) for w in bound[4 * i:4 * i + 4]} for i in range(3)]
+    assert all(len(ids) == 2 for ids in rounds) and len(set.union(*rounds)) == 6
+    assert sum(np.array_equal(w, given) for w in bound) == 6

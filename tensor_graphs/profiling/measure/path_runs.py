@@ -111,7 +111,8 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
               dims: Mapping[str, int], expected: Mapping[str, np.ndarray], rounds: int, seconds: float) -> dict[str, Any]:
     """Run the plans in turns and time whole runs, nothing inside them: code and activations warm, weights cold. rounds: turns of
     each plan; after `seconds` no round begins, but for the second. Of each turn the fastest run counts, and of the turns the faster
-    half; plans of few weights are bound anew for each, as where their arrays lie makes a short run a tenth slower or faster."""
+    half; plans of few weights are bound anew for each, on weights that lie elsewhere in each round: where arrays lie makes a run a
+    tenth slower or faster, those that a plan reads as they are as well as those that it makes of them."""
     nbytes = sum(a.nbytes for a in weights.values())
     sets = [weights]
     if 0 < nbytes <= TWICE:                                         # one warms code up, the other's run counts
@@ -130,6 +131,8 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
     for number in range(rounds):
         if number > 1 and now() > end:
             break
+        if number and 0 < nbytes <= TWICE:
+            sets = [{name: a.copy() for name, a in each.items()} for each in sets]
         order = range(len(plans))
         for i in order if number % 2 else reversed(order):
             if number and nbytes <= TWICE:
