@@ -301,8 +301,8 @@ def progress(what: str, quiet: bool, total: int | None = None) -> Iterator[Calla
 @contextmanager
 def status(text: str, quiet: bool) -> Iterator[Any]:
     """A line on standard error that says what goes on; silent off a terminal or when quiet. Yields `update(text)`."""
-    shown = console()
-    if quiet or not shown.is_terminal:
+    shown = None if quiet else console()        # else what draws is not imported
+    if shown is None or not shown.is_terminal:
         yield lambda text: None
         return
     with shown.status(text) as s:

@@ -20,7 +20,6 @@ docs/backends.md says what this leaves out.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import dis
 import functools
@@ -35,11 +34,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path, PurePath
 from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensor_graphs.devices.c_code import find_compiler, headers_of
+
+if TYPE_CHECKING:
+    from tensor_graphs.kernels.python_text import ModuleText
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +53,6 @@ GENERATOR = HOUSE / "codegen"
 """the backend that has a room of its own"""
 
 C_CODE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp")
-CODE = (*C_CODE, ".py", ".cl", ".f", ".f90", ".metal", ".ptx", ".rs", ".s", ".zig")
-"""what files of code end in, of which a name in a string is enough. Data is not among them: a program may write it"""
 
 STANDARD = {Path(os.path.realpath(p)) for p in (sysconfig.get_path("stdlib"), os.path.dirname(os.__file__))}
 SITES = ("site-packages", "dist-packages")
@@ -356,7 +356,7 @@ def _read_module(found: _Found) -> Module | None:
             return Module(found.name, file, found.package, file.digest)
         data = text.encode("utf-8", "surrogatepass")
     try:
-        read = _Text(ast.parse(data))
+        read = _said(data)
     except (SyntaxError, ValueError, RecursionError):
         return Module(found.name, file, found.package, file.digest)
     if read.computed:
@@ -364,77 +364,20 @@ def _read_module(found: _Found) -> Module | None:
                  path, ", ".join(map(str, read.computed)))
     file = dataclasses.replace(file, tree=read.digest) if path == found.origin else file
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
-    return Module(found.name, file, found.package, read.digest, text, tuple(read.imports),
-                  {line: tuple(numbers) for line, numbers in read.lines.items()}, tuple(read.strings), tuple(read.listed))
+    return Module(found.name, file, found.package, read.digest, text, read.imports, read.lines, read.strings, read.listed)
 
 
-class _Text:
-    """A syntax tree read once: its digest, and what it imports and names."""
+def _said(data: bytes) -> ModuleText:
+    """What a text says. Raises SyntaxError, ValueError or RecursionError for what is no Python."""
+    from tensor_graphs.kernels.texts import text_of  # a door: importing asks for no identity
 
-    def __init__(self, tree: ast.AST) -> None:
-        self.imports: list[tuple[int, str, tuple[str, ...] | None]] = []
-        self.lines: dict[int, list[int]] = {}
-        self.strings: list[str] = []
-        self.listed: list[str] = []
-        self.computed: list[int] = []
-        functions = 0
-        parts: list[str] = []
-        todo: list[Any] = [tree]
-        while todo:                                                 # no recursion: a long sum is a deep tree
-            node = todo.pop()
-            kind = type(node)
-            if kind is list:
-                parts.append(f"[{len(node)}")
-                todo.extend(reversed(node))
-            elif kind in _FIELDS:
-                parts.append(kind.__name__)
-                if kind in _FUNCTIONS:
-                    line = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-                    self.lines.setdefault(line, []).append(functions)
-                    functions += 1
-                elif kind in _LOOKED_AT:
-                    self._look(node)
-                for name in _FIELDS[kind]:
-                    todo.append(getattr(node, name, None))
-            elif kind is int:
-                parts.append(f"{node:#x}")                          # repr refuses very long ones
-            else:
-                parts.append(repr(node))
-        self.digest = _digest("\0".join(parts).encode("utf-8", "surrogatepass"))
-
-    def _look(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Import):
-            self.imports += [(0, alias.name, None) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            self.imports.append((node.level, node.module or "", tuple(alias.name for alias in node.names)))
-        elif isinstance(node, ast.Constant):
-            if isinstance(node.value, str) and node.value.endswith(CODE) and len(node.value) < 256 and "\n" not in node.value:
-                self.strings.append(node.value)
-        elif isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in ("import_module", "__import__", "exec", "run_path", "run_module"):
-                name = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
-                if called in ("import_module", "__import__") and isinstance(name, str):
-                    level = len(name) - len(name.lstrip("."))
-                    self.imports.append((level, name[level:], None))
-                else:
-                    self.computed.append(node.lineno)
-        elif isinstance(node, (ast.Assign, ast.AugAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets):
-                self.listed += [c.value for c in ast.walk(node.value) if isinstance(c, ast.Constant) and isinstance(c.value, str)]
+    return text_of(data, _digest(data))
 
 
-_FIELDS = {kind: tuple(f for f in reversed(kind._fields) if f not in ("ctx", "type_comment", "kind"))
-           for kind in vars(ast).values() if isinstance(kind, type) and issubclass(kind, ast.AST)}
-_FUNCTIONS = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda})
-_LOOKED_AT = frozenset({ast.Import, ast.ImportFrom, ast.Constant, ast.Call, ast.Assign, ast.AugAssign})
-
-
-def _tree(text: str | bytes) -> str | None:
+def _tree(data: bytes) -> str | None:
     """The digest of a text's syntax tree; None when it is no Python."""
     try:
-        return _Text(ast.parse(text)).digest
+        return _said(data).digest
     except (SyntaxError, ValueError, RecursionError):
         return None
 
