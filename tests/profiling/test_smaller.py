@@ -300,6 +300,7 @@ def test_kernels_of_this_package_are_run_by_two_workers_at_once_and_one_from_out
             assert len(workers) == 2 and (not alone or judge.worker.pid is None)
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_comparison_that_is_given_up_leaves_no_worker_running_and_an_error_of_the_other_worker_is_met(
         shared: Database) -> None:
     ended: list[WorkerProcess] = []

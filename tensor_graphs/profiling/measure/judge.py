@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -1070,8 +1070,9 @@ class _Comparison:
             while (i := self._next()) is not None:
                 try:
                     self._run(i, worker)
-                except BaseException as error:                      # met by who asks for the verdict
-                    self.found[i].set_exception(error)
+                except BaseException as error:                      # met by who asks for the verdict, if anybody still does
+                    with suppress(InvalidStateError):
+                        self.found[i].set_exception(error)
                     return
 
         with WorkerProcess(self.judge.worker.timeout) as worker:
