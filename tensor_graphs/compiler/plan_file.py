@@ -27,10 +27,11 @@ from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs import learned
 from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder, prune, whole_file
 from tensor_graphs.devices.environment import fingerprint
-from tensor_graphs.kernels.registry import GENERATORS, all_kernels, backend_module, why_missing
-from tensor_graphs.language.graph import Graph
+from tensor_graphs.kernels.registry import all_kernels, backend_module, why_missing
+from tensor_graphs.language.errors import NOWHERE, written_at
 from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.node import Node
+from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.phases import phase
 from tensor_graphs.records import open_database
@@ -53,11 +54,10 @@ FORMAT = b"tensor_graphs plan 1\n"
 
 @dataclass(frozen=True)
 class PlanFile:
-    """Where the plan of one request is kept. database: as it was named, or open."""
+    """Where the plan of one request is kept."""
 
     path: Path
-    graph: Graph
-    database: Database | str | Path | None
+    request: Request
 
     @phase("read plan")
     def read(self) -> Plan | None:
@@ -75,22 +75,24 @@ class PlanFile:
             now = self._generation()
             if now is None or now.encode() != rests_on:
                 raise ValueError("the database has other rows by now")
-            plan: Plan = pickle.loads(made)
+            with written_at(NOWHERE):                               # lines move; who asks follows the graph that is given
+                plan: Plan = pickle.loads(made)
             os.utime(self.path)
         except Exception as e:                                      # of bytes that may be anything, reading may raise anything
             log.debug("the plan in %s is left out: %s", self.path, e)
             return None
         log.info("the plan is taken from %s", self.path)
-        return replace(plan, images=_Images(self.graph, plan), given=self.graph)
+        return replace(plan, images=_Images(self.request, plan), given=self.request.graph)
 
     def _generation(self) -> str | None:
-        if self.database is None or isinstance(self.database, str | Path):
-            file = file_of(self.database)
+        named = self.request.database
+        if named is None or isinstance(named, str | Path):
+            file = file_of(named)
             if file is not None:
                 return of_file(file)
-            with open_database(self.database) as database:
+            with open_database(named) as database:
                 return generation(database)
-        return generation(self.database)
+        return generation(named)
 
     @phase("keep plan")
     def write(self, plan: Plan) -> None:
@@ -107,16 +109,19 @@ class PlanFile:
 class _Images(Mapping[Node, Node]):
     """`Plan.images` of a plan from a file: few ask for them, so they are made anew by the first question."""
 
-    def __init__(self, graph: Graph, plan: Plan) -> None:
-        self.graph, self.key = graph, (plan.written or plan.graph).structural_key
+    def __init__(self, request: Request, plan: Plan) -> None:
+        self.request, self.path = request, plan.variants[0].path
 
     @functools.cached_property
     def made(self) -> Mapping[Node, Node]:
-        from tensor_graphs.compiler.prepare import prepare  # here, as it imports all that rewrites
+        from tensor_graphs.compiler.replay import form_of  # a door: it imports all that rewrites
 
-        tried = (prepare(self.graph, recipes=recipes, backends=backends)
-                 for backends in ((), GENERATORS) for recipes in (True, False))
-        return next((found.images for found in tried if found.graph.structural_key == self.key), {})
+        try:                                                        # without the database: it may be closed by now
+            prepared, decided = form_of(self.request.graph, self.path, self.request.simplify, True)
+        except NoPathError as e:
+            log.info("what became of the nodes of the graph is not known: %s", e)
+            return {}
+        return {**prepared.images, **decided.images}
 
     def __getitem__(self, node: Node) -> Node:
         return self.made[node]
@@ -154,7 +159,7 @@ def of(request: Request) -> PlanFile | None:
             "code": (_package(), sys.version, blas_threads.LATE, learned.version()),
             "database": _place(database),
         }
-        return PlanFile(folder / f"{hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()}.plan", graph, database)
+        return PlanFile(folder / f"{hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()}.plan", request)
 
 
 def _in_memory(database: Database | str | Path | None) -> bool:

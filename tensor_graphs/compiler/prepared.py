@@ -12,9 +12,15 @@ from tensor_graphs.language.node import Node
 @dataclass(frozen=True)
 class PreparedGraph:
     """The graph to compile, and what was done to the written one, for people ("" where nothing was). parts: those formed.
-    images: what a node of the graph without parts has become, where that is another one."""
+    images: what a node of the graph as it was written, or as it was before parts were formed, has become, where that is another
+    one; a node whose value is no longer made has none."""
 
     graph: Graph
     note: str = ""
     parts: str = ""
     images: Mapping[Node, Node] = field(default_factory=dict, repr=False, compare=False)
+
+
+def following(first: Mapping[Node, Node], second: Mapping[Node, Node]) -> dict[Node, Node]:
+    """The images of two passes, one after the other: of the nodes that either of them was given."""
+    return {**second, **{n: second.get(image, image) for n, image in first.items()}}

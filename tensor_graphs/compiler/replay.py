@@ -21,7 +21,7 @@ from tensor_graphs.records.database import Database
 Given = Path | Pin
 
 
-def form_of(graph: Graph, given: Given, simplify: bool, database: Database) -> tuple[PreparedGraph, Intermediates]:
+def form_of(graph: Graph, given: Given, simplify: bool, database: Database | bool) -> tuple[PreparedGraph, Intermediates]:
     """The form of a graph that a path is of: as it is written, with what is recognised and said otherwise, without recipes (where
     memory was short), and each of them with wider values between its ops. Raises NoPathError where it is of none."""
     key = given.graph_key
@@ -36,7 +36,7 @@ def form_of(graph: Graph, given: Given, simplify: bool, database: Database) -> t
     raise NoPathError(_of_another(graph, given, simplify, database))
 
 
-def _forms(graph: Graph, simplify: bool, database: Database) -> Iterator[PreparedGraph]:
+def _forms(graph: Graph, simplify: bool, database: Database | bool) -> Iterator[PreparedGraph]:
     yield PreparedGraph(graph)
     if simplify:
         tried: list[Graph] = []
@@ -48,7 +48,7 @@ def _forms(graph: Graph, simplify: bool, database: Database) -> Iterator[Prepare
                     yield made
 
 
-def _of_another(graph: Graph, given: Given, simplify: bool, database: Database) -> str:
+def _of_another(graph: Graph, given: Given, simplify: bool, database: Database | bool) -> str:
     """Why no form of the graph is the one that the path is of, and what to do."""
     if not isinstance(given, Pin):
         return (f"the path {given.id} is of another graph: {given.graph_key[:12]}, this is {graph.structural_key[:12]}\n"

@@ -5,7 +5,7 @@ A copy to the device that everything is on is its source; rewriting knows values
 
 from __future__ import annotations
 
-from tensor_graphs.compiler.prepared import PreparedGraph
+from tensor_graphs.compiler.prepared import PreparedGraph, following
 from tensor_graphs.devices.known import HOST, devices
 from tensor_graphs.kernels.registry import kernels_of_graphs
 from tensor_graphs.language import leaves
@@ -20,7 +20,7 @@ from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.recognise import may_hold_more, recognise
 from tensor_graphs.rewrites.reword import Reworded, reword
 from tensor_graphs.rewrites.rules import SHRINKING
-from tensor_graphs.rewrites.simplify import simplify
+from tensor_graphs.rewrites.simplify import simplified
 
 SMALL = 64
 """Nodes of a graph that is simplified by an e-graph before it is compiled."""
@@ -34,6 +34,7 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
     found = form(prepared.graph, wanted)
     made = Reworded(found.graph, images=found.images) if recipes is False else reword(prepared.graph, found.images, rows=rows)
     joined, images = _joined(made, fused)
+    images = following(prepared.images, images)
     said = [*(rows.notes if rows is not None else []),
             *([f"parts: {found.show(kernels_of_graphs())}"] if found.places else []),
             *([f"recipes: {made.show()}"] if made.parts else []),
@@ -51,41 +52,43 @@ def said_anew(graph: Graph, recipes: bool, fused: bool) -> tuple[Graph, dict[Nod
 def _joined(made: Reworded, fused: bool) -> tuple[Reworded, dict[Node, Node]]:
     """With neighbouring steps as parts, and what became of the nodes of both graphs."""
     joined = fuse(made.graph) if fused else Reworded(made.graph)
-    return joined, {**joined.images, **{n: joined.images.get(image, image) for n, image in made.images.items()}}
+    return joined, following(made.images, joined.images)
 
 
 def _leaves(graph: Graph) -> list[set[str]]:
     return [set(group) for group in (graph.inputs, graph.parameters, graph.states, graph.dims)]
 
 
-def _without_copies(graph: Graph) -> Graph:
-    """The graph without copies to the one device there is; one with copies to others stays as it is."""
+def _without_copies(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
+    """The graph without copies to the one device there is, and what became of its nodes; one with copies to others stays as it
+    is."""
     copies = [node for node in graph.nodes if node.op is leaves.COPY_TO]
     if not copies or len(devices()) > 1 or any(node.attrs["device"] != HOST.name for node in copies):
-        return graph
+        return graph, {}
 
     def replaced(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         return inputs[0] if node.op is leaves.COPY_TO else None
 
-    return graph.with_roots(rebuild(graph.roots, replaced))
+    made = dict(zip(graph.nodes, rebuild(graph.nodes, replaced), strict=True))
+    return graph.with_roots([made[r] for r in graph.roots]), {n: m for n, m in made.items() if n is not m}
 
 
 def said_in_composites(written: Graph) -> PreparedGraph:
     """The graph with what it says in atomic ops recognised, and simplified where it is small."""
-    graph = _without_copies(written)
+    graph, images = _without_copies(written)
     notes = [] if graph is written else [f"copies to {HOST.name} left out: everything is there"]
     if any(node.op is leaves.COPY_TO for node in graph.nodes) or not may_hold_more(graph):
-        return PreparedGraph(graph, "; ".join(notes))
+        return PreparedGraph(graph, "; ".join(notes), images=images)
     try:
         found = recognise(graph)
     except TooManyNodesError:
-        return PreparedGraph(graph, "; ".join([*notes, f"not recognised: it is more than {MOST_WRITTEN_OUT} nodes in atomic ops"]))
+        why = f"not recognised: it is more than {MOST_WRITTEN_OUT} nodes in atomic ops"
+        return PreparedGraph(graph, "; ".join([*notes, why]), images=images)
     notes += [f"recognised: {found.show()}"] if found.graph is not graph else []
-    made = found.graph
+    made, images = found.graph, following(images, found.images)
     if len(made.nodes) <= SMALL:                                    # an e-graph of more takes longer than it spares
-        made = simplify(found.graph, rules=SHRINKING)
-        if _leaves(made) != _leaves(graph):                         # who runs it gives all that the written graph asks for
-            made = found.graph
-        if made is not found.graph:
-            notes.append(f"simplified: {len(found.graph.nodes)} nodes became {len(made.nodes)}")
-    return PreparedGraph(made, "; ".join(notes))
+        smaller = simplified(made, rules=SHRINKING)
+        if smaller.graph is not made and _leaves(smaller.graph) == _leaves(graph):  # who runs it gives all that it asks for
+            notes.append(f"simplified: {len(made.nodes)} nodes became {len(smaller.graph.nodes)}")
+            made, images = smaller.graph, following(images, smaller.images)
+    return PreparedGraph(made, "; ".join(notes), images=images)

@@ -12,15 +12,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import FrameType
 
 from tensor_graphs.errors import TensorGraphsError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_COMMANDS, *_MODELS = (os.path.join(_PACKAGE, room, "") for room in ("cli", "models", "frontends"))
+_PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_NO_USERS = (_PACKAGE, _PYTHON, "<frozen ")
+_INSTALLED = (os.path.join(_PYTHON, "site-packages", ""), os.path.join(_PYTHON, "dist-packages", ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A line of the user's code: the innermost frame outside of this package."""
+    """A line of the user's code: the innermost frame outside of this package and of Python's library."""
 
     file: str
     line: int
@@ -32,6 +37,9 @@ class Location:
         """The text of that line, without indentation; empty when the source is not at hand (a REPL, a text graph)."""
         return linecache.getline(self.file, self.line).strip()
 
+
+NOWHERE = Location("", 0)
+"""what is made in `written_at(NOWHERE)` has no location: it is read from a file, and its line stands in none"""
 
 _place: ContextVar[Location | None] = ContextVar("place", default=None)
 
@@ -53,17 +61,23 @@ def written_at(location: Location | None) -> Iterator[None]:
 
 
 def where_written() -> Location | None:
-    """The caller's line outside of this package, or the outermost line of it when there is none (the package's own models)."""
+    """The caller's line outside of this package and of Python's library; where a command of this package was called, the line of
+    the model that it reads, and None for what is of no model."""
     place = _place.get()
     if place is not None:
-        return place
-    frame = sys._getframe(1)
-    last = frame
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        last = frame
-        frame = frame.f_back  # type: ignore[assignment]
-    found = frame or last
-    return Location(found.f_code.co_filename, found.f_lineno)
+        return None if place is NOWHERE else place
+    frame: FrameType | None = sys._getframe(1)
+    inner = frame
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_NO_USERS) or (file.startswith(_INSTALLED) and not file.startswith(_PACKAGE)):
+            break
+        inner, frame = frame, frame.f_back
+    if frame is None or (inner is not None and inner.f_code.co_filename.startswith(_COMMANDS)):
+        frame = sys._getframe(1)
+        while frame is not None and not frame.f_code.co_filename.startswith(tuple(_MODELS)):
+            frame = None if frame is inner else frame.f_back
+    return None if frame is None else Location(frame.f_code.co_filename, frame.f_lineno)
 
 
 class LanguageError(TensorGraphsError):
@@ -71,7 +85,8 @@ class LanguageError(TensorGraphsError):
 
     def __init__(self, message: str, location: Location | None = None, fix: str | None = None) -> None:
         self.location = location if location is not None else where_written()
-        text = f"{type(self).__name__} at {self.location}: {message}"
+        at = f" at {self.location}" if self.location else ""
+        text = f"{type(self).__name__}{at}: {message}"
         source = self.location.source() if self.location else ""
         if source:
             text += f"\n    {source}"

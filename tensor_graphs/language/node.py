@@ -191,7 +191,7 @@ class Node(TensorOperators):
         return node_from_json, (node_to_json(self), len(self.types) > 1)
 
     def __repr__(self) -> str:
-        return f"<{self.op.name} {', '.join(map(str, self.types))} at {self.location}>"
+        return f"<{self.op.name} {', '.join(map(str, self.types))}{f' at {self.location}' if self.location else ''}>"
 
     __hash__ = object.__hash__  # identity: hash-consing makes equal nodes the same object
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from tensor_graphs.language import leaves
+from tensor_graphs.language.errors import Location, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply
@@ -315,12 +316,23 @@ class Extractor:
                         offer(trial)
         return found
 
-    def graph(self, choice: Choice) -> Graph:
-        """A choice as a graph of the language."""
+    def nodes(self, choice: Choice, written: Mapping[int, Location] | None = None) -> dict[int, Node]:
+        """A choice as nodes of the language, by class. written: where a class was said; what was not is said where its first
+        reader is."""
+        places = dict(written or {})
+        for reader in reversed(list(choice)):
+            for child in choice[reader].children if reader in places else ():
+                places.setdefault(child, places[reader])
         nodes: dict[int, Node] = {}
         for number, node in choice.items():
-            made = apply(node.op, [nodes[c] for c in node.children], node.attrs)
-            nodes[number] = leaves.item(made, node.output)
+            with written_at(places.get(number)):
+                made = apply(node.op, [nodes[c] for c in node.children], node.attrs)
+                nodes[number] = leaves.item(made, node.output)
+        return nodes
+
+    def graph(self, choice: Choice, nodes: Mapping[int, Node] | None = None) -> Graph:
+        """A choice as a graph of the language. nodes: those of it, where they were made."""
+        nodes = self.nodes(choice) if nodes is None else nodes
         updates: dict[Any, Node] = {}
         for name, c in self.updates.items():
             value = nodes[c]

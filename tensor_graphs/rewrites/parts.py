@@ -22,7 +22,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp
-from tensor_graphs.language.errors import LanguageError
+from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply, is_step, walk
@@ -73,7 +73,8 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
     for node in graph.nodes:
         inputs = [made[i] for i in node.inputs]
         same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
-        made[node] = node if same else apply(node.op, inputs, node.attrs)
+        with written_at(node.location):
+            made[node] = node if same else apply(node.op, inputs, node.attrs)
         known: dict[tuple[Node, ...], PartOp] = {}
         for op, operands in search.at(node):
             types = [o.type for o in operands]
@@ -87,7 +88,8 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
                 whole = part_between([node], operands, op.written.digest)
             note_same(op.define(types, {}), whole.define(types, {}))
             known[operands] = whole
-            made[node] = apply(whole, [made[o] for o in operands], {})
+            with written_at(node.location):
+                made[node] = apply(whole, [made[o] for o in operands], {})
             places[whole.name] += 1
             wholes.setdefault(whole.name, whole)
             digests.setdefault(whole.name, {})[op.written.digest] = None

@@ -29,7 +29,7 @@ from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
 from tensor_graphs.language.dims import Expr, has_dims, is_static
 from tensor_graphs.language.dtypes import bf16, bool_, f16, f32, f64, i32
-from tensor_graphs.language.errors import written_at
+from tensor_graphs.language.errors import Location, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, Op, TensorType, apply, encode_attribute, walk
 from tensor_graphs.rewrites.composites import CHOICES, MARKS
@@ -589,12 +589,14 @@ def _root(numbers: Any, place: int, wanted: float, low: float, high: float) -> f
 
 @dataclass(frozen=True)
 class Recognised:
-    """The graph to run; found: composites that were not written, by name; before, after: steps at run time."""
+    """The graph to run; found: composites that were not written, by name; before, after: steps at run time. images: what became
+    of each node of the graph, where that is another one; a node whose value is no longer made has none."""
 
     graph: Graph
     found: Mapping[str, int]
     before: int
     after: int
+    images: Mapping[Node, Node] = field(default_factory=dict, repr=False)
 
     def show(self) -> str:
         """For people; "" where nothing was recognised."""
@@ -711,11 +713,14 @@ def recognise(graph: Graph) -> Recognised:
         cover = _Cover(c, places, roots, banned)
     if cover.steps >= before:
         return Recognised(graph, {}, before, before)
-    made = _built(c, cover, graph, roots)
+    written = {home[n]: n.location for n in reversed(nodes)}
+    values = _built(c, cover, roots, written)
+    made = graph.with_roots([values[r] for r in roots])
+    images = {n: values[home[n]] for n in nodes if home[n] in values and values[home[n]] is not n}
     known = Counter(n.op.name for n in graph.nodes if n.op.kind == "composite")
     new = Counter(n.op.name for n in made.nodes if n.op.kind == "composite") - known
     log.info("recognised %s: %d steps become %d", dict(new), before, cover.steps)
-    return Recognised(made, dict(new), before, steps(made))
+    return Recognised(made, dict(new), before, steps(made), images)
 
 
 def _between(c: Classes, number: int, operands: Sequence[int]) -> frozenset[int]:
@@ -728,7 +733,8 @@ def _between(c: Classes, number: int, operands: Sequence[int]) -> frozenset[int]
     return frozenset(seen)
 
 
-def _built(c: Classes, cover: _Cover, graph: Graph, roots: Sequence[int]) -> Graph:
+def _built(c: Classes, cover: _Cover, roots: Sequence[int], written: Mapping[int, Location | None]) -> dict[int, Node]:
+    """The node of each class that the roots need. written: where the graph says a class."""
     made: dict[int, Node] = {}
     stack = list(reversed(roots))
     while stack:
@@ -740,7 +746,7 @@ def _built(c: Classes, cover: _Cover, graph: Graph, roots: Sequence[int]) -> Gra
             stack.extend(missing) if number not in made else stack.pop()
             continue
         node, operands = c.node[number], [made[i] for i in inputs]
-        with written_at(node.location):
+        with written_at(written.get(number) or node.location):
             if place is None:
                 same = all(a is b for a, b in zip(operands, node.inputs, strict=True))
                 made[number] = node if same else apply(node.op, operands, node.attrs)
@@ -748,4 +754,4 @@ def _built(c: Classes, cover: _Cover, graph: Graph, roots: Sequence[int]) -> Gra
                 call = apply(place.op, operands, dict(place.attrs))
                 made[number] = call if place.output < 0 else leaves.item(call, place.output)
         stack.pop()
-    return graph.with_roots([made[r] for r in roots])
+    return made

@@ -24,7 +24,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp
-from tensor_graphs.language.errors import LanguageError
+from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
 from tensor_graphs.language.part import PartOp, PartRecipe, between, has_no_other_dims, known_when_bound, part_between
@@ -419,7 +419,8 @@ def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], ro
                     stack += missing
                     continue
                 inputs = [made[i] for i in n.inputs]
-                made[n] = n if all(a is b for a, b in zip(inputs, n.inputs, strict=True)) else apply(n.op, inputs, n.attrs)
+                with written_at(n.location):
+                    made[n] = n if all(a is b for a, b in zip(inputs, n.inputs, strict=True)) else apply(n.op, inputs, n.attrs)
                 continue
             if offer not in parts:
                 if offer in pending:
@@ -444,7 +445,9 @@ def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], ro
         op = part_between(outputs, ordered, recipes=recipes, bound=[i for i, o in enumerate(ordered) if o in bound], alone=True)
         key = "|".join([op.key, *(r.name for r in recipes), str(sorted(op.bound))])
         op = known.setdefault(key, op)
-        node = apply(op, [put(o) for o in ordered], {})
+        given_here = [put(o) for o in ordered]
+        with written_at(outputs[0].location):
+            node = apply(op, given_here, {})
         counts[op] += 1
         return tuple(leaves.item(node, i) for i in range(len(outputs)))
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.extract import Extractor, add_graph, paid_nodes
 from tensor_graphs.rewrites.rule import BITWISE, Rewrite
 from tensor_graphs.rewrites.saturate import USUAL, Budget, saturate
+
+
+@dataclass(frozen=True)
+class Simplified:
+    """images: what became of each node of the graph, where that is another one; a node whose value is no longer made has none."""
+
+    graph: Graph
+    images: Mapping[Node, Node] = field(default_factory=dict, repr=False)
 
 
 def simplify(graph: Graph, budget: Budget = USUAL, rules: Sequence[Rewrite] | None = None) -> Graph:
@@ -23,11 +33,24 @@ def simplify(graph: Graph, budget: Budget = USUAL, rules: Sequence[Rewrite] | No
     >>> simplify(tg.graph(tg.permute(tg.neg(tg.neg(x)), (1, 0)).T)).outputs["out"] is x
     True
     """
+    return simplified(graph, budget, rules).graph
+
+
+def simplified(graph: Graph, budget: Budget = USUAL, rules: Sequence[Rewrite] | None = None) -> Simplified:
+    """As `simplify`, with what became of the graph's nodes. What is made anew was written where its value was."""
     from tensor_graphs.rewrites.rules import SIMPLIFYING
 
     e = EGraph()
     outputs, updates = add_graph(e, graph)
+    terms = {n: e.add(n) for n in graph.nodes if len(n.types) == 1}
     done = saturate(e, SIMPLIFYING if rules is None else rules, budget, (BITWISE,))
-    (made,) = Extractor(done.views[BITWISE], outputs, updates).extract()
-    before, after = (paid_nodes(graph), len(graph.nodes)), (paid_nodes(made.graph), len(made.graph.nodes))
-    return made.graph if after < before else graph
+    view = done.views[BITWISE]
+    extractor = Extractor(view, outputs, updates)
+    choice = extractor.best()
+    home = {n: view.find(term) for n, term in terms.items()}
+    nodes = extractor.nodes(choice, {home[n]: n.location for n in reversed(home) if n.location is not None})
+    made = extractor.graph(choice, nodes)
+    before, after = (paid_nodes(graph), len(graph.nodes)), (paid_nodes(made), len(made.nodes))
+    if after >= before:
+        return Simplified(graph)
+    return Simplified(made, {n: nodes[c] for n, c in home.items() if c in nodes and nodes[c] is not n})

@@ -59,12 +59,13 @@ def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> Graph:
     return _Widening(graph, to, last_step).graph()
 
 
-def widened_value(graph: Graph, node: Node, to: DType = f64, *, last_step: bool = False) -> Node | None:
-    """What computes a node's value in `widen(graph, to, last_step=…)`; None when it is not of the graph, or has several outputs."""
+def widened_values(graph: Graph, nodes: Sequence[Node], to: DType = f64, *, last_step: bool = False) -> list[Node | None]:
+    """What computes each node's value in `widen(graph, to, last_step=…)`; None for one that is not of the graph, or has several
+    outputs."""
     widening = _Widening(graph, to, last_step)
     widening.graph()
-    found = widening.values.get(expand_all([node], lambda n: _is_library(n.op))[0], ())
-    return found[0] if len(found) == 1 else None
+    found = [widening.values.get(n, ()) for n in expand_all(nodes, lambda n: _is_library(n.op))]
+    return [values[0] if len(values) == 1 else None for values in found]
 
 
 def _narrower(dtype: DType, than: DType) -> bool:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -32,11 +32,9 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.misfits import CallError, misfit
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.paths.lower import Instruction, Operand
-from tensor_graphs.paths.path import expanded
 from tensor_graphs.paths.plan import MemoryUse, Plan
 from tensor_graphs.paths.screen import human
 from tensor_graphs.phases import phase
-from tensor_graphs.rewrites.widen import WIDER, widened_value
 from tensor_graphs.runtime.arrays import as_array, as_output, solve_dims
 from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.executor import Executor
@@ -44,6 +42,9 @@ from tensor_graphs.runtime.frame import Frame
 from tensor_graphs.runtime.segments.native import check
 from tensor_graphs.runtime.session import Session
 from tensor_graphs.runtime.written_rows import check_rows, given_rows
+
+if TYPE_CHECKING:
+    from tensor_graphs.runtime.tapped import Tapped
 
 WHOLE = 0x101
 """the bits of numpy's flags that say C-contiguous and aligned"""
@@ -470,7 +471,7 @@ class CompiledGraph:
                 repeats: int = 5) -> list[tuple[str, str, float]]:
         """(instruction, kernel, median seconds) of each step over `repeats` runs, in order."""
         samples: list[np.ndarray] = []
-        binding = solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
+        binding = self._sizes_of(inputs, dims)
         executor = self.executors[self._cells.index(binding)]
         for _ in range(repeats):
             seconds = np.zeros(len(executor.program.instructions))
@@ -486,7 +487,10 @@ class CompiledGraph:
         seen: list[tuple[str, str, list[np.ndarray]]] = []
         self._run(inputs, dims or {}, session, None,
                   after=lambda ins, arrays: seen.append((ins.label, ins.written_at, [a.copy() for a in arrays])))
-        return seen
+        if all(at for _, at, _ in seen):
+            return seen
+        tapped = self._tapped(self._sizes_of(inputs, dims))          # of a plan from a file
+        return [(label, at or tapped.written_at(label), arrays) for label, at, arrays in seen]
 
     @worded
     def spans(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
@@ -494,7 +498,7 @@ class CompiledGraph:
         """(instruction, start, end) of every step of one run, in order: seconds on the host's clock. Each step is one call from
         Python here, and its device is waited for, so that what overlaps in a run does not. Moves the session on, like a run."""
         seen: list[tuple[int, float, float]] = []
-        binding = solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
+        binding = self._sizes_of(inputs, dims)
         instructions = self.executors[self._cells.index(binding)].program.instructions
         self._run(inputs, dims or {}, session, None, spans=seen)
         return [(instructions[index], start, end) for index, start, end in seen]
@@ -509,24 +513,19 @@ class CompiledGraph:
         Raises RunError for a node whose value no instruction of a run makes: it is inside a kernel, a leaf, or of bind time.
         """
         wanted = names if isinstance(names, list) else [names]
-        binding = solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
-        index = self._cells.index(binding)
-        program, path = self.executors[index].program, self.plan.variants[index].path
+        binding = self._sizes_of(inputs, dims)
+        tapped = self._tapped(binding)
+        program = tapped.program
         made = {ins.label: ins for ins in program.instructions}
         known = ", ".join(list(made)[:8]) + (", …" if len(made) > 8 else "")
-        by_buffer = {o.buffer: (ins.label, i) for ins in program.instructions for i, o in enumerate(ins.outs)}
         taps: dict[str | Node, tuple[str, int, Operand]] = {}
         for w in wanted:
             if isinstance(w, Node):
-                runs = [w]
-                if self.plan.written is not None and w not in self.graph.nodes:       # of the graph before it was widened
-                    images = (widened_value(self.plan.written, w, to, last_step=True) for to in WIDER)
-                    runs = [wide for wide in images if wide is not None]
-                found_at = (program.values.get(expanded([self.plan.images.get(run, run)], path)[0]) for run in runs)
-                operand = next((each for each in found_at if each is not None), None)
-                if operand is None or operand.buffer not in by_buffer:
-                    raise RunError(f"no instruction of a run makes the value of {w!r}; there are {known}")
-                taps[w] = (*by_buffer[operand.buffer], operand)
+                found_at = tapped.at(w)
+                if found_at is None:
+                    why, fix = tapped.why_not(w)
+                    raise RunError(f"no instruction of a run makes the value of {w!r}{why}; there are {known}{fix}")
+                taps[w] = found_at
             else:
                 label, _, number = str(w).partition("/")
                 outs = made[label].outs if label in made else ()
@@ -559,14 +558,29 @@ class CompiledGraph:
             for name, array in arrays.items():
                 if _has_nan(array):
                     return f"{kind} {name}"
-        found: list[str] = []
+        found: list[Instruction] = []
 
-        def look(ins: Any, arrays: list[np.ndarray]) -> None:
+        def look(ins: Instruction, arrays: list[np.ndarray]) -> None:
             if not found and any(map(_has_nan, arrays)):
-                found.append(f"{ins.label} ({ins.kernel}), written at {ins.written_at}")
+                found.append(ins)
 
         self._run(inputs, dims or {}, session, None, after=look)
-        return found[0] if found else None
+        if not found:
+            return None
+        (ins,) = found
+        at = ins.written_at or self._tapped(self._sizes_of(inputs, dims)).written_at(ins.label)
+        return f"{ins.label} ({ins.kernel})" + (f", written at {at}" if at else "")
+
+    def _sizes_of(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None) -> dict[str, int]:
+        """Of the dims in a run on these inputs."""
+        return solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
+
+    def _tapped(self, binding: Mapping[str, int]) -> Tapped:
+        """The values of the variant that serves these sizes."""
+        from tensor_graphs.runtime.tapped import Tapped  # a door: few look inside
+
+        index = self._cells.index(binding)
+        return Tapped(self.plan, self.plan.variants[index].path, self.executors[index].program)
 
     @contextmanager
     def no_op(self) -> Iterator[None]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import gc
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.language import atomic, node
+from tensor_graphs.language.errors import NOWHERE, ShapeError, written_at
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import ArrayValue, TensorType, alike, consumers, encode_attribute, rebuild, walk
+from tensor_graphs.phases import phase
 
 X = tg.input("x", (2, 3))
 Y = tg.input("y", (2, 3))
@@ -171,3 +177,26 @@ def test_threads_that_write_the_same_graph_get_the_same_nodes():
     assert len(made) == 4
     for nodes in made[1:]:
         assert all(a is b for a, b in zip(nodes, made[0], strict=True))
+
+
+def test_a_line_of_pythons_library_is_nobodys() -> None:
+    made = phase("prepare")(tg.exp)(tg.input("called", (3,)))       # contextlib calls it
+    assert made.location is not None and made.location.source().startswith('made = phase("prepare")(tg.exp)')
+
+
+def test_nodes_of_a_model_that_a_command_reads_were_written_there() -> None:
+    script = ("import tensor_graphs as tg\nfrom tensor_graphs.cli import graphs\n"
+              "made = graphs.graph_of('gemma-3-270m', 'float32', 64)\n"
+              "print({str(n.location and n.location.file) for n in made.nodes})\n")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    files = ast.literal_eval(done.stdout)
+    models = tuple(str(Path(tg.__file__).parent / room) for room in ("models", "frontends"))
+    assert files and all(file.startswith(models) for file in files), files
+
+
+def test_what_is_read_from_a_file_has_no_line() -> None:
+    with written_at(NOWHERE):
+        made = tg.exp(tg.input("nowhere", (3, 5)))
+        with pytest.raises(ShapeError) as caught:
+            tg.dot(made, made)
+    assert made.location is None and repr(made) == "<exp f32[3, 5]>" and str(caught.value).startswith("ShapeError: ")
