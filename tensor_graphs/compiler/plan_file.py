@@ -17,7 +17,6 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,8 +29,6 @@ from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.kernels.registry import all_kernels, backend_module, why_missing
 from tensor_graphs.language.errors import NOWHERE, written_at
 from tensor_graphs.language.json_writer import graph_to_json
-from tensor_graphs.language.node import Node
-from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.phases import phase
 from tensor_graphs.records import open_database
@@ -82,7 +79,9 @@ class PlanFile:
             log.debug("the plan in %s is left out: %s", self.path, e)
             return None
         log.info("the plan is taken from %s", self.path)
-        return replace(plan, images=_Images(self.request, plan), given=self.request.graph)
+        from tensor_graphs.compiler.images import Images  # a door: of a plan that is chosen they are known
+
+        return replace(plan, images=Images(self.request, plan), given=self.request.graph)
 
     def _generation(self) -> str | None:
         named = self.request.database
@@ -104,33 +103,6 @@ class PlanFile:
             prune(self.path.parent, MOST_BYTES, self.path)
         except Exception as e:                                      # a part that cannot be pickled: anyone's composite
             log.debug("the plan is not kept: %s", e)
-
-
-class _Images(Mapping[Node, Node]):
-    """`Plan.images` of a plan from a file: few ask for them, so they are made anew by the first question."""
-
-    def __init__(self, request: Request, plan: Plan) -> None:
-        self.request, self.path = request, plan.variants[0].path
-
-    @functools.cached_property
-    def made(self) -> Mapping[Node, Node]:
-        from tensor_graphs.compiler.replay import form_of  # a door: it imports all that rewrites
-
-        try:                                                        # without the database: it may be closed by now
-            prepared, decided = form_of(self.request.graph, self.path, self.request.simplify, True)
-        except NoPathError as e:
-            log.info("what became of the nodes of the graph is not known: %s", e)
-            return {}
-        return {**prepared.images, **decided.images}
-
-    def __getitem__(self, node: Node) -> Node:
-        return self.made[node]
-
-    def __iter__(self) -> Iterator[Node]:
-        return iter(self.made)
-
-    def __len__(self) -> int:
-        return len(self.made)
 
 
 def of(request: Request) -> PlanFile | None:

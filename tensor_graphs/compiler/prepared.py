@@ -19,8 +19,3 @@ class PreparedGraph:
     note: str = ""
     parts: str = ""
     images: Mapping[Node, Node] = field(default_factory=dict, repr=False, compare=False)
-
-
-def following(first: Mapping[Node, Node], second: Mapping[Node, Node]) -> dict[Node, Node]:
-    """The images of two passes, one after the other: of the nodes that either of them was given."""
-    return {**second, **{n: second.get(image, image) for n, image in first.items()}}

@@ -5,7 +5,9 @@ A copy to the device that everything is on is its source; rewriting knows values
 
 from __future__ import annotations
 
-from tensor_graphs.compiler.prepared import PreparedGraph, following
+from collections.abc import Mapping
+
+from tensor_graphs.compiler.prepared import PreparedGraph
 from tensor_graphs.devices.known import HOST, devices
 from tensor_graphs.kernels.registry import kernels_of_graphs
 from tensor_graphs.language import leaves
@@ -34,7 +36,7 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
     found = form(prepared.graph, wanted)
     made = Reworded(found.graph, images=found.images) if recipes is False else reword(prepared.graph, found.images, rows=rows)
     joined, images = _joined(made, fused)
-    images = following(prepared.images, images)
+    images = _following(prepared.images, images)
     said = [*(rows.notes if rows is not None else []),
             *([f"parts: {found.show(kernels_of_graphs())}"] if found.places else []),
             *([f"recipes: {made.show()}"] if made.parts else []),
@@ -49,10 +51,15 @@ def said_anew(graph: Graph, recipes: bool, fused: bool) -> tuple[Graph, dict[Nod
     return joined.graph, images
 
 
+def _following(first: Mapping[Node, Node], second: Mapping[Node, Node]) -> dict[Node, Node]:
+    """The images of two passes, one after the other: of the nodes that either of them was given."""
+    return {**second, **{n: second.get(image, image) for n, image in first.items()}}
+
+
 def _joined(made: Reworded, fused: bool) -> tuple[Reworded, dict[Node, Node]]:
     """With neighbouring steps as parts, and what became of the nodes of both graphs."""
     joined = fuse(made.graph) if fused else Reworded(made.graph)
-    return joined, following(made.images, joined.images)
+    return joined, _following(made.images, joined.images)
 
 
 def _leaves(graph: Graph) -> list[set[str]]:
@@ -85,10 +92,10 @@ def said_in_composites(written: Graph) -> PreparedGraph:
         why = f"not recognised: it is more than {MOST_WRITTEN_OUT} nodes in atomic ops"
         return PreparedGraph(graph, "; ".join([*notes, why]), images=images)
     notes += [f"recognised: {found.show()}"] if found.graph is not graph else []
-    made, images = found.graph, following(images, found.images)
+    made, images = found.graph, _following(images, found.images)
     if len(made.nodes) <= SMALL:                                    # an e-graph of more takes longer than it spares
         smaller = simplified(made, rules=SHRINKING)
         if smaller.graph is not made and _leaves(smaller.graph) == _leaves(graph):  # who runs it gives all that it asks for
             notes.append(f"simplified: {len(made.nodes)} nodes became {len(smaller.graph.nodes)}")
-            made, images = smaller.graph, following(images, smaller.images)
+            made, images = smaller.graph, _following(images, smaller.images)
     return PreparedGraph(made, "; ".join(notes), images=images)

@@ -122,7 +122,7 @@ def test_a_second_process_reads_the_plan_and_knows_the_nodes_and_their_lines_too
     bound(filled, intermediates=wide)                               # so that neither process adds rows
     first, second = (subprocess.run([sys.executable, str(script), str(filled.location), wide], capture_output=True, text=True,
                                     check=True, env=env) for _ in range(2))
-    assert (first.stderr.strip(), second.stderr.strip()) == ("dict", "_Images")
+    assert (first.stderr.strip(), second.stderr.strip()) == ("dict", "Images")
     told, again = first.stdout.splitlines(), second.stdout.splitlines()
     *others, trace, nan = again
     assert (others, nan) == (told[:-2], told[-1])
