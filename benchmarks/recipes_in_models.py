@@ -1,6 +1,6 @@
 """Do recipes pay? A model as it is compiled with recipes to choose from and without, step by step in turns.
 
-    python benchmarks/recipes_in_models.py [--models gemma-f32 gemma-bf16 minilm] [--budget 900] [--pairs 200]
+    python benchmarks/recipes_in_models.py [--models gemma-f32 gemma-bf16 minilm] [--budget 120] [--pairs 200]
 
 Both graphs are profiled into one database first, so that each plan rests on rows. Printed: the recipes that were chosen, kernel
 calls and memory made of parameters of both plans, the median of with ÷ without over pairs of runs in turns (whoever goes first
@@ -80,7 +80,7 @@ def in_turns(runs: dict[str, Run], pairs: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    parser.add_argument("--budget", type=float, default=900.0, help="seconds of measuring for each graph, at most")
+    parser.add_argument("--budget", type=float, default=120.0, help="seconds of measuring for each graph, at most")
     parser.add_argument("--pairs", type=at_least(2), default=200)
     args = parser.parse_args()
     wrong = False
