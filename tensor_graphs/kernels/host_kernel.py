@@ -10,7 +10,11 @@ from tensor_graphs.errors import close_to
 from tensor_graphs.kernels import declared
 from tensor_graphs.kernels.declared import Computed
 from tensor_graphs.kernels.kernel import HostCall, Kernel, KernelError, Spec, source_of
-from tensor_graphs.kernels.registry import BACKENDS, register
+from tensor_graphs.kernels.registry import BACKENDS, GENERATORS, register
+from tensor_graphs.language.calls import worded
+
+COMPILED = {"c": "tg.c_kernel(…, source=…, entry=…)", "cuda": "tg.cuda_kernel(…, source=…, entry=…)"}
+"""backends whose kernels are compiled -> what declares one of a user's; gen and gencuda write theirs themselves"""
 
 
 def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None,
@@ -66,10 +70,20 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     return wrap
 
 
+host_kernel = worded(host_kernel, "kernel")
+
+
 def _require_backend(name: Any, backend: Any) -> None:
-    """A name of a backend; one that is not known yet may register itself later, but for what looks like another's."""
+    """A backend that is known, and runs functions of Python."""
     if not isinstance(backend, str) or not backend.isidentifier():
         raise KernelError(f"kernel {name!r} is for the backend {backend!r}, which is no name\n  fix: backend=\"numpy\"")
-    if backend not in BACKENDS and (near := close_to(backend, BACKENDS)):
-        raise KernelError(f"kernel {name!r} is for the backend {backend!r}, and there is none of that name\n"
-                          f"  fix: did you mean {near[0]}?")
+    python = [n for n in BACKENDS if n not in COMPILED and n not in GENERATORS]
+    if backend not in BACKENDS:
+        near = close_to(backend, BACKENDS)
+        meant = (f"did you mean {near[0]}?" if near else
+                 f"one that runs functions of Python ({', '.join(python)}), or `register_backend` it before its kernels")
+        raise KernelError(f"kernel {name!r} is for the backend {backend!r}, and there is none of that name\n  fix: {meant}")
+    if backend not in python:
+        declares = f", or {COMPILED[backend]}" if backend in COMPILED else ""
+        raise KernelError(f"kernel {name!r} is a function of Python, and the backend {backend!r} runs none\n"
+                          f"  fix: one that does ({', '.join(python)}){declares}")

@@ -90,7 +90,7 @@ _of_definition: weakref.WeakKeyDictionary[Definition, tuple[Condition, ...]] = w
 
 
 def _of_node(node: Node) -> Iterable[Condition]:
-    if node.op.kind == "leaf" or node.op is leaves.ITEM:
+    if (node.op.kind == "leaf" and node.op is not leaves.INPUT) or node.op is leaves.ITEM:
         return
     own: Callable[[Node], Iterable[Condition]] | None = getattr(node.op, "conditions", None)
     if own is not None:

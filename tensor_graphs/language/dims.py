@@ -36,6 +36,10 @@ class DimError(LanguageError):
     """A dim that cannot be meant: bounds the wrong way round, a value out of range, a divisor that may be 0, …"""
 
 
+class NotWholeError(DimError, TypeError):
+    """A dim and a number that is not whole."""
+
+
 # ---- the normal form -------------------------------------------------------------------------------------------------
 
 
@@ -125,19 +129,19 @@ class Expr:
         return self._bounds
 
     def __add__(self, other: Any) -> Dim:
-        b = _operand(other)
+        b = _beside(self, other)
         return NotImplemented if b is None else _sum((self, 1), (b, 1))
 
     def __sub__(self, other: Any) -> Dim:
-        b = _operand(other)
+        b = _beside(self, other)
         return NotImplemented if b is None else _sum((self, 1), (b, -1))
 
     def __rsub__(self, other: Any) -> Dim:
-        b = _operand(other)
+        b = _beside(self, other)
         return NotImplemented if b is None else _sum((b, 1), (self, -1))
 
     def __mul__(self, other: Any) -> Dim:
-        b = _operand(other)
+        b = _beside(self, other)
         return NotImplemented if b is None else _product(self, b)
 
     __radd__, __rmul__ = __add__, __mul__
@@ -158,19 +162,19 @@ class Expr:
         return out
 
     def __floordiv__(self, other: Any) -> Dim:
-        b = _operand(other)
+        b = _beside(self, other)
         return NotImplemented if b is None else _floordiv(self, b)
 
     def __rfloordiv__(self, other: Any) -> Dim:
-        a = _operand(other)
+        a = _beside(self, other)
         return NotImplemented if a is None else _floordiv(a, self)
 
     def __mod__(self, other: Any) -> Dim:
-        b = _operand(other)
+        b = _beside(self, other)
         return NotImplemented if b is None else _mod(self, b)
 
     def __rmod__(self, other: Any) -> Dim:
-        a = _operand(other)
+        a = _beside(self, other)
         return NotImplemented if a is None else _mod(a, self)
 
     def __truediv__(self, other: Any) -> Dim:
@@ -196,6 +200,14 @@ def _operand(x: Any) -> Dim | None:
     if isinstance(x, (int, np.integer)) and not isinstance(x, bool):
         return int(x)
     return None
+
+
+def _beside(a: Expr, x: Any) -> Dim | None:
+    """`_operand` of what stands beside a dim. Raises NotWholeError."""
+    if isinstance(x, (float, np.floating)):
+        raise NotWholeError(f"an operator between the dim {a} and {x!r}",
+                            fix="dims are whole numbers: n // 2 floors, exact_div(n, 2) proves that it is exact")
+    return _operand(x)
 
 
 MAX_SIZE = (1 << 63) - 1

@@ -111,14 +111,14 @@ class Graph:
         for symbol in [s for node in dict.fromkeys(self.alike.values()) for s in _symbols_of(node)]:
             if str(symbol) not in dims:
                 dims[str(symbol)] = d.dim(f"d{len(dims)}", *d.bounds(symbol))
-        numbers: dict[str, int] = {}                        # of leaves
+        numbers: dict[tuple[object, str], int] = {}    # of leaves: an input and a parameter may have one name
         digests: dict[Node, str] = {}
         said: dict[Node, str] = {}                          # of the first of those that are alike
         stands: dict[Node, Node] = {}                       # for it, where it is an operand
         typed: dict[tuple[TensorType, ...], Node] = {}
         for node, first in self.alike.items():
             named = node.op in leaves.NAMED_LEAVES
-            number = numbers.setdefault(node.attrs["name"], len(numbers)) if named else 0
+            number = numbers.setdefault((node.op, node.attrs["name"]), len(numbers)) if named else 0
             if first not in said:
                 attrs = {k: substitute_dims(v, dims) for k, v in node.attrs.items()}
                 made = (leaves.argument(0, TensorType(attrs["shape"], attrs["dtype"])) if named else
@@ -126,7 +126,8 @@ class Graph:
                 said[first], stands[first] = made.said, typed.setdefault(made.types, made)
             own = said[first].replace("('index', '0')", f"('index', '{number}')") if named else said[first]
             digests[node] = hashlib.sha256("".join([own, *[digests[i] for i in node.inputs]]).encode()).hexdigest()
-        updates = sorted((numbers.setdefault(name, len(numbers)), digests[value]) for name, value in self.updates.items())
+        updates = sorted((numbers.setdefault((leaves.STATE, name), len(numbers)), digests[value])
+                         for name, value in self.updates.items())
         text = "|".join([*(digests[o] for o in self.outputs.values()), "#", *(f"{i}={digest}" for i, digest in updates)])
         return hashlib.sha256(text.encode()).hexdigest(), tuple(dims)
 
@@ -168,6 +169,9 @@ def graph(outputs: Node | Sequence[Node] | Mapping[str, Node], updates: Mapping[
     Raises GraphError for what is not tensors (a Python function, a torch module), an update whose type differs from its state, or
     names used twice.
     """
+    if updates is not None and not isinstance(updates, Mapping):
+        raise GraphError(f"updates, the second argument of tg.graph, is a dict of states and their new values, not {updates!r}",
+                         fix="several outputs are one list or dict: tg.graph([x, y]), or tg.graph({\"a\": x, \"b\": y})")
     if isinstance(outputs, Node):
         named: dict[str, Node] = {"out": outputs}
     elif isinstance(outputs, Mapping):
@@ -185,6 +189,9 @@ def graph(outputs: Node | Sequence[Node] | Mapping[str, Node], updates: Mapping[
         if isinstance(key, leaves.State):
             states[name] = key.node.type
         changed[name] = value
+    for name in named:
+        if not isinstance(name, str):
+            raise GraphError(f"an output is named by a text, not by {name!r}", fix="tg.graph({\"y\": tensor})")
     for name, value in (*named.items(), *changed.items()):
         if not isinstance(value, Node):
             raise GraphError(f"{name!r} is {type(value).__name__}, a tensor is needed")

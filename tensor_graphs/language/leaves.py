@@ -82,6 +82,8 @@ def _shape(shape: Sequence[Dim] | Dim) -> tuple[Dim, ...]:
             if s > d.MAX_SIZE:
                 raise ShapeError(f"axis {axis} of a shape is {d.shown_int(s)}, which is beyond 64 bits",
                                  fix=f"at most {d.MAX_SIZE}")
+        elif isinstance(s, d.Expr) and dim_ge(s, 0) is False:
+            raise ShapeError(f"axis {axis} of a shape is {s}, which is below 0 at every size", fix="sizes are ≥ 0")
         elif not isinstance(s, d.Expr):
             raise ShapeError(f"axis {axis} of a shape is {s!r}", fix="a size is an int or a tg.dim expression")
         out.append(s)
@@ -206,7 +208,12 @@ def constant(value: bool | int | float | Dim | np.ndarray | Sequence[Any], dtype
         natural = bool_ if isinstance(value, (bool, np.bool_)) else i32 if isinstance(value, (int, np.integer)) else f32
         dt = parse_dtype(dtype) if dtype is not None else natural
         return apply(CONSTANT, (), {"value": _fit(value, dt), "shape": (), "dtype": dt})
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise DTypeError("a constant's rows differ in length or depth", fix="as many elements in each row") from None
+    if array.dtype.kind == "O":
+        raise DTypeError(f"no constant can be made of a {type(value).__name__}, {value!r}", fix="numbers, a list of them, an array")
     if dtype is None:
         dtype = {"f": f32, "i": i32, "u": i32, "b": bool_}.get(array.dtype.kind) if array.dtype.name in (
             "float64", "int64", "bool", "float32", "int32") else parse_dtype(array.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ def traced_step(step: Callable[[Any, Any], Any], carries: Sequence[Node], slices
 
     Raises GraphError, DTypeError, ShapeError for what a step cannot give back.
     """
+    _require_step(step)
     number = next(_traced)                              # steps within steps read each other's values: no two have one name
     fresh = [leaves.input(f"scan.{number}.{i}", t.shape, t.dtype)
              for i, t in enumerate([*(c.type for c in carries), *(slice_type(x.type) for x in slices)])]
@@ -75,6 +77,21 @@ def traced_step(step: Callable[[Any, Any], Any], carries: Sequence[Node], slices
                              "the step reads", location=node.location,
                              fix=f"make a tensor of it outside of the step, tg.constant({strange}), or read one that has the axis")
     return Body(arguments, over(outputs, operands, arguments)), closed, None if ys is None else isinstance(ys, Node)
+
+
+def _require_step(step: Any) -> None:
+    """A function of a carry and a slice. Raises GraphError."""
+    fix = "def step(carry, x): …; return new_carry, y"
+    if not callable(step):
+        raise GraphError(f"scan: the step is {step!r}, which cannot be called", fix=fix)
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):                                 # of a builtin: nothing is known
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise GraphError(f"scan: the step is called with 2 arguments (carry, x), and takes {signature}", fix=fix) from None
 
 
 def _said(one: bool, count: int) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import backend as c_backend
 from tensor_graphs.kernels.host_kernel import host_kernel
@@ -96,6 +97,9 @@ def test_a_kernel_may_not_have_the_name_of_one_of_ours() -> None:
     ({"accepts": lambda spec, n: None}, "accepts is called with 1 argument (spec), and takes (spec, n)\n  fix: accepts="),
     ({"contiguous": "yes"}, "contiguous is 'yes'\n  fix: contiguous=True"),
     ({"backend": "numpyy"}, "is for the backend 'numpyy', and there is none of that name\n  fix: did you mean numpy?"),
+    ({"backend": "zzz"}, "'zzz', and there is none of that name\n  fix: one that runs functions of Python (numpy, torch,"),
+    ({"backend": "c"}, "and the backend 'c' runs none\n  fix: one that does (numpy, torch, torchcuda), or tg.c_kernel("),
+    ({"backend": "gen"}, "a function of Python, and the backend 'gen' runs none\n  fix: one that does (numpy, torch, torchcuda)"),
     ({"backend": 3}, "is for the backend 3, which is no name"),
 ], ids=lambda value: "")
 def test_a_declaration_that_cannot_be_meant_is_refused_where_it_is_written(options: dict[str, Any], says: str) -> None:
@@ -107,6 +111,13 @@ def test_a_declaration_that_cannot_be_meant_is_refused_where_it_is_written(optio
 def test_a_name_that_is_no_text_is_refused_before_there_is_a_function() -> None:
     with pytest.raises(KernelError, match=r"^a kernel cannot be named 3: that is of type int, and no text\n  fix: name=\"numpy"):
         tg.kernel("softmax", name=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("word", "fix"), [("nmae", "name=… instead of nmae=…"), ("dtypes", "its arguments are: op, backend, name"),
+                                           ("version", "its arguments are: op, backend, name")])
+def test_a_word_that_tg_kernel_does_not_know_is_told(word: str, fix: str) -> None:
+    with pytest.raises(TensorGraphsError, match=rf"(?s)kernel\(op, .* has no argument '{word}'.*fix: {fix}"):
+        tg.kernel("sin", **{word: "numpy.q"})  # type: ignore[arg-type]
 
 
 def test_a_function_of_other_parameters_is_no_kernel() -> None:

@@ -33,6 +33,7 @@ def wanted(*roots: tg.Node) -> list[str]:
         (lambda: atomic.pad(X, ((0, 12 - D), (0, 0))), ["d ≤ 12"]),
         (lambda: tg.concat(X, X, axis=0), []),
         (lambda: atomic.iota((D - 3,)), ["d ≥ 3"]),
+        (lambda: tg.input("y", (D - 3, 2)), ["d ≥ 3"]),
         (lambda: tg.argmax(X, axis=0), ["d ≥ 1"]),
         (lambda: tg.argmax(X, axis=1), []),
         (lambda: tg.topk(tg.input("y", (D,)), k=4)[0], ["d ≥ 4"]),

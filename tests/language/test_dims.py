@@ -301,6 +301,8 @@ print(x)
     (lambda: N % S, "the divisor may be 0, it lies between 0 and 5"),
     (lambda: 8 // (N - 4), "the divisor may be 0, it lies between -3 and 36"),
     (lambda: N / 2, "dims are whole numbers"),
+    (lambda: N * 0.5, r"the dim n and 0.5\b.*dims are whole numbers: n // 2 floors"), (lambda: 1.5 - N, "the dim n and 1.5"),
+    (lambda: N // 2.0, "the dim n and 2.0"),
     (lambda: 2 / N, "dims are whole numbers"), (lambda: bool(N), "has no value while the graph"),
     (lambda: N < 3, "dim_ge"),
     (lambda: int(N), "has no value"), (lambda: range(N), "has no value"), (lambda: N**-1, "exponent"),

@@ -9,9 +9,10 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import bounds
-from tensor_graphs.language.errors import AttributeValueError, GraphError, ShapeError
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, ShapeError
 from tensor_graphs.language.graph import replace_dims
 from tensor_graphs.language.node import rebuild
+from tensor_graphs.language.text import parse_graph, print_graph
 from tests.fuzzing.grow import grown
 from tests.language.messages import said
 
@@ -146,6 +147,46 @@ def test_a_node_of_several_outputs_is_named_one_by_one():
     values, _ = tg.topk(tg.input("x", (4,)), k=2)
     assert said(lambda: tg.graph(values.inputs[0]), GraphError) == (
         "GraphError at HERE: 'out' has 2 outputs; name each of them")
+
+
+def test_a_second_output_by_position_is_refused_with_how_to_give_several():
+    x = tg.input("x", (4, 8))
+    fix = "\n  fix: several outputs are one list or dict: tg.graph([x, y]), or tg.graph({\"a\": x, \"b\": y})"
+    said_of = "GraphError at HERE: updates, the second argument of tg.graph, is a dict of states and their new values, not "
+    assert said(lambda: tg.graph(x, x), GraphError) == f"{said_of}{x!r}{fix}"
+    assert said(lambda: tg.graph(x, 3), GraphError) == f"{said_of}3{fix}"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [3, None])
+def test_an_output_has_a_name_that_is_a_text(name):
+    assert said(lambda: tg.graph({name: tg.input("x", (2,))}), GraphError) == (
+        f"GraphError at HERE: an output is named by a text, not by {name!r}\n"
+        "  fix: tg.graph({\"y\": tensor})")
+
+
+@pytest.mark.parametrize("name", ["", "a b", 'a"b', "a\\b", "a\nb", "größe"])
+def test_the_text_of_a_graph_holds_whatever_an_output_is_called(name):
+    g = tg.graph({name: tg.input("x", (2,)) * 2.0})
+    assert parse_graph(print_graph(g)) == g
+
+
+def test_an_input_a_parameter_and_a_state_of_one_name_are_three_values():
+    x, p, s = tg.input("x", (2,)), tg.parameter("x", (2,)), tg.state("x", (2,))
+    assert tg.graph(x - p).structural_key == tg.graph(x - tg.parameter("p", (2,))).structural_key != tg.graph(x - x).structural_key
+    assert tg.graph(x, {s: x}).structural_key == tg.graph(x, {tg.state("s", (2,)): x}).structural_key
+
+
+def test_rows_that_differ_in_length_and_what_is_no_number_are_no_constant():
+    assert said(lambda: tg.constant([[1, 2], [3]]), DTypeError) == (
+        "DTypeError at HERE: a constant's rows differ in length or depth\n  fix: as many elements in each row")
+    assert said(lambda: tg.constant(None), DTypeError) == (
+        "DTypeError at HERE: no constant can be made of a NoneType, None\n  fix: numbers, a list of them, an array")
+
+
+def test_a_size_that_is_below_0_at_every_size_is_refused():
+    n = tg.dim("n", 1, 4)
+    assert said(lambda: tg.input("y", (n - 5, 3)), ShapeError) == (
+        "ShapeError at HERE: axis 0 of a shape is n - 5, which is below 0 at every size\n  fix: sizes are ≥ 0")
 
 
 def test_an_update_of_a_state_that_is_not_there_is_refused():

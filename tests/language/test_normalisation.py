@@ -10,6 +10,7 @@ import pytest
 import scipy.special
 import torch
 
+import tensor_graphs as tg
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composites.normalisation import (
@@ -28,6 +29,7 @@ from tensor_graphs.language.errors import AttributeValueError, DTypeError, Shape
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import evaluate
 from tests.language.agreement import check, check_gradients
+from tests.language.messages import said
 
 INF = np.inf
 RNG = np.random.default_rng(4)
@@ -147,6 +149,16 @@ def test_layer_norm_agrees_with_torch(weighted: bool, with_bias: bool, use_direc
     node = layer_norm(x, w if weighted else None, b if with_bias else None, eps=1e-5)
     used = {k: v for k, v in given.items() if k is x or (k is w and weighted) or (k is b and with_bias)}
     np.testing.assert_allclose(value(node, used, use_direct), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("eps", [-1, float("nan"), float("inf"), "1e-6", True])
+def test_eps_is_a_finite_number_of_0_or_more(eps):
+    x, v = tg.input("x", (2, 4)), tg.input("v", (4,))
+    norms = {"rms_norm": lambda: tg.rms_norm(x, eps=eps), "layer_norm": lambda: tg.layer_norm(x, eps=eps),
+             "group_norm": lambda: tg.group_norm(x, groups=2, eps=eps), "batch_norm": lambda: tg.batch_norm(x, v, v, eps=eps)}
+    for name, norm in norms.items():
+        assert said(norm, AttributeValueError) == (
+            f"AttributeValueError at HERE: {name}: eps is {eps!r}\n  fix: a finite number of 0 or more, as 1e-6")
 
 
 def test_eps_and_offset_are_part_of_what_a_norm_is():

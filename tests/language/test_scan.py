@@ -226,6 +226,12 @@ def test_what_is_no_step_is_refused():
     fails(GraphError, "uses the dim n, which is in the shape of no tensor", lambda h, x: (h, tg.iota((N,), 0, tg.f32).sum() + x))
 
 
+def test_a_step_that_cannot_be_called_with_a_carry_and_a_slice_is_refused():
+    says = r"(?s)the step is called with 2 arguments \(carry, x\), and takes \(c\).*fix: def step\(carry, x\)"
+    fails(GraphError, says, lambda c: c)
+    fails(GraphError, r"(?s)the step is 3, which cannot be called.*fix: def step\(carry, x\)", 3)
+
+
 def test_what_cannot_be_sliced_is_refused():
     step = cell
     fails(AttributeValueError, "xs is empty, so nothing says how many turns", step, xs=())

@@ -7,6 +7,7 @@ Sources: RMS norm, Zhang and Sennrich 2019; layer norm, Ba, Kiros and Hinton 201
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -237,6 +238,12 @@ def _last_axis(name: str, x: Node, **vectors: Node | None) -> int:
     return x.rank - 1
 
 
+def _require_eps(name: str, eps: float) -> None:
+    """Raises AttributeValueError for what a root cannot take: it is added to what may be 0."""
+    if isinstance(eps, bool) or not isinstance(eps, (int, float, np.floating)) or not 0 <= eps < math.inf:
+        raise AttributeValueError(f"{name}: eps is {eps!r}", fix="a finite number of 0 or more, as 1e-6")
+
+
 def _rms_inverse(w: Node, eps: float) -> Node:
     return cast(Node, arithmetic.rsqrt(_mean(w * w, (w.rank - 1,)) + eps))
 
@@ -279,6 +286,7 @@ def rms_norm(x: Node, weight: Node | None = None, *, eps: float = 1e-6, offset: 
 
     x of a float dtype -> its shape and dtype. Source: Zhang and Sennrich 2019.
     """
+    _require_eps("rms_norm", eps)
     _last_axis("rms_norm", x, weight=weight)
     w = wide(x)
     out = w * _rms_inverse(w, eps)
@@ -326,6 +334,7 @@ def layer_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *,
 
     x of a float dtype -> its shape and dtype. Source: Ba, Kiros and Hinton 2016.
     """
+    _require_eps("layer_norm", eps)
     last = (_last_axis("layer_norm", x, weight=weight, bias=bias),)
     w = wide(x)
     centred = w - _mean(w, last)
@@ -380,6 +389,7 @@ def group_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *,
     groups = 1 is a norm of each n; groups = c, of each channel (instance norm). weight and bias may have another float dtype.
     x of a float dtype -> its shape and dtype. Raises AttributeValueError, ShapeError, DTypeError. Source: Wu and He 2018.
     """
+    _require_eps("group_norm", eps)
     channels = _channels("group_norm", x, weight=weight, bias=bias)
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or exact_div(channels, groups) is None:
         raise AttributeValueError(f"group_norm of {show(x)}: groups is {groups!r}",
@@ -410,6 +420,7 @@ def batch_norm(x: Node, mean: Node, var: Node, weight: Node | None = None, bias:
     For a batch's own: mean and var of x over all axes but 1. The vectors may have another float dtype. x of a float dtype -> its
     shape and dtype. Raises ShapeError, DTypeError. Source: Ioffe and Szegedy 2015.
     """
+    _require_eps("batch_norm", eps)
     _channels("batch_norm", x, mean=mean, var=var, weight=weight, bias=bias)
     w = wide(x)
     scale = arithmetic.rsqrt(atomic.cast(var, w.dtype) + eps)        # of vectors: parameters mostly, so once
