@@ -10,7 +10,7 @@ that is on file needs none of it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from weakref import WeakKeyDictionary
 
 from tensor_graphs.compiler.prepared import PreparedGraph as PreparedGraph
@@ -20,7 +20,7 @@ from tensor_graphs.language.part import PartOp
 from tensor_graphs.records.database import Database
 
 _made: WeakKeyDictionary[Graph, PreparedGraph | None] = WeakKeyDictionary()
-Formed = tuple[tuple[PartOp, ...], PreparedGraph | None]
+Formed = tuple[tuple[PartOp, ...], Callable[[Collection[str]], PreparedGraph] | None]
 _formed: WeakKeyDictionary[Graph, dict[tuple[Hashable, bool], Formed]] = WeakKeyDictionary()
 """by where recipes were looked for, and whether steps were joined: with the parts that were; None where the graph holds none"""
 
@@ -41,10 +41,10 @@ def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = Tru
         made = said_in_composites(graph)
         _made[graph] = None if made.graph is graph else made        # a value that holds its key would keep it for ever
     fused = writes_kernels(backends)
-    return _with_parts(_made[graph] or PreparedGraph(graph), recipes, fused)
+    return _with_parts(_made[graph] or PreparedGraph(graph), recipes, fused, backends)
 
 
-def _with_parts(prepared: PreparedGraph, recipes: Database | bool, fused: bool) -> PreparedGraph:
+def _with_parts(prepared: PreparedGraph, recipes: Database | bool, fused: bool, backends: Sequence[str]) -> PreparedGraph:
     """With the parts for which there are kernels now, and those that can be said otherwise."""
     wanted, formed = parts(), _formed.setdefault(prepared.graph, {})
     # a database in memory is itself and no other one of its name
@@ -57,4 +57,4 @@ def _with_parts(prepared: PreparedGraph, recipes: Database | bool, fused: bool) 
         from tensor_graphs.compiler.rewriting import said_in_parts
 
         known = formed[where] = wanted, said_in_parts(prepared, wanted, recipes, fused)
-    return known[1] or prepared
+    return prepared if known[1] is None else known[1](backends)

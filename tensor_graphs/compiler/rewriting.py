@@ -5,7 +5,7 @@ A copy to the device that everything is on is its source; rewriting knows values
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from tensor_graphs.compiler.prepared import PreparedGraph
 from tensor_graphs.devices.known import HOST, devices
@@ -29,20 +29,25 @@ SMALL = 64
 
 
 def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: Database | bool,
-                  fused: bool) -> PreparedGraph | None:
+                  fused: bool) -> Callable[[Collection[str]], PreparedGraph] | None:
     """With these parts, and what can be said otherwise; fused: with neighbouring steps as parts. None where the graph holds nothing
-    of it."""
+    of it. What is called with backends: the parts are told with kernels of theirs."""
     rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
     found = form(prepared.graph, wanted)
     made = Reworded(found.graph, images=found.images) if recipes is False else reword(prepared.graph, found.images, rows=rows)
     joined, images = _joined(made, fused)
     images = _following(prepared.images, images)
-    said = [*(rows.notes if rows is not None else []),
-            *([f"parts: {found.show(kernels_of_graphs())}"] if found.places else []),
-            *([f"recipes: {made.show()}"] if made.parts else []),
-            *([f"fused: {joined.show()}"] if joined.parts else [])]
-    note = "; ".join([*([prepared.note] if prepared.note else []), *said])
-    return PreparedGraph(joined.graph, note, "\n".join(said), images) if said else None
+    before = rows.notes if rows is not None else []
+    after = [*([f"recipes: {made.show()}"] if made.parts else []), *([f"fused: {joined.show()}"] if joined.parts else [])]
+    if not (before or found.places or after):
+        return None
+    graph, show, first = joined.graph, found.show if found.places else None, prepared.note
+
+    def told(backends: Collection[str]) -> PreparedGraph:
+        said = [*before, *([f"parts: {show(kernels_of_graphs(backends))}"] if show else []), *after]
+        return PreparedGraph(graph, "; ".join([*([first] if first else []), *said]), "\n".join(said), images)
+
+    return told
 
 
 def said_anew(graph: Graph, recipes: bool, fused: bool) -> tuple[Graph, dict[Node, Node]]:

@@ -15,7 +15,7 @@ import importlib
 import importlib.metadata
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -301,12 +301,12 @@ def parts() -> tuple[PartOp, ...]:
         return tuple({p.written.digest: p for k in reversed(_registered) if isinstance(p := k.composite, PartOp)}.values())
 
 
-def kernels_of_graphs() -> dict[str, list[str]]:
-    """By the digest of a part's definition, the kernels that are registered for it."""
+def kernels_of_graphs(backends: Collection[str]) -> dict[str, list[str]]:
+    """By the digest of a part's definition, the kernels of these backends that are registered for it."""
     found: dict[str, list[str]] = {}
     with _lock:
         for k in _registered:
-            if isinstance(k.composite, PartOp):
+            if isinstance(k.composite, PartOp) and k.backend in backends:
                 found.setdefault(k.composite.written.digest, []).append(k.name)
     return found
 

@@ -48,12 +48,13 @@ class Formed:
     wanted: Mapping[str, Collection[str]] = field(default_factory=dict, repr=False)
 
     def show(self, kernels: Mapping[str, Sequence[str]] | None = None) -> str:
-        """For people; "" where there is none. kernels: by the digest of a part, those that are registered for it."""
+        """For people; "" where there is none. kernels: by the digest of a part, those that are registered for it; the first stands
+        for them, as some may be refused."""
         said = []
         for name, count in sorted(self.places.items()):
-            own = list(dict.fromkeys(k for digest in self.wanted[name] for k in (kernels or {}).get(digest, ())))
+            own = [k for digest in self.wanted[name] for k in (kernels or {}).get(digest, ())][:1]
             what = [steps_said(self.wholes[name])] if name.startswith(UNNAMED) else []
-            inside = "; ".join([*what, *([", ".join(own)] if own else [])])
+            inside = "; ".join([*what, *own])
             said.append(f"{count} {name}{f' ({inside})' if inside else ''}")
         return ", ".join(said)
 

@@ -127,6 +127,15 @@ def test_a_part_without_a_name_of_its_own_is_told_with_its_ops_and_the_kernel_th
         assert "next: trial.whole " in line and line.endswith("guess")
 
 
+def test_a_part_is_told_with_one_kernel_of_a_backend_that_was_asked_for() -> None:
+    op, graph = part_of(WHOLE), _atomic(7, 24)
+    here, second = (replace(FUSED, name=name, op=op.name, composite=op) for name in ("trial.whole", "trial.second"))
+    with registered(replace(here, name="torch.whole", backend="torch"), here, second):
+        assert [prepare(graph, backends=names).parts.rpartition("; ")[2] for names in (("numpy",), ("torch",), ("numpy", "torch"))
+                ] == ["trial.whole)", "torch.whole)", "torch.whole)"]
+        assert prepare(graph, backends=("c",)).parts.endswith("dot)")
+
+
 def test_a_listing_shows_its_next_paths_takes_none_away_and_ends_at_its_limit(database: Database) -> None:
     graph = tg.graph(tg.softmax(tg.linear(tg.input("x", (4, 8)), tg.parameter("w", (8, 8)))))
     every = [p.id for p in tg.list_paths(graph, backends=("numpy",), database=database)]
