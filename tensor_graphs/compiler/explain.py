@@ -41,12 +41,12 @@ def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str,
     }
 
 
-def _require_plan(value: Any) -> None:
+def _require_plan(value: Any, taker: str = "explain") -> None:
     if not isinstance(value, Plan):
         if isinstance(getattr(value, "plan", None), Plan):
-            raise GraphError(f"explain takes a plan, and this is {value!r}", fix="its plan: tg.explain(model.plan)")
+            raise GraphError(f"{taker} takes a plan, and this is {value!r}", fix="its plan: tg.explain(model.plan)")
         what = "a graph" if isinstance(value, Graph) else f"a {type(value).__name__}"
-        raise GraphError(f"explain takes a plan, and this is {what}", fix="tg.explain(tg.compile(graph))")
+        raise GraphError(f"{taker} takes a plan, and this is {what}", fix="tg.explain(tg.compile(graph))")
 
 
 def _variant(v: Variant) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
     _require_plan(plan)
     rows = whole("rows", rows, 1)
     if against is not None:
-        _require_plan(against)
+        _require_plan(against, "explain's against=")
         return "\n".join(compare(plan, against, sizes=given_sizes(plan.graph, at or dims, "at")).lines(rows))
     wanted = given_sizes(plan.graph, at, "at")
     at_memory = plan.binding(dims or wanted)

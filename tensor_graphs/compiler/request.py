@@ -64,6 +64,8 @@ class Request:
             whole("threads", self.threads, 1, most_threads(), f"a whole number from 1 to {most_threads()}, or leave it out")
         if self.database is not None and not hasattr(self.database, "location"):
             place("database", self.database, "the path or URL of a database, an open one, or leave it out")
+        if not isinstance(self.simplify, bool):
+            raise ArgumentError(f"simplify is {self.simplify!r}\n  fix: simplify=True or simplify=False")
         if self.backends is not None and not names("backends", self.backends, USUAL):
             raise ArgumentError(f"backends names no backend: it is {self.backends!r}\n  fix: {USUAL}")
 

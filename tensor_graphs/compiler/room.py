@@ -53,7 +53,8 @@ def _fix(plan: Plan) -> str:
         step = _highest(lambda s: fits(plan, between(s)), 0, STEPS)
         if step is not None:
             return _said(between(step)) + f"{cache}, or a higher memory limit"
-    return f"a higher memory limit{cache.replace(',', ' or', 1)}: it does not fit at the smallest sizes either"
+    what = "at its sizes" if not names else "at the smallest sizes either"
+    return f"a higher memory limit{cache.replace(',', ' or', 1)}: it does not fit {what}"
 
 
 def _said(sizes: Mapping[str, int]) -> str:

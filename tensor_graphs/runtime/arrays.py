@@ -19,6 +19,9 @@ def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.nd
     libraries that speak DLPack are read by their bits. Raises RunError.
     """
     if isinstance(value, np.ndarray):
+        if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
+            raise RunError(f"{what} {name!r} is a masked array, and masks are not read\n"
+                           "  fix: array.filled(…), or tg.where in the math")
         array = value
     elif hasattr(value, "__dlpack__"):
         array = _from_dlpack(name, value, what)
@@ -51,7 +54,8 @@ def as_output(name: str, value: Any, t: TensorType) -> np.ndarray:
         raise RunError(f"out[{name!r}] must be {t}, and is {given}\n"
                        f"  fix: np.empty({t.shape}, {t.dtype.numpy.name!r})")
     if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
-        raise RunError(f"out[{name!r}] must be writeable and C-contiguous, its elements aligned")
+        raise RunError(f"out[{name!r}] must be writeable and C-contiguous, its elements aligned\n"
+                       f"  fix: np.empty({t.shape}, {t.dtype.numpy.name!r})")
     return array
 
 
@@ -80,7 +84,8 @@ def _from_dlpack(name: str, value: Any, what: str) -> np.ndarray:
             return np.from_dlpack(value.view(_int16_of(value))).view(ml_dtypes.bfloat16)
         return np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError) as e:
-        raise RunError(f"{what} {name!r} cannot be read through DLPack: {e}") from e
+        fix = ".detach()" if getattr(value, "requires_grad", False) else "an array: np.asarray(…)"
+        raise RunError(f"{what} {name!r} cannot be read through DLPack: {e}\n  fix: {fix}") from e
 
 
 def _int16_of(value: Any) -> Any:

@@ -121,6 +121,8 @@ class Session:
 
     def restore(self, states: Mapping[str, Any]) -> None:
         """Set these states (all of them or, on a RunError, none); the others stay."""
+        if not isinstance(states, Mapping):
+            raise RunError(f"states are given by name, this is a {type(states).__name__}\n  fix: restore(session.snapshot())")
         arrays: dict[str, np.ndarray] = {}
         for name, value in states.items():
             shape = self._value(name).shape

@@ -86,3 +86,19 @@ def test_a_tolerance_that_nothing_can_meet_is_refused_before_paths_are_listed_or
 def test_explain_says_that_it_takes_a_plan(value: object) -> None:
     with pytest.raises(TensorGraphsError, match=r"explain takes a plan, and this is a (int|str|graph)\n(.*\n)?  fix: tg\.explain"):
         tg.explain(value)
+
+
+def test_explain_names_against_where_that_is_no_plan() -> None:
+    plan = tg.compile(GRAPH, database=":memory:")
+    with pytest.raises(TensorGraphsError, match=r"explain's against= takes a plan, and this is a int\n(.*\n)?  fix: tg\.explain"):
+        tg.explain(plan, against=3)  # type: ignore[arg-type]
+
+
+def test_simplify_is_true_or_false() -> None:
+    with pytest.raises(TensorGraphsError, match=r"^simplify is 'no'\n  fix: simplify=True or simplify=False"):
+        tg.compile(GRAPH, simplify="no", database=":memory:")  # type: ignore[arg-type]
+
+
+def test_a_graph_of_one_size_is_told_of_no_other_sizes() -> None:
+    with pytest.raises(TensorGraphsError, match=r"fix: a higher memory limit: it does not fit at its sizes$"):
+        tg.compile(tg.graph(tg.softmax(tg.input("x", (4, 8)))), memory_limit=10, database=":memory:")

@@ -130,3 +130,9 @@ def test_an_origin_says_where_a_kernel_is(tmp_path: Path) -> None:
     assert origin_of(module.somewhere) == Origin("origin_module", str(tmp_path / "origin_module.py"))
     with pytest.raises(ImportError, match="a session that is not at hand"):
         load(Origin("__main__"))
+
+
+def test_a_kernel_that_only_the_started_script_registers_is_told_to_stand_at_the_top_level(tmp_path: Path) -> None:
+    guarded = "if __name__ == '__main__':" + KERNEL.replace("\n", "\n    ") + "\n"
+    (tmp_path / "own.py").write_text(f"{guarded}{USE}")
+    assert "the judge imports the file, so register it at the top level" in python(tmp_path, "own.py")

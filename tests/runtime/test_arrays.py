@@ -89,7 +89,10 @@ def test_other_things_are_refused() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         text = said(lambda dtype=dtype: as_array("x", torch.zeros(3, device="meta", dtype=dtype), of(3)))
         assert text.startswith("input 'x' cannot be read through DLPack: ")
-    assert "cannot be read through DLPack" in said(lambda: as_array("x", torch.zeros(3, requires_grad=True), of(3)))
+    text = said(lambda: as_array("x", torch.zeros(3, requires_grad=True), of(3)))
+    assert "cannot be read through DLPack" in text and text.endswith("\n  fix: .detach()")
+    assert said(lambda: as_array("x", np.ma.masked_array(np.zeros(3, np.float32), [True, False, False]), of(3))) == (
+        "input 'x' is a masked array, and masks are not read\n  fix: array.filled(…), or tg.where in the math")
 
 
 N, M = tg.dim("n", 1, 8), tg.dim("m", 0, 4)

@@ -314,7 +314,7 @@ def test_outputs_given_must_fit() -> None:
     locked.flags.writeable = False
     for wrong in (locked, np.empty((8, 2), np.float32).T):
         assert said(lambda wrong=wrong: compiled.run({"x": x}, out={"y": wrong})) == (
-            "out['y'] must be writeable and C-contiguous, its elements aligned")
+            "out['y'] must be writeable and C-contiguous, its elements aligned\n  fix: np.empty((2, 8), 'float32')")
 
 
 def test_outputs_given_may_not_overlap() -> None:

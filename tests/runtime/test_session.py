@@ -85,6 +85,7 @@ def test_what_does_not_fit_is_refused_and_nothing_changes() -> None:
     session = compiled_of(counter()).session()
     for act, text in (
             (lambda: session["t"], "no state is named 't'; there are s, last"),
+            (lambda: session.restore(None), "states are given by name, this is a NoneType\n  fix: restore(session.snapshot())"),
             (lambda: session.restore({"s": ONES, "t": ONES}), "no state is named 't'; there are s, last"),
             (lambda: session.restore({"s": ONES, "last": np.ones(4, np.float32)}),
              "state 'last' is f32[3], the array has shape (4,)"),

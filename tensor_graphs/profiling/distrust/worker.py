@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tensor_graphs.profiling.distrust.protocol import KEY_BYTES, Channel
 
 if TYPE_CHECKING:
+    from tensor_graphs.kernels.kernel import Kernel
     from tensor_graphs.kernels.origin import Origin
     from tensor_graphs.profiling.distrust.tampering import Watch
 
@@ -60,13 +61,29 @@ def preload(names: Sequence[str] = ()) -> None:
     bench.grow_heap()
 
 
+def _kernel(name: str, origins: Sequence[Origin]) -> Kernel:
+    """The kernel, once its origins are loaded. Raises KernelError: a script that registers it only where it is started is imported
+    here."""
+    from tensor_graphs.kernels.kernel import KernelError
+    from tensor_graphs.kernels.origin import MAIN
+    from tensor_graphs.kernels.registry import kernel_named
+
+    try:
+        return kernel_named(name)
+    except KernelError:
+        started = next((o for o in origins if o.module == MAIN and o.file is not None), None)
+        if started is None:
+            raise
+        raise KernelError("the judge imports the file, so register it at the top level, not under `if __name__ == …`: no kernel is "
+                          f"named {name!r} once {started.file} is imported") from None
+
+
 def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[str]], outputs: int) -> dict[str, Any]:
     """Run one kernel on one signature at several points; time it at the one asked for, if any.
 
     replaced: `Watch.replaced`, looked up before the candidate could replace it. outputs: the file to which outputs are added."""
     from tensor_graphs.kernels.c import library
     from tensor_graphs.kernels.origin import load
-    from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.profiling.distrust.process_state import StateGuard, deployed, floating_point
     from tensor_graphs.profiling.measure.bench import Bench
@@ -85,7 +102,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
 
         return run_deployed(job)
     graph = parse_graph(job["graph"])
-    kernel = kernel_named(job["kernel"])
+    kernel = _kernel(job["kernel"], job["origins"])
     if kernel.identity != job["identity"]:
         return {"status": "OTHER", "log": f"{kernel.name} is another kernel in the worker: its source is not the same there"}
     library.settle()                                                # a backend has its library compiled meanwhile
