@@ -1,0 +1,58 @@
+"""Kernel calls and memory of plans, as last reviewed: of Gemma, MiniLM and all graphs of benchmarks/kernels_cpu.py.
+
+They are chosen from guesses alone: no row, no verdict, no measured constant, so that they are the same on each machine. A plan that
+moves is looked at, then `make snapshots`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+import tensor_graphs as tg
+from benchmarks.cpu_graphs import cases
+from benchmarks.twin_plans import gemma, minilm
+from tensor_graphs.compiler import compile as compiling
+from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.compiler.plan_file import VARIABLE
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.records.database import Database
+from tests.conftest import Snapshot
+
+BACKENDS = ("c", "gen", "numpy")
+STEP = {"n": 1, "m": 1, "p": 64}
+MODELS: Mapping[str, tuple[Graph, Mapping[str, int]]] = {
+    "Gemma-3-270M, bf16 logits": (gemma(18), STEP), "Gemma-3-270M, f32 logits": (gemma(18, tg.f32), STEP),
+    "Gemma-3-270M, bf16 token": (gemma(18, output="token"), STEP), "MiniLM": (minilm(), {"n": 32})}
+
+
+@pytest.fixture
+def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled, compared or measured: a plan is what is guessed to be cheapest."""
+    monkeypatch.setenv(VARIABLE, "off")
+    monkeypatch.setattr(compiling, "calibrate", lambda *_: None)
+    paths = compiling._Chooser.paths
+    monkeypatch.setattr(compiling._Chooser, "paths", lambda chooser, binding, optimistic: paths(chooser, binding, True))
+    monkeypatch.setattr(compiling._Chooser, "_build", lambda *_: True)
+    monkeypatch.setattr(compiling._Chooser, "_verify", lambda *_: False)
+    monkeypatch.setattr(compiling._Chooser, "_open", lambda chooser: chooser)
+    monkeypatch.setattr(compiling._Chooser, "begin", lambda *_: None, raising=False)
+
+
+def line(name: str, graph: Graph, database: Database, at: Mapping[str, int] | None = None) -> str:
+    plan = compile_graph(graph, backends=BACKENDS, database=database, at=at, threads=2)
+    use, program = plan.memory(**plan.variants[0].at), plan.variants[0].program
+    return f"{name:40s} {len(program.instructions):4d} calls  {use.arena:9d} B of arena  {use.bound:9d} B made of parameters\n"
+
+
+@pytest.mark.usefixtures("guessed")
+def test_calls_and_memory_of_the_suite_are_as_reviewed(store: Database, snapshot: Snapshot) -> None:
+    snapshot.check("suite.txt", "".join(line(f"{case.kind}: {case.name}", case.graph, store) for case in cases(torch)))
+
+
+@pytest.mark.usefixtures("guessed")
+def test_calls_and_memory_of_models_are_as_reviewed(store: Database, snapshot: Snapshot) -> None:
+    snapshot.check("models.txt", "".join(line(name, graph, store, {n: s for n, s in at.items() if n in graph.dims})
+                                         for name, (graph, at) in MODELS.items()))
