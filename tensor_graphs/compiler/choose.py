@@ -62,6 +62,10 @@ this work slower than its roofline does so for the next kernel too, until that i
 before those of others. On one backend a hope thus never beats a row, unless the kernel moves less than half of what the timed one
 does; a backend without a row there, whose roofline is more than twice as fast, may."""
 
+UNKNOWN_HAND = 4.0
+"""… and so many times higher again for a kernel that is no part of this package, until it is timed: the rates of a backend are those
+of its own kernels, and a plain loop that somebody registers may be a hundred times slower"""
+
 NEAR = 0.97
 """of a price, by which another one has to be lower to say more than that rows vary"""
 
@@ -235,7 +239,7 @@ class PriceBook:
         if guessed.learned:
             return replace(guessed, error=error)
         off, trace = self.off(kernel.backend, signature, binding) if self.margin > 1 else (1.0, 0)
-        note = guessed.note if off == 1 else f"guess (roofline × {self.margin:g} × {off:.3g}, as trace {trace} took)"
+        note = guessed.note if off == 1 else f"guess (roofline × {guessed.margin:g} × {off:.3g}, as trace {trace} took)"
         return replace(guessed, seconds=guessed.seconds * off, error=error, note=note)
 
     def guess(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Price:
@@ -245,9 +249,10 @@ class PriceBook:
         moved, steps = says_of(kernel, signature.spec, at)
         model = learned.of_machine() if device_of(kernel.backend).is_host else None
         roofline = guess_seconds(signature, at, kernel.backend, self.rates.get(device_of(kernel.backend).name), moved, steps)
-        if model is None:
-            note = "guess (roofline)" if self.margin == 1 else f"guess (roofline × {self.margin:g})"
-            return Price(roofline * self.margin, False, None, note, margin=self.margin)
+        if model is None or not _ours(kernel):
+            margin = 1.0 if self.margin == 1 else self.margin if _ours(kernel) else self.margin * UNKNOWN_HAND
+            note = "guess (roofline)" if margin == 1 else f"guess (roofline × {margin:g})"
+            return Price(roofline * margin, False, None, note, margin=margin)
         key = kernel.identity, timed_workload(signature, binding).key
         if key not in self._estimates:
             self._estimates[key] = model.of_call(signature, at, kernel.backend, kernel.name, roofline, moved, steps)
@@ -354,6 +359,11 @@ class PriceBook:
             off, trace = min(found, default=(1.0, 0))
             self._off[backend, workload] = (off, trace) if off > 1 else (1.0, 0)
         return self._off[backend, workload]
+
+
+def _ours(kernel: Kernel) -> bool:
+    """Whether it belongs to this package, whose kernels the rates are of."""
+    return kernel.module.partition(".")[0] == __name__.partition(".")[0]
 
 
 def typical_sizes(graph: Graph, at: Mapping[str, int] | None = None) -> dict[str, int]:
