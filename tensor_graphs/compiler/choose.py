@@ -62,9 +62,10 @@ this work slower than its roofline does so for the next kernel too, until that i
 before those of others. On one backend a hope thus never beats a row, unless the kernel moves less than half of what the timed one
 does; a backend without a row there, whose roofline is more than twice as fast, may."""
 
-UNKNOWN_HAND = 4.0
-"""… and so many times higher again for a kernel that is no part of this package, until it is timed: the rates of a backend are those
-of its own kernels, and a plain loop that somebody registers may be a hundred times slower"""
+UNKNOWN_HAND = 1.5
+"""… and so many times higher again for a kernel that is no part of this package, until it is timed: the rates of a backend are
+those of its own kernels. About what one kernel in place of two saves, so that a plain loop that somebody registers for several ops
+does not win by that guess alone, and is still listed among the first paths"""
 
 NEAR = 0.97
 """of a price, by which another one has to be lower to say more than that rows vary"""
