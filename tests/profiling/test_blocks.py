@@ -133,6 +133,15 @@ def test_copies_to_a_device_and_back_are_no_time_of_its_kernel(beyond: float, va
     assert "that count" in picked([block, block], nothing), "on the host nothing is copied"
 
 
+def test_who_waits_in_a_loop_for_a_device_works_longer_than_its_kernel_takes() -> None:
+    """Beside other programs that use the device, too, the worker's first thread waits in its driver."""
+    honest, nothing = blocks()
+    longer = RUNS * 7e-3
+    looping = replace(honest, wall=honest.wall + longer, worked=honest.worked + longer, others=1.0)
+    assert "of the processor's time" in picked([looping, looping], nothing)
+    assert picked([looping, looping], nothing, copied=True) == ""
+
+
 def test_a_run_is_asked_by_what_is_drawn_for_it_and_one_that_is_compared_with_a_slow_oracle_is_not() -> None:
     def timing(ways: int) -> Timing:
         return Timing(Point((("n", 4),), 7), ways, 0.1, False, "read", 1e-4, 0.01)

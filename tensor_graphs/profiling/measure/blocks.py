@@ -180,8 +180,8 @@ def picked(cold: Sequence[Block], nothing: Block, copied: bool = False) -> str:
     claimed = statistics.median(counting if len(counting) >= FEW_QUIET else [seconds for seconds, _ in told])
     beside = any(b.beside() or b.waited is None for b in cold)
     slack = PICKED_SLACK * (SLACK_BESIDE if beside else 1.0) + (OUTSIDE_AROUND * around if copied else 0.0)
-    # less the waits of its other threads: its first one may wait in a loop for them
-    worked = sum(b.worked - b.helpers for b in cold) / runs - around_worked(nothing)
+    # less the waits of its other threads: its first one may wait in a loop for them, as for a device, whose waits nobody tells
+    worked = 0.0 if copied else sum(b.worked - b.helpers for b in cold) / runs - around_worked(nothing)
     for seen, times, where in ((outside, PICKED_BESIDE if beside else PICKED, "on the judge's clock"),
                                (worked, PICKED, "of the processor's time")):
         if claimed * times < seen and seen - claimed > slack:
