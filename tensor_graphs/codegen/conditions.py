@@ -4,7 +4,7 @@ In: a program as it was lowered.  Out: the same, changed in place; what it compu
 
 - A sum of what is selected where an index equals a number, and 0 elsewhere, is one load (`selected`): of a row, the label's logit.
 - A stage whose conditions change along its last axis at equal distances is a stage for each piece, without them (`cut`): of a
-  rotation, both halves, which then read what they share once.
+  rotation, both halves, which then read what they share once; of a norm's row, too, which is rotated in the same nest.
 """
 
 from __future__ import annotations
@@ -84,11 +84,16 @@ def _put(x: Dim, name: str, by: Dim) -> Dim:
 
 
 def _cut(program: StageProgram, nest: Nest) -> None:
-    stages = nest.stages
+    stages = [s for s in nest.stages if s.target.role == "output"]
+    before = nest.stages[:len(nest.stages) - len(stages)]           # what the stores read, as the sum of a row
+    if [*before, *stages] != nest.stages or not stages:
+        return
     if any(s.monoid is not None or s.scan is not None or s.level != len(nest.axes) or not s.axes or s.axes != stages[0].axes
-           or s.target.role != "output" for s in stages):
+           for s in stages):
         return
     axis = stages[0].axes[-1]
+    if any(_made_along(v, axis) for s in stages for v in values_in(s.value)):
+        return
     if not d.is_static(axis.size) or any(_gathers(program, s.value, axis) for s in stages):
         return
     size = int(d.evaluate(axis.size, {}))
@@ -106,7 +111,15 @@ def _cut(program: StageProgram, nest: Nest) -> None:
             value = _rewritten(program.values, s.value, partial(_put, name=axis.name, by=at), None)
             made.append(Stage(s.target, _put(s.index, axis.name, at), (*s.axes[:-1], inner), value, s.level, note=s.note))
     if not any(_changes_at(v, inner) is not None for s in made for v in values_in(s.value)):
-        nest.stages = made
+        nest.stages = [*before, *made]
+
+
+def _made_along(v: Value, axis: Axis) -> bool:
+    """Whether it reads, turn by turn of an axis, what another stage has made along it."""
+    if v.op != "load" or v.attr[0].role == "operand":
+        return False
+    _, offset, inside = v.attr
+    return axis.name in inside or (isinstance(offset, d.Expr) and axis.name in offset.symbols)
 
 
 def _changes_at(v: Value, axis: Axis) -> int | None:
