@@ -28,8 +28,9 @@ class Library:
         texts = [render_c.rendered(p, f"kernel{i}") for i, p in enumerate(programs)]
         files = [c_code.Text(f"programs{i}.c", "\n".join(texts[i:i + per_file]), HEADERS)
                  for i in range(0, len(texts), per_file)]
-        ours = library.load().path
-        path = toolchain.build_library(files, name="generated", folders=(library.FOLDER,), against=[ours], cache=ours.parent)
+        ours = library.load()
+        path = toolchain.build_library(files, name="generated", folders=(library.FOLDER,), against=ours.paths("\n".join(texts)),
+                                       cache=ours.path.parent)
         self.library = ctypes.CDLL(str(path))
         self.programs = programs
 

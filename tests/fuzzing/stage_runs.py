@@ -200,11 +200,12 @@ PER_FILE = 12
 
 
 def _compiled(texts: Sequence[str]) -> Path:
-    ours = library.load().path
+    ours = library.load()
     named = [text.replace("kernel", f"kernel{i}") for i, text in enumerate(texts)]
     files = [c_code.Text(f"stages{i}.c", "\n".join(named[i:i + PER_FILE]), HEADERS)
              for i in range(0, len(named), PER_FILE)]
-    return toolchain.build_library(files, name="stages", folders=(library.FOLDER,), against=[ours], cache=ours.parent)
+    return toolchain.build_library(files, name="stages", folders=(library.FOLDER,), against=ours.paths("\n".join(named)),
+                                   cache=ours.path.parent)
 
 
 def _run(function: ctypes._CFuncPtr, call: Call) -> str | None:
