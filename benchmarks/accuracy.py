@@ -46,7 +46,7 @@ from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.node import TensorType, is_step, walk
 from tensor_graphs.meaning.error_measure import measure, neighbours_error, unit_roundoff
 from tensor_graphs.meaning.same_math import SAME_MATH
-from tensor_graphs.paths.path import expanded_roots
+from tensor_graphs.paths.path import expanded
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.conformance.backend import keys
 from tensor_graphs.profiling.conformance.cases import instances, op_named
@@ -120,7 +120,7 @@ def parts_of(plan: Plan) -> dict[str, tuple[Signature, Kernel]]:
     """Key -> part and kernel, of all that the plan's first variant runs."""
     variant = plan.variants[0]
     found = {}
-    for node in walk(expanded_roots(plan.graph, variant.path)):
+    for node in walk(expanded(plan.graph.roots, variant.path)):
         name = variant.path.choices.get(signature_of(node).key) if is_step(node) else None
         if name is not None and name in variant.kernels:
             found[signature_of(node).key] = signature_of(node), variant.kernels[name]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import importlib.util
 import json
 import random
 import subprocess
@@ -28,6 +31,17 @@ def run(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 def test_help_is_help_and_measures_nothing(name: str) -> None:
     done = run(name, "--help")
     assert done.returncode == 0 and done.stdout.startswith(f"usage: {name}.py") and "templates" not in done.stdout
+
+
+def test_what_benchmarks_import_from_the_package_is_there() -> None:
+    files = sorted((ROOT / "benchmarks").rglob("*.py"))
+    asked = {(file.name, node.module, each.name) for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(("tensor_graphs", "benchmarks"))
+             for each in node.names}
+    assert len(asked) > 100
+    missing = [(file, module, name) for file, module, name in sorted(asked)
+               if not hasattr(importlib.import_module(module), name) and importlib.util.find_spec(f"{module}.{name}") is None]
+    assert not missing
 
 
 @pytest.mark.parametrize(("name", "arguments"), [
