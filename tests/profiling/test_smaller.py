@@ -29,7 +29,7 @@ from tensor_graphs.profiling.measure.inputs import Point, make_inputs, point_inp
 from tensor_graphs.profiling.measure.judge import Asked, Judge
 from tensor_graphs.profiling.measure.smaller import points_at_size, smaller
 from tensor_graphs.records import queries
-from tensor_graphs.records.database import Database
+from tensor_graphs.records.database import Database, open_database
 from tests.profiling.wrong_at_random import FAMILIES, kernel_of
 
 N = tg.dim("n", 1, 4096)
@@ -298,6 +298,25 @@ def test_kernels_of_this_package_are_run_by_two_workers_at_once_and_one_from_out
             assert [verdict.status for _, verdict in judge.compare(everything)] == [
                 "PASSED", "PASSED", *(["INCORRECT_NUMERICAL"] if alone else [])]
             assert len(workers) == 2 and (not alone or judge.worker.pid is None)
+
+
+def test_a_class_that_has_a_class_is_compared_behind_it_and_each_worker_is_asked_by_one_thread(tmp_path: Path) -> None:
+    x, y = (tg.input(name, (128, 192, 4), tg.f32) for name in "xy")
+    asked = [Asked(kernel_named(f"numpy.{name}"), signature_of(made), {})
+             for name, made in (("add", x + y), ("mul", x * y), ("max", tg.maximum(x, y)), ("exp", tg.exp(x)))]
+    behind = [smaller(each.kernel, each.signature) for each in asked]
+    assert all(small is not None and smaller(each.kernel, small) is not None for each, small in zip(asked, behind, strict=True))
+    asked_by: dict[int, set[int]] = {}
+
+    class Watching(Judge):
+        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None) -> Any:
+            asked_by.setdefault(id(later or self.worker), set()).add(threading.get_ident())
+            return super()._heard(kernel, signature, shown, timing, later)
+
+    with open_database(tmp_path / "own.db") as database, Watching(database) as judge:
+        judge.workers = 2
+        assert [verdict.status for _, verdict in judge.compare(asked)] == ["PASSED"] * len(asked)
+        assert asked_by and all(len(threads) == 1 for threads in asked_by.values())
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")

@@ -986,13 +986,19 @@ class _Comparison:
         classes: list[Asked] = []
         members: list[Asked] = []
         others: list[Asked] = []
+
+        def ask_first(kernel: Kernel, small: Signature | None) -> None:
+            """The class of a question, behind its own: `_class_of` would have the judge's worker run that, whoever asks."""
+            if small is None or judge.is_on_file(kernel, small) or (kernel.identity, small.key) in self.classes:
+                return
+            ask_first(kernel, smaller(kernel, small))
+            self.classes[kernel.identity, small.key] = len(classes)
+            classes.append(_of_class(kernel, small))
+
         for each in asked:
             small = smaller(each.kernel, each.signature)
             (others if small is None else members).append(each)
-            if small is not None and not judge.is_on_file(each.kernel, small):
-                if (each.kernel.identity, small.key) not in self.classes:
-                    self.classes[each.kernel.identity, small.key] = len(classes)
-                    classes.append(_of_class(each.kernel, small))
+            ask_first(each.kernel, small)
         # what takes long is begun early: the last one would keep a processor idle
         members.sort(key=lambda each: -work(each.signature, _at(each.signature, each.typical))[0])
         self.queue = [*classes, *members, *others]
