@@ -250,8 +250,8 @@ class PriceBook:
         moved, steps = says_of(kernel, signature.spec, at)
         model = learned.of_machine() if device_of(kernel.backend).is_host else None
         roofline = guess_seconds(signature, at, kernel.backend, self.rates.get(device_of(kernel.backend).name), moved, steps)
-        if model is None or not _ours(kernel):
-            margin = 1.0 if self.margin == 1 else self.margin if _ours(kernel) else self.margin * UNKNOWN_HAND
+        if model is None or not kernel.ours:
+            margin = self.margin * (1.0 if kernel.ours or self.margin == 1 else UNKNOWN_HAND)
             note = "guess (roofline)" if margin == 1 else f"guess (roofline × {margin:g})"
             return Price(roofline * margin, False, None, note, margin=margin)
         key = kernel.identity, timed_workload(signature, binding).key
@@ -360,11 +360,6 @@ class PriceBook:
             off, trace = min(found, default=(1.0, 0))
             self._off[backend, workload] = (off, trace) if off > 1 else (1.0, 0)
         return self._off[backend, workload]
-
-
-def _ours(kernel: Kernel) -> bool:
-    """Whether it belongs to this package, whose kernels the rates are of."""
-    return kernel.module.partition(".")[0] == __name__.partition(".")[0]
 
 
 def typical_sizes(graph: Graph, at: Mapping[str, int] | None = None) -> dict[str, int]:

@@ -222,6 +222,11 @@ class Kernel:
     def __repr__(self) -> str:
         return self.name
 
+    @property
+    def ours(self) -> bool:
+        """Whether it belongs to this package."""
+        return self.module.startswith("tensor_graphs.")
+
     def computes(self, spec: Spec) -> bool:
         """Whether it is a kernel of this spec's op, and not of a namesake."""
         if self.op == ANY_OP or self.remade:

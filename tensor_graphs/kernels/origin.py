@@ -31,7 +31,7 @@ def origin_of(kernel: Kernel) -> Origin:
     if kernel.remade:
         return Origin(kernel.module, made=(kernel.remade, kernel.source))
     place = registry.place_of(kernel)
-    if place is not None and place.file is None and not kernel.module.startswith("tensor_graphs."):
+    if place is not None and place.file is None and not kernel.ours:
         from tensor_graphs.kernels import parcel
 
         return Origin(kernel.module, parcel=parcel.pack(kernel))

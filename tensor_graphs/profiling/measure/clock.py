@@ -38,20 +38,20 @@ def switches() -> int:
     return _usage(_SELF).ru_nivcsw
 
 
-_read = os.read
+_open, _read, _close = os.open, os.read, os.close
 
 
 def waited() -> float:
     """Seconds for which this thread could have gone on so far, and another program had its processor (proc(5), schedstat); 0 where
     the system does not say. Opened each time (4 µs): what lies under a number that was kept anybody can replace."""
     try:
-        schedule = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        schedule = _open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return 0.0
     try:
-        return int(os.read(schedule, 100).split()[1]) * 1e-9
+        return int(_read(schedule, 100).split()[1]) * 1e-9
     finally:
-        os.close(schedule)
+        _close(schedule)
 
 
 try:

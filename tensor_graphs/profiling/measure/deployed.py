@@ -95,7 +95,7 @@ def _run(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str
     job = {"kind": "deployed", "graph": graph_to_json(graph), "binding": dict(binding),
            "paths": [{"path": p.to_json(), "graph": graph_to_json(whole), "parts": parts}
                      for p, (whole, parts) in zip(paths, placed, strict=True)],
-           "backends": tuple(backends), "compared": any(map(foreign, kernels.values())), "threads": judge.threads,
+           "backends": tuple(backends), "compared": any(not k.ours for k in kernels.values()), "threads": judge.threads,
            "origins": sorted({origin_of(k) for k in kernels.values()}, key=str),
            "identities": {k.name: k.identity for k in kernels.values()}, **how}
     reply = judge.worker.run(job, what=f"{len(paths)} whole paths")
@@ -119,15 +119,10 @@ def _goes_with(told: PathTold, path: Path) -> bool:
                                               for (key, name), times in (*told.steps.items(), *told.parts.items()))
 
 
-def foreign(kernel: Kernel) -> bool:
-    """Whether a kernel comes from outside this package."""
-    return not kernel.module.startswith("tensor_graphs.")
-
-
 def refute(judge: Judge, wrong: Path, why: str, kernels: Mapping[str, Kernel], signatures: Mapping[str, Signature],
            binding: Mapping[str, int], verifier: str) -> bool:
     """Store that a kernel is wrong in its place, where only one of this path can be to blame; whether it was."""
-    suspects = [key for key, name in wrong.choices.items() if name in kernels and foreign(kernels[name])]
+    suspects = [key for key, name in wrong.choices.items() if name in kernels and not kernels[name].ours]
     if len(suspects) != 1:
         return False
     (key,) = suspects

@@ -524,7 +524,7 @@ class Judge:
         """Have a worker run a kernel at all points where it is compared; what compares the outputs then, and needs no worker. A
         kernel from outside is compared at once: where one has failed nothing else runs in its process."""
         kernel, signature = asked.kernel, asked.signature
-        if not _ours(kernel):
+        if not kernel.ours:
             verdict = self.examine(kernel, signature, asked.typical)
             return lambda: verdict
         refuse_replaced()
@@ -538,7 +538,7 @@ class Judge:
         """Ask the oracle what `examine` is going to ask. Not for a kernel from outside, as the worker may have to be asked too; and
         what is wrong here is raised there."""
         small = smaller(asked.kernel, asked.signature)
-        if not _ours(asked.kernel) or (small is not None and (asked.kernel.identity, small.key) not in self._passed):
+        if not asked.kernel.ours or (small is not None and (asked.kernel.identity, small.key) not in self._passed):
             return
         with suppress(Exception):
             self._points[_question(asked)] = self._shown(asked)
@@ -566,7 +566,7 @@ class Judge:
         """What a worker says, whose outputs are right; or why the kernel does not pass: then nothing else runs in the process in
         which one from outside has failed."""
         found = self._heard(kernel, signature, shown, timing)
-        if isinstance(found, Verdict) and not _ours(kernel):
+        if isinstance(found, Verdict) and not kernel.ours:
             self.worker.leave()
         return found
 
@@ -624,7 +624,7 @@ class Judge:
     def prepared(self, kernel: Kernel, signature: Signature) -> tuple[str, ...]:
         """The inputs from which this kernel prepares something, as it declares them. One from outside this package is asked in the
         worker: what it is made of may raise, hang, or answer with anything. Raises _Refused."""
-        if kernel.prepare is None or _ours(kernel):
+        if kernel.prepare is None or kernel.ours:
             return prepared_names(signature.graph, kernel)
         key = kernel.identity, signature.key
         if key not in self._prepared:
@@ -1003,7 +1003,7 @@ class _Comparison:
         members.sort(key=lambda each: -work(each.signature, _at(each.signature, each.typical))[0])
         self.queue = [*classes, *members, *others]
         self.found: list[Future[Verdict]] = [Future() for _ in self.queue]
-        self.workers = min(judge.workers, len(self.queue)) if all(_ours(each.kernel) for each in asked) else 1
+        self.workers = min(judge.workers, len(self.queue)) if all(each.kernel.ours for each in asked) else 1
         self._left = deque(range(len(self.queue)))
         self._ahead: list[Future[None]] = []
         self._lock = threading.Lock()
@@ -1116,11 +1116,6 @@ class _Refused(Exception):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.log)
         self.verdict = verdict
-
-
-def _ours(kernel: Kernel) -> bool:
-    """Whether a kernel is of this package."""
-    return kernel.module.startswith("tensor_graphs.")
 
 
 def _edited(kernel: Kernel) -> bool:
