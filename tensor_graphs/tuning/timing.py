@@ -90,7 +90,7 @@ class ScheduleBench:
         """Raises WrongOutputs where a call does not give what the first one gave that was compared."""
         outs = self.sets[(self.turn + 1) % len(self.sets)][0]
         for out in outs:
-            out.view(np.uint8).reshape(-1)[:] = 0xA5
+            out.reshape(-1).view(np.uint8)[:] = 0xA5                  # a number alone has no bytes to view
         run()
         found = [np.array(out, np.float64 if out.dtype.kind != "i" else out.dtype) for out in outs]
         if self.expected is None:

@@ -31,6 +31,12 @@ def test_what_is_looked_at_is_compared_and_timed_beside_the_seed() -> None:
     assert looked.samples is not None and len(looked.samples.own) >= module.FIRST and not looked.why
 
 
+def test_a_number_alone_is_an_output_like_any_other() -> None:
+    space = Measured(signature_of(tg.reduce_max(tg.input("x", (5000,), tg.f32), axis=0)), {}, 60.0)
+    (score,) = space.scores([space.changed(space.seed, Parts(1024, 0))])
+    assert 0.0 < score < 50.0 and space.bench.sets[0][0][0].shape == ()
+
+
 def test_symbolic_sizes_are_searched_at_the_ones_that_are_asked() -> None:
     n = tg.dim("n", 1, 128)
     space = Measured(signature_of(tg.softmax(tg.input("x", (n, 96), tg.f32))), {"n": 17}, 60.0)
