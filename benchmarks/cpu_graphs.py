@@ -236,6 +236,8 @@ def _products(torch: Any, f: Any) -> list[Case]:
              lambda x, w, b, y: tg.relu(tg.linear(x, w, b)) + y, lambda x, w, b, y: f.linear(x, w, b).relu() + y),
         Case(k, "128, 640, 2048 silu", {"x": x(128, 640), "w": w(2048, 640)}, lambda x, w: tg.silu(tg.linear(x, w)),
              lambda x, w: f.silu(f.linear(x, w))),
+        Case(k, "128, 640, 2048 bf16", {"x": x(128, 640, dtype=BF16), "w": w(2048, 640, dtype=BF16)}, lambda x, w: tg.linear(x, w),
+             lambda x, w: f.linear(x, w)),
         Case(k, "33, 1000, 333", {"x": x(33, 1000), "w": w(333, 1000)}, lambda x, w: tg.linear(x, w), lambda x, w: f.linear(x, w)),
         Case(k, "512, 512, 512", {"a": x(512, 512), "b": x(512, 512)}, lambda a, b: a @ b, lambda a, b: a @ b),
         Case(k, "1024, 1024, 1024", {"a": x(1024, 1024), "b": x(1024, 1024)}, lambda a, b: a @ b, lambda a, b: a @ b),

@@ -40,7 +40,10 @@ REFUSED: dict[str, tuple[Callable[[], Node], str]] = {
     "softmax of an inner axis": (lambda: tg.softmax(x(3, 4), axis=0), "the last axis only"),
     "linear with a double weight": (lambda: tg.linear(x(3, 4), x(5, 4, dtype=tg.f64)), "f32 or bf16 weights only"),
     "linear with a bf16 bias": (lambda: tg.linear(x(3, 4), x(5, 4), x(5, dtype=tg.bf16)), "f32 bias only"),
-    "linear in bf16": (lambda: tg.linear(x(3, 4, dtype=tg.bf16), x(5, 4, dtype=tg.bf16)), "{} activations only"),
+    "linear in f16": (lambda: tg.linear(x(3, 4, dtype=tg.f16), x(5, 4, dtype=tg.bf16)), "{} activations only"),
+    "linear in bf16 by floats": (lambda: tg.linear(x(3, 4, dtype=tg.bf16), x(5, 4)), "bf16 only"),
+    "linear in bf16 with a half bias": (lambda: tg.linear(x(3, 4, dtype=tg.bf16), x(5, 4, dtype=tg.bf16), x(5, dtype=tg.f16)),
+                                        "bf16 or f32 bias only"),
     "gather_linear by bytes": (lambda: tg.gather_linear(x(3, 4), x(6, 5, 4), x(3, dtype=tg.u8)),
                                "f32 or bf16 weights, i32 or i64 indices only"),
     "gather_linear of doubles": (lambda: tg.gather_linear(x(3, 4, dtype=tg.f64), x(6, 5, 4), x(3, dtype=tg.i32)),
@@ -77,9 +80,11 @@ def test_what_a_row_cannot_do_is_refused_with_a_reason(name: str) -> None:
     spec = Spec.of(applied(build()))
     said = {k.name: k.accepts(spec) for k in KERNELS.values() if k.op == spec.op.name}
     assert all(said.values())
-    wide = f"c.{spec.op.name}_f64"
+    wide, narrow = f"c.{spec.op.name}_f64", said.pop(f"c.{spec.op.name}_bf16", None)
     if "{}" in reason:
         assert said == {f"c.{spec.op.name}": reason.format("f32"), wide: reason.format("f64")}
+    elif spec.outputs[0].dtype == tg.bf16:
+        assert narrow == reason
     else:
         assert said[wide if wide in said and spec.outputs[0].dtype == tg.f64 else f"c.{spec.op.name}"] == reason
 
@@ -114,6 +119,8 @@ def samples(op: str, dtype: DType) -> list[Node]:
         "gelu": lambda: [tg.gelu(a), tg.gelu(a, approximate="tanh")],
         "gated": lambda: [tg.gated(a, b, activation=n) for n in ("gelu_tanh", "gelu", "silu")],
         "linear": lambda: [tg.linear(a, x(5, 4)), tg.linear(a, x(5, 4, dtype=tg.bf16), x(5))],
+        "linear_bf16": lambda: [tg.linear(x(3, 4, dtype=tg.bf16), x(5, 4, dtype=tg.bf16), *bias)
+                                for bias in ((), (x(5),), (x(5, dtype=tg.bf16),))],
         "gather_linear": lambda: [tg.gather_linear(x(3, each, 4), x(6, 5, 4, dtype=w), x(3, 2, dtype=i), *bias)
                                   for each in (1, 2) for w, i, bias in ((tg.f32, tg.i32, ()), (tg.bf16, tg.i64, (x(6, 5),)))],
         "dot": lambda: [tg.dot(act(*s), act(*t, name="b")) for s, t in (

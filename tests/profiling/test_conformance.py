@@ -83,6 +83,8 @@ def test_a_sample_of_cells_judged_now_says_what_the_committed_table_says(backend
     sample = [group[int(i)] for group, n in groups for i in rng.choice(len(group), n, replace=False)]
     for cell in judge_backend(backend, judge, cells=sample).cells:
         was = committed(backend)[cell.op][cell.dtype]
+        if cell.status == "not claimed" and any(k.op == cell.op and registry.lacking(k) for k in registry.all_kernels([backend])):
+            continue                                                # the table is of a device that has what these kernels require
         assert cell.status == was["status"], f"{backend} {cell.op} {cell.dtype}: {cell} was {was}; {RENEW}"
 
 

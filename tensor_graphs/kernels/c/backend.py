@@ -45,7 +45,8 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class CRow:
-    """op -> call; `refuse` says why a spec is not taken (None: taken). file: the one that declares the symbols."""
+    """op -> call; `refuse` says why a spec is not taken (None: taken). file: the one that declares the symbols. arch:
+    instruction sets, one of which it needs."""
 
     op: str
     file: str
@@ -57,6 +58,7 @@ class CRow:
     strided: Strided | None = None
     prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None
     arithmetic: Callable[[Spec], Dim] | None = None
+    arch: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -136,6 +138,25 @@ def _linear_refuse(a: DType) -> Refusal:
         return _weights_ok(a)(spec)
 
     return refuse
+
+
+def _narrow_linear_refuse(spec: Spec) -> str | None:
+    bias = spec.role("bias")
+    if bias is not None and bias.dtype not in (bf16, f32):
+        return "bf16 or f32 bias only"
+    return None if all(t.dtype == bf16 for t in (*spec.inputs[:2], *spec.outputs)) else "bf16 only"
+
+
+def _narrow_linear(spec: Spec) -> NativeCall:
+    x, w = spec.inputs[:2]
+    bias, bias_dtype = _weight(spec, "bias")
+    n, m, k = _rows(x), w.shape[0], x.shape[-1]
+    return NativeCall("tg_linear_narrow", (0, 1, bias), (n, m, k, bias_dtype), scratch=scratch.narrow_linear(n, m, k))
+
+
+def _narrow_linear_steps(spec: Spec) -> Dim:
+    """One multiply-add in two is left: a dot product makes both of a pair."""
+    return product(spec.outputs[0].shape) * spec.inputs[0].shape[-1]
 
 
 def _gather_linear_refuse(spec: Spec) -> str | None:
@@ -462,6 +483,8 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
 
 ROWS: tuple[CRow, ...] = (
     *rows_for(f32), *rows_for(f64),
+    CRow("linear", "narrow_linear.c", _narrow_linear_refuse, _narrow_linear, mark="_bf16", arithmetic=_narrow_linear_steps,
+         arch=("avx512_bf16",)),
     CRow("gather_linear", "gather_linear.c", _gather_linear_refuse, _gather_linear),
     CRow("embedding", "gather_rows.c", _embedding_refuse, _embedding),
     CRow("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,
@@ -490,7 +513,7 @@ def kernels() -> list[Kernel]:
     return [Kernel(name=row.name, backend=NAME, op=row.op, build=row.build, accepts=row.refuse,
                    source=source(SOURCES / row.file), module=__name__, toolchain=identity(SOURCES / row.file),
                    in_place=row.in_place, contiguous=True, updates=row.updates, strided=row.strided,
-                   prepare=row.prepare, arithmetic=row.arithmetic,
+                   prepare=row.prepare, arithmetic=row.arithmetic, requirements={"arch": row.arch} if row.arch else {},
                    together=_together(SOURCES / row.file)) for row in ROWS] + [
             screened.kernel(identity(screened.SOURCE), __name__, _together(screened.SOURCE))]
 

@@ -1,6 +1,6 @@
 """scratch: how much memory of their own the C kernels ask the pool for, as expressions of their dims.
 
-The formulas are those of the tg_scratch calls in linear.c, gather_linear.c, matmul.c,
+The formulas are those of the tg_scratch calls in linear.c, narrow_linear.c, gather_linear.c, matmul.c,
 conv.c, depthwise.c, direct.c, attention.c and their wide twins, as upper
 bounds: every thread of the pool is taken to do a part, and a symbolic number of rows to be as awkward as it can be. A test compares
 them with what the pool was asked for. In: numbers of rows and widths.  Out: bytes, on all threads together.
@@ -19,6 +19,8 @@ GATHERED = 512                                         # gather_linear: rows tha
 BLOCK = (32, 256)                                      # depthwise: rows and columns that are computed together
 BAND_BYTES, BAND_COLS, BAND_ROWS = 160 << 10, 112, 4    # direct: of a band's input; columns at most; rows at least
 LONGEST_GROUP = 16                                     # linear: the most tiles that go through together
+NARROW = (8, 4, 256 << 10)                              # linear of bf16: rows that are widened; least tiles, or bytes, of a group
+ABOUT = 132                                            # linear of bf16: bytes of what is known of a panel
 
 
 def _beyond(n: Dim, limit: int) -> Dim:
@@ -43,6 +45,20 @@ def linear(n: Dim, k: Dim, itemsize: int, pairs: bool) -> Dim:
     many = panels + PAGE + threads * (weights + products + PAGE)
     few: Dim = dim_min(n, limit) * k * itemsize + 8 + PAGE if pairs else 0
     return dim_max(_beyond(n, limit) * many, few)
+
+
+def narrow_linear(n: Dim, m: Dim, k: Dim) -> Dim:
+    """x[n, k] by m rows of weights, all of bf16: panels of pairs, and on each thread the sums of a group of rows, twice, and the
+    group itself where its rows would share one set of the cache; or few rows in f32, and their products."""
+    tile, threads = library.load().tile(4), library.load().threads()
+    limit, least, group_bytes = NARROW
+    count = ceil_div(n, tile.lanes)
+    panels = count * tile.lanes * ceil_div(k, 2) * 4 + count * ABOUT + PAGE
+    group = dim_min(LONGEST_GROUP * tile.rows, dim_max(least * tile.rows, ceil_div(group_bytes, 2 * dim_max(k, 1))))
+    copied: Dim = 0 if isinstance(k, int) and k * 2 % 4096 else group * (k + 32) * 2
+    many = panels + threads * (2 * group * tile.lanes * 4 + copied + PAGE)
+    few = dim_min(n, limit)
+    return few * (k + m) * 4 + PAGE + dim_max(_beyond(n, limit) * many, linear(few, k, 4, True))
 
 
 def gather_linear(pairs: Dim, m: Dim, k: Dim, narrow: bool) -> Dim:

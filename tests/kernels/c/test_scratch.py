@@ -9,7 +9,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.registry import kernel_named
+from tensor_graphs.kernels.registry import kernel_named, lacking
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
@@ -73,6 +73,21 @@ def test_the_plan_covers_what_the_kernel_asks_for(name: str, dtype: DType) -> No
             assert asked > 0
         if op == "linear" and n <= 6 and "bf16" not in name and "vector" not in name:
             assert planned == asked == 0
+
+
+@pytest.mark.parametrize("k", [1, 75, 640, 2048])
+def test_the_plan_of_a_product_of_bf16_covers_what_the_kernel_asks_for(k: int) -> None:
+    kernel = kernel_named("c.linear_bf16")
+    if lacking(kernel):
+        return                                                      # nowhere is it planned
+    lib, g = library.load(), tg.graph(linear(N, 300, k, tg.bf16, tg.bf16))
+    plan = single_kernel_plan(g, kernel)
+    compiled = bind(plan)
+    for n in (1, 8, 9, 33, 300):
+        lib.scratch_watch()
+        compiled.run(make_inputs(g, {"n": n}, 1))
+        asked, planned = lib.scratch_watch(), plan.memory(n=n).scratch
+        assert asked <= planned <= 3 * lib.threads() * asked + (1 << 16), (n, asked, planned)
 
 
 @pytest.mark.parametrize("name", IMAGES)
