@@ -36,7 +36,7 @@ from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.composite import LIBRARY, Definition, TooManyNodesError, expand_all
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bool_, i64
+from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64
 from tensor_graphs.language.node import ArrayValue, Node, Op, rebuild, walk
 
 FUNCTIONS = frozenset({"exp", "tanh", "div", "erf", "erfc", "cos", "tan", "mod"})
@@ -502,6 +502,10 @@ class _Reader:
             return args[0] if args[0].dtype == dtype else v.make("cast", dtype, *args)
         if name == "bitcast":
             return v.make("bitcast", dtype, *args, attr=f"{node.inputs[0].dtype} {node.dtype}")
+        if name == "floor" and dtype is f32 and args[0].op == "div":
+            # a quotient just below a whole number may be rounded up to it: in f64, of two f32 below 2**29, it is not
+            quotient = v.make("div", f64, *(v.make("cast", f64, a) for a in args[0].args))
+            return v.make("cast", f32, v.make("floor", f64, quotient))
         return v.make(name, dtype, *args)
 
     def padded(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:

@@ -25,6 +25,7 @@ from tensor_graphs.codegen.stages import (
     computed_in,
     dim_of,
     lies_across,
+    of_a_floor,
     values_in,
 )
 from tensor_graphs.language import dims as d
@@ -169,8 +170,7 @@ class _Renderer:
 
     def nest(self, i: int, nest: Nest) -> None:
         write, p = self.write, self.program
-        if any(v.op == "mod" or (v.op == "mul" and any(a.op == "floor" for a in v.args))
-               for s in nest.stages for v in _used(p, s)):
+        if any(v.op == "mod" or of_a_floor(v) for s in nest.stages for v in _used(p, s)):
             write("EACH_ROUNDED")
         write.open(f"static void {self.name}_nest{i}(void *context, int part, int parts)")
         write(f"const {self.name}_arguments *a = context;")

@@ -25,7 +25,18 @@ from tensor_graphs.codegen.render_c import (
     dim_name,
     parallel,
 )
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, computed_in, lies_across, values_in
+from tensor_graphs.codegen.stages import (
+    Array,
+    Axis,
+    Nest,
+    Stage,
+    StageProgram,
+    Value,
+    computed_in,
+    lies_across,
+    of_a_floor,
+    values_in,
+)
 from tensor_graphs.kernels.kernel import Launch
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -305,7 +316,7 @@ class _Cuda(_Renderer):
                 return kept
             if packed is not None:
                 return _widened(array, f"{packed}.at[lane]")
-        if v.op == "mul" and v.dtype.is_float and any(a.op == "floor" for a in v.args):    # not fused with a sum: numbers.h
+        if v.dtype.is_float and of_a_floor(v):                     # not fused with a sum: numbers.h
             return f"__{'f' if v.dtype is f32 else 'd'}mul_rn({self.ref(v.args[0])}, {self.ref(v.args[1])})"
         if v.op == "div" and v.dtype is f32:
             by = next((found[v.args[1].number] for found in reversed(self.divisors) if v.args[1].number in found), None)

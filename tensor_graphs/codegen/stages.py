@@ -115,6 +115,11 @@ def lies_across(load: Value, outer: str, inner: str) -> bool:
     return not load.args and step is not None and step not in (0, 1, -1) and d.coefficient(offset, outer) == 1
 
 
+def of_a_floor(value: Value) -> bool:
+    """Whether a value is a product with ⌊…⌋: what is left of x is x − ⌊x / y⌋·y only where that product is rounded by itself."""
+    return value.op == "mul" and any(a.op == "floor" or (a.op == "cast" and a.args[0].op == "floor") for a in value.args)
+
+
 def dim_of(value: Value) -> Dim | None:
     """The index that a value holds itself, or loads from."""
     held: Dim | None = value.attr if value.op == "index" else value.attr[1] if value.op == "load" else None

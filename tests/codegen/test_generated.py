@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+import tensor_graphs as tg
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.lower import NotLowered, lower
 from tensor_graphs.codegen.stages import StageProgram
@@ -99,3 +100,12 @@ def test_nearly_all_ops_are_loops() -> None:
     floats = {op for op in CASES if drawn(op, "f32", 0) is not None}
     assert floats - set(numbers) <= NEVER
 
+
+
+def test_a_quotient_just_below_a_whole_number_is_not_rounded_up_to_it() -> None:
+    y = np.linspace(1, 2, 4001, dtype=np.float32)
+    x = np.nextafter(np.float32(7) * y, np.float32(0))
+    assert (np.floor(x / y) == 7).any() and (np.floor(x.astype(np.float64) / y) == 6).all()     # what f32 alone says is wrong
+    graph = tg.graph({"whole": tg.floor_div(tg.input("x", x.shape, tg.f32), tg.input("y", y.shape, tg.f32))})
+    model = tg.bind(tg.compile(graph, backends=("gen",)))
+    np.testing.assert_array_equal(model.run({"x": x, "y": y})["whole"], 6)
