@@ -68,7 +68,8 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     tolerance: largest relative error against the float64 oracle (default: 1e-3, or two roundings of an output's dtype where
     that is more: 7.8e-3 for bf16, since storing a bf16 costs up to 3.9e-3 by itself): measured for every kernel; for the graph
     as a whole predicted, and where the prediction is beyond it, values are kept in float32 or float64 between ops (float states
-    then too, inputs and outputs are as written). intermediates: "as_written", "float32" or "float64" to have it so in any case.
+    then too, inputs and outputs are as written). intermediates: "as_written", "float32" or "float64" to have it so in any case;
+    "bfloat16": products by parameters of bf16 are made of values of bf16, whatever is predicted, which is faster for many rows.
     at: typical sizes of dims for pricing. largest: sizes up to which the graph will be used (default: the dims' upper bounds):
     kernels are chosen up to them (beyond, those of the largest run), and memory is laid out and checked for them. memory_limit:
     bytes the device may use in all; a plan that needs more at `largest` is refused here, with the sizes up to which it would fit.

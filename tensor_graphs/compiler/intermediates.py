@@ -1,8 +1,10 @@
-"""intermediates: in which float dtype a graph's values are kept between its ops: as written, or wider for a tight tolerance.
+"""intermediates: in which float dtype a graph's values are kept between its ops: as written, wider for a tight tolerance, or,
+where that is asked for, narrower in products.
 
 A kernel's error is measured; how much a whole graph amplifies the rounding of its values is predicted (costs/rounding.py). Where
 the prediction is beyond the tolerance, the graph is rewritten with wider intermediates (rewrites/widen.py): float32 where that is
-wider and does, else float64 (decisions 0006 and 0044).
+wider and does, else float64 (decisions 0006 and 0044). Products of bfloat16 are never made by themselves (rewrites/narrow.py,
+decision 0060).
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ from tensor_graphs.phases import phase
 WIDER: tuple[Literal["float32", "float64"], ...] = ("float32", "float64")
 """how wider intermediates are called, the narrower ones first"""
 
-WANTED: tuple[Wanted, ...] = ("auto", "as_written", *WIDER)
+NARROWER: Literal["bfloat16"] = "bfloat16"
+"""the word for products by parameters of bf16 that are made of such values"""
+
+REWRITTEN: tuple[Literal["bfloat16", "float32", "float64"], ...] = (NARROWER, *WIDER)
+"""the words for which the graph is another one"""
+
+WANTED: tuple[Wanted, ...] = ("auto", "as_written", *REWRITTEN)
 
 NO_BETTER = 1.1
 """times the predicted error of float64 that float32 may have beyond the tolerance: what outputs are rounded to decides there"""
@@ -53,11 +61,16 @@ class Intermediates:
 
 
 _worded: WeakKeyDictionary[Graph, dict[tuple[str, bool], tuple[Graph, Mapping[Node, Node]]]] = WeakKeyDictionary()
-"""graph -> the same with wider intermediates (of which dtype, with steps joined), and the images of `Intermediates`"""
+"""graph -> the same with other intermediates (of which dtype, with steps joined), and the images of `Intermediates`"""
 
 
 def _widened(graph: Graph, word: str = WIDER[-1], last_step: bool = False) -> Graph:
-    """The graph with wider values between its ops, of their last steps too where asked for; itself where it holds none narrower."""
+    """The graph with wider values between its ops, of their last steps too where asked for, or with narrower products; itself where
+    nothing of it changes."""
+    if word == NARROWER:
+        from tensor_graphs.rewrites.narrow import narrow  # a door, as the next one
+
+        return narrow(graph)
     from tensor_graphs.rewrites.widen import widen  # a door: most graphs run as they are written
 
     return widen(graph, parse_dtype(word), last_step=last_step)
@@ -70,8 +83,8 @@ def as_written(graph: Graph, why: str = "") -> Intermediates:
 
 
 @phase("prepare")
-def wider(graph: Graph, word: str = "float64", why: str = "asked for", backends: Sequence[str] = ()) -> Intermediates:
-    """The graph with intermediates of one of WIDER; as it is, when it holds no narrower float. Parts are written out, as they are
+def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backends: Sequence[str] = ()) -> Intermediates:
+    """The graph with intermediates of one of REWRITTEN; as it is, when none of it changes. Parts are written out, as they are
     of the dtypes that were written; where some could be said otherwise, and where a backend writes kernels for whatever it is
     given, new ones are formed."""
     fused, there = writes_kernels(backends), _worded.setdefault(graph, {})
@@ -97,11 +110,11 @@ def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Se
     if wanted == "as_written":
         return as_written(graph)
     if wanted != "auto":
-        return wider(graph, wanted, backends=backends)
+        return rewritten(graph, wanted, backends=backends)
     predicted = predicted_error(graph)
     if predicted <= tolerance or _widened(graph) is graph:
         return as_written(graph)
-    return wider(graph, _narrowest(graph, tolerance), f"since rounding the values as they are written is predicted to cost "
+    return rewritten(graph, _narrowest(graph, tolerance), f"since rounding the values as they are written is predicted to cost "
                  f"{predicted:.1e}, beyond the tolerance {tolerance:.1e}", backends)
 
 
@@ -133,4 +146,4 @@ def forms(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Seq
         yield as_written(graph, f"as written, since no path with wider values between the ops is within the tolerance "
                                 f"{tolerance:.1e}; the predicted error {decided.predicted:.1e} is beyond it too")
     elif _widened(graph) is not graph:
-        yield wider(graph, why="since no path is accurate enough as the graph is written", backends=backends)
+        yield rewritten(graph, why="since no path is accurate enough as the graph is written", backends=backends)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tensor_graphs.compiler.choose import PriceBook
-from tensor_graphs.compiler.intermediates import WIDER, Intermediates, as_written, wider
+from tensor_graphs.compiler.intermediates import REWRITTEN, Intermediates, as_written, rewritten
 from tensor_graphs.compiler.prepare import PreparedGraph, prepare
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import BACKENDS, GENERATORS, kernel_named, lacking, matching, why_missing
@@ -23,14 +23,14 @@ Given = Path | Pin
 
 def form_of(graph: Graph, given: Given, simplify: bool, database: Database | bool) -> tuple[PreparedGraph, Intermediates]:
     """The form of a graph that a path is of: as it is written, with what is recognised and said otherwise, without recipes (where
-    memory was short), and each of them with wider values between its ops. Raises NoPathError where it is of none."""
+    memory was short), and each of them with other values between its ops. Raises NoPathError where it is of none."""
     key = given.graph_key
     for made in _forms(graph, simplify, database):
         if made.graph.structural_key == key:
             return made, as_written(made.graph)
-        for word in WIDER:
+        for word in REWRITTEN:
             for backends in ((), GENERATORS):
-                wide = wider(made.graph, word, "as the given path has it", backends)
+                wide = rewritten(made.graph, word, "as the given path has it", backends)
                 if wide.graph is not made.graph and wide.graph.structural_key == key:
                     return made, wide
     raise NoPathError(_of_another(graph, given, simplify, database))

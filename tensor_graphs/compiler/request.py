@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from tensor_graphs.arguments import ArgumentError, names, number, place, whole
 from tensor_graphs.devices.environment import most_threads
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, why_missing
-from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.dtypes import DType, bf16
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import NoPathError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tensor_graphs.paths.pin import Pin
     from tensor_graphs.records.database import Database
 
-Wanted = Literal["auto", "as_written", "float32", "float64"]
+Wanted = Literal["auto", "as_written", "bfloat16", "float32", "float64"]
 
 DEFAULT_TOLERANCE = 1e-3
 
@@ -111,10 +111,12 @@ class Request:
 
     @cached_property
     def allowed(self) -> float:
-        """The tolerance; by default 1e-3, or two roundings of the coarsest dtype of an output or state where that is more."""
+        """The tolerance; by default 1e-3, or two roundings of the coarsest dtype of an output or state, or of products that are
+        asked to be of bf16, where that is more."""
         asked = self.pin.tolerance if self.tolerance is None and self.pin is not None else self.tolerance
         if asked is None:
-            return max([DEFAULT_TOLERANCE, *(ROUNDINGS * roundoff(root.dtype) for root in self.graph.roots)])
+            rounded = [root.dtype for root in self.graph.roots] + [bf16] * (self.intermediates == "bfloat16")
+            return max([DEFAULT_TOLERANCE, *(ROUNDINGS * roundoff(dtype) for dtype in rounded)])
         return float(asked)
 
 

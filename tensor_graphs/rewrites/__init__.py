@@ -4,5 +4,5 @@ Every rewrite of a whole graph is a named function that leaves its argument alon
 are rows of tables (rules/), admitted by comparison.
 May import: language, meaning, proof, devices, kernels, codegen, records, costs.
 Read first: simplify.py and recipes.py (what is found), then egraph.py and saturate.py (how), rule.py and rules/ (by what);
-recognise.py (composites in atomic ops) and widen.py (wider intermediates) are passes of their own.
+recognise.py (composites in atomic ops) and widen.py (wider intermediates, narrow.py: narrower) are passes of their own.
 """

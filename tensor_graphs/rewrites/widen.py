@@ -64,7 +64,7 @@ def widened_values(graph: Graph, nodes: Sequence[Node], to: DType = f64, *, last
     outputs."""
     widening = _Widening(graph, to, last_step)
     widening.graph()
-    found = [widening.values.get(n, ()) for n in expand_all(nodes, lambda n: _is_library(n.op))]
+    found = [widening.values.get(n, ()) for n in expanded_by_library(nodes)]
     return [values[0] if len(values) == 1 else None for values in found]
 
 
@@ -92,11 +92,10 @@ class _Widening:
 
     def __init__(self, graph: Graph, to: DType, last_step: bool) -> None:
         self.old, self.to = graph, to
-        self.roots = expand_all(graph.roots, lambda n: _is_library(n.op))
-        expanded = graph.with_roots(self.roots)
+        expanded = written_out(graph)
+        self.roots = expanded.roots
         self.outputs, self.updates = expanded.outputs, expanded.updates
-        self.last = (_last_steps(self.roots, set(self.outputs.values()), set(self.updates.values())) if last_step
-                     else frozenset())
+        self.last = last_steps(expanded) if last_step else frozenset()
         self.values: dict[Node, tuple[Node, ...]] = {}
 
     def graph(self) -> Graph:
@@ -163,8 +162,19 @@ def _items(node: Node) -> tuple[Node, ...]:
     return tuple(leaves.item(node, i) for i in range(len(node.types)))
 
 
-def _last_steps(roots: Sequence[Node], outputs: set[Node], updates: set[Node]) -> frozenset[Node]:
+def written_out(graph: Graph) -> Graph:
+    """The graph with the definitions of all composites that are not the library's."""
+    return graph.with_roots(expanded_by_library(graph.roots))
+
+
+def expanded_by_library(nodes: Sequence[Node]) -> Sequence[Node]:
+    """The nodes with the definitions of all composites that are not the library's."""
+    return expand_all(nodes, lambda n: _is_library(n.op))
+
+
+def last_steps(graph: Graph) -> frozenset[Node]:
     """The products with a parameter matrix that are the last arithmetic before outputs, and nothing else."""
+    roots, outputs, updates = graph.roots, set(graph.outputs.values()), set(graph.updates.values())
     readers = consumers(roots)
     ends: set[Node] = set()                                           # what only views lead from, to outputs
     found: set[Node] = set()

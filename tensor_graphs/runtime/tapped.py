@@ -15,6 +15,7 @@ from tensor_graphs.language.node import Node, consumers
 from tensor_graphs.paths.lower import Operand, Program
 from tensor_graphs.paths.path import Path, expanded
 from tensor_graphs.paths.plan import Plan
+from tensor_graphs.rewrites.narrow import narrowed_values
 from tensor_graphs.rewrites.recognise import Classes
 from tensor_graphs.rewrites.widen import WIDER, widened_values
 
@@ -75,9 +76,10 @@ class Tapped:
         """The values of those nodes that are still made in the plan's graph."""
         images, written, nodes = self.plan.images, self.plan.written, list(nodes)
         now: list[list[Node | None]] = [[images.get(n, n) for n in nodes]]
-        if written is not None:                                     # the graph before it was widened
-            wide = [widened_values(written, [n for n in now[0] if n is not None], to, last_step=True) for to in WIDER]
-            now += [[None if n is None else images.get(n, n) for n in row] for row in wide]
+        if written is not None:                                     # the graph before it was widened, or its products narrowed
+            mine = [n for n in now[0] if n is not None]
+            forms = [*(widened_values(written, mine, to, last_step=True) for to in WIDER), narrowed_values(written, mine)]
+            now += [[None if n is None else images.get(n, n) for n in row] for row in forms]
         found: dict[Node, Operand] = {}
         for row in now:
             there = [(n, image) for n, image in zip(nodes, row, strict=True) if image is not None]

@@ -147,10 +147,10 @@ def test_a_tolerance_below_what_the_kernels_of_a_graph_reach_is_met_by_wider_int
         assert measure(out[name], expected[name], node.dtype).max_relative_error <= tolerance
 
 
-def test_the_words_for_intermediates_are_four(filled: Database) -> None:
+def test_the_words_for_intermediates_are_five(filled: Database) -> None:
     assert compile_graph(GRAPH, database=filled, intermediates="as_written", tolerance=1e-4).intermediates.startswith("as written")
     assert compile_graph(GRAPH, database=filled, intermediates="float64").intermediates == "float64, asked for"
-    with pytest.raises(IntermediatesError, match="fix: one of auto, as_written, float32, float64"):
+    with pytest.raises(IntermediatesError, match="fix: one of auto, as_written, bfloat16, float32, float64"):
         compile_graph(GRAPH, database=filled, intermediates="wide")  # type: ignore[arg-type]
 
 
@@ -200,6 +200,29 @@ def test_a_saved_path_of_a_form_with_wider_values_is_run_in_it(database: Databas
     wide = compile_graph(graph, database=database, backends=backends, intermediates=word)
     again = compile_graph(graph, database=database, backends=backends, path=wide.variants[0].path)
     assert again.graph.structural_key == wide.graph.structural_key and again.intermediates == f"{word}, as the given path has it"
+
+
+def gated_twice() -> tg.Graph:
+    x, up, down = tg.input("x", (24, 64)), tg.parameter("up", (96, 64), tg.bf16), tg.parameter("down", (64, 96), tg.bf16)
+    return tg.graph({"out": tg.rms_norm(tg.linear(tg.silu(tg.linear(x, up)), down) + x)})
+
+
+@pytest.mark.parametrize("backends", [("numpy",), ("c", "gen", "numpy")], ids=["op by op", "joined"])
+def test_products_are_made_of_bf16_values_where_that_is_asked_for(database: Database, backends: tuple[str, ...]) -> None:
+    graph, rng = gated_twice(), np.random.default_rng(0)
+    inner = next(n for n in graph.nodes if n.op.name == "silu")
+    plan = compile_graph(graph, database=database, backends=backends, intermediates="bfloat16")
+    assert plan.tolerance == 2 * 2.0**-8 and plan.intermediates == "bfloat16, asked for"
+    assert compile_graph(graph, database=database, backends=backends, tolerance=0.5).intermediates.startswith("as written")
+    weights = {n: (rng.standard_normal(p.shape) / 8).astype(p.dtype.numpy) for n, p in graph.parameters.items()}
+    given = {"x": rng.standard_normal((24, 64)).astype(np.float32)}
+    model = bind(plan, weights)
+    found, expected = model.run(given)["out"], interpret(graph, given, weights).outputs["out"]
+    assert found.dtype == np.float32 and 1e-5 < measure(found, expected, tg.f32).max_relative_error < 0.05
+    assert model.tap(inner, given)[inner].dtype == np.float32
+    again = compile_graph(graph, database=database, backends=backends, path=plan.variants[0].path, tolerance=plan.tolerance)
+    assert again.graph.structural_key == plan.graph.structural_key
+    assert again.intermediates == "bfloat16, as the given path has it"
 
 
 def test_a_saved_path_of_the_wide_form_is_run_in_it(filled: Database) -> None:
