@@ -1,10 +1,13 @@
 """cost_model: how good the learned cost model is on ops and sizes that it has not seen; measures what it learns from, too.
 
-    python benchmarks/cost_model.py [--graphs 24] [--budget 20] [--database FILE] [--json FILE]
+    python benchmarks/cost_model.py [--graphs 24] [--budget 20] [--database FILE …] [--json FILE]
+    python benchmarks/cost_model.py --measure-nothing --database FILE … [--held-out FILE …]
 
 Graphs of ten random ops of random sizes are profiled (all kernels of all backends that are here), --budget seconds each at most,
 into a database (default: an empty one; the same file goes on from there). Then each fifth of the canonical graphs is predicted from
-the others, as `tg costs check` does: by the model, by the roofline, and by the nearest neighbour.
+the others, as `tg costs check` does: by the model, by the roofline, and by the nearest neighbour. Of several files all are learned
+from, and the first one is measured into. With --held-out the graphs of those files are predicted from all of the others instead.
+Files may be of another machine, all of the same one.
 
 Ends with 1 where the model's first choice takes more than 1.10 times the best, the best of its first five more than 1.03, or the
 order of two kernels that differ by 5 % is right in less than 85 %, or the roofline or the neighbour is better in any of these.
@@ -17,7 +20,7 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -26,11 +29,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from benchmarks.arguments import at_least, new_file
 from tensor_graphs.cli.options import progress
-from tensor_graphs.costs.training import checked, samples_of
-from tensor_graphs.devices.environment import fingerprint
+from tensor_graphs.costs.training import Sample, checked, compared, samples_in
 from tensor_graphs.kernels.registry import BACKENDS, why_missing
 from tensor_graphs.language.node import Node
 from tensor_graphs.records.database import open_database
+from tensor_graphs.records.queries import environments
 
 OPS = 10
 """in a graph"""
@@ -104,34 +107,60 @@ def graph_of(seed: int) -> tg.Graph:
     return tg.graph({f"o{i}": rng.choice(MAKERS)(rng, f"x{i}") for i in range(OPS)})
 
 
+def measure(file: str, numbers: range, budget: float) -> None:
+    """Profile these graphs into a database."""
+    backends = tuple(name for name in BACKENDS if why_missing(name) is None)
+    with progress("profiling", quiet=False, total=len(numbers)) as show:
+        for done, number in enumerate(numbers):
+            graph = graph_of(number)
+            ops = sorted({node.op.name for node in graph.outputs.values()})
+            report = tg.profile(graph, ops=ops, budget=budget, per_kernel=PER_KERNEL, database=file, backends=backends)
+            show(done + 1, len(numbers), f"graph {number}: {report.measured} measured, {report.left} left")
+
+
+def on_file(files: Sequence[str]) -> tuple[list[Sample], set[str]]:
+    """What these databases have of backends that are here, each kernel on each workload once, and the machines that it is of."""
+    found: dict[tuple[str, str], Sample] = {}
+    machines = set()
+    for file in files:
+        with open_database(file) as database:
+            here = [e for _, e in environments(database) if e.backend in BACKENDS and why_missing(e.backend) is None]
+            machines |= {e.machine for e in here}
+            for sample in samples_in(database, here):
+                found.setdefault((sample.workload, sample.kernel), sample)
+    return list(found.values()), machines
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graphs", type=at_least(1), default=24)
     parser.add_argument("--first", type=at_least(0), default=0, help="seed of the first graph")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of profiling for each graph, at most")
-    parser.add_argument("--database", help="default: an empty one")
+    parser.add_argument("--database", nargs="+", metavar="FILE", help="default: an empty one")
+    parser.add_argument("--measure-nothing", action="store_true", help="what is in the files is all there is")
+    parser.add_argument("--held-out", nargs="+", default=[], metavar="FILE", help="what is predicted, instead of folds")
     parser.add_argument("--json", type=new_file)
     given = parser.parse_args()
-    backends = tuple(name for name in BACKENDS if why_missing(name) is None)
-    with tempfile.TemporaryDirectory() as folder, progress("profiling", quiet=False, total=given.graphs) as show:
-        file = given.database or str(Path(folder) / "bench.db")
-        for number in range(given.first, given.first + given.graphs):
-            graph = graph_of(number)
-            ops = sorted({node.op.name for node in graph.outputs.values()})
-            report = tg.profile(graph, ops=ops, budget=given.budget, per_kernel=PER_KERNEL, database=file, backends=backends)
-            show(number - given.first + 1, given.graphs, f"graph {number}: {report.measured} measured, {report.left} left")
-        with open_database(file) as database:
-            samples = samples_of(database, backends)
-    found = checked(samples)
-    print(f"{fingerprint('c')}\n{len(samples)} times of {len({s.graph for s in samples})} canonical graphs, "
-          f"{len({s.kernel for s in samples})} kernels\n{'':18s} {'off by':>7s} {'pairs':>6s} {'top 1':>6s} {'top 5':>6s}")
+    if given.measure_nothing and not given.database:
+        parser.error("--measure-nothing needs --database: there would be nothing to learn from")
+    with tempfile.TemporaryDirectory() as folder:
+        files = given.database or [str(Path(folder) / "bench.db")]
+        if not given.measure_nothing:
+            measure(files[0], range(given.first, given.first + given.graphs), given.budget)
+        (samples, machines), (held_out, others) = on_file(files), on_file(given.held_out)
+    if len(machines | others) > 1:
+        parser.error(f"these times are of {len(machines | others)} machines, and a cost model is of one")
+    found = compared(samples, held_out) if given.held_out else checked(samples)
+    asked = held_out or samples
+    print(f"{len(asked)} times of {len({s.graph for s in asked})} canonical graphs, {len({s.kernel for s in asked})} kernels\n"
+          f"{'':18s} {'off by':>7s} {'pairs':>6s} {'top 1':>6s} {'top 5':>6s}")
     for q in found:
         print(f"{q.name:18s} {q.factor:6.2f}× {q.pairs:6.1%} {q.top1:6.3f} {q.top5:6.3f}")
     if given.json is not None:
-        Path(given.json).write_text(json.dumps({"rows": len(samples), "checked": [asdict(q) for q in found]}, indent=1))
-    ours, *others = found
+        Path(given.json).write_text(json.dumps({"rows": len(asked), "checked": [asdict(q) for q in found]}, indent=1))
+    ours, *rivals = found
     good = ours.top1 <= 1.10 and ours.top5 <= 1.03 and ours.pairs >= 0.85
-    return 0 if good and all(ours.top1 <= o.top1 and ours.pairs >= o.pairs and ours.factor <= o.factor for o in others) else 1
+    return 0 if good and all(ours.top1 <= o.top1 and ours.pairs >= o.pairs and ours.factor <= o.factor for o in rivals) else 1
 
 
 if __name__ == "__main__":

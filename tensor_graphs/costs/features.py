@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
-from functools import lru_cache
 
 from tensor_graphs.costs.roofline import work
+from tensor_graphs.costs.shapes import shapes_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.atomic import AtomicOp
-from tensor_graphs.language.composite import CompositeOp, looked_into
-from tensor_graphs.language.node import Node, walk
-
-SLOW = 4.0
-"""flops of an atomic op, from which on it counts as one that takes many instructions: a division, a root, an exponential"""
-
-DEEPEST = 12
-"""definitions within definitions that are looked into"""
 
 
 def features_of(signature: Signature, binding: Mapping[str, int], backend: str, kernel: str, roofline: float,
@@ -35,8 +25,7 @@ def features_of(signature: Signature, binding: Mapping[str, int], backend: str, 
     elements, operands = [math.prod(s) for s in outs], [math.prod(s) for s in ins]
     largest = max(ins, key=math.prod, default=[])
     first = outs[0] if outs else []
-    made = _made_of(signature)
-    found = {
+    return shapes_of(signature).at(at) | {
         "roofline": math.log2(roofline * 1e9),
         "bytes": _log(nbytes if moved is None else moved), "flops": _log(flops if arithmetic is None else arithmetic),
         "bytes of outputs": _log(sum(n * t.dtype.itemsize for n, t in zip(elements, spec.outputs, strict=True))),
@@ -44,6 +33,7 @@ def features_of(signature: Signature, binding: Mapping[str, int], backend: str, 
             max((n * t.dtype.itemsize for n, t in zip(operands, spec.inputs, strict=True)), default=0)),
         "operands": float(len(operands)), "outputs": float(len(elements)),
         "itemsize": float(max((t.dtype.itemsize for t in spec.outputs), default=0)),
+        "itemsize of operands": float(max((t.dtype.itemsize for t in spec.inputs), default=0)),
         "float": float(any(t.dtype.is_float for t in spec.outputs)),
         "last axis of the output": _log(first[-1] if first else 1), "rows of the output": _log(math.prod(first[:-1])),
         "last axis of the largest operand": _log(largest[-1] if largest else 1), "rank": float(len(largest)),
@@ -51,25 +41,7 @@ def features_of(signature: Signature, binding: Mapping[str, int], backend: str, 
         "product": float(spec.op.facts.product), "rows are read": float(spec.op.facts.reads is not None),
         f"backend {backend}": 1.0, f"kernel {kernel}": 1.0,
     }
-    return found | {f"has {group}": _log(n) for group, n in made.items()}
 
 
 def _log(x: float) -> float:
     return math.log2(x + 1.0)
-
-
-@lru_cache(maxsize=16384)
-def _made_of(signature: Signature) -> Mapping[str, int]:
-    """How many atomic ops of each group there are, and how many of them take many instructions."""
-    found: Counter[str] = Counter()
-    _count(signature.graph.nodes, found, DEEPEST)
-    return found
-
-
-def _count(nodes: tuple[Node, ...] | list[Node], found: Counter[str], deeper: int) -> None:
-    for node in nodes:
-        if isinstance(node.op, AtomicOp):
-            found[node.op.group] += 1
-            found["slow"] += node.op.flops >= SLOW
-        elif isinstance(node.op, CompositeOp) and deeper:
-            _count(walk(looked_into(node).outputs), found, deeper - 1)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.roofline import DeviceRates, LinkRates
 from tensor_graphs.devices.device import Device
+from tensor_graphs.devices.environment import Environment
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.registry import why_missing
 from tensor_graphs.records.database import Database
@@ -19,7 +20,12 @@ READ, FLOPS, RUN = "read_bandwidth", "flops_f32", "run_overhead"
 
 def known_rates(database: Database, backends: Sequence[str], threads: int | None = None) -> DeviceRates | None:
     """The device's rates as the best of these backends measured them here; None when none did."""
-    rows = [constants(database, environment_of(b, threads)) for b in backends if why_missing(b) is None]
+    return rates_in(database, [environment_of(b, threads) for b in backends if why_missing(b) is None])
+
+
+def rates_in(database: Database, environments: Sequence[Environment]) -> DeviceRates | None:
+    """The best of what was measured in these environments; None where nothing was."""
+    rows = [constants(database, each) for each in environments]
     bandwidth = max((r[READ].value for r in rows if READ in r), default=None)
     flops = max((r[FLOPS].value for r in rows if FLOPS in r), default=None)
     if bandwidth is None or flops is None:

@@ -18,10 +18,11 @@ import numpy as np
 
 from tensor_graphs.costs.features import features_of
 from tensor_graphs.costs.filing import VERIFIER, environment_of
-from tensor_graphs.costs.known_rates import known_rates
+from tensor_graphs.costs.known_rates import rates_in
 from tensor_graphs.costs.learned import machine
 from tensor_graphs.costs.roofline import guess_seconds, says_of
 from tensor_graphs.costs.trees import HIGH, MIDDLE, Model, Tree
+from tensor_graphs.devices.environment import Environment
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.registry import all_kernels, device_of, why_missing
 from tensor_graphs.kernels.signature import signature_of
@@ -70,16 +71,19 @@ class Sample:
 
 def samples_of(database: Database, backends: Sequence[str], threads: int | None = None) -> list[Sample]:
     """What was timed alone, with cold operands, of kernels that are here as they were measured."""
+    return samples_in(database, [environment_of(backend, threads) for backend in backends if why_missing(backend) is None])
+
+
+def samples_in(database: Database, environments: Sequence[Environment]) -> list[Sample]:
+    """What was timed in these environments of one machine, which may be another one."""
     found = []
-    for backend in backends:
-        if why_missing(backend) is not None:
-            continue
+    for environment in environments:
+        backend = environment.backend
         kernels = {k.identity: k for k in all_kernels((backend,))}
-        rows = [row for row in latest_traces(database, environment_of(backend, threads), "cold", verifier=VERIFIER).values()
+        rows = [row for row in latest_traces(database, environment, "cold", verifier=VERIFIER).values()
                 if row.median_ms and row.status == "PASSED" and not row.refuted and row.source_hash in kernels]
         asked = workloads(database, {row.workload_key for row in rows})
-        beside = [b for b in backends if why_missing(b) is None and device_of(b) is device_of(backend)]
-        rates = known_rates(database, beside, threads)
+        rates = rates_in(database, [e for e in environments if device_of(e.backend) is device_of(backend)])
         for row in rows:
             text, axes = asked[row.workload_key]
             kernel, (out,) = kernels[row.source_hash], graph_from_json(text).outputs.values()
@@ -164,21 +168,33 @@ def fold_of(graph: str) -> int:
 
 def checked(samples: Sequence[Sample]) -> list[Quality]:
     """The model, the roofline and the nearest neighbour, each fold predicted from the others. Raises CannotTrain."""
-    predicted: dict[str, dict[int, float]] = {"learned": {}, "roofline": {}, "nearest neighbour": {}}
+    found: dict[str, dict[int, float]] = {}
     for fold in range(FOLDS):
         known = [s for s in samples if fold_of(s.graph) != fold]
-        asked = [(i, s) for i, s in enumerate(samples) if fold_of(s.graph) == fold]
-        if not asked:
-            continue
-        if LEAST <= len(samples) and len(known) < LEAST:
+        asked = {i: s for i, s in enumerate(samples) if fold_of(s.graph) == fold}
+        if asked and LEAST <= len(samples) and len(known) < LEAST:
             raise CannotTrain(f"{len(samples)} measurements of this machine are on file; without those of the graphs of one fifth "
                               f"{len(known)} are left, and a cost model needs {LEAST}\n  fix: tg profile some graphs first")
-        model, near = fitted(known), nearest(known)
-        for i, s in asked:
-            predicted["learned"][i] = s.roofline * math.exp(model.estimate(s.features).off)
-            predicted["roofline"][i] = s.roofline
-            predicted["nearest neighbour"][i] = s.roofline * math.exp(near(s))
-    return [quality(name, samples, found) for name, found in predicted.items()]
+        for name, times in predicted(known, asked).items():
+            found.setdefault(name, {}).update(times)
+    return [quality(name, samples, times) for name, times in found.items()]
+
+
+def compared(known: Sequence[Sample], asked: Sequence[Sample]) -> list[Quality]:
+    """The same, of some measurements from others; those of a graph that is asked about are left out. Raises CannotTrain."""
+    graphs = {s.graph for s in asked}
+    found = predicted([s for s in known if s.graph not in graphs], dict(enumerate(asked)))
+    return [quality(name, asked, times) for name, times in found.items()]
+
+
+def predicted(known: Sequence[Sample], asked: Mapping[int, Sample]) -> dict[str, dict[int, float]]:
+    """Seconds of what is asked, by who predicts and by number. Raises CannotTrain."""
+    if not asked:
+        return {}
+    model, near = fitted(known), nearest(known)
+    return {"learned": {i: s.roofline * math.exp(model.estimate(s.features).off) for i, s in asked.items()},
+            "roofline": {i: s.roofline for i, s in asked.items()},
+            "nearest neighbour": {i: s.roofline * math.exp(near(s)) for i, s in asked.items()}}
 
 
 def nearest(known: Sequence[Sample]) -> Callable[[Sample], float]:
