@@ -45,9 +45,10 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_between
 from tensor_graphs.tuning.space import Measured
 from tensor_graphs.tuning.strategies import STRATEGIES, walk
+from tensor_graphs.tuning.timing import Paired
 
-PAIRS = 31
-"""of the last comparison"""
+PAIRS = 21
+"""of the last comparison, at each place in memory"""
 
 WORSE = 1.02
 
@@ -203,11 +204,11 @@ def forget(space: Measured) -> None:
 
 
 def compared(space: Measured, schedules: set[Schedule]) -> dict[Schedule, float]:
-    """Each in pairs with the seed, in one process."""
+    """Each in pairs with the seed, in one process, at several places in memory."""
     space.deadline = math.inf
     space.scores(list(schedules))
-    return {s: 1.0 if s == space.seed else
-            space.bench.pairs(space.bench.load(space.programs[s]), space.run_seed, PAIRS).ratio for s in schedules}
+    benches = space.elsewhere()
+    return {s: 1.0 if s == space.seed else Paired.joined(space.beside_seed(s, benches, PAIRS)).ratio for s in schedules}
 
 
 def mean(values: Sequence[float]) -> float:

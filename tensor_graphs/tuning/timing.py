@@ -40,6 +40,11 @@ class Paired:
     own: tuple[float, ...]
     seed: tuple[float, ...]
 
+    @staticmethod
+    def joined(several: Sequence[Paired]) -> Paired:
+        """All of their pairs."""
+        return Paired(tuple(s for each in several for s in each.own), tuple(s for each in several for s in each.seed))
+
     @property
     def ratio(self) -> float:
         """Time ÷ the seed's: of the medians over pairs, which a slow moment of the machine moves little."""

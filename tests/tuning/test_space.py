@@ -70,7 +70,20 @@ def test_the_seed_stays_where_nothing_holds_against_it_in_samples_of_its_own(mon
     monkeypatch.setattr(ScheduleBench, "pairs", lambda *_: slow)
     assert space.winner() == (space.seed, None) and not space.better(lucky, space.seed)
     monkeypatch.setattr(ScheduleBench, "pairs", lambda *_: fast)
-    assert space.winner() == (lucky, fast) and space.better(lucky, space.seed)
+    winner, pairs = space.winner()
+    assert winner == lucky and pairs is not None and pairs.ratio == 0.5 and space.better(lucky, space.seed)
+
+
+def test_a_winner_is_slower_than_the_seed_at_no_place_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = Measured(columns(), {}, 60.0)
+    lucky = space.changed(space.seed, Parts(64, 0))
+    space.scores([lucky])
+    space.looked[lucky] = module.Looked(lucky, Paired((0.1,), (1.0,)))
+    at_places = [Paired((0.5,) * 15, (1.0,) * 15)] * (module.PLACES - 1)
+    for last, expected in ((1.2, space.seed), (0.9, lucky)):
+        found = iter([*at_places, Paired((last,) * 15, (1.0,) * 15)])
+        monkeypatch.setattr(ScheduleBench, "pairs", lambda *_, found=found: next(found))
+        assert space.winner()[0] == expected
 
 
 def test_the_time_is_kept() -> None:
