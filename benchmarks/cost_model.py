@@ -29,11 +29,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from benchmarks.arguments import at_least, new_file
 from tensor_graphs.cli.options import progress
-from tensor_graphs.costs.training import Sample, checked, compared, samples_in
+from tensor_graphs.costs.training import Sample, checked, compared, samples_elsewhere
 from tensor_graphs.kernels.registry import BACKENDS, why_missing
 from tensor_graphs.language.node import Node
 from tensor_graphs.records.database import open_database
-from tensor_graphs.records.queries import environments
 
 OPS = 10
 """in a graph"""
@@ -118,17 +117,14 @@ def measure(file: str, numbers: range, budget: float) -> None:
             show(done + 1, len(numbers), f"graph {number}: {report.measured} measured, {report.left} left")
 
 
-def on_file(files: Sequence[str]) -> tuple[list[Sample], set[str]]:
-    """What these databases have of backends that are here, each kernel on each workload once, and the machines that it is of."""
+def on_file(files: Sequence[str]) -> list[Sample]:
+    """What these databases have of backends that are here, each kernel on each workload once."""
     found: dict[tuple[str, str], Sample] = {}
-    machines = set()
     for file in files:
         with open_database(file) as database:
-            here = [e for _, e in environments(database) if e.backend in BACKENDS and why_missing(e.backend) is None]
-            machines |= {e.machine for e in here}
-            for sample in samples_in(database, here):
+            for sample in samples_elsewhere(database):
                 found.setdefault((sample.workload, sample.kernel), sample)
-    return list(found.values()), machines
+    return list(found.values())
 
 
 def main() -> int:
@@ -147,9 +143,10 @@ def main() -> int:
         files = given.database or [str(Path(folder) / "bench.db")]
         if not given.measure_nothing:
             measure(files[0], range(given.first, given.first + given.graphs), given.budget)
-        (samples, machines), (held_out, others) = on_file(files), on_file(given.held_out)
-    if len(machines | others) > 1:
-        parser.error(f"these times are of {len(machines | others)} machines, and a cost model is of one")
+        samples, held_out = on_file(files), on_file(given.held_out)
+    machines = len({s.machine for s in (*samples, *held_out)})
+    if machines > 1:
+        parser.error(f"these times are of {machines} machines, and a cost model is of one")
     found = compared(samples, held_out) if given.held_out else checked(samples)
     asked = held_out or samples
     print(f"{len(asked)} times of {len({s.graph for s in asked})} canonical graphs, {len({s.kernel for s in asked})} kernels\n"

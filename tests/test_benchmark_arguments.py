@@ -49,6 +49,7 @@ def test_what_benchmarks_import_from_the_package_is_there() -> None:
     ("recipes_against_oracle", (1, 2, 3)), ("recipes_against_oracle", (0,)), ("recipes_against_oracle", (1, 0)),
     ("random_pairs", ("--pairs", 0)), ("random_pairs", ("--pairs", -3)), ("random_pairs", ("--seed", -1)),
     ("profiles_beside_a_neighbour", ("--budget", 0)), ("search", ("--seconds", 0)), ("search", ("--kernel", "no such")),
+    ("cost_model", ("--measure-nothing",)),
     ("random_pairs", ("--json", "/nonexistent/x.json")), ("random_pairs", ("--json", "/")),
 ], ids=str)
 def test_arguments_that_mean_nothing_are_refused_at_once(name: str, arguments: tuple[object, ...]) -> None:

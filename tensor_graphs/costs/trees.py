@@ -12,11 +12,11 @@ from typing import Any
 from tensor_graphs.costs.features import features_of
 from tensor_graphs.kernels.signature import Signature
 
-FORMAT = 1
+FORMAT = 2
 """of the file; raised when the features or the meaning of the trees change"""
 
 MIDDLE, HIGH = "middle", "high"
-"""the trees for what a call takes, and for what five calls of six take at most"""
+"""the trees for what a call takes on (geometric) average, and for what five calls of six take at most"""
 
 
 @dataclass(frozen=True)

@@ -423,6 +423,13 @@ def kernels_like(database: Database, what: str) -> tuple[str, ...]:
         return tuple(connection.execute(select.order_by(row.id)).scalars())
 
 
+def kernel_names(database: Database) -> dict[str, str]:
+    """The name of every kernel on file, by source hash."""
+    select = sa.select(Implementation.source_hash, Implementation.name).where(Implementation.type == "KERNEL")
+    with database.reading() as connection:
+        return {row.source_hash: row.name for row in connection.execute(select)}
+
+
 def waiting_for_trust(database: Database) -> tuple[tuple[str, str], ...]:
     """(signature, name) of the implementations that wait for trust, by name: nothing chooses or runs them."""
     row = Implementation

@@ -15,10 +15,20 @@ import tensor_graphs as tg
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.request import Request
-from tensor_graphs.costs import learned
+from tensor_graphs.costs import learned, training
 from tensor_graphs.costs.features import features_of
 from tensor_graphs.costs.roofline import guess_seconds
-from tensor_graphs.costs.training import LEAST, CannotTrain, Sample, checked, fitted, samples_of, tree_of
+from tensor_graphs.costs.training import (
+    LEAST,
+    CannotTrain,
+    Sample,
+    checked,
+    compared,
+    fitted,
+    samples_elsewhere,
+    samples_of,
+    tree_of,
+)
 from tensor_graphs.costs.trees import HIGH, MIDDLE, Estimate, Model, Tree
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
@@ -157,6 +167,23 @@ def test_on_graphs_that_were_not_seen_it_is_better_than_the_roofline(samples: li
     ours, roofline = by_name["learned"], by_name["roofline"]
     assert ours.factor < 1.4 < roofline.factor
     assert ours.pairs >= 0.9 and ours.top1 <= 1.1 and ours.top5 == 1.0
+
+
+def test_what_is_predicted_was_not_learned_from(samples: list[Sample]) -> None:
+    asked = [s for s in samples if "softmax" in s.kernel]
+    by_name = {q.name: q for q in compared([*samples, *asked], asked)}
+    assert by_name == {q.name: q for q in compared([s for s in samples if s not in asked], asked)}
+    assert by_name["learned"].factor < by_name["roofline"].factor
+    with pytest.raises(CannotTrain, match="0 measurements"):
+        compared(asked, asked)
+
+
+def test_times_of_another_machine_are_those_of_kernels_by_name(database: Database, samples: list[Sample],
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "environment_of", lambda *_: None)    # what is here is not asked for
+    found = samples_elsewhere(database)
+    assert {(s.workload, s.kernel, s.seconds) for s in found} == {(s.workload, s.kernel, s.seconds) for s in samples}
+    assert {s.machine for s in found} == {learned.machine()}
 
 
 def test_too_few_rows_are_refused_with_what_to_do(samples: list[Sample]) -> None:
