@@ -109,11 +109,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """One benchmark database for the whole run, so that a kernel is compared with the oracle once: pass it to `compile`."""
+def store() -> Iterator[Database]:
+    """One benchmark database for the whole run and all its workers, so that a kernel is compared with the oracle once: pass it to
+    `compile`."""
     from tensor_graphs.records.database import open_database
 
-    with open_database(tmp_path_factory.mktemp("store") / "store.sqlite") as database:
+    with open_database(Path(os.environ["XDG_DATA_HOME"]) / "store.sqlite") as database:
         yield database
 
 

@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import tensor_graphs as tg
 from tensor_graphs.frontends.huggingface_folder import write_gemma3_folder
 from tests.cli.command import TALK, TINY, with_words
@@ -21,27 +19,20 @@ BLOCKS = [(m.group(1), m.group(3)) for m in re.finditer(r"```python\n(.*?)```(\n
 MARK = "=== the end of a block ==="
 
 
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What each block prints, when the page is run as one file in a folder that has a small Gemma with a chat template in it."""
-    folder = tmp_path_factory.mktemp("page")
-    write_gemma3_folder(folder / "gemma", TINY, seed=0)
-    with_words(folder / "gemma", folder / "my-gemma", template=TALK)
-    (folder / "page.py").write_text("".join(f"{code}\nprint({MARK!r}, flush=True)\n" for code, _ in BLOCKS))
-    own = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(folder / "data"), "PAGER": "cat"}
+def test_each_block_of_the_page_prints_what_stands_below_it(tmp_path: Path) -> None:
+    """The page is run as one file, in a folder that has a small Gemma with a chat template in it. One test, as it is one run."""
+    write_gemma3_folder(tmp_path / "gemma", TINY, seed=0)
+    with_words(tmp_path / "gemma", tmp_path / "my-gemma", template=TALK)
+    (tmp_path / "page.py").write_text("".join(f"{code}\nprint({MARK!r}, flush=True)\n" for code, _ in BLOCKS))
+    own = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(tmp_path / "data"), "PAGER": "cat"}
     own.pop("TENSOR_GRAPHS_DB", None)
-    done = subprocess.run([sys.executable, "page.py"], cwd=folder, env=own, capture_output=True, text=True, timeout=300,
+    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, env=own, capture_output=True, text=True, timeout=300,
                           check=False)
     assert done.returncode == 0, f"after {done.stdout.count(MARK)} blocks: {done.stderr}"
-    found = [part.strip("\n") for part in done.stdout.split(MARK)]
-    assert found.pop() == ""
-    return found
-
-
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_a_block_of_the_page_prints_what_stands_below_it(number, printed):
-    expected = (BLOCKS[number][1] or "").strip("\n")
-    assert re.sub(r"page\.py:\d+", "page.py:LINE", printed[number]) == expected
+    *printed, rest = [re.sub(r"page\.py:\d+", "page.py:LINE", part.strip("\n")) for part in done.stdout.split(MARK)]
+    assert rest == "" and len(printed) == len(BLOCKS)
+    for number, ((code, expected), found) in enumerate(zip(BLOCKS, printed, strict=True)):
+        assert found == (expected or "").strip("\n"), f"block {number}:\n{code}"
 
 
 def test_every_public_name_has_a_page_or_a_place_on_this_one():

@@ -15,6 +15,7 @@ from typing import Any
 
 import tokenizers
 
+from tensor_graphs.compiler.plan_file import VARIABLE
 from tensor_graphs.frontends.huggingface_folder import FULL, SLIDING, Gemma3TextConfig
 from tests.cli.warm_command import Warm
 
@@ -57,8 +58,9 @@ def with_words(model: Path, folder: Path, *, template: str | None, end: Sequence
 
 
 def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """This process's environment, changed (None: the variable is removed); the package is importable from anywhere."""
-    merged: dict[str, str | None] = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", **(changes or {})}
+    """This process's environment, changed (None: the variable is removed); the package is importable from anywhere. Plans are kept,
+    as for anyone who types commands (in this process, where tests replace what decides, they are not)."""
+    merged: dict[str, str | None] = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", VARIABLE: None, **(changes or {})}
     return {name: value for name, value in merged.items() if value is not None}
 
 

@@ -72,34 +72,63 @@ FILES = {
     "zero.h": "#define ZERO 0.0f\n",
     "unrelated.py": "NUMBER = 1\n",
     "elsewhere/parts.py": "raise RuntimeError('a module of the folder in which the program runs, and not the one beside it')\n",
+    "nothing.h": "#define NOTHING 0.0f\n",
+    "edited_c.py": '''
+import math
+import tensor_graphs as tg
+
+own = tg.c_kernel("relu", name="c.edited", entry="edited", dtypes=["f32"], ints=lambda spec: [math.prod(spec.outputs[0].shape)],
+                  source=r"""
+#include "tg.h"
+#include "nothing.h"
+TG_KERNEL(edited) {
+    for (int64_t i = 0; i < ints[0]; i++) {
+        float x = ((const float *)ptr[1])[i];
+        ((float *)ptr[0])[i] = x < NOTHING ? NOTHING : x;
+    }
+    (void)floats;
+}
+""")
+''',
     "program.py": """
 import json, sys
-import edited_kernel
+import edited_c, edited_kernel
 import numpy as np
 import tensor_graphs as tg
-graph = tg.graph(tg.relu(tg.input("x", (4, 8))))
-how = {"backends": ("numpy",), "database": sys.argv[1], "simplify": False}
-asked = next((p for p in tg.list_paths(graph, **how) if "numpy.edited" in p.choices.values()), None)
-try:
-    plan = tg.compile(graph, path=asked, **how)
-except tg.TensorGraphsError:                                              # refused: what is chosen without it
-    plan = tg.compile(graph, **how)
-x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
-wrong = np.abs(tg.bind(plan).run({"x": x})["out"] - np.maximum(x, 0)).max()
-chosen = sorted(plan.variants[0].kernels)
-print(json.dumps({"identity": edited_kernel.edited.identity, "chosen": "numpy.edited" in chosen, "wrong": float(wrong)}))
+
+def compiled(kernel):
+    graph = tg.graph(tg.relu(tg.input("x", (4, 8))))
+    how = {"backends": (kernel.backend,), "database": sys.argv[1], "simplify": False}
+    asked = next((p for p in tg.list_paths(graph, **how) if kernel.name in p.choices.values()), None)
+    try:
+        plan = tg.compile(graph, path=asked, **how)
+    except tg.TensorGraphsError:                                          # refused: what is chosen without it
+        plan = tg.compile(graph, **how)
+    x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
+    wrong = np.abs(tg.bind(plan).run({"x": x})["out"] - np.maximum(x, 0)).max()
+    return {"identity": kernel.identity, "chosen": kernel.name in plan.variants[0].kernels, "wrong": float(wrong)}
+
+print(json.dumps({kernel.name: compiled(kernel) for kernel in (edited_kernel.edited, edited_c.own)}))
 """,
 }
-EDITS: dict[str, tuple[str, str, str]] = {
-    "a helper": ("edited_kernel.py", "return x * np.float32(ONE)", "return x * np.float32(ONE) + np.float32(0.06)"),
-    "a constant": ("edited_kernel.py", "ONE = 1.0", "ONE = 1.06"),
-    "an imported module's import": ("parts/number.py", "NUMBER = 1", "NUMBER = 1.06"),
-    "a C source": ("positive.c", ": x[i];", ": x[i] * 1.06f;"),
+EDITS: dict[str, tuple[str, str, str, str]] = {
+    "a helper": ("numpy.edited", "edited_kernel.py", "return x * np.float32(ONE)", "return x * np.float32(ONE) + np.float32(0.06)"),
+    "a constant": ("numpy.edited", "edited_kernel.py", "ONE = 1.0", "ONE = 1.06"),
+    "an imported module's import": ("numpy.edited", "parts/number.py", "NUMBER = 1", "NUMBER = 1.06"),
+    "a C source": ("numpy.edited", "positive.c", ": x[i];", ": x[i] * 1.06f;"),
+    "the text of a C kernel": ("c.edited", "edited_c.py", ": x;", ": x * 1.06f;"),
+    "a header that it includes": ("c.edited", "nothing.h", "0.0f", "0.06f"),
+    "a number that it is called with": ("c.edited", "edited_c.py", "[math.prod(spec.outputs[0].shape)]", "[31]"),
 }
+TOGETHER: tuple[tuple[str, ...], ...] = (
+    ("a helper", "the text of a C kernel"), ("a constant", "a header that it includes"),
+    ("an imported module's import", "a number that it is called with"), ("a C source",))
+"""edits that one process sees: of different kernels"""
 HARMLESS = {
     "unrelated.py": ("NUMBER = 1", "NUMBER = 2"),
     "parts/number.py": ("# one", "# another comment,\n# of two lines"),
     "edited_kernel.py": ("HERE = Path(__file__).parent", "# a comment\nHERE = (Path(__file__)  # layout\n        .parent)"),
+    "edited_c.py": ("import math", "# a comment in Python\n\nimport math"),
 }
 
 
@@ -122,39 +151,53 @@ def compiles(tmp_path: Path) -> Callable[[], dict[str, Any]]:
     return run
 
 
-def rows(folder: Path) -> list[FullTrace]:
+def rows(folder: Path, kernel: str) -> list[FullTrace]:
     with open_database(folder / "own.db", create=False) as store:
-        return list(reversed(history(store, "numpy.edited")))
+        return list(reversed(history(store, kernel)))
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
 
 
 def test_each_edit_leads_to_a_new_verdict_before_the_next_use_and_a_comment_to_none(
         compiles: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
     first = compiles()
-    assert first["chosen"] and first["wrong"] == 0
-    (passed,) = rows(tmp_path)
-    assert passed.status == "PASSED" and passed.source_hash == first["identity"]
+    known = {name: rows(tmp_path, name) for name in first}
+    for name, found in first.items():
+        assert found["chosen"] and found["wrong"] == 0
+        (passed,) = known[name]
+        assert passed.status == "PASSED" and passed.source_hash == found["identity"]
     for name, (old, new) in HARMLESS.items():
-        text = (tmp_path / name).read_text()
-        assert old in text
-        (tmp_path / name).write_text(text.replace(old, new))
-    assert compiles() == first and rows(tmp_path) == [passed]       # nothing is compared again
+        edit(tmp_path / name, old, new)
+    assert compiles() == first and {name: rows(tmp_path, name) for name in first} == known      # nothing is compared again
 
-    known = [passed]
-    for what, (name, old, new) in EDITS.items():
-        text = (tmp_path / name).read_text()
-        assert old in text
-        (tmp_path / name).write_text(text.replace(old, new))
-        found = compiles()
-        assert not found["chosen"] and found["wrong"] < 1e-6, what
-        *before, row = rows(tmp_path)
-        assert before == known and row.status == "INCORRECT_NUMERICAL" and row.source_hash == found["identity"], what
-        known.append(row)
-        (tmp_path / name).write_text(text)
+    assert sorted(what for some in TOGETHER for what in some) == sorted(EDITS)
+    for some in TOGETHER:
+        before = {tmp_path / EDITS[what][1]: (tmp_path / EDITS[what][1]).read_text() for what in some}
+        for what in some:
+            edit(tmp_path / EDITS[what][1], *EDITS[what][2:])
+        now, edited = compiles(), {EDITS[what][0]: what for what in some}
+        for name, found in now.items():
+            *older, row = rows(tmp_path, name)
+            if name not in edited:
+                assert found == first[name] and [*older, row] == known[name]
+                continue
+            assert not found["chosen"] and found["wrong"] < 1e-6 and found["identity"] != first[name]["identity"], edited[name]
+            assert older == known[name], edited[name]
+            assert row.status == "INCORRECT_NUMERICAL" and row.source_hash == found["identity"], edited[name]
+            known[name].append(row)
+        for file, text in before.items():
+            file.write_text(text)
     np.save(tmp_path / "table.npy", np.full(1, 1.06, np.float32))
-    assert not compiles()["chosen"]
+    found = compiles()
+    assert not found["numpy.edited"]["chosen"] and found["c.edited"] == first["c.edited"]
     np.save(tmp_path / "table.npy", np.ones(1, np.float32))
     assert compiles() == first                                      # the code of then, and its verdict
-    assert rows(tmp_path)[:-1] == known and len({r.source_hash for r in rows(tmp_path)}) == len(EDITS) + 2
+    assert rows(tmp_path, "numpy.edited")[:-1] == known["numpy.edited"] and rows(tmp_path, "c.edited") == known["c.edited"]
+    assert len({r.source_hash for r in rows(tmp_path, "numpy.edited")}) == 4 + 2
 
 
 def test_what_was_edited_after_it_was_imported_is_not_used_until_the_process_starts_again(
@@ -176,63 +219,3 @@ def test_what_was_edited_after_it_was_imported_is_not_used_until_the_process_sta
             judge.examine(kernel, signature, {})
     finally:
         unregister("numpy.running")
-
-
-C_KERNEL = '''
-import json, math, sys
-import numpy as np
-import tensor_graphs as tg
-
-kernel = tg.c_kernel("relu", name="c.edited", entry="edited", dtypes=["f32"], ints=lambda spec: [math.prod(spec.outputs[0].shape)],
-                     source=r"""
-#include "tg.h"
-#include "zero.h"
-TG_KERNEL(edited) {
-    for (int64_t i = 0; i < ints[0]; i++) {
-        float x = ((const float *)ptr[1])[i];
-        ((float *)ptr[0])[i] = x < ZERO ? ZERO : x;
-    }
-    (void)floats;
-}
-""")
-
-if __name__ == "__main__":
-    graph = tg.graph(tg.relu(tg.input("x", (4, 8))))
-    how = {"backends": ("c",), "database": sys.argv[1], "simplify": False}
-    asked = next((p for p in tg.list_paths(graph, **how) if "c.edited" in p.choices.values()), None)
-    try:
-        plan = tg.compile(graph, path=asked, **how)
-    except tg.TensorGraphsError:                                          # refused: what is chosen without it
-        plan = tg.compile(graph, **how)
-    x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
-    wrong = np.abs(tg.bind(plan).run({"x": x})["out"] - np.maximum(x, 0)).max()
-    chosen = "c.edited" in plan.variants[0].kernels
-    print(json.dumps({"identity": kernel.identity, "chosen": chosen, "wrong": float(wrong)}))
-'''
-C_EDITS = {
-    "the text of a C kernel": ("program.py", ": x;", ": x * 1.06f;"),
-    "a header that it includes": ("zero.h", "0.0f", "0.06f"),
-    "a number that it is called with": ("program.py", "[math.prod(spec.outputs[0].shape)]", "[31]"),
-}
-
-
-def test_each_edit_of_a_c_kernels_text_or_header_leads_to_a_new_verdict(compiles: Callable[[], dict[str, Any]],
-                                                                        tmp_path: Path) -> None:
-    files = {"program.py": C_KERNEL, "zero.h": "#define ZERO 0.0f\n"}
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    first = compiles()
-    assert first["chosen"] and first["wrong"] == 0
-    (tmp_path / "program.py").write_text(C_KERNEL.replace("import numpy", "# a comment in Python\n\nimport numpy"))
-    assert compiles() == first
-    for what, (name, old, new) in C_EDITS.items():
-        assert files[name].count(old) == 1
-        (tmp_path / "program.py").write_text(C_KERNEL)
-        (tmp_path / name).write_text(files[name].replace(old, new))
-        found = compiles()
-        assert not found["chosen"] and found["wrong"] < 1e-6 and found["identity"] != first["identity"], what
-        (tmp_path / name).write_text(files[name])
-    assert compiles() == first                                      # the code of then, and its verdict
-    with open_database(tmp_path / "own.db", create=False) as store:
-        statuses = [r.status for r in reversed(history(store, "c.edited"))]
-    assert statuses == ["PASSED", *["INCORRECT_NUMERICAL"] * len(C_EDITS)]

@@ -33,7 +33,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.path import NoPathError, is_way_on
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.profiling.measure import calibration
+from tensor_graphs.profiling.measure import calibration, deployed
 from tensor_graphs.profiling.measure.descriptors import InputError
 from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict
 from tensor_graphs.profiling.measure.speeds import Speed
@@ -75,11 +75,14 @@ def transformer() -> Node:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short samples, few finalists, constants of the device that cost nothing, and no row in doubt, as many a one of a busy machine
-    is: all have tests of their own."""
+    """Short samples, few finalists and few runs of them, constants of the device that cost nothing, and no row in doubt, as many a one
+    of a busy machine is: all have tests of their own."""
     monkeypatch.setattr(Doubts, "of", lambda *args: None)
     monkeypatch.setattr(Doubts, "least", lambda *args: None)
     monkeypatch.setattr(finalists, "MOST", 2)
+    monkeypatch.setattr(finalists, "ROUNDS", 2)
+    monkeypatch.setattr(finalists, "TURNS", 1)
+    monkeypatch.setattr(deployed, "MOST_RUNS", deployed.LEAST_RUNS)
     monkeypatch.setattr(questions, "PER_KERNEL", 0.01)
     monkeypatch.setattr(calibration, "memory_speeds", lambda: {"read_bandwidth": Speed(2e10, "byte/s")})
     monkeypatch.setattr(calibration, "backend_speeds", lambda backend: {"flops_f32": Speed(5e10, "flop/s")})
@@ -306,7 +309,7 @@ from tensor_graphs.compiler.profile_graph import profile_graph
 from tensor_graphs.profiling.measure import calibration
 from tensor_graphs.profiling.measure.speeds import Speed
 from tensor_graphs.profiling.queue import questions
-finalists.MOST, questions.PER_KERNEL = 2, 0.01                       # as `quick` has it
+finalists.MOST, finalists.ROUNDS, finalists.TURNS, questions.PER_KERNEL = 2, 2, 1, 0.01     # as `quick` has it
 calibration.memory_speeds = lambda: {"read_bandwidth": Speed(2e10, "byte/s")}
 calibration.backend_speeds = lambda backend: {"flops_f32": Speed(5e10, "flop/s")}
 if __name__ == "__main__":
