@@ -146,6 +146,8 @@ class _Turns:
                     text = self._quoted(text)
                 self.ctrl_c.reading = False
             except KeyboardInterrupt:
+                if ctrl_c.happened():                # no key of this person: the process is asked to end
+                    raise
                 self.ctrl_c.reading = False
                 self._say("\nCtrl-D or /exit ends the chat.")
                 continue
@@ -193,7 +195,7 @@ class _Turns:
                 if self.ctrl_c.asked:
                     break
         except KeyboardInterrupt:
-            if not self.by_hand:
+            if not self.by_hand or ctrl_c.happened():
                 raise
         except ConversationError as e:
             why = self._longer()

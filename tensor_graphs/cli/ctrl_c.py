@@ -1,4 +1,5 @@
-"""ctrl_c: Ctrl-C while the command `tg` runs: the first one ends it in order, with exit code 130, whatever comes later."""
+"""ctrl_c: Ctrl-C while the command `tg` runs: the first one ends it in order, with exit code 130, whatever comes later. So does the
+signal that asks a process to end (`kill`, a scheduler), with exit code 143."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from tensor_graphs.interrupted import at_once
+from tensor_graphs.interrupted import CODE, at_once
 
 PATIENCE = 2.0
 """seconds for which a command may take to end in order; a third Ctrl-C after that ends it at once"""
@@ -24,11 +25,12 @@ class _InOrder:
     def __init__(self) -> None:
         self.first: float | None = None
         self.count = 0
+        self.code = CODE
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         self.count += 1
         if self.first is None:
-            self.first = time.monotonic()
+            self.first, self.code = time.monotonic(), 128 + signum
             raise KeyboardInterrupt
         if self.count > 2 and time.monotonic() - self.first > PATIENCE:
             at_once(signum, frame)
@@ -39,8 +41,9 @@ _handler = _InOrder()
 
 def while_running() -> None:
     """From here on the first Ctrl-C raises KeyboardInterrupt, and nothing interrupts what is done about it."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:       # a shell's background job stays deaf
-        signal.signal(signal.SIGINT, _handler)
+    for ends in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(ends) is not signal.SIG_IGN:            # a shell's background job stays deaf
+            signal.signal(ends, _handler)
 
 
 @contextmanager
@@ -58,13 +61,15 @@ def taken_by(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def happened() -> bool:
-    """Whether there was a Ctrl-C since `while_running`."""
+    """Whether there was a Ctrl-C, or the signal that asks to end, since `while_running`; not counting what `taken_by` took."""
     return _handler.count > 0
 
 
 def leave(code: int) -> NoReturn:
-    """Exit, whatever Ctrl-C comes still. Standard output is flushed already."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Exit, whatever Ctrl-C comes still. Standard output is flushed already. Ctrl-C's code is that of the signal that came."""
+    for ends in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ends, signal.SIG_IGN)
+    code = _handler.code if code == CODE else code
     if happened():                                  # Python kills itself by SIGINT when one came inside of an eval, handled or not
         atexit._run_exitfuncs()
         os._exit(code)

@@ -40,6 +40,7 @@ def list_paths(
 ) -> None:
     """List the paths of a graph by worth: price, whether it is measured, the largest kernel error on file, and the steps; of all
     paths but the first, what they do otherwise."""
+    from tensor_graphs.compiler.choose import GUESS_MARGIN
     from tensor_graphs.compiler.listing import list_paths as enumerate_paths
     from tensor_graphs.compiler.listing import not_offered
     from tensor_graphs.compiler.pareto import picture
@@ -70,10 +71,14 @@ def list_paths(
             ]
         )
         return
-    count, first = 0, None
+    count, first, guessed = 0, None, False
     for p in found:                                                 # printed as they are found: there may be very many
         count += 1
         print("\n".join(p.lines(first)))
         first = first or p
+        guessed = guessed or not p.measured
     if count == limit:
         print(f"(the first {limit}; --limit shows more)")
+    if guessed:
+        print(f"(guesses are raised, × {GUESS_MARGIN:g} of a roofline, so that measurements beat them; tg plan says what a run is "
+              "expected to take)")

@@ -34,7 +34,7 @@ def rewrites(
     imports: options.Imports = None,
     json: options.Json = False,
 ) -> None:
-    """List graphs that mean the same, the cheapest first, with the rules that lead to each."""
+    """List graphs that mean the same, those of the fewest paid nodes (steps at run time) first, with the rules that lead there."""
     from tensor_graphs.language.text_writer import print_graph
     from tensor_graphs.rewrites.extract import paid_nodes
     from tensor_graphs.rewrites.provenance import show_steps

@@ -197,7 +197,9 @@ class PriceBook:
             if row is not None and (row.status != "PASSED" or row.refuted):
                 key = kernel.identity, workload
                 if key not in self._logged:
-                    self._logged[key] = why_failed(self.database, environment_of(kernel.backend, self.threads), *key)
+                    why = why_failed(self.database, environment_of(kernel.backend, self.threads), *key)
+                    order = getattr(kernel.composite, "order", ())          # of a kernel for a graph
+                    self._logged[key] = f"{why}; its operands come as {', '.join(order)}" if why and len(order) > 1 else why
                 return self._logged[key]
         return ""
 

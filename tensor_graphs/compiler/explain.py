@@ -18,7 +18,7 @@ from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes
-from tensor_graphs.paths.plan_screen import expected
+from tensor_graphs.paths.plan_screen import added_up, expected
 from tensor_graphs.paths.screen import human
 
 MOST_STEPS = 9
@@ -59,7 +59,7 @@ def _variant(v: Variant) -> dict[str, Any]:
         "instructions": len(v.program.instructions), "bind_instructions": len(v.program.bind_instructions),
         "choices": [{
             "what": e.title, "steps": e.steps, "kernel": e.chosen,
-            "calls": e.calls, "us_per_call": e.seconds * 1e6, "measured": e.measured,
+            "calls": e.calls, "us_per_call": e.seconds * 1e6, "margin": e.margin, "measured": e.measured,
             "error": e.error, "why": e.note, **_rows(e),
             "others": [{"kernel": n, "us_per_call": s * 1e6, "measured": m} for n, s, m in e.others],
             "refused": [{"kernel": n, "why": w} for n, w in e.refused]} for e in v.evidence],
@@ -193,6 +193,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
         if len(dearest) > rows:
             rest = sum(e.seconds * e.calls for e in dearest[rows:])
             out.append(f"  {rest * 1e6:9.1f} µs in {len(dearest) - rows} more")
+        out += added_up(v)
     parts = {"states": use.states, "made of parameters": use.bound, "arena": use.arena, "kernels' own": use.scratch,
              "outputs": use.outputs}
     sizes = ", ".join(f"{n}={s}" for n, s in at_memory.items())

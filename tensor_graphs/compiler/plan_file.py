@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensor_graphs import blas_threads
+from tensor_graphs.arguments import ArgumentError
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs import learned
 from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder, prune, whole_file
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 VARIABLE = "TENSOR_GRAPHS_PLANS"
 """the environment variable: "off" to keep no plans, and use none"""
+
+OFF = ("off", "0", "no")
 
 MOST_BYTES = 64 << 20
 """of all plans together; those that were not used for the longest time go"""
@@ -108,11 +111,14 @@ class PlanFile:
 def of(request: Request) -> PlanFile | None:
     """Where the plan of a request is kept, whether it is there or not; None where nothing is kept: TENSOR_GRAPHS_PLANS says so, a
     path was given, the database is in memory, or the cache folder cannot be used. Raises KernelError for a backend that nobody
-    knows."""
+    knows, and ArgumentError where the variable says neither on nor off."""
     graph, database = request.graph, request.database
     if request.path is not None:
         return None
-    if os.environ.get(VARIABLE, "").lower() in ("off", "0", "no"):
+    said = os.environ.get(VARIABLE, "").lower()
+    if said not in ("", "on", "1", "yes", *OFF):
+        raise ArgumentError(f"{VARIABLE} is {said!r}\n  fix: off (no plans are kept, and none is used), or on, as it is without it")
+    if said in OFF:
         return None
     if str(default_target() if database is None else database) == ":memory:" or _in_memory(database):
         return None

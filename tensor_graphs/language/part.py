@@ -62,6 +62,7 @@ class PartOp(DefinedOp):
                  bound: Collection[int] = (), alone: bool = False) -> None:
         super().__init__(name, arguments, outputs, printed=False)
         self.recipes, self.bound, self.alone = tuple(recipes), frozenset(bound), alone
+        self.order: tuple[str, ...] = ()                # the operands' names in somebody's graph; they decide nothing
 
     @property
     def key(self) -> str:
@@ -101,7 +102,9 @@ def part_of(graph: Graph) -> PartOp:
     if output in operands:
         raise GraphError("this graph only hands its input on, so there is nothing to compute")
     ordered = [n for n in graph.nodes if n in operands]
-    return part_between([output], ordered)
+    made = part_between([output], ordered)
+    made.order = tuple(n.attrs["name"] for n in ordered)
+    return made
 
 
 def part_between(outputs: Sequence[Node], operands: Sequence[Node], key: str = "", recipes: Sequence[PartRecipe] = (),

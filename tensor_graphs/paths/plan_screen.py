@@ -32,7 +32,7 @@ def on_one_screen(plan: Plan) -> str:
     lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
     dearest = max(plan.variants, key=lambda v: v.path.seconds)
     steps = sorted((e for e in dearest.evidence if not is_way_on(e.chosen)), key=lambda e: -e.seconds * e.calls)
-    room = max(5, min(14, SCREEN_LINES - len(lines) - 5))
+    room = max(5, min(14, SCREEN_LINES - len(lines) - 6))
     if steps:
         at = f" for {dearest.cell}" if dearest.cell.ranges else ""
         lines.append(f"the most expensive steps{at}:")
@@ -42,12 +42,31 @@ def on_one_screen(plan: Plan) -> str:
                      f"{f'{e.steps}: ' if e.steps else ''}{e.title}")
     if len(steps) > room:
         lines.append(f"  {sum(e.seconds * e.calls for e in steps[room:]) * 1e6:9.1f} µs in {len(steps) - room} more")
+    lines += added_up(dearest)
     use = plan.memory()
     sizes = ", ".join(f"{n}={s}" for n, s in plan.largest.items())
     lines.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters"
                  + "".join(f"; on {other.device} {human(other.total)}" for other in use.elsewhere))
     lines.append("more: tg.explain(plan) says why, and what else there is; plan.memory(n=…); plan.variants[0].program.instructions")
     return fitted(lines)
+
+
+def added_up(v: Variant) -> list[str]:
+    """The line beneath the steps of a variant: what they come to, and how that is what a run is expected to take."""
+    calls = [e for e in v.evidence if not is_way_on(e.chosen) and e.calls]
+    margins = sorted({e.margin for e in calls})
+    copies = sum(seconds for _, seconds in v.path.copies.values())
+    count = sum(e.calls * e.seconds for e in calls) + copies
+    plain = sum(e.calls * e.seconds / e.margin for e in calls) + copies
+    said = f"  = {duration(count)}"
+    if margins and margins[-1] > 1:
+        times = f"{max(1.0, margins[0]):.3g} to {margins[-1]:.3g}" if len(margins) > 1 else f"{margins[0]:.3g}"
+        said += f", where guesses count × {times} so that measurements beat them; expected: {duration(plain)}"
+    if v.whole is not None:
+        return [f"{said}; in one go: {duration(v.predicted)}"] if calls else []
+    if abs(plain + v.around - v.predicted) > 0.01 * v.predicted:
+        return [f"{said}; with what parts took as a whole, {duration(v.predicted)}"] if calls else []
+    return [f"{said}, and {duration(v.around)} around the calls"] if calls else []
 
 
 def expected(v: Variant) -> str:

@@ -15,6 +15,7 @@ from tensor_graphs.devices.free_memory import require_memory
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import TensorType
 from tensor_graphs.phases import phase
 from tensor_graphs.runtime.arrays import as_array
 from tensor_graphs.runtime.errors import RunError
@@ -53,7 +54,10 @@ class Session:
 
     @phase("bind")
     def __init__(self, graph: Graph) -> None:
-        self.types = {name: node.type for name, node in graph.states.items()}
+        self._begin({name: node.type for name, node in graph.states.items()})
+
+    def _begin(self, types: Mapping[str, TensorType]) -> None:
+        self.types = dict(types)
         self.lock = threading.Lock()
         self.arrays: dict[str, np.ndarray] = {}            # of the states that are on the host
         self.transcript: Transcript | None = None
@@ -63,6 +67,11 @@ class Session:
     def __repr__(self) -> str:
         listed = [f"{n} {t}" for n, t in self.types.items()]
         return f"<session: {', '.join(listed[:4]) or 'no states'}{f', and {len(listed) - 4} more' if len(listed) > 4 else ''}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, and copied, as its states and its transcript; where it is read they are on the host."""
+        said = self.transcript
+        return _read, (self.types, self.snapshot(), None if said is None else Transcript([*said.fed], [*said.pending]))
 
     def reset(self) -> None:
         """Every state back to zero, in place when there is memory already."""
@@ -144,3 +153,12 @@ class Session:
         for name, node in graph.states.items():
             if self.types.get(name) != node.type:
                 raise RunError(f"the session has no state {name!r} of {node.type}; make one with compiled.session()")
+
+
+def _read(types: Mapping[str, TensorType], states: Mapping[str, np.ndarray], transcript: Transcript | None) -> Session:
+    """The session that was pickled."""
+    made = Session.__new__(Session)
+    made._begin(types)
+    made.restore(states)
+    made.transcript = transcript
+    return made

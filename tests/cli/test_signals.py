@@ -78,6 +78,23 @@ def test_a_second_and_third_ctrl_c_do_not_cut_the_end_short(tmp_path: Path, opti
     assert json.loads(out)["interrupted"] if options else " left in " in out and "\nstopped; " in out
 
 
+@pytest.mark.parametrize(("ends", "rows", "code"), [(signal.SIGINT, 0, 130), (signal.SIGTERM, 1, 143)], ids=["ctrl-c", "ended"])
+def test_a_profile_that_is_ended_early_or_from_outside_says_so(tmp_path: Path, ends: signal.Signals, rows: int, code: int) -> None:
+    db, graph = tmp_path / "own.db", tmp_path / "softmax.tg"
+    graph.write_text("tg 1\ndim n 1..16\ninput x f32[n, 64]\noutput y = softmax(x)\n")
+    process = subprocess.Popen([*TG, "profile", str(graph), "--db", str(db), "--backends", "numpy", "--budget", "100"],
+                               env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not db.exists() or traces(db) < rows:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.005)
+    os.kill(process.pid, ends)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code, (out, err)
+    assert "Traceback" not in err and ("stopped; all that was measured is stored" in out or err == "error: stopped\n")
+    assert traces(db) >= rows and (rows == 0 or document(tg("db", "check", "--db", db, "--json"))["ok"])
+
+
 @pytest.mark.parametrize("module", ["numpy", "typer", "sqlalchemy"])
 def test_ctrl_c_while_the_command_is_being_imported_is_one_line(tmp_path: Path, module: str) -> None:
     (tmp_path / "g.tg").write_text("tg 1\ninput x f32[2]\noutput y = exp(x)\n")

@@ -228,7 +228,7 @@ def test_equal_proves_refutes_and_says_so_to_machines(tmp_path: Path) -> None:
 def test_rewrites_lists_recipes_and_derives_them(tmp_path: Path) -> None:
     naive = ROOT / "examples" / "rewrites" / "softmax_naive.tg"
     said = document(tg("rewrites", naive, "--assuming", "no overflow", "--derive", 0, "--limit", 3, "--json"))
-    assert said["paid"] == 3 and said["recipes"][0]["paid"] == 1
+    assert said["paid"] == 3 and [r["paid"] for r in said["recipes"]] == [1, 1, 3]         # the fewest first
     assert said["recipes"][0]["rules"] == ["softmax/naive-to-safe"] and "softmax/naive-to-safe" in said["derivation"][0]
     assert said["report"]["saturated"] == {"bitwise": True, "reassociating": True}
     for recipe in said["recipes"]:

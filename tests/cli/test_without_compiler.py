@@ -47,7 +47,8 @@ def test_explain_and_devices_say_why(bare: dict[str, str | None], tmp_path: Path
     }
     shown = tg("devices", env=bare).stdout
     assert "missing: " in shown and "no C compiler" in shown
-    assert (tmp_path / "cache" / "tensor_graphs" / "plans").exists() and not (tmp_path / "cache" / "tensor_graphs" / "native").exists()
+    cache = tmp_path / "cache" / "tensor_graphs"
+    assert (cache / "plans").exists() and not (cache / "native").exists()
 
 
 def test_only_native_kernels_without_a_compiler_is_an_error(bare: dict[str, str | None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -30,7 +31,9 @@ from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.path import NoPathError, Path, is_way_on
-from tensor_graphs.paths.plan import Plan
+from tensor_graphs.paths.plan import Plan, WholeRun
+from tensor_graphs.paths.plan_screen import added_up
+from tensor_graphs.paths.screen import duration
 from tensor_graphs.records import queries, upkeep
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import CorruptDatabase
@@ -482,7 +485,21 @@ def test_explain_says_where_it_guesses(filled: Database) -> None:
     plan = compile_graph(GRAPH, database=filled, backends=("numpy",))
     assert "guess" in explain(plan) and "0% of it from measured rows" in explain(plan)
     choice = explain_data(plan)["variants"][0]["choices"][0]
+    assert choice["margin"] == GUESS_MARGIN
     assert not choice["measured"] and choice["trace"] is None and choice["age_seconds"] is None and "guess" in choice["why"]
+
+
+def test_the_times_of_steps_add_up_to_what_is_predicted(filled: Database) -> None:
+    plan = compile_graph(GRAPH, database=filled, backends=("numpy",))
+    v = plan.variants[0]
+    steps = [e.calls * e.seconds for e in v.evidence if e.calls and not is_way_on(e.chosen)]
+    assert sum(steps) / GUESS_MARGIN + v.around == pytest.approx(v.predicted)
+    line = (f"  = {duration(sum(steps))}, where guesses count × 2 so that measurements beat them; expected: "
+            f"{duration(sum(steps) / GUESS_MARGIN)}, and {duration(v.around)} around the calls")
+    assert line in explain(plan).splitlines() and line in str(plan).splitlines()
+    measured = replace(v, evidence=tuple(replace(e, margin=1.0, measured=True) for e in v.evidence))
+    assert added_up(measured) == [f"  = {duration(sum(steps))}, and {duration(v.around)} around the calls"]
+    assert added_up(replace(v, whole=WholeRun(3e-3, 1, 2))) == [f"{line.partition(', and ')[0]}; in one go: 3.00 ms"]
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(5, "just now"), (80, "1 minute"), (600, "10 minutes"), (5 * 3600, "5 hours"),

@@ -96,6 +96,9 @@ def test_a_wrong_one_is_refused_and_a_right_one_passes(database: Database) -> No
         assert "its definition" in right.alone and "µs, predicted" in right.alone
         plan = tg.compile(graph, backends=("numpy",), database=database)
         assert FORGETFUL.name not in plan.variants[0].kernels
+        (wrong,) = (v for v in report.verdicts if v.kernel == FORGETFUL.name)      # who unpacks them in another order sees it
+        order = f"; its operands come as {', '.join(FORGETFUL.composite.order)}"   # type: ignore[union-attr]
+        assert wrong.why.endswith(order) and order in tg.explain(plan) and not right.why
 
 
 def test_two_kernels_of_one_graph_are_two_ways_of_one_part() -> None:

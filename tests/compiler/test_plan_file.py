@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.arguments import ArgumentError
 from tensor_graphs.compiler import compile as compile_module
 from tensor_graphs.compiler import plan_file
 from tensor_graphs.compiler.compile import compile_graph
@@ -152,6 +153,15 @@ def test_nothing_is_kept_where_it_is_turned_off_or_the_database_is_in_memory(
     monkeypatch.setenv(plan_file.VARIABLE, "off")
     numpy_plan(filled)
     assert not folder.exists()
+
+
+def test_a_word_that_says_neither_on_nor_off_is_refused(filled: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plan_file.VARIABLE, "bogus")
+    with pytest.raises(ArgumentError, match="^TENSOR_GRAPHS_PLANS is 'bogus'\n  fix: off .*, or on, "):
+        numpy_plan(filled)
+    monkeypatch.setenv(plan_file.VARIABLE, "on")
+    numpy_plan(filled)
+    assert folder.exists()
 
 
 def test_plans_that_were_not_used_for_long_go(filled: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,8 +75,8 @@ def transformer() -> Node:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short samples, few finalists and few runs of them, constants of the device that cost nothing, and no row in doubt, as many a one
-    of a busy machine is: all have tests of their own."""
+    """Short samples, few finalists and few runs of them, constants of the device that cost nothing, and no row in doubt, as many a
+    one of a busy machine is: all have tests of their own."""
     monkeypatch.setattr(Doubts, "of", lambda *args: None)
     monkeypatch.setattr(Doubts, "least", lambda *args: None)
     monkeypatch.setattr(finalists, "MOST", 2)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import tensor_graphs as tg
 from tensor_graphs.language.errors import ShapeError
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.runtime.errors import RunError
+from tensor_graphs.runtime.session import Session, Transcript
 from tests.plans import compiled_of
 
 BACKENDS = [("numpy",), ("torch", "numpy"), ("c", "numpy")]
@@ -34,6 +38,19 @@ def test_states_live_from_run_to_run(backends: tuple[str, ...]) -> None:
         out = compiled.run({"x": ONES * k}, session=session)
         assert out["y"].tolist() == [k * (k + 1) / 2] * 3 and out["before"].tolist() == [k - 1] * 3
     assert session["s"].tolist() == [10, 10, 10] and session["last"].tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize("copied", [lambda s: pickle.loads(pickle.dumps(s)), copy.deepcopy, copy.copy],
+                         ids=["pickle", "deep", "copy"])
+def test_a_session_that_is_pickled_or_copied_goes_on_by_itself(copied: Callable[[Session], Session]) -> None:
+    compiled = compiled_of(counter())
+    session = compiled.session()
+    compiled.run({"x": ONES}, session=session)
+    session.transcript = Transcript([2, 9], [10])
+    other = copied(session)
+    assert other.transcript == session.transcript and other.transcript is not session.transcript
+    compiled.run({"x": ONES * 2}, session=other)
+    assert session["s"].tolist() == [1, 1, 1] and other["s"].tolist() == [3, 3, 3] and other["last"].tolist() == [2, 2, 2]
 
 
 def test_an_output_is_not_the_states_memory() -> None:
