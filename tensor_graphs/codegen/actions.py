@@ -97,7 +97,8 @@ class _OfNest(Action, ABC):
         """Why the nest cannot be advised so; None where it can."""
 
     def advise(self, nest: Nest) -> None:
-        nest.advice = replace(nest.advice, **{self.field: self.size})
+        changed: dict[str, Any] = {self.field: self.size}
+        nest.advice = replace(nest.advice, **changed)
 
     def read(self, nest: Nest) -> int:
         return int(getattr(nest.advice, self.field))

@@ -1,6 +1,7 @@
 """backend: `gen`, whose one kernel computes whatever stages can say. It is offered for every op and every part, and takes those
 that it can lower and that are no product: what is multiplied and summed again and again wants registers and tiles, not loops. The
-exception are products around a softmax, which online.py makes one pass.
+exceptions are products around a softmax, which online.py makes one pass, and in parts (rewrites/fuse.py) products of few rows,
+which read their weights as fast as memory hands them over (streams.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Spec
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 
@@ -147,4 +149,4 @@ def _program(spec: Spec) -> StageProgram | str:
 @lru_cache(maxsize=4096)
 def _loops(asked: AskedSpec, apart: bool = False) -> StageProgram | str:
     definition = definition_of(asked.spec)
-    return one_pass_of(definition, apart) or loops_of(definition, apart)
+    return one_pass_of(definition, apart) or loops_of(definition, apart, isinstance(asked.spec.op, DefinedOp))

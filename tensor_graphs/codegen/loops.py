@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -11,7 +12,8 @@ from tensor_graphs.codegen.hidden import without_hidden
 from tensor_graphs.codegen.lanes import laned
 from tensor_graphs.codegen.lower import NotLowered, lower, stays
 from tensor_graphs.codegen.online import online
-from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.codegen.stages import StageProgram, values_in
+from tensor_graphs.codegen.streams import streamed
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.language import dims as d
@@ -26,6 +28,9 @@ TILES = 8
 
 MOST_TURNS = 24
 """turns of the innermost loops for each element that is read or written: what takes more is a product"""
+
+FEW_ROWS = 4
+"""… and of products that are streams over weights: about as many rows"""
 
 PAGE = 4096
 """to which the pool rounds each block up"""
@@ -72,23 +77,48 @@ def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | N
 
 
 @lru_cache(maxsize=4096)
-def loops_of(definition: Definition, apart: bool = False) -> StageProgram | str:
-    """The loops of a definition as it stands, or why there are none. apart: for operands whose rows lie anywhere."""
+def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False) -> StageProgram | str:
+    """The loops of a definition as it stands, or why there are none. apart: for operands whose rows lie anywhere. few_rows:
+    products of weights are streams over them (streams.py), however many rows there may be: at how many they pay is for prices."""
+    streams = _streams_of(definition, apart) if few_rows else None
+    if isinstance(streams, StageProgram):
+        return streams
     try:
         program = arranged(lower(definition, apart))
     except (NotLowered, LanguageError) as e:                        # a size that may be 0 where an index is divided by it
         return str(e)
-    elements = sum(d.bounds(a.size)[1] for a in (*program.operands, *program.outputs))
-    turns = 0
+    elements, turns = _counted(program, 1)
+    if turns > MOST_TURNS * elements:
+        return streams or f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums"
+    return _too_many(program) or program
+
+
+def _streams_of(definition: Definition, apart: bool) -> StageProgram | str:
+    try:
+        program = streamed(arranged(lower(definition, apart, few_rows=True)))
+    except (NotLowered, LanguageError) as e:
+        return str(e)
+    elements, turns = _counted(program, 0)
+    if turns > FEW_ROWS * elements:
+        return f"its loops have {turns} turns for {elements} elements at the least sizes: a product of many rows"
+    return _too_many(program) or program
+
+
+def _counted(program: StageProgram, end: int) -> tuple[int, int]:
+    """Elements that are read and written, of a table those that are asked for, and turns of the innermost loops; end: at the least
+    sizes (0), or at the largest (1)."""
+    elements, turns = {a: d.bounds(a.size)[end] for a in program.outputs}, 0
     for nest in program.nests:
         for s in nest.stages:
-            of_stage = 1
-            for axis in (*nest.axes[:s.level], *s.axes, *s.reduce):
-                of_stage *= d.bounds(axis.size)[1]
-            turns += of_stage
-    if turns > MOST_TURNS * max(elements, 1):
-        return f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums"
-    return _too_many(program) or program
+            sizes = {axis.name: d.bounds(axis.size)[end] for axis in (*nest.axes[:s.level], *s.axes, *s.reduce)}
+            turns += math.prod(sizes.values())
+            gathered = (v for name, v in program.values.gathered.items() if name in s.value.symbols)
+            for v in values_in(*s.roots(), *gathered):
+                if v.op == "load" and v.attr[0].role == "operand":
+                    array, offset, _ = v.attr
+                    read = math.prod(n for name, n in sizes.items() if name in program.values.symbols_of(offset))
+                    elements[array] = min(d.bounds(array.size)[end], max(elements.get(array, 0), read))
+    return max(sum(elements.values()), 1), turns
 
 
 def _too_many(program: StageProgram) -> str | None:

@@ -71,16 +71,18 @@ def steps_apart(number: int, shape: Sequence[Dim]) -> Strides:
     return tuple(1 if axis == len(shape) - 1 else d.dim(f"_s{number}_{axis}", 0, FARTHEST) for axis in range(len(shape)))
 
 
-def lower(definition: Definition, apart: bool | Sequence[Strides] = False, again: Collection[int] | None = None) -> StageProgram:
+def lower(definition: Definition, apart: bool | Sequence[Strides] = False, again: Collection[int] | None = None,
+          few_rows: bool = False) -> StageProgram:
     """The program of a definition; its operands are the definition's arguments, each C-contiguous. apart: their strides, or True:
     their rows may lie anywhere, as `steps_apart` says; the dims of the program are the definition's, then theirs. again: of what is
-    dear and needed by several stages, which is computed again instead of kept (by number; None: what would be kept whole). Raises
-    NotLowered."""
+    dear and needed by several stages, which is computed again instead of kept (by number; None: what would be kept whole).
+    few_rows: products are numbers of nests of their own, and what they multiply is made before. Raises NotLowered."""
     roots, order, dear = _read(definition)
+    factors = _factors(order) if few_rows else {}
     numbered = [node for node in order if node in dear]
     kept = dear if again is None else frozenset(node for i, node in enumerate(numbered) if i not in again)
     while True:
-        made = _PartLowering(definition, roots, order, kept, apart)
+        made = _PartLowering(definition, roots, order, kept, apart, factors)
         program = made.program()
         if not made.whole or again is not None:
             program.again = tuple(i for i, node in enumerate(numbered) if node not in kept)
@@ -205,6 +207,24 @@ def _shared(order: Sequence[Node], roots: Sequence[Node]) -> frozenset[Node]:
     return frozenset(kept)
 
 
+def _factors(order: Sequence[Node]) -> dict[Node, list[Node]]:
+    """The products among nodes (sums of what is larger than one of its factors), each with its factors that are computed."""
+    found: dict[Node, list[Node]] = {}
+    for node in order:
+        if node.op.name == "sum" and node.inputs[0].op.name == "mul":
+            size = node.inputs[0].type.size()
+            factors = [_under(x, _VIEWS) for x in node.inputs[0].inputs]
+            if any(x.op is not leaves.CONSTANT and not same_dim(x.type.size(), size) for x in factors):
+                found[node] = [x for x in factors if _under(x, (*_VIEWS, "cast")).op.kind != "leaf"]
+    return found
+
+
+def _under(node: Node, ops: Collection[str]) -> Node:
+    while node.op.name in ops:
+        node = node.inputs[0]
+    return node
+
+
 @dataclass(eq=False)
 class _Kept:
     """A node whose value is stored: where, by which stage, and who reads it at which index, inside of how many axes."""
@@ -236,8 +256,9 @@ def _reach(shape: Sequence[Dim], strides: Strides) -> Dim:
 
 class _PartLowering:
     def __init__(self, definition: Definition, roots: Sequence[Node], order: Sequence[Node], dear: frozenset[Node],
-                 apart: bool | Sequence[Strides]) -> None:
-        self.roots, self.order = list(roots), order
+                 apart: bool | Sequence[Strides], factors: Mapping[Node, Sequence[Node]]) -> None:
+        self.roots, self.order, self.products = list(roots), order, factors
+        self.streams: set[Nest] = set()                             # nests of products
         self.values = Values()
         given = definition.arguments
         if isinstance(apart, bool):
@@ -248,7 +269,8 @@ class _PartLowering:
                                     _reach(a.shape, self.strides[a])) for i, a in enumerate(given))
         self.argument = dict(zip(given, self.operands, strict=True))
         self.nests: list[Nest] = []                                 # the last first: who reads is lowered before who is read
-        self.kept = {n: _Kept(n) for n in order if n in dear or n in self.roots or n.op.name in REDUCTIONS}
+        first = {x for each in factors.values() for x in each}
+        self.kept = {n: _Kept(n) for n in order if n in dear or n in first or n in self.roots or n.op.name in REDUCTIONS}
         self.dear = dear
         self.whole: set[Node] = set()
         self.count = 0
@@ -296,6 +318,8 @@ class _PartLowering:
             nest, axes = self.own_nest(node, running)
         else:
             axes = tuple(self.axis("j", s) for s in node.shape[level:])
+        if node in self.products:
+            self.streams.add(nest)
         kept.level = level = len(nest.axes) if level < 0 else level
         index = [*(a.symbol for a in nest.axes[:level]), *(a.symbol for a in axes)]
         shape = node.shape
@@ -325,7 +349,7 @@ class _PartLowering:
         else:
             value = read.computed(node, tuple(index), None)
         stage = Stage(kept.array, target, axes, value, level, reduce, REDUCTIONS.get(node.op.name), node.op.name, scan,
-                      StageAdvice() if scan is None else SCAN_ADVICE)
+                      StageAdvice() if scan is None else SCAN_ADVICE, product=node in self.products)
         nest.stages.insert(0, stage)
         if len(self.values) > MOST_VALUES:
             raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")
@@ -383,7 +407,8 @@ class _PartLowering:
                     break
                 same += 1
             level = min(level, same)
-        return (nest, level) if level else (None, -1)
+        whole = (nest in self.streams and level < len(nest.axes)) or (kept.node in self.products and level < kept.node.rank)
+        return (nest, level) if level and not whole else (None, -1)
 
     def own_nest(self, node: Node, running: _Running | None = None) -> tuple[Nest, tuple[Axis, ...]]:
         """A nest before all that there are, over all axes of a node but the last, which is its stage's own; outputs of one shape

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from tensor_graphs.codegen.lanes import TileProduct, product_of
 from tensor_graphs.codegen.stages import (
@@ -132,9 +132,21 @@ class _Renderer:
         for i, nest in enumerate(p.nests):
             write()
             self.nest(i, nest)
+        for i in range(len(p.nests)):
+            beside = self.beside(i)
+            if beside and not p.nests[i].advice.beside:
+                write()
+                write.open(f"static void {self.name}_from{i}(void *context, int part, int parts)")
+                for k in (i, *beside):
+                    write(f"{self.name}_nest{k}(context, part, parts);")
+                write.close()
         write()
         self.entry()
         return "\n".join(write.lines) + "\n"
+
+    def beside(self, i: int) -> list[int]:
+        """The nests that run with the one of this number."""
+        return list(takewhile(lambda k: self.program.nests[k].advice.beside, range(i + 1, len(self.program.nests))))
 
     def entry(self) -> None:
         p, write = self.program, self.write
@@ -154,16 +166,20 @@ class _Renderer:
                 write(f"a.{x.name} = ({c_type(x.dtype)} *)(scratch + {c_of(at)});")
                 at = at + _padded(x)
         for i, nest in enumerate(p.nests):
+            if nest.advice.beside:
+                continue                                            # it runs with one before it
+            beside = self.beside(i)
             turns, unit, work = _split(nest)
             write(f"a.count = {c_of(turns)};")
-            if turns == 1:
+            if turns == 1 and not beside:
                 write(f"{self.name}_nest{i}(&a, 0, 1);")
             else:
                 grain = "PART_ELEMENTS" if nest.advice.grain == PART_ELEMENTS else nest.advice.grain
                 parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil(tg_ceil({grain}, {c_of(min(work, MOST_WORK))}), {unit}))"
                 if work >= nest.advice.grain and any(s.within is not None for s in nest.stages):
                     parts = "(int)tg_min(a.count, 4096)"            # long turns, of which some may be shorter than others
-                write(f"if (a.count > 0) tg_parallel({self.name}_nest{i}, &a, {parts});")
+                last = f"{self.name}_nest{i}" if not beside else f"{self.name}_from{i}"
+                write(f"if (a.count > 0) tg_parallel({last}, &a, {parts});")
         write.close()
 
     # ---- one nest ----
@@ -192,9 +208,9 @@ class _Renderer:
                     if x in local:
                         write(f"{c_type(x.dtype)} *restrict {x.name} = ({c_type(x.dtype)} *)(scratch + {c_of(at)});")
                     at = at + _padded(x)
-        _, unit, _ = _split(nest)
+        turns, unit, _ = _split(nest)
         write("int64_t from, to;")
-        write(f"tg_range(a->count, {unit}, part, parts, &from, &to);")
+        write(f"tg_range({c_of(turns) if nest.advice.beside else 'a->count'}, {unit}, part, parts, &from, &to);")
         self.scopes, self.open_axes = [set()], []
         n = parallel(nest)
         if nest.tile is not None:
@@ -525,6 +541,10 @@ class _Renderer:
         self.declare(s.value)
         write(combine.format(acc=into, x=self.ref(s.value)))
         self.end(last)
+        if s.monoid == "sum":                                       # a lane holds few values, so that sums of some are as good
+            beside = " + ".join(f"lane[{k} * {many} / {lanes} + l]" for k in range(lanes))
+            many = f"{many} / {lanes}"
+            write(f"for (int64_t l = 0; l < {many}; l++) lane[l] = {beside};")
         write(f"#pragma {pragma}")
         taken = f"lane[l] > {into} ? lane[l] : {into}" if s.monoid == "max" else f"{into} {sign} lane[l]"
         write(f"for (int64_t l = 0; l < {many}; l++) {into} = {taken};")
@@ -725,7 +745,7 @@ def is_shared_out(nest: Nest) -> bool:
 
 def parallel(nest: Nest) -> int:
     """How many of the nest's axes are cut into parts."""
-    return min([s.level for s in nest.stages if s.level > 0], default=0)
+    return min([nest.advice.shared, *(s.level for s in nest.stages if s.level > 0)]) if any(s.level for s in nest.stages) else 0
 
 
 def _split(nest: Nest) -> tuple[Dim, int, int]:

@@ -229,16 +229,20 @@ SCAN_ADVICE = StageAdvice(block=SCANNED)
 
 @dataclass(frozen=True)
 class NestAdvice:
-    """grain: element steps that are a part of their own for a thread. tile: turns of either axis of a block."""
+    """grain: element steps that are a part of their own for a thread. tile: turns of either axis of a block. shared: outer axes
+    that threads share, at most. beside: it may run while the nest before it does."""
 
     grain: int = 1 << 14
     tile: int = 64
+    shared: int = 99
+    beside: bool = False
 
 
 @dataclass(eq=False)
 class Stage:
     """target[index] = value, or the reduction of value over `reduce`, or a scan of it, for all `axes`, inside of `level` axes of
-    the nest. A stage with a monoid has axes to reduce or a scan, not both. within: an axis of blocks around it and its neighbours,
+    the nest. A stage with a monoid has axes to reduce or a scan, not both. product: it is a sum of products of rows and columns,
+    in a program for few rows. within: an axis of blocks around it and its neighbours,
     inside of the nest's; joined: a reduction goes on with what the target holds, times `factor` (None: 1)."""
 
     target: Array
@@ -254,6 +258,7 @@ class Stage:
     within: Axis | None = None
     joined: bool = False
     factor: Value | None = None
+    product: bool = False
 
     def roots(self) -> tuple[Value, ...]:
         """The expressions that it computes."""

@@ -67,7 +67,7 @@ class LinkRates:
 # numpy's.
 BACKEND_RATES: Mapping[str, BackendRates] = {
     "c": BackendRates(1.5e-6, 0.95, 0.7, 2.6),
-    "gen": BackendRates(1.5e-6, 0.9, 0.7, 2.6),
+    "gen": BackendRates(1.5e-6, 0.95, 0.7, 2.6),
     "cuda": BackendRates(3e-6, 0.7, 0.3, 3.0),
     "gencuda": BackendRates(3e-6, 0.7, 0.3, 3.0),
     "torchcuda": BackendRates(8e-6, 0.5, 0.7, 5.0),

@@ -3,8 +3,9 @@
     made = fuse(graph)                  # made.show(): "36 add_rms_norm_mul_1a2b3c"
 
 Element-wise steps, reductions, norms and all that codegen can say as loops are joined along the values that they hand on, as long
-as that saves a pass (a nest of loops) and computes hardly anything twice. Products stay outside. The part's definition has the
-words that stood there, so what it is computed by, one kernel or several, is chosen by price like everything else.
+as that saves a pass (a nest of loops) and computes hardly anything twice. Then products of weights, which loops compute well for
+few rows (codegen/streams.py), are joined with what comes before and after them; the parts found first are steps there. A part's
+definition has the words that stood there, so what it is computed by, one kernel or several, is chosen by price like all else.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, is_step
+from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.language.part import PartOp, has_no_other_dims, known_when_bound, part_between
 from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.offer import Offer
@@ -36,7 +37,13 @@ MOST_OPERANDS, MOST_STEPS = 12, 40
 
 def fuse(graph: Graph) -> Reworded:
     """The graph with a part for each cluster of two or more steps. Numeric class: bitwise; what runs there is chosen later."""
-    found = _Clusters(graph).offers()
+    first = _with_parts(graph, _Clusters(graph).offers())
+    second = _with_parts(first.graph, _AroundProducts(first.graph).offers())
+    images = {**second.images, **{n: second.images.get(m, m) for n, m in first.images.items()}}
+    return Reworded(second.graph, {**first.parts, **second.parts}, images)
+
+
+def _with_parts(graph: Graph, found: list[Offer]) -> Reworded:
     return formed(graph, found, {}, graph.roots) if found else Reworded(graph)
 
 
@@ -50,6 +57,8 @@ class _Cluster:
 
 
 class _Clusters:
+    few_rows = False
+
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.fed = fed(graph.nodes)
@@ -67,13 +76,14 @@ class _Clusters:
     def offers(self) -> list[Offer]:
         for node in self.graph.nodes:
             if self.may_join(node):
-                made = self.program({node})
+                steps = self.step(node)
+                made = self.program(steps)
                 if made is not None:
-                    self.of[node] = _Cluster({node}, _work(made), len(made.nests))
+                    self.of |= dict.fromkeys(steps, _Cluster(steps, _work(made), len(made.nests)))
                     self.join(node)
         out = []
         for cluster in dict.fromkeys(self.of.values()):
-            if len(cluster.steps) > 1:
+            if self.pays(cluster):
                 operands, outputs = self.border(cluster.steps)
                 out.append(Offer(tuple(operands), tuple(outputs), frozenset(self.inside(cluster.steps)), ()))
         return out
@@ -81,6 +91,16 @@ class _Clusters:
     def may_join(self, node: Node) -> bool:
         return (is_step(node) and len(node.types) == 1 and node in self.fed and node not in self.bound and node not in self.kept
                 and not node.op.facts.product and not isinstance(node.op, PartOp))
+
+    def step(self, node: Node) -> set[Node]:
+        """What joins as one."""
+        return {node}
+
+    def pays(self, cluster: _Cluster) -> bool:
+        return len(cluster.steps) > 1
+
+    def saves(self, a: _Cluster, b: _Cluster, both: StageProgram) -> bool:
+        return len(both.nests) < a.passes + b.passes
 
     def join(self, node: Node) -> None:
         """Join a step with the clusters that it reads, one after another, where that pays."""
@@ -92,7 +112,7 @@ class _Clusters:
             if len(steps) > MOST_STEPS:
                 continue
             made = self.program(steps)
-            if made is None or len(made.nests) >= a.passes + b.passes:
+            if made is None or not self.saves(a, b, made):
                 continue
             work = _work(made)
             if work > TWICE * (a.work + b.work):
@@ -185,9 +205,37 @@ class _Clusters:
         except LanguageError:
             return None
         if part.key not in self.known:
-            made = loops_of(part.written)
+            made = loops_of(part.written, False, self.few_rows)
             self.known[part.key] = made if isinstance(made, StageProgram) else None
         return self.known[part.key]
+
+
+class _AroundProducts(_Clusters):
+    """Products of weights with the steps before and after them, in a graph that has its other parts."""
+
+    few_rows = True
+
+    def offers(self) -> list[Offer]:
+        return super().offers() if any(map(_multiplies, self.graph.nodes)) else []
+
+    def may_join(self, node: Node) -> bool:
+        return is_step(node) and node in self.fed and not self.step(node) & (self.bound | self.kept)
+
+    def step(self, node: Node) -> set[Node]:
+        return {node, *(r for r in self.readers[node] if r.op is leaves.ITEM)}
+
+    def pays(self, cluster: _Cluster) -> bool:
+        return sum(map(is_step, cluster.steps)) > 1 and any(map(_multiplies, cluster.steps))
+
+    def saves(self, a: _Cluster, b: _Cluster, both: StageProgram) -> bool:
+        """Only streams; also with what is made for a product, which waits for that in any case."""
+        products = [any(map(_multiplies, each.steps)) for each in (a, b)]
+        streams = any(s.product for nest in both.nests for s in nest.stages)
+        return streams and (products == [False, True] or super().saves(a, b, both))
+
+
+def _multiplies(node: Node) -> bool:
+    return node.op.facts.product or (isinstance(node.op, PartOp) and any(map(_multiplies, walk(node.op.written.outputs))))
 
 
 def _work(program: StageProgram) -> int:

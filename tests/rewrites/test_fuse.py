@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.node import walk
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.rewrites.fuse import fuse
@@ -22,21 +25,47 @@ def test_a_chain_of_steps_is_one_part() -> None:
     assert op.alone and len(op.written.arguments) == 3 and made.parts[op] == 1
 
 
-def test_a_product_is_in_no_part_and_what_surrounds_it_is_in_two() -> None:
-    before, after = tg.rms_norm(X * 2.0, G), tg.silu(tg.linear(tg.rms_norm(X * 2.0, G), W)) + Y
+def test_a_product_of_many_rows_is_in_no_part_and_what_surrounds_it_is_in_two() -> None:
+    x, y = tg.input("x", (64, 32)), tg.input("y", (64, 32))
+    before, after = tg.rms_norm(x * 2.0, G), tg.silu(tg.linear(tg.rms_norm(x * 2.0, G), W)) + y
     made = fuse(tg.graph({"a": before, "b": after}))
     assert len(made.parts) == 2 and [n.op.name for n in made.graph.nodes].count("linear") == 1
 
 
-def test_what_a_product_lies_between_is_not_joined_around_it() -> None:
-    h = tg.tanh(X) + Y                                              # read by the product, and added to what comes out of it
-    made = fuse(tg.graph(tg.linear(h, W) * 2.0 + h))
-    assert all("linear" not in p.name for p in made.parts)
-    values = {"x": np.ones((3, 32), np.float32), "y": np.full((3, 32), 0.5, np.float32)}
+@pytest.mark.parametrize("rows", [64, N], ids=["many", "few"])
+def test_what_a_product_lies_between_is_joined_with_it_for_few_rows_and_not_around_it(rows: Dim) -> None:
+    x, y = tg.input("x", (rows, 32)), tg.input("y", (rows, 32))
+    h = tg.tanh(x) + y                                              # read by the product, and added to what comes out of it
+    graph = tg.graph(tg.linear(h, W) * 2.0 + h)
+    made = fuse(graph)
+    whole = {op: n for op, n in made.parts.items() if any(i.op.name == "linear" for i in walk(op.written.outputs))}
+    assert len(whole) == (rows is N) and all(sum(n.op is op for n in made.graph.nodes) == 1 for op in whole)
+    count = 64 if rows == 64 else 3
+    values = {"x": np.ones((count, 32), np.float32), "y": np.full((count, 32), 0.5, np.float32)}
     weights = {"w": np.eye(32, dtype=np.float32)}
-    said, written = (interpret(g, values, weights, dims={"n": 3}).outputs["out"]
-                     for g in (made.graph, tg.graph(tg.linear(h, W) * 2.0 + h)))
+    said, written = (interpret(g, values, weights, dims={"n": 3} if rows is N else {}).outputs["out"] for g in (made.graph, graph))
     np.testing.assert_array_equal(said, written)
+
+
+def test_the_steps_around_products_of_few_rows_are_parts_in_their_part() -> None:
+    gate, up = (tg.parameter(name, (64, 32)) for name in ("gate", "up"))
+    stream = X + tg.rms_norm(Y, G)
+    h = tg.rms_norm(stream, G)
+    made = fuse(tg.graph({"stream": stream, "out": tg.silu(tg.linear(h, gate)) * tg.linear(h, up)}))
+    (whole,) = [op for op in made.parts if sum(n.op is op for n in made.graph.nodes)]
+    inside = [n.op.name for n in walk(whole.written.outputs) if n.op.kind == "composite"]
+    assert len(whole.written.outputs) == 2 and len(inside) == 4 and inside.count("linear") == 2
+
+
+def test_products_one_behind_the_other_are_in_two_parts() -> None:
+    first = tg.silu(tg.linear(tg.rms_norm(X, G), W))
+    made = fuse(tg.graph(tg.linear(first, W) + Y))
+    assert sorted(sum(n.op.name == "linear" for n in walk(op.written.outputs)) for op in made.parts) in ([0, 1, 1], [1, 1])
+
+
+def test_what_takes_the_results_of_a_product_together_is_not_joined_with_it() -> None:
+    made = fuse(tg.graph(tg.softmax(tg.linear(X, W))))
+    assert not made.parts
 
 
 def test_a_part_may_have_several_outputs() -> None:

@@ -42,8 +42,9 @@ static void generated_nest0(void *context, int part, int parts) {
                     const float v0 = x0[(1024 * _i0 + _r1)];
                     part0 += v0;
                 }
+                for (int64_t l = 0; l < 4 * VW / 4; l++) lane[l] = lane[0 * 4 * VW / 4 + l] + lane[1 * 4 * VW / 4 + l] + lane[2 * 4 * VW / 4 + l] + lane[3 * 4 * VW / 4 + l];
                 #pragma omp simd reduction(+ : part0)
-                for (int64_t l = 0; l < 4 * VW; l++) part0 = part0 + lane[l];
+                for (int64_t l = 0; l < 4 * VW / 4; l++) part0 = part0 + lane[l];
                 total0 += part0;
             }
             y0[_i0] = (float)total0;
