@@ -219,7 +219,8 @@ class _AroundProducts(_Clusters):
         return super().offers() if any(map(_multiplies, self.graph.nodes)) else []
 
     def may_join(self, node: Node) -> bool:
-        return is_step(node) and node in self.fed and not self.step(node) & (self.bound | self.kept)
+        somebodys = isinstance(node.op, PartOp) and not node.op.alone       # for which there are kernels: it stays in sight
+        return is_step(node) and node in self.fed and not somebodys and not self.step(node) & (self.bound | self.kept)
 
     def step(self, node: Node) -> set[Node]:
         return {node, *(r for r in self.readers[node] if r.op is leaves.ITEM)}

@@ -55,12 +55,16 @@ GRAPH = tg.graph(OUT)
 
 def rows(database: Database, us: float, graph: tg.Graph = GRAPH) -> None:
     """A product of the narrow weights takes 10 µs, one of the joined ones `us`; what is made of weights takes a second."""
-    for s in signatures_of(prepare(graph).graph):
+    for s in signatures_of(prepare(graph, backends=NO_LOOPS).graph):
         kernel = next((k for k in all_kernels(("numpy",)) if k.computes(s.spec)), None)
         if kernel is not None:
             joined = s.spec.op.name in ("linear", "dot") and s.spec.outputs[0].shape == (4, 2 * HIDDEN)
             add_row(database, kernel, s)
             add_row(database, kernel, s, {}, us=us if joined else 1e6 if s.spec.op.name == "concat" else 10.0)
+
+
+NO_LOOPS = ("c", "numpy")
+"""with loops from definitions, what is looked at here is inside of larger parts"""
 
 
 def recipe_of(plan: Plan) -> str:
@@ -102,7 +106,7 @@ def test_recipes_are_found_where_values_are_kept_in_float64_too(database: Databa
 def test_a_gelu_of_the_textbooks_may_be_computed_as_gelu(said: Callable[[Node], Node], approximate: str, atomic: bool) -> None:
     inner = said(tg.linear(X, tg.parameter("up", (HIDDEN, WIDTH))))
     words = expand_all([inner], lambda node: node.op.name == "linear")[0] if atomic else inner
-    made = prepare(tg.graph(tg.linear(words, tg.parameter("down", (WIDTH, HIDDEN))))).graph
+    made = prepare(tg.graph(tg.linear(words, tg.parameter("down", (WIDTH, HIDDEN)))), backends=NO_LOOPS).graph
     (part,) = {n.op: n for n in made.nodes if isinstance(n.op, PartOp)}.values()
     (recipe,) = part.op.recipes
     assert recipe.name.startswith(f"{RECIPE}algebra/gelu-by-")
@@ -193,7 +197,7 @@ def test_what_has_to_be_copied_before_it_is_read_counts() -> None:
         def price(k: Kernel, s: Signature) -> Price:
             return Price((1e-6 if k.backend == "c" else 1e-5) * (int(s.spec.outputs[0].shape[-1]) / 64 if by_width else 1))
 
-        return Paths(prepare(graph).graph, table, price, copied=lambda t: copy).cheapest()
+        return Paths(prepare(graph, backends=NO_LOOPS).graph, table, price, copied=lambda t: copy).cheapest()
 
     def joined(path: Path) -> bool:
         return any(name.startswith(RECIPE) for name in path.choices.values())
@@ -229,7 +233,7 @@ def test_what_variants_make_of_parameters_is_there_whichever_runs(database: Data
     x = tg.input("x", (n, 64))
     gate, up = (tg.linear(x, tg.parameter(name, (256, 64))) for name in ("gate", "up"))
     casts = {"g": tg.cast(gate, tg.f64), "u": tg.cast(up, tg.f64)}      # each of a copy, which is dear for many rows
-    plan = tg.compile(tg.graph(casts), database=database, at={"n": 1})
+    plan = tg.compile(tg.graph(casts), backends=NO_LOOPS, database=database, at={"n": 1})
     joins = [any(name.startswith(RECIPE) for name in v.path.choices.values()) for v in plan.variants]
     assert joins[0] and not joins[-1], "else this compares nothing"
     assert plan.memory(n=1).bound == plan.memory(n=512).bound >= 2 * 256 * 64 * 4
@@ -237,7 +241,7 @@ def test_what_variants_make_of_parameters_is_there_whichever_runs(database: Data
 
 def numpy_paths(database: Database) -> Paths:
     book = PriceBook(database, ("numpy",), 1e-3, margin=GUESS_MARGIN).load()
-    graph = prepare(GRAPH, recipes=database).graph
+    graph = prepare(GRAPH, recipes=database, backends=NO_LOOPS).graph
     return book.paths(graph, by_op(all_kernels(("numpy",))), {}, lambda k, s: book.price(k, s, {}))
 
 
@@ -276,17 +280,18 @@ def test_what_makes_much_of_parameters_has_to_gain_a_percent(database: Database,
 
 def test_what_makes_nothing_of_parameters_is_not_charged() -> None:
     a, b, c = (tg.input(name, shape) for name, shape in (("a", (64, 64)), ("b", (64, 64)), ("c", (64, 1))))
-    graph = prepare(tg.graph(tg.dot(tg.dot(a, b), c))).graph
+    graph = prepare(tg.graph(tg.dot(tg.dot(a, b), c)), backends=NO_LOOPS).graph
     (part,) = Paths(graph, {}, lambda k, s: None).parts
     assert [takes_memory(part.spec.op, r) for r in part.spec.op.recipes] == [False] * len(part.spec.op.recipes) != []
-    (joined,) = Paths(prepare(GRAPH).graph, {}, lambda k, s: None).parts
+    (joined,) = Paths(prepare(GRAPH, backends=NO_LOOPS).graph, {}, lambda k, s: None).parts
     assert [takes_memory(joined.spec.op, r) for r in joined.spec.op.recipes] == [True]
 
 
 def test_a_time_as_a_whole_with_other_kernels_does_not_count(database: Database) -> None:
     rows(database, 19.0)
     whole(database, 15.0, 16.0)
-    for s in signatures_of(prepare(GRAPH, recipes=database).graph):    # the narrow products are faster by another kernel now
+    graph = prepare(GRAPH, recipes=database, backends=NO_LOOPS).graph
+    for s in signatures_of(graph):                                  # the narrow products are faster by another kernel now
         kernel = next((k for k in all_kernels(("numpy",)) if k.name == "numpy.dot" and k.computes(s.spec)), None)
         if kernel is not None:
             add_row(database, kernel, s, {}, us=5.0)
@@ -298,7 +303,7 @@ def test_a_time_as_a_whole_with_other_kernels_does_not_count(database: Database)
 
 def test_profile_runs_both_wordings_of_a_part_and_files_each_as_a_whole(database: Database) -> None:
     rows(database, 19.0)
-    graph = prepare(GRAPH, recipes=database).graph
+    graph = prepare(GRAPH, recipes=database, backends=NO_LOOPS).graph
     with Judge(database) as judge:
         assert in_place(judge, graph, {}, Request(GRAPH, 1e-3, ("numpy",), database), time.perf_counter() + 60, lambda text: None)
     with database.reading() as connection:
@@ -321,7 +326,7 @@ def test_attention_in_any_words_is_one_kernel_that_keeps_no_scores(database: Dat
     """Where each kernel takes 10 µs, one is the fastest; how it comes about is said."""
     graph = WORDINGS[name].graph
     at = {dim: d.bounds(size)[1] for dim, size in graph.dims.items()}
-    for s in signatures_of(prepare(graph).graph):
+    for s in signatures_of(prepare(graph, backends=NO_LOOPS).graph):
         for kernel in all_kernels(("numpy",)):
             if kernel.computes(s.spec):
                 add_row(database, kernel, s)
