@@ -166,8 +166,8 @@ def test_no_more_kernels_take_turns_than_there_is_time_for(database: Database, m
 def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list[int], made: Callable[[], Node]) -> None:
     g = tg.graph({"y": made()})
     report = profile_graph(g, database=database, budget=300.0)
-    # several ways of each step; how many there are depends on the kernels of this machine's instruction set
-    assert report.measured > 10 and report.left == 0 and not report.interrupted
+    # at each sample the part that all may be; of its steps only what may be faster than that
+    assert report.measured >= 4 and report.left == 0 and not report.interrupted
     starts.clear()
     plan = compile_graph(g, database=database)
     assert [v.measured_share for v in plan.variants] == [1.0] * len(plan.variants)
