@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, takewhile
 
 from tensor_graphs.codegen.lanes import TileProduct, product_of
+from tensor_graphs.codegen.lower import DEAR
 from tensor_graphs.codegen.stages import (
     Array,
     Axis,
@@ -766,7 +767,13 @@ def _split(nest: Nest) -> tuple[Dim, int, int]:
         axes = (*free, scan.axis) if free else ()
     if not axes:
         return 1, 1, 1
-    return axes[0].size, 64 if len(axes) == 1 + (scan is not None) else 1, max(1, _most((*axes[1:], *nest.stages[0].reduce)))
+    work = _most((*axes[1:], *nest.stages[0].reduce)) * max(map(_steps, nest.stages))
+    return axes[0].size, 64 if len(axes) == 1 + (scan is not None) else 1, max(1, work)
+
+
+def _steps(s: Stage) -> int:
+    """Steps of one element: an exponential is worth 8, in f64 16 (a thread of its own pays from 2048 and 1024 of them on)."""
+    return max((2 * computed_in(v.dtype).itemsize for v in values_in(*s.roots()) if v.op in DEAR), default=1)
 
 
 def _tiles_of(nest: Nest, outer: Axis) -> tuple[Axis, Axis]:

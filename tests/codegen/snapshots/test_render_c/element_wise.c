@@ -39,5 +39,5 @@ TG_KERNEL(generated) {
     const int64_t d_n = a.d_n = ints[0];
     (void)d_n;
     a.count = (64 * d_n);
-    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 64), tg_ceil(tg_ceil(PART_ELEMENTS, 1), 64)));
+    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 64), tg_ceil(tg_ceil(PART_ELEMENTS, 8), 64)));
 }
