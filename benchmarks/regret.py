@@ -52,7 +52,7 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.paths.path import RECIPE, NoPathError
 from tensor_graphs.paths.path import Path as GraphPath
 
-BACKENDS = ("c", "numpy")
+BACKENDS = ("c", "gen", "numpy")
 LISTED = 2000
 """paths that are looked at of each graph"""
 

@@ -43,7 +43,14 @@ CASES: dict[str, tuple[Callable[..., Node], int, Callable[[np.random.Generator, 
     "erf": (tg.erf, 1, near, 3e-7, 1e-15),
     "erfc": (tg.erfc, 1, near, 5e-7, 1e-15),
     "gelu": (tg.gelu, 1, near, 2e-7, 1e-15),
+    "gelu tanh": (lambda x: tg.gelu(x, approximate="tanh"), 1, near, 2e-7, 1e-15),
+    "silu": (tg.silu, 1, near, 2e-7, 1e-15),
 }
+TAILS: dict[str, tuple[Callable[[Node], Node], float, float, float]] = {
+    # relative error in f32 where the result is a normal number, however small; the result at -inf and +inf
+    "exp": (tg.exp, 1.5e-7, 0.0, np.inf), "tanh": (tg.tanh, 2.5e-7, -1.0, 1.0), "sigmoid": (tg.sigmoid, 2.5e-7, 0.0, 1.0),
+    "silu": (tg.silu, 2.5e-7, np.nan, np.inf), "gelu": (tg.gelu, 2e-5, np.nan, np.inf),
+    "gelu tanh": (lambda x: tg.gelu(x, approximate="tanh"), 2e-5, np.nan, np.inf)}
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +82,20 @@ def test_a_function_of_numbers_is_as_near_as_its_bound_says(name: str, dtype: st
     scale = np.maximum(np.abs(expected), 0.0 if name in ("mod", "tan") else np.sqrt(np.mean(expected**2)))
     wrong = np.abs(out - expected) > bound * scale + (2e-45 if dtype == "f32" else 0.0)
     assert not wrong.any(), (out[wrong][:5], expected[wrong][:5])
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_tails_are_relatively_near_and_nan_and_infinity_are_carried(name: str) -> None:
+    function, bound, at_minus, at_plus = TAILS[name]
+    dense = np.linspace(-110, 110, 6001)
+    ends = [0.0, -0.0, 1e-30, 3e38, -3e38, np.nan, -np.inf, np.inf]
+    x = np.concatenate([dense, dense / 20, dense / 1e4, ends]).astype(np.float32)
+    graph = tg.graph(function(tg.input("x", x.shape)))
+    written = part_between(list(graph.outputs.values()), list(graph.inputs.values())).written
+    (out,) = Library([arranged(lower(written))]).run(0, written, [x], {})
+    (expected,) = interpret(graph, {"x": x}).outputs.values()
+    assert np.isnan(out[-3]) and np.array_equal(out[-2:], [at_minus, at_plus], equal_nan=True)
+    out, expected = out[:-3].astype(float), np.asarray(expected)[:-3]
+    held = (abs(expected) > 2.7e-37) & (abs(expected) < 3.4e38)     # below, x / (1 + e^-x) is 0: e^-x is infinite
+    assert np.max(np.abs(out[held] - expected[held]) / abs(expected[held])) <= bound
+    assert np.max(np.abs(out - expected)[abs(expected) <= 2.7e-37]) <= 2.7e-37 and np.isposinf(out[expected > 3.5e38]).all()

@@ -171,7 +171,7 @@ def test_an_op_may_be_a_composite_of_ones_own(database: Database) -> None:
 @pytest.mark.parametrize(("asked", "said"), [
     ({"kernels": "numpy.softmx"}, "no kernel is named 'numpy.softmx' here\n  fix: did you mean numpy.softmax"),
     ({"ops": "softmx"}, "no op is named 'softmx'\n  fix: did you mean softmax"),
-    ({"kernels": "c.rope"}, "c.rope computes rope, which does not occur in this graph, nor in the definitions of its ops"),
+    ({"kernels": "c.conv"}, "c.conv computes conv, which does not occur in this graph, nor in the definitions of its ops"),
 ], ids=["kernel", "op", "elsewhere"])
 def test_what_is_not_there_is_named_with_what_is(database: Database, asked: dict[str, str], said: str) -> None:
     with pytest.raises(KernelError) as error:

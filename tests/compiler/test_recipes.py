@@ -188,7 +188,7 @@ def test_where_memory_is_short_nothing_is_joined(database: Database) -> None:
 
 
 def test_what_has_to_be_copied_before_it_is_read_counts() -> None:
-    """c.cast reads contiguous operands only, the C product of two arrays as they lie, and what is handed out is one array."""
+    """c.scatter reads contiguous operands only, the C product of two arrays as they lie, and what is handed out is one array."""
     x = tg.input("x", (tg.dim("n", 1, 512), 64))
     gate, up = (tg.linear(x, tg.parameter(name, (64, 64))) for name in ("gate", "up"))
     table = by_op(all_kernels(("c", "numpy")))
@@ -202,10 +202,11 @@ def test_what_has_to_be_copied_before_it_is_read_counts() -> None:
     def joined(path: Path) -> bool:
         return any(name.startswith(RECIPE) for name in path.choices.values())
 
-    product, casts = tg.graph(gate * up), tg.graph({"g": tg.cast(gate, tg.f64), "u": tg.cast(up, tg.f64)})
+    row, rows = tg.input("row", (1,), tg.i32), tg.input("rows", (1, 64))
+    product, added = tg.graph(gate * up), tg.graph({n: tg.scatter(v, row, rows, axis=0) for n, v in (("g", gate), ("u", up))})
     handed = tg.graph({"g": gate, "u": up})
-    assert not joined(cheapest(casts, 1e-7, by_width=True))         # the joined product is twice as wide, and as dear as both
-    for graph, steps, copies in ((product, 2, 0), (casts, 3, 2), (handed, 1, 2)):
+    assert not joined(cheapest(added, 1e-7, by_width=True))         # the joined product is twice as wide, and as dear as both
+    for graph, steps, copies in ((product, 2, 0), (added, 3, 2), (handed, 1, 2)):
         path = cheapest(graph, 0.4e-6)
         assert joined(path) and path.seconds == pytest.approx(1e-6 * steps + 0.4e-6 * copies, abs=0.03e-6)
         assert joined(cheapest(graph, 0.6e-6)) == (copies == 0)
@@ -213,7 +214,7 @@ def test_what_has_to_be_copied_before_it_is_read_counts() -> None:
 
 def test_a_kernel_pays_for_the_copies_that_it_needs() -> None:
     """Of two kernels the dearer one is chosen where it reads what the other has copied first."""
-    x = tg.input("x", (64, 32))
+    x, row, rows = tg.input("x", (64, 32)), tg.input("row", (1,), tg.i32), tg.input("rows", (1, 64))
     table = by_op(all_kernels(("c", "numpy")))
 
     def chosen(graph: tg.Graph, copy: float, in_place: bool = False) -> str:
@@ -221,10 +222,10 @@ def test_a_kernel_pays_for_the_copies_that_it_needs() -> None:
                       copied=lambda t: copy).cheapest()
         return next(name for name in found.choices.values())
 
-    turned = tg.graph(tg.cast(tg.permute(x, (1, 0)), tg.f64))
-    assert [chosen(turned, copy) for copy in (1e-6, 3e-6)] == ["c.cast", "numpy.cast"]
-    assert chosen(turned, 3e-6, in_place=True) == "c.cast"          # what was measured in the graph holds its copies
-    assert chosen(tg.graph(tg.cast(x, tg.f64)), 3e-6) == "c.cast"
+    turned = tg.graph(tg.scatter(tg.permute(x, (1, 0)), row, rows, axis=0))
+    assert [chosen(turned, copy) for copy in (1e-6, 3e-6)] == ["c.scatter", "numpy.scatter"]
+    assert chosen(turned, 3e-6, in_place=True) == "c.scatter"       # what was measured in the graph holds its copies
+    assert chosen(tg.graph(tg.scatter(tg.reshape(x, (32, 64)), row, rows, axis=0)), 3e-6) == "c.scatter"
 
 
 def test_what_variants_make_of_parameters_is_there_whichever_runs(database: Database) -> None:

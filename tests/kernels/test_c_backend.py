@@ -53,23 +53,18 @@ REFUSED: dict[str, tuple[Callable[[], Node], str]] = {
     "dot of vectors": (lambda: tg.dot(x(4), x(4, 5)), "matrices only"),
     "dot that broadcasts": (lambda: tg.dot(x(2, 1, 3, 4), x(1, 3, 4, 5)), "equal leading axes, or none on one side"),
     "norm with a double weight": (lambda: tg.rms_norm(x(3, 4), x(4, dtype=tg.f64)), "f32 or bf16 weights only"),
-    "norm with a half weight": (lambda: tg.rms_norm(x(3, 4, dtype=tg.f64), x(4, dtype=tg.f16)), "f32 or bf16 or f64 weights only"),
+    "norm of doubles": (lambda: tg.rms_norm(x(3, 4, dtype=tg.f64), x(4)), "f32 activations only"),
+    "norm with a half weight": (lambda: tg.layer_norm(x(3, 4, dtype=tg.f64), x(4, dtype=tg.f16)),
+                                "f32 or bf16 or f64 weights only"),
     "attention over values of another width": (lambda: tg.attention(x(3, 2, 4), x(5, 2, 4), x(5, 2, 3), scale=1.0),
                                                "keys and values of one width only"),
     "attention over bf16 keys": (lambda: tg.attention(x(3, 2, 4), x(5, 2, 4, dtype=tg.bf16), x(5, 2, 4), scale=1.0), "{} only"),
-    "embedding by bytes": (lambda: tg.embedding(x(9, 4), x(3, dtype=tg.u8)), "i32 or i64 indices only"),
-    "embedding of halves": (lambda: tg.embedding(x(9, 4, dtype=tg.f16), x(3, dtype=tg.i32)),
-                            "f32, bf16 or f64 tables, f32 or f64 out"),
     "rows of an inner axis": (lambda: tg.write_rows(x(3, 4), x(3, 2), start=1, axis=-1), "axis 0 only"),
     "table of float positions": (lambda: tg.rope_table(x(3), head_dim=4, theta=10.0)[0], "i32 positions of rank 1 only"),
     "tables of halves": (lambda: tg.rope_table(x(3, dtype=tg.i32), head_dim=4, theta=10.0, dtype=tg.f16)[0],
                          "f32 or f64 tables only"),
     "argmax of integers": (lambda: tg.argmax(x(3, dtype=tg.i32)), "f32 or f64 to i32 or i64 only"),
     "argmax of an inner axis": (lambda: tg.argmax(x(3, 4), axis=0), "the last axis only"),
-    "rope by bf16 tables": (lambda: tg.rope(x(3, 2, 4), x(3, 2, dtype=tg.bf16), x(3, 2, dtype=tg.bf16)),
-                            "bf16 is not among f32, f64"),
-    "rope of doubles by f32 tables": (lambda: tg.rope(x(3, 2, 4, dtype=tg.f64), x(3, 2), x(3, 2)), "one dtype only"),
-    "cast to an integer": (lambda: tg.cast(x(3), tg.i32), "f32, bf16 or f64 to f32 or f64 only"),
 }
 """name -> (application, what the kernel for its dtype says; {}: f32 or f64, where neither of two kernels takes it)"""
 
@@ -116,8 +111,6 @@ def samples(op: str, dtype: DType) -> list[Node]:
 
     a, b = act(3, 4), act(3, 4, name="b")
     own: dict[str, Callable[[], list[Node]]] = {
-        "gelu": lambda: [tg.gelu(a), tg.gelu(a, approximate="tanh")],
-        "gated": lambda: [tg.gated(a, b, activation=n) for n in ("gelu_tanh", "gelu", "silu")],
         "linear": lambda: [tg.linear(a, x(5, 4)), tg.linear(a, x(5, 4, dtype=tg.bf16), x(5))],
         "linear_bf16": lambda: [tg.linear(x(3, 4, dtype=tg.bf16), x(5, 4, dtype=tg.bf16), *bias)
                                 for bias in ((), (x(5),), (x(5, dtype=tg.bf16),))],
@@ -126,10 +119,8 @@ def samples(op: str, dtype: DType) -> list[Node]:
         "dot": lambda: [tg.dot(act(*s), act(*t, name="b")) for s, t in (
             ((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((3, 4), (2, 4, 5)))],
         "attention": lambda: [tg.attention(act(3, 2, 4), act(5, 2, 4, name="k"), act(5, 2, 4, name="v"), scale=1.0)],
-        "embedding": lambda: [tg.embedding(x(9, 4), x(3, dtype=t), dtype=o) for t in (tg.i32, tg.i64) for o in (tg.f32, tg.f64)],
         "write_rows": lambda: [tg.write_rows(a, x(2, 4), start=1), tg.write_rows(x(4), x(2), start=1, axis=-1)],
         "rope_table": lambda: [tg.rope_table(x(3, dtype=tg.i32), head_dim=4, theta=10.0, dtype=t)[0] for t in (tg.f32, tg.f64)],
-        "rope": lambda: [tg.rope(x(3, 2, 4, dtype=t), x(3, 2, dtype=t), tg.input("s", (3, 2), t)) for t in (tg.f32, tg.f64)],
         "rms_norm": lambda: [tg.rms_norm(a), tg.rms_norm(a, x(4)), tg.rms_norm(a, x(4, dtype=tg.bf16))],
         "layer_norm": lambda: [tg.layer_norm(a), tg.layer_norm(a, x(4), tg.input("bias", (4,)))],
         "argmax": lambda: [tg.argmax(x(3, 4, dtype=t)) for t in (tg.f32, tg.f64)],
@@ -138,11 +129,9 @@ def samples(op: str, dtype: DType) -> list[Node]:
                                 tg.conv2d(x(1, 3, 5, 4), x(5, 3, 3, 2), x(5), padding=1, stride=2)],
         "scatter": lambda: [tg.scatter(x(3, 4, dtype=t), x(2, dtype=i), tg.input("u", (2, 4), t), mode="add")
                             for t in (tg.f32, tg.f64, tg.i32, tg.i64) for i in (tg.i32, tg.i64)],
-        "cast": lambda: [tg.cast(x(3), tg.f64), tg.cast(x(3, dtype=tg.f64), tg.f32), tg.cast(x(3, dtype=tg.bf16), tg.f64)],
     }
     if op in own:
         return own[op]()
-    build = getattr(tg, op, None) or getattr(tg.language.atomic, op)
     if op in ("add", "sub", "mul", "max", "div"):
         from tensor_graphs.language.node import apply
         from tensor_graphs.profiling.conformance.cases import op_named
@@ -150,12 +139,11 @@ def samples(op: str, dtype: DType) -> list[Node]:
         found = op_named(op)
         assert found is not None
         return [apply(found, (a, b))]
-    return [build(a)]
+    return [getattr(tg, op)(a)]
 
 
-TAKEN = {"add": {"gaps", "repeated", "uniform", "backwards"}, "gated": {"gaps", "repeated"}, "exp": {"gaps", "repeated"},
-         "rms_norm": {"gaps", "repeated", "backwards"}, "softmax": {"gaps"}, "argmax": {"gaps"}, "rope": {"gaps", "turned"},
-         "attention": {"gaps", "turned"}, "dot": {"gaps", "turned", "strided"}, "write_rows": {"gaps"}}
+TAKEN = {"add": {"gaps", "repeated", "uniform", "backwards"}, "rms_norm": {"gaps", "repeated", "backwards"}, "softmax": {"gaps"},
+         "argmax": {"gaps"}, "attention": {"gaps", "turned"}, "dot": {"gaps", "turned", "strided"}, "write_rows": {"gaps"}}
 """op -> ways to lie that its kernel must take, among others"""
 
 
@@ -196,7 +184,7 @@ def test_values_narrower_than_keys() -> None:
 def test_a_gate_of_scalars() -> None:
     for activation in ("gelu_tanh", "gelu", "silu"):
         g = tg.graph(tg.gated(tg.input("a", ()), tg.input("b", ()), activation=activation))
-        check(g, {"a": numbers(), "b": numbers(seed=1)}, backends=("c", "numpy"))
+        check(g, {"a": numbers(), "b": numbers(seed=1)}, backends=("gen",))
 
 
 @pytest.mark.parametrize("backend", ["c", "numpy"])
@@ -206,7 +194,7 @@ def test_rows_written_along_an_axis_counted_from_the_back(backend: str) -> None:
     check(g, {"base": numbers(3, 6), "value": numbers(3, 2)}, backends=(backend, "numpy"))
 
 
-@pytest.mark.parametrize("backend", ["c", "numpy"])
+@pytest.mark.parametrize("backend", ["gen", "numpy"])
 def test_an_embedding_of_no_rows(backend: str) -> None:
     g = tg.graph(tg.embedding(tg.input("table", (0, 3)), tg.input("ids", (2,), tg.i32)))
     check(g, {"table": numbers(0, 3), "ids": np.array([0, 5], np.int32)}, backends=(backend, "numpy"))
@@ -215,7 +203,7 @@ def test_an_embedding_of_no_rows(backend: str) -> None:
 # ---- wide activations -------------------------------------------------------------------------------------------------
 
 
-def test_a_decoder_layer_with_f64_activations_runs_wholly_on_c() -> None:
+def test_a_decoder_layer_with_f64_activations_runs_wholly_in_native_code() -> None:
     n, p, heads, width, hidden = tg.dim("n", 1, 40), tg.dim("p", 0, 20), 4, 8, 24
 
     def weight(name: str, *shape: int, dtype: DType = tg.f32) -> Node:
@@ -241,6 +229,6 @@ def test_a_decoder_layer_with_f64_activations_runs_wholly_on_c() -> None:
     for count, before in ((1, 0), (1, 20), (7, 3), (40, 11)):
         ids = rng.integers(-1, 51, count).astype(np.int32)
         inputs = {"ids": ids, "positions": np.arange(before, before + count, dtype=np.int32)}
-        compiled = check(g, inputs, parameters, states, {"n": count, "p": before}, backends=("c",))
+        compiled = check(g, inputs, parameters, states, {"n": count, "p": before}, backends=("c", "gen"))
         calls = [i.call for i in compiled.plan.variants[0].program.instructions]
         assert len(calls) > 20 and all(isinstance(call, NativeCall) for call in calls)

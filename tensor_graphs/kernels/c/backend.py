@@ -76,16 +76,6 @@ def only(*dtypes: DType) -> Refusal:
     return refuse
 
 
-def _one_of(*dtypes: DType) -> Refusal:
-    """All operands and outputs have the same one of these dtypes."""
-    among = only(*dtypes)
-
-    def refuse(spec: Spec) -> str | None:
-        return among(spec) or (None if len({t.dtype for t in (*spec.inputs, *spec.outputs)}) == 1 else "one dtype only")
-
-    return refuse
-
-
 def _mark(dtype: DType) -> str:
     """What the symbols for these activations end in."""
     return "_f64" if dtype == f64 else ""
@@ -262,7 +252,7 @@ def _strided_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
 def _rms_norm(spec: Spec) -> NativeCall:
     x = spec.inputs[0]
     w, dtype = _weight(spec, "weight")
-    return NativeCall(f"tg_rms_norm{_mark(x.dtype)}", (0, w), (_rows(x), x.shape[-1], dtype),
+    return NativeCall("tg_rms_norm", (0, w), (_rows(x), x.shape[-1], dtype),
                       (float(spec.attrs["eps"]), float(spec.attrs["offset"])))
 
 
@@ -272,25 +262,6 @@ def _layer_norm(spec: Spec) -> NativeCall:
     b, b_dtype = _weight(spec, "bias")
     return NativeCall(f"tg_layer_norm{_mark(x.dtype)}", (0, w, b), (_rows(x), x.shape[-1], w_dtype, b_dtype),
                       (float(spec.attrs["eps"]),))
-
-
-GATES = {"gelu_tanh": "tg_gelu_tanh_mul", "gelu": "tg_gelu_erf_mul", "silu": "tg_silu_mul"}
-
-
-def _gated(spec: Spec) -> NativeCall:
-    t = spec.outputs[0]
-    size = t.shape[-1] if t.rank else 1
-    return NativeCall(GATES[spec.attrs["activation"]] + _mark(t.dtype), (0, 1), (_rows(t), size, size, size))
-
-
-def _strided_gated(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-    """Both operands with gaps between their rows."""
-    sizes, (gate, up) = merged(spec.outputs[0].shape, *strides)
-    if len(sizes) > 2 or any(s and s[-1] != 1 for s in (gate, up)):
-        return None
-    row: Dim = sizes[-1] if sizes else 1
-    far = [s[0] if len(s) == 2 else 0 for s in (gate, up)]
-    return replace(_gated(spec), ints=(sizes[0] if len(sizes) == 2 else 1, row, *far))
 
 
 def _attention_refuse(a: DType) -> Refusal:
@@ -327,19 +298,6 @@ def _strided_attention(spec: Spec, strides: Sequence[Strides]) -> NativeCall | N
                       (float(a["scale"]), float(a["softcap"])), scratch.attention(n * (hq // hkv), hkv, d, q.dtype.itemsize))
 
 
-def _embedding_refuse(spec: Spec) -> str | None:
-    table, ids = spec.inputs
-    if spec.outputs[0].dtype not in WEIGHTS_OF or table.dtype not in WEIGHT_DTYPES:
-        return "f32, bf16 or f64 tables, f32 or f64 out"
-    return None if ids.dtype in INDEX_DTYPES else "i32 or i64 indices only"
-
-
-def _embedding(spec: Spec) -> NativeCall:
-    table, ids = spec.inputs
-    return NativeCall(f"tg_gather_rows{_mark(spec.outputs[0].dtype)}", (0, 1), (product(ids.shape), table.shape[0], table.shape[1],
-                      WEIGHT_DTYPES[table.dtype], INDEX_DTYPES[ids.dtype]), (float(spec.attrs["scale"]),))
-
-
 def _write_rows(spec: Spec) -> NativeCall:
     base, value = spec.inputs
     return NativeCall("tg_write_rows", (1,), (base.shape[0], value.shape[0], product(base.shape[1:]) * base.dtype.itemsize,
@@ -364,10 +322,6 @@ def _rope_table_refuse(spec: Spec) -> str | None:
 def _rope_table(spec: Spec) -> NativeCall:
     return NativeCall(f"tg_rope_table{_mark(spec.outputs[0].dtype)}", (0,), (spec.inputs[0].shape[0], spec.attrs["head_dim"] // 2),
                       (float(spec.attrs["theta"]), float(spec.attrs["scaling"])))
-
-
-def _rope(spec: Spec) -> NativeCall:
-    return NativeCall(f"tg_rope{_mark(spec.inputs[0].dtype)}", (0, 1, 2), tuple(spec.inputs[0].shape))
 
 
 def _argmax_refuse(spec: Spec) -> str | None:
@@ -422,17 +376,6 @@ def _scatter(spec: Spec) -> NativeCall:
     return NativeCall(f"tg_scatter_{base.dtype.name}", (0, 1, 2), sizes, scratch=scratch.scatter(rows, count))
 
 
-def _cast_refuse(spec: Spec) -> str | None:
-    if spec.inputs[0].dtype in WEIGHT_DTYPES and spec.outputs[0].dtype in WEIGHTS_OF:
-        return None
-    return "f32, bf16 or f64 to f32 or f64 only"
-
-
-def _cast(spec: Spec) -> NativeCall:
-    x, y = spec.inputs[0], spec.outputs[0]
-    return NativeCall("tg_cast", (0,), (product(y.shape), WEIGHT_DTYPES[y.dtype], WEIGHT_DTYPES[x.dtype]))
-
-
 def rows_for(a: DType) -> tuple[CRow, ...]:
     """The rows whose code differs between f32 and f64 activations."""
     mark, wide = _mark(a), "wide_" if a == f64 else ""
@@ -450,30 +393,15 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
             return NativeCall(f"tg_{op}{mark}", (0, 1), (product(spec.outputs[0].shape), *at))
 
         in_place = ((0, 0),) if op == "div" else ((0, 0), (0, 1))
-        return row(op, "elementwise.c", same, lambda spec: call(spec, 1, 1, *[0] * 6), *in_place, strided=strided)
-
-    def elementwise(op: str) -> CRow:
-        def call(spec: Spec, *at: Dim) -> NativeCall:
-            form = {"tanh": "_tanh", "none": "_erf"}.get(spec.attrs.get("approximate", ""), "")
-            return NativeCall(f"tg_{op}{form}{mark}", (0,), (product(spec.outputs[0].shape), *at))
-
-        def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-            found = _in_runs(spec, strides)
-            return call(spec, *found[0]) if found is not None and found[1] == [1] else None
-
-        return row(op, "elementwise.c", same, lambda spec: call(spec, *[0] * 4), (0, 0), strided=strided)
+        return CRow(op, "elementwise.c", same, lambda spec: call(spec, 1, 1, *[0] * 6), in_place, mark=mark, strided=strided)
 
     def by_rows(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int]) -> CRow:
         return row(op, file, refuse, _with_rows(build), *in_place, strided=_by_rows(build))
 
     return (
         *map(pair, ("add", "sub", "mul", "max", "div")),
-        *map(elementwise, ("exp", "tanh", "silu", "gelu")),
-        row("gated", "gated.c", lambda spec: same(spec) or (None if spec.attrs["activation"] in GATES else "no such gate"),
-            _gated, (0, 0), (0, 1), strided=_strided_gated),
         row("linear", "linear.c", _linear_refuse(a), _linear(a)),
         row("dot", "matmul.c", _dot_refuse(a), _dot, strided=_strided_dot),
-        by_rows("rms_norm", "rms_norm.c", _weights_ok(a), _rms_norm, (0, 0)),
         by_rows("layer_norm", "layer_norm.c", _weights_ok(a), _layer_norm, (0, 0)),
         by_rows("softmax", "softmax.c", lambda spec: same(spec) or _last_axis(spec), lambda spec: NativeCall(
             f"tg_softmax{mark}", (0,), (_rows(spec.inputs[0]), spec.inputs[0].shape[-1])), (0, 0)),
@@ -486,18 +414,16 @@ ROWS: tuple[CRow, ...] = (
     CRow("linear", "narrow_linear.c", _narrow_linear_refuse, _narrow_linear, mark="_bf16", arithmetic=_narrow_linear_steps,
          arch=("avx512_bf16",)),
     CRow("gather_linear", "gather_linear.c", _gather_linear_refuse, _gather_linear),
-    CRow("embedding", "gather_rows.c", _embedding_refuse, _embedding),
+    CRow("rms_norm", "rms_norm.c", _weights_ok(f32), _with_rows(_rms_norm), in_place=((0, 0),), strided=_by_rows(_rms_norm)),
     CRow("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,
          _write_rows, in_place=((0, 0),), updates=True, strided=_strided_write_rows),
-    CRow("rope_table", "rope.c", _rope_table_refuse, _rope_table),
-    CRow("rope", "rope.c", _one_of(f32, f64), _with_rows(_rope), strided=_by_rows(_rope)),
+    CRow("rope_table", "rope_table.c", _rope_table_refuse, _rope_table),
     CRow("argmax", "argmax.c", _argmax_refuse, _with_rows(_argmax), strided=_by_rows(_argmax)),
     # first: of two that are estimated alike, it is the faster one
     CRow("conv", "direct.c", lambda spec: _conv_refuse(spec) or direct.refuse(spec), lambda spec: direct.build(spec, _conv(spec)),
          mark="_direct", prepare=direct.prepare, arithmetic=direct.arithmetic),
     CRow("conv", "conv.c", _conv_refuse, _conv),
     CRow("scatter", "scatter.c", _scatter_refuse, _scatter, in_place=((0, 0),)),
-    CRow("cast", "wide_elementwise.c", _cast_refuse, _cast),
 )
 
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 FOLDER = Path(__file__).resolve().parent
 MAX_PTR, MAX_INT, MAX_FLOAT = 16, 32, 8
 _SHARED = re.compile(r"^TG_API [\w *]*?\b(tg_\w+)\(", re.MULTILINE)
-_DECLARATION = re.compile(r"^(?:TG_KERNEL|ROWS_KERNEL|PAIRS|SCALAR|UNARY|GATED|GATHER|TABLE|ROPE)\((tg_\w+)", re.MULTILINE)
+_DECLARATION = re.compile(r"^(?:TG_KERNEL|ROWS_KERNEL|PAIRS|TABLE)\((tg_\w+)", re.MULTILINE)
 
 
 class Step(ctypes.Structure):
@@ -55,7 +55,7 @@ compiler works at all. A search waits for it, and for nothing else that is compi
 TOGETHER = dict.fromkeys(("conv.c", "depthwise.c", "direct.c"), "convolutions")
 """C file -> the library that it shares with others: they call functions of each other that are not seen from outside"""
 
-AHEAD = ("gemm", "movement", "linear", "attention", "screened_argmax", "rms_norm", "rope", "gated")
+AHEAD = ("gemm", "movement", "linear", "attention", "screened_argmax", "rms_norm", "rope_table")
 """the libraries that a language model on generated code runs, in the order in which they are compiled beside what comes before they
 are needed; the others are a third of the compiler's work"""
 

@@ -1,5 +1,5 @@
-/* rows.h: the bodies of rms_norm, layer_norm and softmax in f32 and f64; weights of any float dtype. One result per row of the last
- * axis. */
+/* rows.h: what kernels share that make one result of each row of the last axis, and the bodies of layer_norm and softmax in f32 and
+ * f64; weights of any float dtype. */
 #include "loops.h"
 #include "real.h"
 
@@ -13,16 +13,6 @@ TG_INLINE double lanes_total(const real *lane) {
     for (int half = VR / 2; half > 0; half /= 2)
         for (int l = 0; l < half; l++) part[l] += part[half + l];
     return part[0];
-}
-
-TG_INLINE double sum_squares(const real *x, int64_t d) {
-    real lane[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= d; i += LANES)
-        for (int l = 0; l < LANES; l++) lane[l] += x[i + l] * x[i + l];
-    double total = lanes_total(lane);
-    for (; i < d; i++) total += (double)x[i] * x[i];
-    return total;
 }
 
 TG_INLINE double sum(const real *x, int64_t d) {
@@ -67,25 +57,6 @@ TG_INLINE void moments(const real *x, int64_t d, real centre, double *first, dou
         case TG_BF16: f(__VA_ARGS__, TG_BF16); break; \
     }
 #endif
-
-/* out = x * scale * (offset + w), rounded once. */
-TG_INLINE void weigh(real *out, const real *x, int64_t d, double scale, double offset, const void *w, const int64_t dtype) {
-    for (int64_t i = 0; i < d; i++) out[i] = (real)(x[i] * scale * (offset + widened(w, dtype, i)));
-}
-
-/* out = x / rms(x) * (offset + w); w NULL: without the last factor. eps, offset: floats[0], floats[1]. */
-TG_INLINE void rms_row(real *out, const real *x, int64_t d, const void *w, int64_t dtype, const double *floats) {
-    double scale = 1.0 / __builtin_sqrt(sum_squares(x, d) / (double)d + floats[0]);
-    if (w) BY_DTYPE(dtype, weigh, out, x, d, scale, floats[1], w)
-    else
-        for (int64_t i = 0; i < d; i++) out[i] = (real)(x[i] * scale);
-}
-
-TG_INLINE void rms_rows(const call *c, int64_t from, int64_t to) {
-    const int64_t d = c->ints[1];
-    for (int64_t row = from; row < to; row++)
-        rms_row((real *)c->ptr[0] + row * d, (const real *)c->ptr[1] + row_at(c->ints + 3, row, d), d, c->ptr[2], c->ints[2], c->floats);
-}
 
 enum { ABSENT = -1 }; /* the dtype of a weight that is not given */
 

@@ -147,36 +147,4 @@ TG_INLINE float f32_max(float x, float y) {
     return y != y ? y : m;
 }
 
-/* 2^a for a <= 0 as fraction * s1 * s2, so that a factor can be multiplied in before the result underflows; exactly 0
- * below 2^-250 (then -inf * 0 is NaN, as it must be). a comes in f64: an absolute error of a is a relative one of 2^a. */
-typedef struct scaled {
-    float fraction, s1, s2;
-} scaled;
-
-TG_INLINE scaled exp2_scaled(double a) {
-    int tiny = a < -250.0;
-    a = tiny ? -250.0 : a;
-    const double shift = 6755399441055744.0; /* 1.5 * 2^52: adding it rounds to an integer */
-    double whole = (a + shift) - shift;
-    int32_t n = (int32_t)whole, half = n >> 1;
-    float fraction = exp2_fraction((float)(a - whole));
-    return (scaled){tiny ? 0.0f : fraction, exp2_integer(half), exp2_integer(n - half)};
-}
-
-/* P(t) with erfc z = e^(-z^2) t P(t), t = 1 / (1 + 0.4 z): P interpolates erfcx(z) / t at Chebyshev points of t for z in [0, 12],
- * relative error 4e-9. */
-TG_INLINE double erfcx_series(double t) {
-    double poly = -0.018999646332516235;
-    poly = poly * t + 0.081836308207925382;
-    poly = poly * t - 0.088687145005435425;
-    poly = poly * t - 0.073414248864537415;
-    poly = poly * t + 0.14505537553336426;
-    poly = poly * t - 0.031289748689756654;
-    poly = poly * t + 0.1650630197637942;
-    poly = poly * t + 0.15966469403820849;
-    poly = poly * t + 0.20959619870853258;
-    poly = poly * t + 0.22549204829414654;
-    return poly * t + 0.22568314300231468;
-}
-
 #endif

@@ -37,11 +37,11 @@ def changed_by(folder: Path, name: str) -> set[str]:
 
 def test_a_product_changes_with_the_tile_it_is_made_of(copied: Path) -> None:
     assert changed_by(copied, "gemm.c") >= {"linear.c", "matmul.c", "attention.c"}
-    assert not changed_by(copied, "gemm.c") & {"rms_norm.c", "elementwise.c", "rope.c", "movement.c"}
+    assert not changed_by(copied, "gemm.c") & {"rms_norm.c", "rope_table.c", "movement.c"}
 
 
 def test_wide_code_changes_no_narrow_kernel(copied: Path) -> None:
-    narrow = {"linear.c", "matmul.c", "attention.c", "rms_norm.c", "elementwise.c"}
+    narrow = {"linear.c", "matmul.c", "attention.c", "rms_norm.c", "softmax.c"}
     assert changed_by(copied, "wide_gemm.c") == {"wide_linear.c", "wide_matmul.c", "wide_attention.c"}
     assert not changed_by(copied, "wide.h") & narrow and not changed_by(copied, "wide_gemm.h") & narrow
 
@@ -96,13 +96,13 @@ def test_kernels_whose_library_cannot_be_compiled_are_left_out_and_the_others_ar
     monkeypatch.setattr(toolchain, "build_library", refuse)
     monkeypatch.setattr(library, "_LOADED", loaded)
     kernels = {k.name: k for k in load_backend("c")}
-    wide = next(k for name, k in kernels.items() if k.op == "rms_norm" and name != "c.rms_norm")
+    wide = next(k for name, k in kernels.items() if k.op == "softmax" and name != "c.softmax")
     x = tg.input("x", (4, 8), tg.f32)
-    spec = signature_of(tg.rms_norm(x)).spec
-    assert made_together([(kernels["c.rms_norm"], spec), (wide, spec)]) == [None, "the compiler was killed"]
+    spec = signature_of(tg.softmax(x)).spec
+    assert made_together([(kernels["c.softmax"], spec), (wide, spec)]) == [None, "the compiler was killed"]
     with pytest.raises(c_code.ToolchainError, match="was killed"):
-        loaded.address("tg_rms_norm_f64")
-    assert loaded.address("tg_rms_norm") and loaded.address("tg_copy_strided")
+        loaded.address("tg_softmax_f64")
+    assert loaded.address("tg_softmax") and loaded.address("tg_copy_strided")
 
 
 def test_a_library_is_compiled_when_it_is_asked_for_and_what_it_is_linked_with_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,13 +116,13 @@ def test_a_library_is_compiled_when_it_is_asked_for_and_what_it_is_linked_with_b
     monkeypatch.setattr(library, "_LOADED", None)
     assert library.available()[0] and made == ["tensor_graphs_c"]
     library.load().address("tg_rms_norm")
-    library.load().address("tg_gelu_tanh")
-    assert made[1:] == ["tensor_graphs_c_rms_norm", "tensor_graphs_c_elementwise"]
+    library.load().address("tg_softmax")
+    assert made[1:] == ["tensor_graphs_c_rms_norm", "tensor_graphs_c_softmax"]
     library.load().address("tg_linear_f32")
     assert made[3:] == ["tensor_graphs_c_gemm", "tensor_graphs_c_linear"]
     library.ahead().join()
     library.settle()
-    assert sorted(made) == sorted(f"tensor_graphs_c_{part}".rstrip("_") for part in {*library.AHEAD, library.CORE, "elementwise"})
+    assert sorted(made) == sorted(f"tensor_graphs_c_{part}".rstrip("_") for part in {*library.AHEAD, library.CORE, "softmax"})
 
 
 def test_what_is_compiled_ahead_is_compiled_once_and_who_asks_meets_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

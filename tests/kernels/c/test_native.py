@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -267,67 +267,6 @@ def test_softmax_hides_minus_infinity_and_spoils_exactly_the_rows_that_have_no_a
     assert out[0, 69] == 1.0 and np.isnan(out[1:4]).all() and np.isfinite(out[4]).all()
 
 
-# --- activations ---
-
-
-def erfc(x: Array) -> Array:
-    return np.array([math.erfc(value) for value in x.ravel()]).reshape(x.shape)
-
-
-def sigmoid(x: Array) -> Array:
-    return np.where(x < 0, np.exp(np.minimum(x, 0)) / (1 + np.exp(np.minimum(x, 0))), 1 / (1 + np.exp(-np.maximum(x, 0))))
-
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "tg_gelu_tanh": lambda x: x * sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
-    "tg_gelu_erf": lambda x: x * 0.5 * erfc(-x / math.sqrt(2)),
-    "tg_silu": lambda x: x * sigmoid(x),
-    "tg_sigmoid": sigmoid,
-    "tg_tanh": np.tanh,
-    "tg_exp": np.exp,
-}
-
-
-@pytest.mark.parametrize("symbol", ACTIVATIONS)
-def test_activations_are_f32_accurate_into_the_tails(each_build: library.NativeLibrary, symbol: str) -> None:
-    dense = np.linspace(-110, 110, 60001)
-    x = np.concatenate([dense, dense / 20, dense / 1e4, [0.0, -0.0, 1e-30, -1e-30, 1e-42, 3e38, -3e38]]).astype(F32)
-    out = poisoned(x.shape)
-    run(each_build, symbol, [out, x], [x.size])
-    with np.errstate(over="ignore", under="ignore"):
-        wanted = ACTIVATIONS[symbol](x.astype(float))
-    representable = (abs(wanted) >= 1.2e-38) & (abs(wanted) <= 3.4e38)
-    tiny = abs(wanted) < 1.2e-38
-    assert np.max(np.abs(out[representable] - wanted[representable]) / abs(wanted[representable])) <= 2.5e-7
-    assert np.max(np.abs(out[tiny] - wanted[tiny]), initial=0.0) <= 1e-44  # denormals: a few of their steps of 1.4e-45
-    assert np.all(np.isposinf(out[wanted > 3.5e38]))
-
-
-@pytest.mark.parametrize("symbol", ACTIVATIONS)
-def test_activations_carry_nan_and_infinity(each_build: library.NativeLibrary, symbol: str) -> None:
-    x = np.array([np.nan, np.inf, 1.0, -np.inf] * 9, F32)
-    out = poisoned(x.shape)
-    run(each_build, symbol, [out, x], [x.size])
-    # x * P(x) at -inf is -inf * 0, as in the definition
-    at_minus = {"tg_sigmoid": 0.0, "tg_tanh": -1.0, "tg_exp": 0.0}.get(symbol, np.nan)
-    at_plus = 1.0 if symbol in ("tg_sigmoid", "tg_tanh") else np.inf
-    assert np.isnan(out[0::4]).all() and (out[1::4] == at_plus).all()
-    assert np.array_equal(out[3::4], np.full(9, at_minus, F32), equal_nan=True)
-
-
-@pytest.mark.parametrize("shape", [(0, 5), (1, 1), (3, 17), (9, 640)])
-@pytest.mark.parametrize("act", ["tg_gelu_tanh", "tg_gelu_erf", "tg_silu"])
-def test_gated_activations_read_both_halves_of_one_product(
-    each_build: library.NativeLibrary, act: str, shape: tuple[int, int]
-) -> None:
-    n, d = shape
-    both = normal((n, 2 * d), 4, scale=3)
-    out = poisoned(shape)
-    each_build.call(f"{act}_mul", [out.ctypes.data, both.ctypes.data, both.ctypes.data + 4 * d], [n, d, 2 * d, 2 * d])
-    wanted = ACTIVATIONS[act](both[:, :d].astype(float)) * both[:, d:]
-    assert error(out, wanted) <= 3e-7
-
-
 # --- arithmetic ---
 
 
@@ -338,15 +277,6 @@ def test_arithmetic_rounds_once(each_build: library.NativeLibrary, count: int) -
     for symbol, wanted in pairs.items():
         out = poisoned((count,))
         run(each_build, symbol, [out, a, b], [count, 1, 1])
-        assert np.array_equal(out, wanted), symbol
-    s = F32(0.37)
-    scalars = {
-        "tg_add_scalar": a + s, "tg_sub_scalar": a - s, "tg_rsub_scalar": s - a,
-        "tg_mul_scalar": a * s, "tg_div_scalar": a / s, "tg_max_scalar": np.maximum(a, s),
-    }  # fmt: skip
-    for symbol, wanted in scalars.items():
-        out = poisoned((count,))
-        run(each_build, symbol, [out, a], [count], [0.37])
         assert np.array_equal(out, wanted), symbol
 
 
@@ -407,19 +337,6 @@ def test_a_large_copy_is_whole_and_a_strided_target_keeps_what_lies_between(nati
     target = np.full((500, 200), -1, I32)
     run(native, "tg_copy_strided", [target, source], [2, 4, 500, 100, *[0] * 6, 200, 2, *[0] * 6, 1, 500, *[0] * 6])
     assert np.array_equal(target[:, ::2], source[:50000].reshape(100, 500).T) and (target[:, 1::2] == -1).all()
-
-
-@pytest.mark.parametrize("d", [1, 17, 640])
-@pytest.mark.parametrize("ids_dtype", [I32, I64])
-def test_gathered_rows_are_scaled_and_missing_ones_are_zero(native: library.NativeLibrary, d: int, ids_dtype: Any) -> None:
-    table = normal((11, d))
-    ids = np.array([0, 10, 11, -1, 5, 5, 2**31 - 1], ids_dtype)
-    known = (ids >= 0) & (ids < 11)
-    for weight, flag in ((table, 0), (bf16(table), 1)):
-        out = poisoned((ids.size, d))
-        run(native, "tg_gather_rows", [out, weight, ids], [ids.size, 11, d, flag, int(ids_dtype is I64)], [25.25])
-        wanted = weight.astype(F32)[np.where(known, ids, 0)] * F32(25.25) * known[:, None].astype(F32)
-        assert np.array_equal(out, wanted)
 
 
 @pytest.mark.parametrize("start", [-5, -2, 0, 3, 7, 9, 10, 50])
@@ -546,20 +463,6 @@ def test_the_rope_table_is_rounded_once_even_at_far_positions(each_build: librar
     run(each_build, "tg_rope_table", [cosine, sine, positions], [6, half], [10000.0, 8.0])
     angle = positions[:, None].astype(float) * (10000.0 ** (-np.arange(half) / half) / 8.0)
     assert np.max(np.abs(cosine - np.cos(angle))) <= 1e-7 and np.max(np.abs(sine - np.sin(angle))) <= 1e-7
-
-
-@pytest.mark.parametrize(("n", "h", "d"), [(0, 2, 4), (1, 1, 2), (5, 3, 34), (9, 4, 256)])
-def test_rope_rotates_the_two_halves_of_each_head_also_in_place(each_build: library.NativeLibrary, n: int, h: int, d: int) -> None:
-    x, angle = normal((n, h, d)), normal((n, d // 2)).astype(float)
-    cosine, sine = np.cos(angle).astype(F32), np.sin(angle).astype(F32)
-    low, high = x[..., : d // 2].astype(float), x[..., d // 2 :].astype(float)
-    c, s = cosine[:, None].astype(float), sine[:, None].astype(float)
-    wanted = np.concatenate([low * c - high * s, high * c + low * s], -1)
-    out = poisoned(x.shape)
-    run(each_build, "tg_rope", [out, x, cosine, sine], [n, h, d])
-    assert error(out, wanted) <= 2e-7
-    run(each_build, "tg_rope", [x, x, cosine, sine], [n, h, d])
-    assert np.array_equal(x, out)
 
 
 # --- attention ---
@@ -742,7 +645,7 @@ def test_a_malformed_step_is_named(native: library.NativeLibrary) -> None:
 
 def test_every_symbol_that_the_sources_declare_is_in_the_library_and_has_an_identity(native: library.NativeLibrary) -> None:
     symbols = library.symbol_sources()
-    assert len({native.address(symbol) for symbol in symbols}) == len(symbols) > 30
+    assert len({native.address(symbol) for symbol in symbols}) == len(symbols) > 20
     assert library.identity("tg_add") == library.identity("tg_mul") != library.identity("tg_softmax")
     with pytest.raises(KeyError, match="no kernel 'tg_nothing'"):
         native.address("tg_nothing")

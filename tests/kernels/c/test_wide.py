@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensor_graphs.kernels.c import library
-from tests.kernels.c.test_native import ACTIVATIONS, CASES, I32, I64, Array, attention, element_strides, error, poisoned, run
+from tests.kernels.c.test_native import CASES, I32, I64, Array, attention, element_strides, error, poisoned, run
 
 F32, F64 = np.float32, np.float64
 WEIGHTS = {"f32": 0, "bf16": 1, "f64": 2}
@@ -104,36 +104,8 @@ def test_matmul_takes_any_stride_of_any_operand(each_build: library.NativeLibrar
 # --- elementwise ---
 
 
-@pytest.mark.parametrize("symbol", sorted(set(ACTIVATIONS) - {"tg_sigmoid"}))
-def test_activations_are_f64_accurate_into_the_tails(each_build: library.NativeLibrary, symbol: str) -> None:
-    dense = np.linspace(-760, 720, 60001)
-    x = np.concatenate([dense, dense / 20, dense / 1e3, dense / 1e9, [0.0, -0.0, 1e-300, -1e-300, 5e-324, 1e308, -1e308]])
-    out = poisoned(x.shape, F64)
-    run(each_build, f"{symbol}_f64", [out, x], [x.size])
-    with np.errstate(over="ignore", under="ignore"):
-        wanted = ACTIVATIONS[symbol](x)
-    normal_numbers = (abs(wanted) >= 2.3e-308) & (abs(wanted) <= 1e308)
-    # the exponent of a tail is as inexact as it is large, in the reference too
-    limit = 1e-15 if symbol in ("tg_exp", "tg_tanh") else 1e-15 + 2e-15 * np.abs(np.log(np.maximum(abs(wanted), 2.3e-308)))
-    with np.errstate(invalid="ignore"):
-        off = np.abs(out - wanted)
-    assert np.all((off <= limit * abs(wanted))[normal_numbers])
-    assert np.max(off[abs(wanted) < 2.3e-308], initial=0.0) <= 1e-315
-    assert np.all(np.isposinf(out[np.isposinf(wanted)]))
-
-
-@pytest.mark.parametrize("symbol", sorted(set(ACTIVATIONS) - {"tg_sigmoid"}))
-def test_activations_carry_nan_and_infinity(each_build: library.NativeLibrary, symbol: str) -> None:
-    x = np.array([np.nan, np.inf, 1.0, -np.inf] * 9)
-    out = poisoned(x.shape, F64)
-    run(each_build, f"{symbol}_f64", [out, x], [x.size])
-    at_minus = {"tg_tanh": -1.0, "tg_exp": 0.0}.get(symbol, np.nan)     # x * P(x) at -inf is -inf * 0, as in the definition
-    assert np.isnan(out[0::4]).all() and (out[1::4] == (1.0 if symbol == "tg_tanh" else np.inf)).all()
-    assert np.array_equal(out[3::4], np.full(9, at_minus), equal_nan=True)
-
-
 @pytest.mark.parametrize("count", [0, 1, 17, 40000])
-def test_arithmetic_and_gates_round_as_numpy_does(each_build: library.NativeLibrary, count: int) -> None:
+def test_arithmetic_rounds_as_numpy_does(each_build: library.NativeLibrary, count: int) -> None:
     a, b = normal((count,), 1), normal((count,), 2)
     for name, wanted in (("add", a + b), ("sub", a - b), ("mul", a * b), ("div", a / b), ("max", np.maximum(a, b))):
         out = poisoned((count,), F64)
@@ -142,10 +114,6 @@ def test_arithmetic_and_gates_round_as_numpy_does(each_build: library.NativeLibr
         held = a.copy()
         run(each_build, f"tg_{name}_f64", [held, held, b], [count, 1, 1])
         assert np.array_equal(held, wanted)
-    for name in ("tg_gelu_tanh", "tg_gelu_erf", "tg_silu"):
-        out = poisoned((count,), F64)
-        run(each_build, f"{name}_mul_f64", [out, a, b], [1, count, count, count])
-        assert error(out, ACTIVATIONS[name](a) * b) <= 1e-14
 
 
 def test_max_prefers_nan_and_plus_zero(each_build: library.NativeLibrary) -> None:
@@ -157,34 +125,19 @@ def test_max_prefers_nan_and_plus_zero(each_build: library.NativeLibrary) -> Non
     assert np.isnan(out[3]) and np.isnan(out[4]) and out[5] == -1.0
 
 
-@pytest.mark.parametrize("count", [0, 1, 17, 40000])
-def test_casts_round_once(each_build: library.NativeLibrary, count: int) -> None:
-    for start in WEIGHTS:
-        x = normal((count,), 1, start)
-        if count > 1:
-            x[:2] = [np.nan, -np.inf]
-        for end, dtype in (("f32", F32), ("f64", F64)):
-            out = poisoned((count,), dtype)
-            run(each_build, "tg_cast", [out, x], [count, WEIGHTS[end], WEIGHTS[start]])
-            assert np.array_equal(out, x.astype(dtype), equal_nan=True)
-
-
 # --- norms, softmax ---
 
 
 @pytest.mark.parametrize("d", [1, 3, 17, 640, 1152])
 @pytest.mark.parametrize("n", [0, 1, 5])
-def test_norms_are_the_definition_with_weights_of_any_width(each_build: library.NativeLibrary, n: int, d: int) -> None:
+def test_layer_norm_is_the_definition_with_weights_of_any_width(each_build: library.NativeLibrary, n: int, d: int) -> None:
     x = normal((n, d), 1) * 3
-    rms = x / np.sqrt(np.mean(x * x, -1, keepdims=True) + 1e-6)
     centred = x - np.mean(x, -1, keepdims=True)
     layer = centred / np.sqrt(np.mean(centred * centred, -1, keepdims=True) + 1e-5)
     for dtype in (None, *WEIGHTS):
         w, b = (None, None) if dtype is None else (normal((d,), 2, dtype), normal((d,), 3, dtype))
         flag = WEIGHTS[dtype or "f32"]
         out = poisoned((n, d), F64)
-        run(each_build, "tg_rms_norm_f64", [out, x, w], [n, d, flag], [1e-6, 1.0])
-        assert error(out, rms if w is None else rms * (1 + w.astype(float))) <= 3e-15
         run(each_build, "tg_layer_norm_f64", [out, x, w, b], [n, d, flag, flag], [1e-5])
         assert error(out, layer if w is None or b is None else layer * w.astype(float) + b.astype(float)) <= 1e-14
 
@@ -212,29 +165,12 @@ def test_softmax_is_accurate_and_spoils_exactly_the_rows_that_have_no_answer(eac
 
 
 @pytest.mark.parametrize("half", [1, 3, 64, 128])
-def test_the_rope_table_and_its_rotation(each_build: library.NativeLibrary, half: int) -> None:
+def test_the_rope_table(each_build: library.NativeLibrary, half: int) -> None:
     positions = np.array([0, 1, 17, 4095, 131071], I32)
     cosine, sine = poisoned((5, half), F64), poisoned((5, half), F64)
     run(each_build, "tg_rope_table_f64", [cosine, sine, positions], [5, half], [10000.0, 8.0])
     angle = (positions / 8.0)[:, None] * 10000.0 ** (-np.arange(half) / half)
     assert np.max(np.abs(cosine - np.cos(angle))) <= 2e-11 and np.max(np.abs(sine - np.sin(angle))) <= 2e-11
-    x = normal((5, 3, 2 * half), 1)
-    low, high = x[..., :half], x[..., half:]
-    wanted = np.concatenate([low * cosine[:, None] - high * sine[:, None], high * cosine[:, None] + low * sine[:, None]], -1)
-    out = poisoned(x.shape, F64)
-    run(each_build, "tg_rope_f64", [out, x, cosine, sine], [5, 3, 2 * half])
-    assert error(out, wanted) <= 1e-15
-
-
-@pytest.mark.parametrize("d", [0, 1, 17, 640])
-def test_gathered_rows_are_widened_scaled_and_zero_where_there_are_none(each_build: library.NativeLibrary, d: int) -> None:
-    ids = np.array([3, 0, -1, 8, 9, 2**31 - 1], I32)
-    for name, flag in WEIGHTS.items():
-        table = normal((9, d), 1, name)
-        for symbol, dtype in (("tg_gather_rows", F32), ("tg_gather_rows_f64", F64)):
-            out = poisoned((6, d), dtype)
-            run(each_build, symbol, [out, table, ids], [6, 9, d, flag, 0], [0.37])
-            assert np.array_equal(out[[0, 1, 3]], table[[3, 0, 8]].astype(dtype) * dtype(0.37)) and not out[[2, 4, 5]].any()
 
 
 @pytest.mark.parametrize("d", [1, 3, 17, 500, 65536])

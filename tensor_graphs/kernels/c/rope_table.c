@@ -1,4 +1,4 @@
-/* rope.c: rotary positions: the table of angles, and the rotation of halves (Su et al., RoFormer, 2021). */
+/* rope_table.c: the table of angles of rotary positions (Su et al., RoFormer, 2021). */
 #include "loops.h"
 
 #include <math.h>
@@ -31,27 +31,3 @@
 
 TABLE(tg_rope_table, float)
 TABLE(tg_rope_table_f64, double)
-
-/* Rotates the pairs (i, i + d/2) of every head: the convention of Hugging Face's Llama and Gemma. In place is allowed.
- * ptr: out, x[n,h,d], cos[n,d/2], sin[n,d/2], all f32 or all f64.  ints: n, h, d (even), group, far, near (of the heads
- * of x: row_at). */
-#define ROPE(name, T)                                                                                              \
-    TG_INLINE void name##_rows(const call *c, int64_t from, int64_t to) {                                          \
-        const int64_t heads = c->ints[1], d = c->ints[2], half = d / 2;                                            \
-        for (int64_t row = from; row < to; row++) {                                                                \
-            const T *cosine = (const T *)c->ptr[2] + row * half, *sine = (const T *)c->ptr[3] + row * half;        \
-            for (int64_t h = 0; h < heads; h++) {                                                                  \
-                const T *x = (const T *)c->ptr[1] + row_at(c->ints + 3, row * heads + h, d);                       \
-                T *out = (T *)c->ptr[0] + (row * heads + h) * d;                                                   \
-                for (int64_t i = 0; i < half; i++) {                                                               \
-                    T low = x[i], high = x[i + half];                                                              \
-                    out[i] = low * cosine[i] - high * sine[i];                                                     \
-                    out[i + half] = high * cosine[i] + low * sine[i];                                              \
-                }                                                                                                  \
-            }                                                                                                      \
-        }                                                                                                          \
-    }                                                                                                              \
-    ROWS_KERNEL(name, ints[0], 2 * ints[1] * ints[2], name##_rows)
-
-ROPE(tg_rope, float)
-ROPE(tg_rope_f64, double)
