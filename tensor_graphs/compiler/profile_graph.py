@@ -480,7 +480,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     begun_with: set[tuple[str, str]] | None = None
     used: set[Descriptor] = set()
     counted: Asked = Counter()
-    done, total, more = 0, 0, min(MOST_MORE, 2.0 * budget)
+    done, total, more, ended = 0, 0, min(MOST_MORE, 2.0 * budget), False
     apart = (1.0 - FINAL) * budget
 
     def say(what: str) -> None:
@@ -501,6 +501,20 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                 report.failed += status != "PASSED"
                 if on_step is not None:
                     on_step(done, max(total, done), f"{q.kernel.name} {q.signature.title()}")
+
+    def run_whole(judge: Judge, graph: Graph) -> int:
+        """The finalists, then what the fastest holds that was never timed alone. How many ran."""
+        if budget <= 0:
+            return 0
+        with spent:
+            end = time.perf_counter() + max(budget - spent.seconds, FINAL * budget)
+            ran = sum(try_finalists(judge, graph, binding, request, end, say, again)
+                      for binding in itertools.chain(*asked_points(graph, at, largest)))
+        report.paths += ran
+        if ran:
+            plan = unanswered(store, needed(graph, points[0], request), VERIFIER, threads)
+            ask(judge, plan, {question_key(q) for q in plan}, 0)
+        return ran
 
     def open_now() -> tuple[list[Question], list[Question], list[Question], dict[tuple[str, str], Question]]:
         """(all questions; those that nothing answers: of the plan at the sizes asked for, of the plan at these or else at the
@@ -554,16 +568,11 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                         steps = sum(in_place(judge, form.graph, binding, request, end, say, counted, again)
                                     for binding in price_points(form.graph, at, largest))
                     report.deployed += steps
-                    if not steps:
-                        break
-            if budget > 0:
-                with spent:
-                    end = time.perf_counter() + max(budget - spent.seconds, FINAL * budget)
-                    report.paths = sum(try_finalists(judge, form.graph, binding, request, end, say, again)
-                                       for binding in itertools.chain(*asked_points(form.graph, at, largest)))
-                if report.paths:                                    # the fastest may hold kernels that were never timed alone
-                    plan = unanswered(store, needed(form.graph, points[0], request), VERIFIER, threads)
-                    ask(judge, plan, {question_key(q) for q in plan}, 0)
+                    ended = not steps
+                    if ended and (not run_whole(judge, form.graph) or again or spent.seconds >= budget):
+                        break                                       # whole paths, too, may make another one the cheapest
+            if not ended:
+                run_whole(judge, form.graph)
             if tune > 0:
                 report.tuned += tune_graph(judge, form.graph, points[0], request, tune, strategy, say)
         settle_queue(store, here, threads)
