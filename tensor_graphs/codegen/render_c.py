@@ -171,6 +171,8 @@ class _Renderer:
                 continue                                            # it runs with one before it
             beside = self.beside(i)
             turns, unit, work = _split(nest)
+            for k in beside:                                        # any of them may be the one that has no turns
+                turns = d.dim_max(turns, _split(p.nests[k])[0])
             write(f"a.count = {c_of(turns)};")
             if turns == 1 and not beside:
                 write(f"{self.name}_nest{i}(&a, 0, 1);")
@@ -211,7 +213,8 @@ class _Renderer:
                     at = at + _padded(x)
         turns, unit, _ = _split(nest)
         write("int64_t from, to;")
-        write(f"tg_range({c_of(turns) if nest.advice.beside else 'a->count'}, {unit}, part, parts, &from, &to);")
+        shares = nest.advice.beside or self.beside(i)
+        write(f"tg_range({c_of(turns) if shares else 'a->count'}, {unit}, part, parts, &from, &to);")
         self.scopes, self.open_axes = [set()], []
         n = parallel(nest)
         if nest.tile is not None:

@@ -117,6 +117,22 @@ def test_what_comes_before_is_made_once_and_products_wait_for_it_once() -> None:
     assert all(n.axes[0].size in (40, 3, 80) and n.axes[1].size is N and n.advice.shared == 1 for n in products)
 
 
+def test_a_product_without_rows_leaves_the_one_beside_it_its_turns() -> None:
+    p, q = tg.dim("p", 0, 4), tg.dim("q", 0, 4)
+    a, b, w = tg.input("a", (p, 130)), tg.input("b", (q, 130)), tg.parameter("w", (512, 130))
+    both = [tg.linear(a, b), tg.linear(b, w)]
+    parts = [part_between(outputs, [a, b, w]).written for outputs in (both, both[::-1])]
+    rng = np.random.default_rng(0)
+    values = [rng.standard_normal((rows, 130)).astype(np.float32) for rows in (0, 2, 512)]
+    programs = [program_of(part) for part in parts]
+    assert any(not n.advice.beside and n.axes[0].size is p for each in programs for n in each.nests), "its own turns come first"
+    made = Library(programs)
+    for number, part in enumerate(parts):
+        empty, found = made.run(number, part, values, {"p": 0, "q": 2})[::-1 if number else 1]
+        assert empty.shape == (0, 2)
+        np.testing.assert_allclose(found, values[1] @ values[2].T, rtol=1e-4, atol=1e-4)
+
+
 def test_a_gate_and_what_it_opens_are_one_nest() -> None:
     (nest,) = program_of(written((gated, (40, 640), tg.f32))[0].written).nests
     assert [s.product for s in nest.stages] == [True, True, False]
