@@ -58,3 +58,11 @@ def place(name: str, value: Any, fix: str) -> str | os.PathLike[str]:
     if not isinstance(value, str | os.PathLike):
         raise ArgumentError(f"{name} is {value!r}\n  fix: {fix}")
     return value
+
+
+def switch(variable: str, unless_said: bool) -> bool:
+    """What a variable of the environment turns on or off. Raises ArgumentError where it says neither."""
+    said = os.environ.get(variable, "").lower()
+    if said not in ("", "on", "1", "yes", "off", "0", "no"):
+        raise ArgumentError(f"{variable} is {said!r}\n  fix: on or off; without it, it is {'on' if unless_said else 'off'}")
+    return said in ("on", "1", "yes") if said else unless_said

@@ -26,9 +26,7 @@ from tests.fuzzing.cases import Case, Point, Runs, Ungrown, Way, case_of, everyt
 from tests.fuzzing.grow import NAMES, grown
 from tests.fuzzing.shrink import Failure, as_text, failure_of, from_text, shrunk, told
 
-SEEDS, RUN, BLOCK = 200, 100, 25
-"""of so many graphs so many are run here, in blocks"""
-
+SEEDS, BLOCK = 200, 25
 EACH = 3
 """ways of each graph here; `make fuzz` goes all"""
 
@@ -57,7 +55,7 @@ def failures(seeds: range, only: int | None = None, ungrown: list[int] | None = 
                 yield seed, Failure(case, way, why)
 
 
-@pytest.mark.parametrize("first", range(0, RUN, BLOCK))
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
 def test_random_graphs_give_the_oracles_values_along_every_path(first: int) -> None:
     ungrown: list[int] = []
     for seed, failure in failures(range(first, first + BLOCK), ungrown=ungrown):

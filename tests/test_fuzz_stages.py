@@ -17,15 +17,14 @@ from tensor_graphs.codegen.stages import Value, values_in
 from tests.fuzzing.stage_programs import stage_program
 from tests.fuzzing.stage_runs import FORMS, Case, calls, drawn, failures, form_of, formed, sanitized_failures, shrunk, told
 
-SEEDS, RUN, BLOCK = 200, 100, 25
-"""of so many programs so many are run here, in blocks"""
+SEEDS, BLOCK = 200, 25
 
 
 def cases(first: int, count: int) -> list[Case]:
     return [Case(seed, form_of(seed)) for seed in range(first, first + count)]
 
 
-@pytest.mark.parametrize("first", range(0, RUN, BLOCK))
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
 def test_random_stage_programs_compute_what_the_interpreter_says(first: int) -> None:
     for case, why in failures(cases(first, BLOCK)):
         pytest.fail(told(shrunk(case, lambda c: bool(sanitized_failures([c]))), why), pytrace=False)

@@ -38,6 +38,7 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import TensorType
+from tensor_graphs.language.part import PartOp
 from tensor_graphs.meaning.same_math import same_math_limit
 from tensor_graphs.paths.path import Alternative, Paths, Price, PriceOf, Steps
 from tensor_graphs.paths.path import Path as GraphPath
@@ -198,7 +199,7 @@ class PriceBook:
                 key = kernel.identity, workload
                 if key not in self._logged:
                     why = why_failed(self.database, environment_of(kernel.backend, self.threads), *key)
-                    order = getattr(kernel.composite, "order", ())          # of a kernel for a graph
+                    order = kernel.composite.order if isinstance(kernel.composite, PartOp) else ()
                     self._logged[key] = f"{why}; its operands come as {', '.join(order)}" if why and len(order) > 1 else why
                 return self._logged[key]
         return ""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensor_graphs import blas_threads
-from tensor_graphs.arguments import ArgumentError
+from tensor_graphs.arguments import switch
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs import learned
 from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder, prune, whole_file
@@ -43,8 +43,6 @@ log = logging.getLogger(__name__)
 
 VARIABLE = "TENSOR_GRAPHS_PLANS"
 """the environment variable: "off" to keep no plans, and use none"""
-
-OFF = ("off", "0", "no")
 
 MOST_BYTES = 64 << 20
 """of all plans together; those that were not used for the longest time go"""
@@ -115,10 +113,7 @@ def of(request: Request) -> PlanFile | None:
     graph, database = request.graph, request.database
     if request.path is not None:
         return None
-    said = os.environ.get(VARIABLE, "").lower()
-    if said not in ("", "on", "1", "yes", *OFF):
-        raise ArgumentError(f"{VARIABLE} is {said!r}\n  fix: off (no plans are kept, and none is used), or on, as it is without it")
-    if said in OFF:
+    if not switch(VARIABLE, unless_said=True):
         return None
     if str(default_target() if database is None else database) == ":memory:" or _in_memory(database):
         return None

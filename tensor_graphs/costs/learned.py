@@ -11,10 +11,10 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tensor_graphs.arguments import switch
 from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder, whole_file
 from tensor_graphs.devices.environment import fingerprint
 
@@ -48,8 +48,9 @@ def keep(model: Model) -> Path:
 
 @functools.cache
 def of_machine() -> Model | None:
-    """This machine's model, read once in a process; None where there is none, or TENSOR_GRAPHS_LEARNED_COSTS says off."""
-    if os.environ.get(VARIABLE, "").lower() in ("off", "0", "no"):
+    """This machine's model, read once in a process; None where there is none, or TENSOR_GRAPHS_LEARNED_COSTS says off. Raises
+    ArgumentError where that says neither on nor off."""
+    if not switch(VARIABLE, unless_said=True):
         return None
     try:
         path = file_of_machine()

@@ -61,9 +61,9 @@ def attention() -> Node:
     return x + tg.linear(a, weight("o", 16))
 
 
-def normalised_product() -> Node:
-    """A norm and the product behind it."""
-    return tg.linear(tg.rms_norm(tg.input("x", (N, 16), tg.f32)), weight("w", 16))
+def normalised_products() -> Node:
+    """A norm and the product behind it, and one of what that gives, which no loops take together with it."""
+    return tg.linear(tg.softmax(tg.linear(tg.rms_norm(tg.input("x", (N, 16), tg.f32)), weight("w", 16))), weight("v", 16))
 
 
 def transformer() -> Node:
@@ -161,13 +161,13 @@ def test_no_more_kernels_take_turns_than_there_is_time_for(database: Database, m
     assert [count for count, _ in seen] == [2, 2, 1, 5, 1] and all(in_time for _, in_time in seen)
 
 
-@pytest.mark.parametrize("made", [normalised_product, pytest.param(attention, marks=pytest.mark.long),
+@pytest.mark.parametrize("made", [normalised_products, pytest.param(attention, marks=pytest.mark.long),
                                   pytest.param(transformer, marks=pytest.mark.long)])
 def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list[int], made: Callable[[], Node]) -> None:
     g = tg.graph({"y": made()})
     report = profile_graph(g, database=database, budget=300.0)
-    # at each sample the part that all may be; of its steps only what may be faster than that
-    assert report.measured >= 4 and report.left == 0 and not report.interrupted
+    # at each sample its parts, and of their steps what may be faster than those
+    assert report.measured > 10 and report.left == 0 and not report.interrupted
     starts.clear()
     plan = compile_graph(g, database=database)
     assert [v.measured_share for v in plan.variants] == [1.0] * len(plan.variants)

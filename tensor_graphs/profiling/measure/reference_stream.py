@@ -12,12 +12,13 @@ those, all count.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+
+from tensor_graphs.arguments import switch
 
 Kind = Literal["read", "arithmetic"]
 
@@ -47,7 +48,7 @@ say whether they had one. A variable of the environment, as commands and workers
 
 def waits_for_quiet() -> bool:
     """Whether measurements wait for moments in which nothing else works."""
-    return os.environ.get(SHARED, "0") in ("", "0")
+    return not switch(SHARED, unless_said=False)
 
 LEVEL = 0.1
 """the share of its times that lie below the reference's level"""
