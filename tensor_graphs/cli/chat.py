@@ -53,6 +53,7 @@ def chat(
     dtype: options.WeightDtype = "float32",
     random_weights: options.RandomWeights = None,
     tolerance: options.GraphTolerance = None,
+    intermediates: options.Intermediates = "auto",
     plan: options.PlanFile = None,
     backends: options.Backends = None,
     threads: options.Threads = None,
@@ -69,7 +70,7 @@ def chat(
     sampling = sampling_of(temperature, top_k, top_p, seed)
     loaded = load_decoder(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
     chat_tokenizer(loaded)
-    made = ready(loaded, tolerance=tolerance, backends=backends, database=db, threads=threads, at=STEP,
+    made = ready(loaded, tolerance=tolerance, intermediates=intermediates, backends=backends, database=db, threads=threads, at=STEP,
                  largest={"n": loaded.max_positions, "m": 1, "p": loaded.max_positions - 1}, quiet=json, plan=plan,
                  memory_limit=memory_limit, greedy=sampling.greedy)
     talk = Conversation(loaded, made.compiled, system=system, sampling=sampling)

@@ -11,6 +11,7 @@ from tensor_graphs.cli.graphs import within
 from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
+    from tensor_graphs.compiler.request import Wanted
     from tensor_graphs.frontends.huggingface import LoadedModel
     from tensor_graphs.paths.plan import Plan
     from tensor_graphs.runtime.compiled_graph import CompiledGraph
@@ -42,7 +43,7 @@ def load_decoder(name: str, *, dtype: str, max_positions: int | None, random_see
 
 def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, database: str | None, threads: int | None,
           at: Mapping[str, int], largest: Mapping[str, int], quiet: bool, plan: str | None = None, memory_limit: int | None = None,
-          greedy: bool = False) -> Ready:
+          greedy: bool = False, intermediates: Wanted = "auto") -> Ready:
     """Compile and bind a loaded model. greedy: the graph whose outputs are the likeliest tokens, not all logits. at: the sizes at
     which it is priced; a smaller model is priced at its largest. largest: what it is used for at least; the plan serves up to twice
     as much, so that the next text, of another length, finds it. plan: a pin's file, whose paths are run instead of choosing."""
@@ -67,7 +68,7 @@ def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, 
         set_threads(threads)
     rounded = {name: 1 << (size - 1).bit_length() for name, size in largest.items()}
     asked = Request(graph, tolerance, given, database or None, within(graph, at), within(graph, rounded),
-                    memory_limit, reuse_outputs=True, threads=threads, path=as_given(plan))
+                    memory_limit, reuse_outputs=True, threads=threads, intermediates=intermediates, path=as_given(plan))
     kept = plan_file.of(asked)
     made = None if kept is None else kept.read()
     if made is None:

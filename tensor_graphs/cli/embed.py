@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -10,6 +10,9 @@ import typer
 from tensor_graphs.cli import options
 from tensor_graphs.cli.compiling import ready
 from tensor_graphs.phases import IMPORT, phase
+
+if TYPE_CHECKING:
+    from tensor_graphs.compiler.request import Wanted
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +26,7 @@ def embed(
     text: Annotated[list[str], typer.Option(help="A text; give it several times for several.")],
     dtype: options.WeightDtype = "float32",
     tolerance: options.GraphTolerance = None,
+    intermediates: options.Intermediates = "auto",
     plan: options.PlanFile = None,
     backends: options.Backends = None,
     threads: options.Threads = None,
@@ -43,7 +47,8 @@ def embed(
             f"{model} is a {loaded.kind} model, which does not embed\n  fix: tg run {model} --prompt …"
         )
     vectors, made, left_out = embeddings(
-        loaded, text, tolerance=tolerance, backends=backends, database=db, threads=threads, quiet=json, plan=plan
+        loaded, text, tolerance=tolerance, intermediates=intermediates, backends=backends, database=db, threads=threads, quiet=json,
+        plan=plan,
     )
     if json:
         use = made.plan.memory()
@@ -61,7 +66,8 @@ def embed(
 
 
 def embeddings(loaded: Any, texts: list[str], *, tolerance: float | None, backends: str | None, database: str | None,
-               threads: int | None, quiet: bool, plan: str | None = None) -> tuple[np.ndarray, Any, list[int]]:
+               threads: int | None, quiet: bool, plan: str | None = None,
+               intermediates: Wanted = "auto") -> tuple[np.ndarray, Any, list[int]]:
     """(one row per text, the compiled model, how many tokens of each text are beyond what the encoder reads)."""
     if loaded.tokenizer is None:
         raise options.NotPossible(f"{loaded.name} has no tokenizer.json, which embedding texts needs")
@@ -73,8 +79,8 @@ def embeddings(loaded: Any, texts: list[str], *, tolerance: float | None, backen
                 f"--text number {number} has {cut} tokens more than the {len(one)} that {loaded.name} reads; they are left out"
             )
     longest = max(len(i) for i in ids)
-    made = ready(loaded, tolerance=tolerance, backends=backends, database=database, threads=threads, at={"n": 16},
-                 largest={"n": longest}, quiet=quiet, plan=plan)
+    made = ready(loaded, tolerance=tolerance, intermediates=intermediates, backends=backends, database=database, threads=threads,
+                 at={"n": 16}, largest={"n": longest}, quiet=quiet, plan=plan)
     with phase("embed"):
         rows = [made.compiled.run({"ids": np.asarray(i, dtype=np.int32)})["embedding"].reshape(-1).copy() for i in ids]
     return np.stack(rows), made, left_out

@@ -29,6 +29,7 @@ def explain(
     plan: options.PlanFile = None,
     dtype: options.WeightDtype = "float32",
     tolerance: options.GraphTolerance = None,
+    intermediates: options.Intermediates = "auto",
     backends: options.Backends = None,
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
@@ -71,7 +72,8 @@ def explain(
 
         def compiled(given: Mapping[str, Any], there: Mapping[str, int]) -> Plan:
             return compile_graph(graph, database=store, at=there, threads=threads, progress=update,
-                                 largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit, **given)
+                                 largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit,
+                                 intermediates=intermediates, **given)
 
         made, *others = (compiled(each, typical(graph, at)) for each in several)
         found = None

@@ -31,6 +31,7 @@ def list_paths(
     at: options.At = None,
     dtype: options.WeightDtype = "float32",
     tolerance: options.GraphTolerance = None,
+    intermediates: options.Intermediates = "auto",
     backends: options.Backends = None,
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
@@ -50,7 +51,7 @@ def list_paths(
     names = options.backends(backends)
     found: Iterable[GraphPath] = islice(
         enumerate_paths(graph, backends=names, tolerance=tolerance, database=options.database(db), at=typical(graph, at),
-                        threads=threads),
+                        threads=threads, intermediates=intermediates),
         limit,
     )
     formed = (prepare(graph, backends=names) if names else prepare(graph)).parts

@@ -64,6 +64,28 @@ GraphTolerance = Annotated[
 ]
 
 
+def _intermediates(value: str) -> Any:
+    if value != "auto":
+        from tensor_graphs.compiler.intermediates import WANTED
+
+        if value not in WANTED:
+            raise UsageError(f"--intermediates {value}: no way to keep values between ops\n  fix: one of {', '.join(WANTED)}")
+    return value
+
+
+Intermediates = Annotated[
+    Any,
+    typer.Option(
+        "--intermediates",
+        callback=_intermediates,
+        metavar="DTYPE",
+        parser=str,
+        help="Of values between ops: auto (wider where the tolerance asks for it), as_written, float32, float64; or bfloat16: "
+        "products by weights of bfloat16 are made of such values, faster for many rows and as rough as that dtype.",
+    ),
+]
+
+
 def _weight_dtype(value: str) -> str:
     if value not in WEIGHT_DTYPES:
         raise UsageError(f"--dtype {value}: weights cannot be kept in that\n  fix: float32 or bfloat16")

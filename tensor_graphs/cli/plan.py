@@ -33,6 +33,7 @@ def plan(
     largest: options.Largest = None,
     dtype: options.WeightDtype = "float32",
     tolerance: options.GraphTolerance = None,
+    intermediates: options.Intermediates = "auto",
     backends: options.Backends = None,
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
@@ -51,7 +52,8 @@ def plan(
     with options.status("compiling", json) as update:
         made = compile_graph(graph, tolerance=tolerance, backends=options.given_backends(backends), database=options.database(db),
                              at=typical(graph, at), threads=threads, progress=update,
-                             largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit, path=plan_file)
+                             largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit, path=plan_file,
+                             intermediates=intermediates)
     pinned = made.pin.made_of(_in_words(source, dtype, max_positions, logits))
     if pin is not None:
         pinned.save(pin, overwrite=force)

@@ -37,6 +37,7 @@ def profile(
     at: options.At = None,
     dtype: options.WeightDtype = "float32",
     tolerance: options.GraphTolerance = None,
+    intermediates: options.Intermediates = "auto",
     backends: options.Backends = None,
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
@@ -86,7 +87,8 @@ def profile(
     with options.progress("profiling", json) as show:
         report = profile_graph(graph, budget=budget, per_kernel=per_kernel, backends=options.backends(backends), database=store,
                                tolerance=tolerance, at=typical(graph, at), threads=threads, inputs=named(inputs or []), again=again,
-                               kernels=kernel or (), ops=op or (), paths=paths, tune=tune, strategy=strategy,
+                               kernels=kernel or (), ops=op or (), intermediates=intermediates, paths=paths, tune=tune,
+                               strategy=strategy,
                                on_step=lambda done, total, what: show(done, total, what[:60]),
                                on_verdict=None if json else print_at_once)
     if json:

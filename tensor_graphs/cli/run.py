@@ -43,6 +43,7 @@ def run(
     chat: Annotated[bool, typer.Option(help="Use the folder's chat template, when it has one.")] = True,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on behind an end-of-text token.")] = False,
     tolerance: options.GraphTolerance = None,
+    intermediates: options.Intermediates = "auto",
     plan: options.PlanFile = None,
     backends: options.Backends = None,
     threads: options.Threads = None,
@@ -64,7 +65,7 @@ def run(
         check_room(one.ids, tokens, loaded.max_positions, loaded.facts.vocabulary, most=loaded.config.max_position_embeddings)
     longest = max(len(one.ids) for one in asked)
     positions = min(max(longest + tokens, FEW), loaded.max_positions - 1)
-    made = ready(loaded, tolerance=tolerance, backends=backends, database=db, threads=threads, at=STEP,
+    made = ready(loaded, tolerance=tolerance, intermediates=intermediates, backends=backends, database=db, threads=threads, at=STEP,
                  largest={"n": longest, "m": 1, "p": positions}, quiet=json, plan=plan, memory_limit=memory_limit,
                  greedy=sampling.greedy)
     stop = () if ignore_eos else loaded.end_ids

@@ -25,6 +25,7 @@ def trace(
     at: options.At = None,
     dtype: options.WeightDtype = "float32",
     tolerance: options.GraphTolerance = None,
+    intermediates: options.Intermediates = "auto",
     backends: options.Backends = None,
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,
@@ -40,7 +41,7 @@ def trace(
     store = options.database(db)
     with options.status("compiling", json) as update:
         made = compile_graph(graph, tolerance=tolerance, backends=options.given_backends(backends), database=store,
-                             at=typical(graph, at), threads=threads, progress=update, path=plan)
+                             at=typical(graph, at), threads=threads, progress=update, path=plan, intermediates=intermediates)
         update("running")
         document = timeline(made, store, typical(graph, at), Path(source).name, threads)
     options.write_file(out, library.dumps(document) + "\n", "--out")

@@ -125,9 +125,8 @@ def _compiled(request: Request, prepared: PreparedGraph, progress: Progress | No
     NoPathError and PlanError."""
     if decided is not None and request.intermediates == "auto":
         return _plan(request, prepared, decided, progress)
-    graph, tolerance = prepared.graph, request.allowed
     refused: dict[bool, NoPathError] = {}
-    for form in forms(graph, tolerance, request.intermediates, request.here):
+    for form in forms(prepared.graph, request):
         try:
             return _plan(request, prepared, form, progress)
         except NoPathError as e:

@@ -15,7 +15,7 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 from tensor_graphs.compiler.reach import check_reach
-from tensor_graphs.compiler.request import Wanted
+from tensor_graphs.compiler.request import Request, Wanted
 from tensor_graphs.costs.rounding import predicted_error
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.registry import writes_kernels
@@ -131,16 +131,18 @@ def _narrowest(graph: Graph, tolerance: float) -> str:
     return widest
 
 
-def forms(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Sequence[str] = ()) -> Iterator[Intermediates]:
-    """The form that `decide` names; with "auto" then the other one, for when no path of the first is within the tolerance.
+def forms(graph: Graph, request: Request) -> Iterator[Intermediates]:
+    """The form of a request's graph, as it was prepared, that `decide` names; with "auto" then the other one, for when no path of
+    the first is within the tolerance.
 
     Whoever lists, measures or compiles goes through this, so that all three speak of the same graph. Raises NoPathError for a
     tolerance that no form can meet.
     """
+    tolerance, backends = request.allowed, request.here
     check_reach(graph, tolerance)
-    decided = decide(graph, tolerance, wanted, backends)
+    decided = decide(graph, tolerance, request.intermediates, backends)
     yield decided
-    if wanted != "auto":
+    if request.intermediates != "auto":
         return
     if decided.wide:
         yield as_written(graph, f"as written, since no path with wider values between the ops is within the tolerance "

@@ -12,7 +12,7 @@ from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, typical_sizes
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.no_path import with_reasons
 from tensor_graphs.compiler.prepare import prepare
-from tensor_graphs.compiler.request import Request
+from tensor_graphs.compiler.request import Request, Wanted
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, lacking, left_out
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -29,25 +29,25 @@ from tensor_graphs.rewrites.nowhere import why_nowhere
 def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance: float | None = None,
                database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None,
-               limit: int | None = None) -> PathListing:
+               limit: int | None = None, intermediates: Wanted = "auto") -> PathListing:
     """Every path of a graph, lazily: the cheapest first, those with a swap that moves less than 1 % of the time last. Kernels
     without a verdict are listed too (error None) unless told not to.
 
     limit: at most so many; there may be millions. Its repr shows the first few that are left, and how to go on.
-    tolerance, simplify, threads: as in `compile_graph`. What a path may not use at all, `not_offered` names.
+    tolerance, intermediates, simplify, threads: as in `compile_graph`. What a path may not use at all, `not_offered` names.
     Raises GraphError for what is no graph, PlanError for a size in `at` that its dim cannot have, ArgumentError, and NoPathError
     where there is no path.
     """
     graph = require_graph(graph, "list_paths")
     limit = None if limit is None else whole("limit", limit, 1)
-    request = Request(graph, tolerance, backends, database, at, threads=threads, simplify=simplify)
+    request = Request(graph, tolerance, backends, database, at, threads=threads, intermediates=intermediates, simplify=simplify)
     prepared = prepare(graph, simplify, recipes=request.store, backends=request.here)
     graph = prepared.graph
     book = PriceBook.of(request, GUESS_MARGIN)
     binding = typical_sizes(graph, at)
     table = by_op(all_kernels(request.here))
     refused: NoPathError | None = None
-    for form in forms(graph, request.allowed, backends=request.here):
+    for form in forms(graph, request):
         paths = book.paths(form.graph, table, binding, lambda k, s: book.price(k, s, binding, all_kernels_count))
         try:
             paths.cheapest()

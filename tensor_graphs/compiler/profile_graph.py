@@ -22,7 +22,7 @@ from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_kernels import profile_kernels
 from tensor_graphs.compiler.profile_paths import Wrong, parts_on, profile_paths, run_in_place
-from tensor_graphs.compiler.request import Request
+from tensor_graphs.compiler.request import Request, Wanted
 from tensor_graphs.compiler.tune_graph import require_strategy, tune_graph
 from tensor_graphs.costs.filing import VERIFIER, timing_key
 from tensor_graphs.costs.known_rates import known_rates
@@ -410,7 +410,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                   timeout: float | None = None, on_step: OnStep | None = None,
                   inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None, again: bool = False,
                   kernels: Sequence[str] = (), ops: Sequence[str] = (), paths: int = 0,
-                  on_verdict: OnVerdict | None = None, tune: float = 0.0, strategy: str | None = None) -> ProfileReport:
+                  on_verdict: OnVerdict | None = None, tune: float = 0.0, strategy: str | None = None,
+                  intermediates: Wanted = "auto") -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
     The budget is for measuring kernels and paths. What comes before and between (what the graph is made of, which question is worth
@@ -439,14 +440,15 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     time then counts instead of one that a busy machine spoiled (`known.counting`). again: measure all of it anew.
 
     per_kernel: seconds of timed runs for each kernel (default: 0.25, less of a small budget), from 0.6 on over several processes.
-    tolerance: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
+    tolerance, intermediates: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
     Raises NoPathError when nothing may be used from the start, ArgumentError.
 
     inputs: where values of inputs and parameters come from: "random" (as all others), a number, "model.safetensors:norm.weight", or
     FlashInfer-Trace's {"type": "safetensors", "path": …, "tensor_key": …}. Ops that read these directly are measured with them too,
     and their traces' workloads say so; a kernel that is wrong on them is not used. Raises InputError when values do not fit.
     """
-    request = Request(require_graph(graph, "profile"), tolerance, backends, database, at, largest, threads=threads)
+    request = Request(require_graph(graph, "profile"), tolerance, backends, database, at, largest, threads=threads,
+                      intermediates=intermediates)
     budget = number("the budget", budget, "seconds, 0 or more", infinite=True)
     tune = number("tune", tune, "seconds, 0 or more")
     for name, value in (("per_kernel", per_kernel), ("timeout", timeout)):
@@ -526,7 +528,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         return every, first, plan, {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}
 
     try:
-        tried = forms(graph, tolerance, backends=request.here)                      # what is measured is what would be run
+        tried = forms(graph, request)                                                       # what is measured is what would be run
         form = next(tried)
         points = asked_points(form.graph, at, largest)
         begun = time.perf_counter()

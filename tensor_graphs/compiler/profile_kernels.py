@@ -53,7 +53,7 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     started = time.perf_counter()
     names, written = list(dict.fromkeys(kernels)), request.graph
     store, here, threads, at = request.store, request.here, request.threads, request.at
-    graph = next(forms(prepare(written, recipes=store, backends=request.here).graph, request.allowed, backends=here)).graph
+    graph = next(forms(prepare(written, recipes=store, backends=request.here).graph, request)).graph
     wanted = {k.name: k for k in (*(_kernel(name, here) for name in names), *_of_ops(ops, here))}
     signatures = signatures_of(graph)
     found = {name: [s for s in signatures if (s.spec.op.name == k.op or k.computes(s.spec))

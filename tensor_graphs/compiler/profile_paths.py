@@ -112,7 +112,7 @@ def profile_paths(request: Request, count: int, *, budget: float = 60.0, timeout
     """
     started = time.perf_counter()
     store, here, threads = request.store, request.here, request.threads
-    graph = next(forms(prepare(request.graph, recipes=store, backends=here).graph, request.allowed, backends=here)).graph
+    graph = next(forms(prepare(request.graph, recipes=store, backends=here).graph, request)).graph
     points = [p for p in asked_points(graph, request.at, request.largest)[0] if all_hold(conditions_of(graph.roots), p)]
     book, table = PriceBook.of(request, GUESS_MARGIN), by_op(all_kernels(here))
     report = ProfileReport()

@@ -311,13 +311,14 @@ def _in_file(what: str, tolerance: float, imported: bool) -> tuple[list[str], di
     from tensor_graphs.compiler.intermediates import forms
     from tensor_graphs.compiler.listing import signatures_of
     from tensor_graphs.compiler.prepare import prepare
+    from tensor_graphs.compiler.request import Request
     from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, matching
     from tensor_graphs.kernels.signature import signature_of
     from tensor_graphs.language.part import PartOp
 
     written = options.read_graph(what)
     prepared = prepare(written).graph
-    graphs = (written, prepared, next(forms(prepared, tolerance, backends=DEFAULT_BACKENDS)).graph)
+    graphs = (written, prepared, next(forms(prepared, Request(prepared, tolerance))).graph)
     keys = [written.structural_key, *(s.key for g in dict.fromkeys(graphs) for s in signatures_of(g))]
     table = by_op(all_kernels(DEFAULT_BACKENDS if imported else ("numpy",)))
     unless_timed = {}
