@@ -32,7 +32,7 @@ from tensor_graphs.devices.environment import fingerprint
 LIMIT = 1.5
 """seconds"""
 
-LIBRARY = "from tensor_graphs.kernels.c import library; library.load().settle()"
+LIBRARY = "from tensor_graphs.kernels.c import library; library.ahead().join(); library.settle()"
 
 COMPILE = """
 import sys, time

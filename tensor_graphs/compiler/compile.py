@@ -34,6 +34,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.graph import Graph, require_graph
+from tensor_graphs.language.node import walk
 from tensor_graphs.language.part import PartOp, steps_said
 from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.lower import PlanError
@@ -97,7 +98,6 @@ def answer(request: Request, progress: Progress | None = None) -> Plan:
     plan = None if file is None else file.read()
     if plan is not None:
         return plan
-    compile_ahead(here)
     with phase("prepare"):
         if given is None:
             prepared, decided = prepare(graph, request.simplify, recipes=request.store, backends=here), None
@@ -105,6 +105,7 @@ def answer(request: Request, progress: Progress | None = None) -> Plan:
             from tensor_graphs.compiler.replay import form_of  # a door: most paths are chosen, and not given
 
             prepared, decided = form_of(graph, given, request.simplify, request.store)
+    compile_ahead(here, _ops_of(prepared.graph))
     try:
         plan = _compiled(request, prepared, progress, decided)
     except PlanError:
@@ -117,6 +118,12 @@ def answer(request: Request, progress: Progress | None = None) -> Plan:
     if file is not None:
         file.write(plan)
     return plan
+
+
+def _ops_of(graph: Graph) -> set[str]:
+    """The names of a graph's ops, and of those in its parts."""
+    parts = [node.op for node in graph.nodes if isinstance(node.op, PartOp)]
+    return {node.op.name for nodes in (graph.nodes, *(walk(part.written.outputs) for part in parts)) for node in nodes}
 
 
 @phase("choose")

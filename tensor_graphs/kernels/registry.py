@@ -395,17 +395,20 @@ def native_library() -> Any:
     return importlib.import_module("tensor_graphs.kernels.c.library").load()
 
 
-def compile_ahead(backends: Sequence[str]) -> None:
-    """Have threads compile what most graphs run of native code, where it is not there yet and one of these backends runs such."""
-    if {"c", "gen"} & set(backends):
-        importlib.import_module("tensor_graphs.kernels.c.library").ahead()
+def compile_ahead(backends: Sequence[str], ops: Collection[str]) -> None:
+    """Have threads compile what graphs of these ops are likely to run of native code, where it is not there yet."""
+    if "c" in backends:
+        backend_module("c").compile_ahead(ops)
 
 
 def make_images(calls: Iterable[Call]) -> None:
-    """Make the libraries of these calls that are not there yet, together. Raises ToolchainError."""
-    images = [call.image for call in calls if isinstance(call, NativeCall) and call.image]
-    if images:
-        importlib.import_module("tensor_graphs.kernels.c.library").make_now(images)
+    """Make the libraries of these calls that are not there yet, together; those of our own kernels by threads, for whoever binds.
+    Raises ToolchainError."""
+    native = [call for call in calls if isinstance(call, NativeCall)]
+    if native:
+        library = importlib.import_module("tensor_graphs.kernels.c.library")
+        library.begin_those_of([call.symbol for call in native if not call.image])
+        library.make_now([call.image for call in native if call.image])
 
 
 def copy_kernels(backends: Sequence[str]) -> tuple[Kernel, ...]:

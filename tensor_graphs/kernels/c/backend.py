@@ -7,7 +7,7 @@ identity, and their symbols end in `_f64`. Weights may be narrower than activati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -450,6 +450,13 @@ def _together(file: Path) -> Callable[[Sequence[Spec]], Sequence[str | None]]:
         return [library.why_missing(library.part_of(file))] * len(specs)
 
     return made
+
+
+def compile_ahead(ops: Collection[str]) -> None:
+    """Have threads compile the libraries that graphs of these ops are likely to run: those of AHEAD that have a kernel of one."""
+    parts = {library.part_of(SOURCES / row.file) for row in ROWS if row.op in ops}
+    parts |= {library.part_of(screened.SOURCE)} if screened.OP in ops else set()
+    library.ahead([part for part in library.AHEAD if part in parts])
 
 
 def copy_kernel() -> Kernel:

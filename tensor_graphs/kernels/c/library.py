@@ -57,7 +57,7 @@ TOGETHER = dict.fromkeys(("conv.c", "depthwise.c", "direct.c"), "convolutions")
 
 AHEAD = ("gemm", "movement", "linear", "attention", "screened_argmax", "rms_norm", "rope_table")
 """the libraries that a language model on generated code runs, in the order in which they are compiled beside what comes before they
-are needed; the others are a third of the compiler's work"""
+are needed; the others are a third of the compiler's work. For other graphs the backend says which of them their ops may run"""
 
 
 def part_of(path: Path) -> str:
@@ -363,16 +363,23 @@ def load() -> NativeLibrary:
     return _LOADED
 
 
-def ahead() -> threading.Thread:
-    """Have the core, and then what is in AHEAD, compiled by threads, for whoever asks for it next; that one meets what goes wrong.
+def ahead(parts: Sequence[str] = AHEAD) -> threading.Thread:
+    """Have the core, and then these libraries, compiled by threads, for whoever asks for them next; that one meets what goes wrong.
     The thread that is returned ends when the core is there."""
     def make() -> None:
         with suppress(c_code.ToolchainError, OSError):
-            load().begin(*AHEAD)
+            load().begin(*parts)
 
     thread = threading.Thread(target=make, daemon=True)
     thread.start()
     return thread
+
+
+def begin_those_of(symbols: Iterable[str]) -> None:
+    """Have the libraries of these kernels compiled by threads, where they are not there yet."""
+    parts = {part_of(symbol_sources()[symbol]) for symbol in symbols} - {CORE}
+    if parts:
+        load().begin(*sorted(parts))
 
 
 def settle() -> None:

@@ -15,6 +15,7 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bf16, f32, f64, i8
 from tensor_graphs.language.node import TensorType
 
+OP = "linear_argmax"
 SOURCE = Path(__file__).parent / "screened_argmax.c"
 WEIGHT_DTYPES: dict[DType, int] = {f32: 0, bf16: 1}    # enum TG_F32, TG_BF16 in tg.h
 LONGEST = 1 << 20
@@ -68,5 +69,5 @@ def traffic(spec: Spec) -> Dim:
 
 def kernel(toolchain: str, module: str, together: Callable[[Sequence[Spec]], Sequence[str | None]]) -> Kernel:
     """The kernel, as one of the backend's."""
-    return Kernel(name="c.linear_argmax", backend="c", op="linear_argmax", build=build, accepts=refuse, source=SOURCE.read_text(),
+    return Kernel(name="c.linear_argmax", backend="c", op=OP, build=build, accepts=refuse, source=SOURCE.read_text(),
                   module=module, toolchain=toolchain, contiguous=True, prepare=prepare, traffic=traffic, together=together)

@@ -10,7 +10,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.devices.c_code import headers_of
-from tensor_graphs.kernels.c import library
+from tensor_graphs.kernels.c import backend, library
 from tensor_graphs.kernels.c.backend import ROWS
 from tensor_graphs.kernels.kernel import made_together
 from tensor_graphs.kernels.registry import load_backend
@@ -123,6 +123,14 @@ def test_a_library_is_compiled_when_it_is_asked_for_and_what_it_is_linked_with_b
     library.ahead().join()
     library.settle()
     assert sorted(made) == sorted(f"tensor_graphs_c_{part}".rstrip("_") for part in {*library.AHEAD, library.CORE, "softmax"})
+
+
+def test_ahead_of_a_search_only_libraries_that_its_ops_may_run_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[list[str]] = []
+    monkeypatch.setattr(library, "ahead", begun.append)
+    for ops in ({"softmax", "exp"}, {"linear", "gelu"}, {"linear_argmax", "write_rows", "conv"}):
+        backend.compile_ahead(ops)
+    assert begun == [[], ["linear"], ["movement", "screened_argmax"]]
 
 
 def test_what_is_compiled_ahead_is_compiled_once_and_who_asks_meets_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
