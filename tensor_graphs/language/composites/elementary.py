@@ -316,7 +316,7 @@ def _gelu_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.n
     x = roles["x"]
     with np.errstate(all="ignore"):
         if attrs["approximate"] == "tanh":
-            u = _GELU_SCALE * (x + _GELU_CUBIC * x**3)
+            u = _GELU_SCALE * (x + _GELU_CUBIC * (x * x * x))           # a power takes ten times as long
             return np.asarray(x * _sigmoid_numpy(2.0 * u))
         return np.asarray(0.5 * x * _elementwise(math.erfc)(-_SQRT_HALF * x))
 

@@ -24,6 +24,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.normal_numbers import quantiles
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, bytes_of
+from tensor_graphs.profiling.measure import fixed_rows
 from tensor_graphs.profiling.measure.descriptors import Given, values
 from tensor_graphs.profiling.measure.extremes import Extreme, extreme_values, integer_values
 
@@ -54,6 +55,10 @@ SAME_VALUES: frozenset[Form] = frozenset({"repeated", "uniform", "same", "overla
 """forms that values follow from"""
 
 
+PAIRED: frozenset[Form] = frozenset({"same", "overlapping"})
+"""those in which two operands share memory, as all of their elements lie"""
+
+
 Stir = tuple[tuple[str, int, tuple[int, ...]], ...]
 """(operand, position, sources): its values from this position on become those that lay at these positions"""
 
@@ -72,7 +77,7 @@ class Point:
     anew: a seed, and the operands whose values come from it instead. axis: of a form that has one; of `in_place`, the number of the
     pair; of structured values, the first structure. only: the operand that is special or extreme (else: the first float; all
     floats), or, of `STORED` forms, that lies so (else: all). integers: those of full range, and the ends of tables. rows: a dim,
-    and how many rows along it differ: each row of an operand is a copy of one of so many, drawn.
+    or a fixed axis (fixed_rows.py), and how many rows along it differ: each row of an operand is a copy of one of so many, drawn.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -394,9 +399,30 @@ def point_inputs(graph: Graph, point: Point, by_rows: bool = False) -> dict[str,
     """
     if point.rows is None:
         return _values(graph, point, by_rows)
-    few = _values(graph, few_rows(point), by_rows)
-    taken = row_numbers(point)
-    return {name: take_rows(array, graph.inputs[name], point.rows[0], taken) for name, array in few.items()}
+    return all_rows(graph, point, _values(*few_of(graph, point), by_rows))
+
+
+def few_of(graph: Graph, point: Point) -> tuple[Graph, Point]:
+    """The graph, and the point at which the rows that differ are there once each."""
+    assert point.rows is not None
+    name, count = point.rows
+    if not fixed_rows.is_fixed(name):
+        return graph, few_rows(point)
+    few = fixed_rows.fewer(graph, name, count)
+    assert few is not None, (graph, name)
+    return few.graph, replace(point, rows=None, form=point.form if point.form in SAME_VALUES else "apart")
+
+
+def all_rows(graph: Graph, point: Point, few: Mapping[str, np.ndarray], outputs: bool = False) -> dict[str, np.ndarray]:
+    """The inputs (or outputs) of a point, of which the rows that differ are given once each."""
+    assert point.rows is not None
+    (name, count), numbers = point.rows, row_numbers(point)
+    if not fixed_rows.is_fixed(name):
+        nodes = graph.outputs if outputs else graph.inputs
+        return {each: take_rows(array, nodes[each], name, numbers) for each, array in few.items()}
+    found = fixed_rows.fewer(graph, name, count)
+    assert found is not None, (graph, name)
+    return fixed_rows.taken(few, found.outputs if outputs else found.inputs, numbers)
 
 
 def few_rows(point: Point) -> Point:
@@ -409,8 +435,9 @@ def few_rows(point: Point) -> Point:
 def row_numbers(point: Point) -> np.ndarray:
     """Which of the few rows each row is; each of them is there, and which is the last is drawn."""
     assert point.rows is not None
-    dim, count = point.rows
-    return generator(point.seed, f"rows of {dim}").permutation(np.arange(point.binding[dim]) % count)
+    name, count = point.rows
+    size = fixed_rows.size_of(name) if fixed_rows.is_fixed(name) else point.binding[name]
+    return generator(point.seed, f"rows of {name}").permutation(np.arange(size) % count)
 
 
 def take_rows(array: np.ndarray, node: Node, dim: str, numbers: np.ndarray) -> np.ndarray:

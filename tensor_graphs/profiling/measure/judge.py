@@ -65,17 +65,21 @@ from tensor_graphs.profiling.measure.blocks import LEAST_SECONDS, WARM_UP, Block
 from tensor_graphs.profiling.measure.clock import TIMER
 from tensor_graphs.profiling.measure.cover import covered, layout_points, size_points, special_points
 from tensor_graphs.profiling.measure.descriptors import Given, InputError
+from tensor_graphs.profiling.measure.fixed_rows import candidates, fewer, is_fixed, size_of, taken
 from tensor_graphs.profiling.measure.inputs import (
+    PAIRED,
     SAME_VALUES,
     Point,
     Stir,
+    all_rows,
     changeable,
+    few_of,
     few_rows,
+    generator,
+    is_big,
     largest_sizes,
     point_inputs,
-    row_numbers,
     stirred,
-    take_rows,
     work_points,
 )
 from tensor_graphs.profiling.measure.one_thread import one_thread
@@ -165,10 +169,10 @@ BIG_TRAFFIC = 2.5e8
 
 
 ABOUT_RIGHT = ("language", "meaning", "proof", "kernels.signature", "profiling.measure.adversarial", "profiling.measure.cover",
-               "profiling.measure.descriptors", "profiling.measure.extremes", "profiling.measure.inputs",
-               "profiling.measure.judge", "profiling.measure.single", "profiling.measure.smaller", "profiling.distrust.protocol",
-               "profiling.distrust.replies", "profiling.distrust.template_process", "profiling.distrust.worker_process",
-               "costs.filing")
+               "profiling.measure.descriptors", "profiling.measure.extremes", "profiling.measure.fixed_rows",
+               "profiling.measure.inputs", "profiling.measure.judge", "profiling.measure.single", "profiling.measure.smaller",
+               "profiling.distrust.protocol", "profiling.distrust.replies", "profiling.distrust.template_process",
+               "profiling.distrust.worker_process", "costs.filing")
 """modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
 replace what is in them; a judge that finds that it did gives no verdict"""
 
@@ -249,6 +253,8 @@ class Judge:
         """of the oracle, by the key of the signature: of the last AT_ONCE of them"""
         self._asking = threading.RLock()
         """held while the oracle is asked: the next kernel's answers are made while a worker runs this one (`compare`)"""
+        self._rows: dict[tuple[str, tuple[tuple[str, int], ...]], tuple[str, int] | None] = {}
+        """(signature's key, sizes) -> rows along a fixed axis that are independent (`_look_for_rows`)"""
         self._points: dict[tuple[str, str, tuple[tuple[str, int], ...]], list[Point]] = {}
         """(identity, signature's key, typical sizes) -> where a kernel is going to be compared, as far as that was found ahead"""
         self._secrets: dict[str, int] = {}
@@ -289,11 +295,13 @@ class Judge:
 
     def expected(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
         """The oracle's outputs, kept for the kernels of one signature (they are asked in a row); None: these sizes do not fit."""
-        if point.rows is not None:
-            few = self.expected(signature, few_rows(point))
-            numbers = row_numbers(point)
-            return few and {name: take_rows(few[name], node, point.rows[0], numbers)
-                            for name, node in signature.graph.outputs.items()}
+        few = self._answered(signature, point)
+        return few if few is None or point.rows is None else all_rows(signature.graph, point, few, outputs=True)
+
+    def _answered(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
+        """As `expected`; where rows are copies of few, of those few."""
+        if point.rows is not None and not is_fixed(point.rows[0]):
+            point = few_rows(point)
         key = point.values
         with self._asking:
             known = self._known_of(signature)
@@ -302,8 +310,7 @@ class Judge:
                 require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
                                "smaller sizes, or dims in their place: a dim is compared at small sizes")
                 try:
-                    inputs = point_inputs(signature.graph, point, by_rows=True)
-                    known.expected[key] = dict(interpret(signature.graph, inputs, dims=point.binding).outputs)
+                    known.expected[key] = self._computed(signature, point)
                 except (InputError, OutOfMemory):
                     raise
                 except (TensorGraphsError, ValueError, IndexError) as e:
@@ -311,6 +318,41 @@ class Judge:
                     known.expected[key] = None
                 known.took[key] = time.perf_counter() - begun
             return known.expected[key]
+
+    def _computed(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
+        """The oracle's outputs at a point, of the few rows that differ where it has such."""
+        if point.rows is not None:
+            graph, few = few_of(signature.graph, point)
+            return dict(interpret(graph, point_inputs(graph, few), dims=few.binding).outputs)
+        inputs = point_inputs(signature.graph, point, by_rows=True)
+        return dict(interpret(signature.graph, inputs, dims=point.binding).outputs)
+
+    def _look_for_rows(self, signature: Signature, point: Point) -> tuple[str, int] | None:
+        """Rows along a fixed axis that do not depend on each other, and how many of them are enough, as `Point.rows` says it; None
+        where there are none, or the point is small. Seen from what the oracle answered at the point: some of its rows have to come
+        out of the same rows of its operands."""
+        graph = signature.graph
+        key = signature.key, point.sizes
+        if key not in self._rows:
+            self._rows[key] = None
+            expected = self.expected(signature, point)
+            large = any(is_big(x.type.at(point.binding)) for x in graph.inputs.values())
+            inputs = {} if large or expected is None else point_inputs(graph, point)
+            for name, count in candidates(graph) if inputs else ():
+                few = fewer(graph, name, count)
+                if few is None or expected is None:
+                    continue
+                numbers = generator(point.seed, f"some rows of {name}").permutation(size_of(name))[:count]
+                try:
+                    some = interpret(few.graph, taken(inputs, few.inputs, numbers), dims=point.binding).outputs
+                except (TensorGraphsError, ValueError, IndexError):
+                    continue
+                wanted = taken(expected, few.outputs, numbers)
+                if all(np.allclose(some[each].astype(np.float64), wanted[each].astype(np.float64), rtol=1e-9, atol=1e-12,
+                                   equal_nan=True) for each in wanted):
+                    self._rows[key] = name, count
+                    break
+        return self._rows[key]
 
     def _known_of(self, signature: Signature) -> _Answers:
         """The oracle's answers on a signature; those on others but for the last ones are forgotten."""
@@ -330,8 +372,7 @@ class Judge:
         all rows of a point whose rows are copies of few."""
         graph = signature.graph
         if point.rows is not None and not in_full:
-            few, numbers = self.rounding(signature, few_rows(point)), row_numbers(point)
-            return {name: take_rows(error, graph.outputs[name], point.rows[0], numbers) for name, error in few.items()}
+            return all_rows(graph, point, self._rounding_of_few(signature, point), outputs=True)
         key, known = point.values, self._known_of(signature).rounding
         if key not in known:
             expected = self.expected_in_full(signature, point) if in_full else self.expected(signature, point)
@@ -340,6 +381,16 @@ class Judge:
             known[key] = {name: neighbours_error(expected[name], graph.outputs[name].dtype) if error is None else error
                                    for name, error in found.items()}
         return known[key]
+
+    def _rounding_of_few(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
+        """`rounding`, of the rows that differ."""
+        graph, few = few_of(signature.graph, point)
+        if graph is signature.graph:
+            return self.rounding(signature, few)
+        expected = self._answered(signature, point)
+        assert expected is not None
+        return {name: neighbours_error(expected[name], graph.outputs[name].dtype) if error is None else error
+                for name, error in running_error(graph, point_inputs(graph, few), few.binding).items()}
 
     def _error(self, signature: Signature, point: Point, name: str, out: np.ndarray, ref: np.ndarray, *, in_full: bool,
                rows: np.ndarray | None = None) -> ErrorReport:
@@ -393,10 +444,11 @@ class Judge:
         secret = self.secret(signature)
         found += adversarial_points(signature, secret)
         if not _big(signature, base.binding):
-            found += layout_points(kernel, signature, base.binding, secret)
-            found += special_points(signature, base.binding, secret)
+            rows = self._look_for_rows(signature, base) if kernel.ours else None
+            beside = layout_points(kernel, signature, base.binding, secret) + special_points(signature, base.binding, secret)
+            found += [replace(p, rows=rows) if p.sizes == base.sizes and p.form not in PAIRED else p for p in beside]
             found += size_points(signature, secret)
-        found = [p for p in found if self.expected(signature, p) is not None]
+        found = [p for p in found if self._answered(signature, p) is not None]
         return found if device_of(kernel.backend).is_host else found * RACES
 
     def examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], *,
