@@ -30,8 +30,9 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
                database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None,
                limit: int | None = None, intermediates: Wanted = "auto") -> PathListing:
-    """Every path of a graph, lazily: the cheapest first, those with a swap that moves less than 1 % of the time last. Kernels
-    without a verdict are listed too (error None) unless told not to.
+    """Every path of a graph, lazily: the cheapest first, those with a swap that moves less than 1 % of the time last; of
+    several devices, those that are all on one follow the cheapest. Kernels without a verdict are listed too (error None) unless
+    told not to.
 
     limit: at most so many; there may be millions. Its repr shows the first few that are left, and how to go on.
     tolerance, intermediates, simplify, threads: as in `compile_graph`. What a path may not use at all, `not_offered` names.

@@ -6,7 +6,8 @@ choice; what parameters alone decide needs one, and costs nothing: it is compute
 at the cheapest path and swaps one choice at a time, by worth: the cheapest first, and those with a swap that moves less than SMALL
 of the time last, or the first thousand paths of a model would differ in nothing that counts. It is complete and repeats none.
 Where kernels of several devices are candidates, a path's price has in it the copies between them that lowering will insert
-(placement.py).
+(placement.py), and the cheapest path is followed by those that are all on one device: small steps in every mixture of devices are
+more than anybody lists, and were all cheaper than the steps of tanh on a GPU.
 
 Why the order is right: take any path but the cheapest, and of its signatures that are not computed in the cheapest way one whose
 definition holds no other such. Computing it in the cheapest way gives a path that costs no more and has no more small swaps, and
@@ -429,6 +430,18 @@ class Paths:
         found = [self._moved(seed) for seed in seeds]
         return min(found, key=lambda each: self._cost(*each))
 
+    def _alone(self) -> Iterator[Made]:
+        """What is all on one device, where there are several: of each device the cheapest, and the cheapest of the definitions (or
+        recipes) in place of the graph's own ops."""
+        for device in self.devices if len(self.devices) > 1 else ():
+            within = self._within(device)
+            opened = {s: way for s, _ in self.top for way in reversed(self.alternatives(s))
+                      if way.kernel is None and all(i in within for i, _ in self.inner(s, way))}
+            for picks in (within, within | opened):
+                made = self._assemble(picks)
+                if made is not None and all(a.kernel is None or self.device_of(a) == device for a in made[0].values()):
+                    yield made
+
     def _moved(self, made: Made) -> Made:
         cost, better = self._cost(*made), True
         while better:
@@ -544,14 +557,15 @@ class Paths:
         return "no kernel that may be used computes " + "; ".join(dict.fromkeys(culprits))
 
     def __iter__(self) -> Iterator[Path]:
-        """All paths by worth, each once: the cheapest first (exactly by price when prices add up), those with small swaps last."""
+        """All paths by worth, each once: the cheapest first (exactly by price when prices add up), on several devices those that
+        are all on one next, those with small swaps last."""
         first = self._assemble({})
         if first is None:
             return
         first = self._descended(first)
         tie = itertools.count()
         seen: set[frozenset[tuple[str, str]]] = set()
-        heap: list[tuple[int, float, int, dict[Signature, Alternative], dict[Signature, int]]] = []
+        heap: list[tuple[bool, int, float, int, dict[Signature, Alternative], dict[Signature, int]]] = []
         moves = SMALL * self._cost(*first)
 
         def is_small(s: Signature, way: Alternative, calls: int) -> bool:
@@ -559,17 +573,19 @@ class Paths:
             return usual is not None and way.name != usual.name and abs(
                 self.seconds(s, way) - self.seconds(s, usual)) * calls < moves
 
-        def push(made: Made) -> None:
+        def push(made: Made, early: bool = False) -> None:
             key = frozenset((s.key, a.name) for s, a in made[0].items())
             if key not in seen:
                 seen.add(key)
                 small = sum(is_small(s, a, made[1][s]) for s, a in made[0].items())
-                heapq.heappush(heap, (small, self._cost(*made), next(tie), *made))
+                heapq.heappush(heap, (not early, small, self._cost(*made), next(tie), *made))
 
         push(first)
         while heap:
-            small, _, _, chosen, calls = heapq.heappop(heap)
+            _, small, _, _, chosen, calls = heapq.heappop(heap)
             yield self._path(chosen, calls, small)
+            for alone in self._alone() if len(seen) == 1 else ():
+                push(alone, True)
             for s, current in chosen.items():
                 for other in self.alternatives(s):
                     if other.name != current.name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import zlib
 from collections import Counter
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.compiler.listing import signatures_of
 from tensor_graphs.kernels.kernel import Kernel, Transfer
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -115,6 +117,18 @@ def test_enumeration_is_complete_and_the_first_path_is_the_cheapest(name: str) -
         assert everything[0].seconds == pytest.approx(least) == paths.cheapest().seconds
         for path in everything[::5]:
             assert {way: n for way, (n, _) in path.copies.items()} == copies(g, path)
+
+
+def test_what_is_all_on_one_device_comes_next_however_many_mixtures_are_cheaper() -> None:
+    """Steps that take less on the cpu than a launch: each mixture of both devices is cheaper than all on the other."""
+    g = tg.graph(tg.copy_to(tg.softmax(tg.copy_to(X, "fake")), "fake"))
+    prices = {s.spec.op.name: (1.0, 9.0) for s in signatures_of(g)} | {"softmax": (20.0, 30.0)}
+    listed = list(itertools.islice(placed_paths(g, 0.1, prices), 6))
+    assert listed[0].seconds == min(p.seconds for p in listed)
+    kinds = [(len(set(backends(p).values()) - {EXPAND}), set(backends(p).values()) - {EXPAND}, p.kernel_calls > 1) for p in listed]
+    for device in ("numpy", "fake"):
+        assert (1, {device}, True) in kinds[:5], "the steps of its definition"
+    assert (1, {"fake"}, False) in kinds[:5], "one kernel for all of it"
 
 
 # ---- recipes on two devices, against a brute force -------------------------------------------------------------------
