@@ -1,6 +1,7 @@
 """search: how good each strategy of tuning is on equal wall-clock, beside the best that is known.
 
     python benchmarks/search.py [--seconds 4] [--seeds 5] [--set held-out] [--strategies descent,beam,…] [--times 10] [--json FILE]
+    python benchmarks/search.py --ranked --strategies descent        # with the model of `tg costs train`, too
     python benchmarks/search.py --share 1/8 --json one.json          # kernels 1, 9, 17, …, beside seven others
     python benchmarks/search.py --gather one.json two.json …         # the table of all shares
 
@@ -10,6 +11,9 @@ found is timed once more, in pairs with the rules' schedule: its score there cou
 each strategy, over kernels × seeds: score ÷ that of the long search (the median, and what nine of ten keep), score ÷ best known (of
 all searches of that kernel, the long one included), the geometric mean of scores, the worst, in how many searches it found
 something faster than the rules, how many schedules it looked at, and seconds that it really took, its winner's test included.
+
+With --ranked each strategy also searches with ranking: of what it proposes is measured what this machine's model of schedules ranks
+first (`tg costs train`). The others, and the long search, measure all that they propose.
 
 The kernels of the set `held-out` are for the table; what strategies are developed with is the set `development`. A share writes its
 file after each kernel, so that one that is cut short counts for those that it has.
@@ -39,10 +43,12 @@ from benchmarks.arguments import at_least, new_file
 from tensor_graphs.cli.options import progress
 from tensor_graphs.codegen.actions import Schedule
 from tensor_graphs.codegen.libraries import code_of
+from tensor_graphs.costs import learned
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_between
+from tensor_graphs.tuning.ranked import ranked
 from tensor_graphs.tuning.space import Measured
 from tensor_graphs.tuning.strategies import STRATEGIES, walk
 from tensor_graphs.tuning.timing import Paired
@@ -154,6 +160,9 @@ KERNELS = {**DEVELOPMENT, **HELD_OUT}
 LONG = "long"
 """the search that says what the best may be"""
 
+RANKED = ", ranked"
+"""what stands after a strategy whose proposals the model ranks"""
+
 MEDIAN_LIMIT = 1.05
 
 
@@ -185,7 +194,8 @@ def searched(kernel: str, strategies: Sequence[str], seeds: int, seconds: float,
         forget(space)
         begun = time.perf_counter()
         space = Measured(signature, {}, each)
-        walk(space, "descent" if name == LONG else name, random.Random(seed))
+        strategy = "descent" if name == LONG else name.removesuffix(RANKED)
+        walk(ranked(space) if name.endswith(RANKED) else space, strategy, random.Random(seed))
         winner = space.winner()[0]
         found.append((name, seed, each, time.perf_counter() - begun, winner, len(space.looked)))
     scores = compared(space, {winner for *_, winner, _ in found})
@@ -295,6 +305,7 @@ def main() -> int:
     parser.add_argument("--share", type=share, default=(1, 1), metavar="I/N", help="every N-th kernel from the I-th on")
     parser.add_argument("--times", type=at_least(1), default=10, help="as long does the search take that says what the best may be")
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
+    parser.add_argument("--ranked", action="store_true", help="each strategy also with what it proposes ranked by the cost model")
     parser.add_argument("--json", type=new_file)
     parser.add_argument("--gather", nargs="+", type=Path, metavar="FILE", help="search nothing: the table of what --json wrote")
     given = parser.parse_args()
@@ -304,6 +315,10 @@ def main() -> int:
     unknown = [name for name in strategies if name not in STRATEGIES]
     if unknown:
         parser.error(f"no strategy is named {unknown[0]!r}; there are {', '.join(STRATEGIES)}")
+    if given.ranked:
+        if learned.of_machine(learned.SCHEDULES) is None:
+            parser.error("--ranked needs a model of this machine's schedules: tg costs train")
+        strategies += [f"{name}{RANKED}" for name in strategies]
     runs: list[SearchRun] = []
     first, step = given.share
     names = (given.kernel or list(SETS[given.set]))[first - 1::step]

@@ -25,43 +25,67 @@ def train(
     forget: Annotated[bool, typer.Option("--forget", help="Remove the model: guesses are rooflines again.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Fit the model to all times on file of this machine; `tg plan` and the rest guess with it from then on."""
+    """Fit the model to all times on file of this machine; `tg plan` and the rest guess with it from then on. Another one to the
+    schedules that searches have looked at: later searches measure what it ranks first."""
     from tensor_graphs.costs import learned
-    from tensor_graphs.costs.training import fitted, samples_of
+    from tensor_graphs.costs.searched import schedules_of
+    from tensor_graphs.costs.training import CannotTrain, fitted, samples_of
 
     if forget:
-        learned.file_of_machine().unlink(missing_ok=True)
+        for what in (learned.CALLS, learned.SCHEDULES):
+            learned.file_of_machine(what).unlink(missing_ok=True)
         if json:
             options.print_json({"forgotten": True})
         else:
-            print("guesses are rooflines again")
+            print("guesses are rooflines again, and searches measure what they propose")
         return
     with options.database(db, create=False) as database:
-        samples = samples_of(database, options.backends(backends), threads)
-    model = fitted(samples)
-    path = learned.keep(model)
+        samples = {learned.CALLS: samples_of(database, options.backends(backends), threads),
+                   learned.SCHEDULES: schedules_of(database, threads)}
+    models, refused = {}, []
+    for what, each in samples.items():
+        try:
+            models[what] = fitted(each)
+        except CannotTrain as e:
+            refused.append(e)
+    if not models:
+        raise refused[0]
+    files = {what: str(learned.keep(model, what)) for what, model in models.items()}
     if json:
-        options.print_json({"rows": model.rows, "features": len(model.names), "file": str(path)})
-    else:
-        print(f"fitted to {model.rows} times by {len(model.names)} features: {path}\n"
-              "tg costs check says how good it is on ops that it has not seen; tg costs train --forget removes it")
+        options.print_json({what: {"rows": model.rows, "features": len(model.names), "file": files[what]}
+                            for what, model in models.items()})
+        return
+    for what, model in models.items():
+        print(f"{what}: fitted to {model.rows} times by {len(model.names)} features: {files[what]}")
+    print("tg costs check says how good it is on ops that it has not seen; tg costs train --forget removes it")
 
 
 def check(db: options.DatabaseAt = None, backends: options.Backends = None, threads: options.Threads = None,
           json: options.Json = False) -> None:
     """Predict each fifth of the graphs on file from the others: the model, the roofline, the nearest neighbour."""
-    from tensor_graphs.costs.training import APART, checked, samples_of
+    from tensor_graphs.costs.searched import schedules_of
+    from tensor_graphs.costs.training import APART, CannotTrain, checked, samples_of
 
     with options.database(db, create=False) as database:
-        samples = samples_of(database, options.backends(backends), threads)
-    found = checked(samples)
-    graphs = len({s.graph for s in samples})
+        asked = {"times": samples_of(database, options.backends(backends), threads), "schedules": schedules_of(database, threads)}
+    found, refused = {}, []
+    for what, each in asked.items():
+        try:
+            found[what] = checked(each)
+        except CannotTrain as e:
+            refused.append(e)
+    if not found:
+        raise refused[0]
+    graphs = {what: len({s.graph for s in each}) for what, each in asked.items()}
     if json:
-        options.print_json({"rows": len(samples), "graphs": graphs, "checked": [dataclasses.asdict(q) for q in found]})
+        options.print_json({what: {"rows": len(asked[what]), "graphs": graphs[what],
+                                   "checked": [dataclasses.asdict(q) for q in qualities]}
+                            for what, qualities in found.items()})
         return
-    print(f"{len(samples)} times of {graphs} graphs, each predicted without those of its graph\n"
-          f"{'':18s} {'off by':>7s} {'pairs':>6s} {'top 1':>6s} {'top 5':>6s}")
-    for q in found:
-        print(f"{q.name:18s} {q.factor:6.2f}× {q.pairs:6.0%} {q.top1:6.3f} {q.top5:6.3f}")
+    for what, qualities in found.items():
+        print(f"{len(asked[what])} {what} of {graphs[what]} graphs, each predicted without those of its graph\n"
+              f"{'':18s} {'off by':>7s} {'pairs':>6s} {'top 1':>6s} {'top 5':>6s}")
+        for q in qualities:
+            print(f"{q.name:18s} {q.factor:6.2f}× {q.pairs:6.0%} {q.top1:6.3f} {q.top5:6.3f}")
     print("off by: half of the predictions are within that factor. pairs: of kernels on one workload that differ by more than "
           f"{APART:.0%},\nhow many are in the right order. top 1, top 5: mean time of the best of the first 1, 5 ÷ the best time")

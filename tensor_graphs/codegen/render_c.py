@@ -170,9 +170,9 @@ class _Renderer:
             if nest.advice.beside:
                 continue                                            # it runs with one before it
             beside = self.beside(i)
-            turns, unit, work = _split(nest)
+            turns, unit, work = split(nest)
             for k in beside:                                        # any of them may be the one that has no turns
-                turns = d.dim_max(turns, _split(p.nests[k])[0])
+                turns = d.dim_max(turns, split(p.nests[k])[0])
             write(f"a.count = {c_of(turns)};")
             if turns == 1 and not beside:
                 write(f"{self.name}_nest{i}(&a, 0, 1);")
@@ -211,7 +211,7 @@ class _Renderer:
                     if x in local:
                         write(f"{c_type(x.dtype)} *restrict {x.name} = ({c_type(x.dtype)} *)(scratch + {c_of(at)});")
                     at = at + _padded(x)
-        turns, unit, _ = _split(nest)
+        turns, unit, _ = split(nest)
         write("int64_t from, to;")
         shares = nest.advice.beside or self.beside(i)
         write(f"tg_range({c_of(turns) if shares else 'a->count'}, {unit}, part, parts, &from, &to);")
@@ -229,7 +229,7 @@ class _Renderer:
             write.close()
         else:
             write("(void)from, (void)to;")
-            self.in_order(nest.stages, ("from", "to") if _split(nest)[0] != 1 else None)
+            self.in_order(nest.stages, ("from", "to") if split(nest)[0] != 1 else None)
         write.close()
 
     def turned(self, counted: Sequence[tuple[str, Dim]]) -> None:
@@ -744,7 +744,7 @@ def dim_name(name: str) -> str:
 
 def is_shared_out(nest: Nest) -> bool:
     """Whether a nest has several turns, which threads may share."""
-    return _split(nest)[0] != 1
+    return split(nest)[0] != 1
 
 
 def parallel(nest: Nest) -> int:
@@ -752,7 +752,7 @@ def parallel(nest: Nest) -> int:
     return min([nest.advice.shared, *(s.level for s in nest.stages if s.level > 0)]) if any(s.level for s in nest.stages) else 0
 
 
-def _split(nest: Nest) -> tuple[Dim, int, int]:
+def split(nest: Nest) -> tuple[Dim, int, int]:
     """(things that are cut into parts, in multiples of, element steps of one of them)."""
     n = parallel(nest)
     if nest.tile is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensor_graphs.codegen.lower import DEAR
-from tensor_graphs.codegen.stages import StageProgram, Value, values_in
+from tensor_graphs.codegen.stages import Nest, Stage, StageProgram, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -21,12 +21,12 @@ def steps_of(program: StageProgram) -> Dim:
             for axis in (*nest.axes[:stage.level], *stage.own):
                 known = not isinstance(axis.size, d.Expr) or not set(axis.size.symbols) & inner
                 turns = turns * (axis.size if known else d.bounds(axis.size)[1])
-            last = {a.name for a in (*stage.axes[-1:], *stage.reduce[-1:])} or {a.name for a in nest.axes}
-            total = total + turns * _weight(stage.value, last)
+            total = total + turns * stage_weight(nest, stage)
     return total
 
 
-def _weight(value: Value, inner: set[str]) -> int:
+def stage_weight(nest: Nest, stage: Stage) -> int:
     """Steps of one turn: what depends on the innermost axes; the rest is computed before."""
+    inner = {a.name for a in (*stage.axes[-1:], *stage.reduce[-1:])} or {a.name for a in nest.axes}
     return 1 + sum(DEAR_STEPS if v.op in DEAR else 0 if v.op in ("constant", "index") else 1
-                   for v in values_in(value) if v.symbols & inner)
+                   for v in values_in(stage.value) if v.symbols & inner)

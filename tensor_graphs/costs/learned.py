@@ -2,6 +2,7 @@
 
     model = learned.of_machine()             # None: none was trained here (`tg costs train`)
     model.of_call(signature, …)              # Estimate(off, spread): log(seconds ÷ roofline), and what that may be off by
+    learned.of_machine(SCHEDULES)            # likewise of generated kernels' schedules: log(seconds ÷ the rules' schedule's)
 
 What a model is stands in trees.py, which is loaded where there is one.
 """
@@ -26,19 +27,23 @@ log = logging.getLogger(__name__)
 VARIABLE = "TENSOR_GRAPHS_LEARNED_COSTS"
 """the environment variable: "off" to guess by rooflines alone"""
 
+CALLS, SCHEDULES = "calls", "schedules"
+"""what a model is of"""
+
+
 def machine() -> str:
     """The machine that a model is of."""
     return fingerprint("numpy").machine
 
 
-def file_of_machine() -> Path:
+def file_of_machine(what: str = CALLS) -> Path:
     """Where this machine's model is kept; nothing is made."""
-    return default_cache().parent / "costs" / f"{machine()[:32]}.json"
+    return default_cache().parent / "costs" / f"{machine()[:32]}{'' if what == CALLS else f'-{what}'}.json"
 
 
-def keep(model: Model) -> Path:
+def keep(model: Model, what: str = CALLS) -> Path:
     """Write a model where `of_machine` finds it, at once. Raises CacheFolderError, OSError."""
-    path = file_of_machine()
+    path = file_of_machine(what)
     private_folder(path.parent)
     with whole_file(path) as file:
         file.write(json.dumps(model.to_json()).encode())
@@ -47,13 +52,13 @@ def keep(model: Model) -> Path:
 
 
 @functools.cache
-def of_machine() -> Model | None:
+def of_machine(what: str = CALLS) -> Model | None:
     """This machine's model, read once in a process; None where there is none, or TENSOR_GRAPHS_LEARNED_COSTS says off. Raises
     ArgumentError where that says neither on nor off."""
     if not switch(VARIABLE, unless_said=True):
         return None
     try:
-        path = file_of_machine()
+        path = file_of_machine(what)
         if not path.exists():
             return None
         check_private(path)

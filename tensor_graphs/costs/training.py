@@ -59,8 +59,8 @@ class CannotTrain(TensorGraphsError):
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured kernel on one workload. graph: its structural key; machine: `Environment.machine`;
-    seconds: of a call; roofline: what was guessed."""
+    """One measured kernel, or schedule, on one workload. graph: its structural key; machine: `Environment.machine`;
+    seconds: of a call; roofline: what was guessed; rules: of a schedule, the seconds of the rules' one."""
 
     graph: str
     workload: str
@@ -69,10 +69,16 @@ class Sample:
     features: Mapping[str, float]
     seconds: float
     roofline: float
+    rules: float | None = None
+
+    @property
+    def base(self) -> float:
+        """Seconds of which a factor is learned."""
+        return self.roofline if self.rules is None else self.rules
 
     @property
     def off(self) -> float:
-        return math.log(self.seconds / self.roofline)
+        return math.log(self.seconds / self.base)
 
 
 def samples_of(database: Database, backends: Sequence[str], threads: int | None = None) -> list[Sample]:
@@ -209,9 +215,9 @@ def predicted(known: Sequence[Sample], asked: Mapping[int, Sample]) -> dict[str,
     if not asked:
         return {}
     model, near = fitted(known), nearest(known)
-    return {"learned": {i: s.roofline * math.exp(model.estimate(s.features).off) for i, s in asked.items()},
+    return {"learned": {i: s.base * math.exp(model.estimate(s.features).off) for i, s in asked.items()},
             "roofline": {i: s.roofline for i, s in asked.items()},
-            "nearest neighbour": {i: s.roofline * math.exp(near(s)) for i, s in asked.items()}}
+            "nearest neighbour": {i: s.base * math.exp(near(s)) for i, s in asked.items()}}
 
 
 def nearest(known: Sequence[Sample]) -> Callable[[Sample], float]:

@@ -430,6 +430,36 @@ def kernel_names(database: Database) -> dict[str, str]:
         return {row.source_hash: row.name for row in connection.execute(select)}
 
 
+@dataclass(frozen=True)
+class SearchedRow:
+    """A schedule that a search has timed. source: of its kernel; graph: JSON of the canonical graph; score: its time ÷ that of the
+    rules' schedule, in pairs; baseline_ms: of that."""
+
+    source: str
+    graph_key: str
+    graph: str
+    workload_key: str
+    axes: Mapping[str, int]
+    score: float
+    baseline_ms: float
+
+
+def searched(database: Database, environment: Environment | str) -> tuple[SearchedRow, ...]:
+    """What searches have timed in an environment, by workload and the order in which they did; of sources that are trusted."""
+    trace, code, file = BenchmarkTrace, Implementation, ImplementationSource
+    select = (sa.select(file.content, GraphRow.structural_key, GraphRow.json, Workload.key, Workload.axes_json, trace.conditions,
+                        trace.baseline_ms)
+              .join(Workload, Workload.id == trace.workload_id).join(GraphRow, GraphRow.id == Workload.canonical_graph_id)
+              .join(code, code.id == trace.implementation_id).join(file, file.implementation_id == code.id)
+              .where(measured_in(environment), trace.kind == "search", trace.status == "PASSED", file.trusted,
+                     trace.baseline_ms.is_not(None)).order_by(Workload.id, trace.id))
+    with database.reading() as connection:
+        return tuple(SearchedRow(content, key, graph, workload, {name: int(n) for name, n in axes.items()},
+                                 float(conditions["search"]["score"]), float(baseline))
+                     for content, key, graph, workload, axes, conditions, baseline in connection.execute(select)
+                     if conditions.get("search", {}).get("score"))
+
+
 def waiting_for_trust(database: Database) -> tuple[tuple[str, str], ...]:
     """(signature, name) of the implementations that wait for trust, by name: nothing chooses or runs them."""
     row = Implementation

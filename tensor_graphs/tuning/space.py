@@ -75,12 +75,14 @@ class Looked:
 
 
 class Measured:
-    """The space of a signature on this machine. Raises what `actions.seed` raises, for what `gen` does not write."""
+    """The space of a signature on this machine. first: pairs of samples of every schedule. Raises what `actions.seed` raises, for
+    what `gen` does not write."""
 
-    def __init__(self, signature: Signature, binding: Mapping[str, int], seconds: float) -> None:
-        self.signature, self.deadline = signature, time.perf_counter() + (1.0 - KEPT) * seconds
+    def __init__(self, signature: Signature, binding: Mapping[str, int], seconds: float, first: int = FIRST) -> None:
+        self.signature, self.deadline, self.first = signature, time.perf_counter() + (1.0 - KEPT) * seconds, first
         self.definition = loops.definition_of(signature.spec)
         self.seed = actions.seed(self.definition)
+        self.known_sites: dict[Schedule, list[list[Action]]] = {}
         self.looked: dict[Schedule, Looked] = {}
         self.texts: dict[str, Schedule] = {}
         self.bench = ScheduleBench(signature, binding)
@@ -98,7 +100,9 @@ class Measured:
 
     def sites(self, schedule: Schedule) -> list[list[Action]]:
         self._still()
-        return actions.choices(self.definition, schedule)
+        if schedule not in self.known_sites:
+            self.known_sites[schedule] = actions.choices(self.definition, schedule)
+        return self.known_sites[schedule]
 
     def changed(self, schedule: Schedule, action: Action) -> Schedule:
         self._still()
@@ -110,11 +114,9 @@ class Measured:
     def scores(self, schedules: Sequence[Schedule]) -> list[float]:
         self._still()
         new = [s for s in dict.fromkeys(schedules) if s not in self.looked]
-        for s in new:
-            self.programs[s] = actions.replay(self.definition, s)
         fresh = []
         for s in new:
-            same = self.texts.setdefault(code_of(self.programs[s]).symbol, s)
+            same = self.texts.setdefault(code_of(self.program(s)).symbol, s)
             if same != s and same in self.looked:                   # nothing of the text depends on what was chosen
                 self.looked[s] = Looked(s, self.looked[same].samples)
             else:
@@ -123,6 +125,12 @@ class Measured:
         for s, why in zip(fresh, whys, strict=True):
             self.looked[s] = Looked(s, None, why) if why is not None else self._look(s)
         return [self.looked[s].score for s in schedules]
+
+    def program(self, schedule: Schedule) -> StageProgram:
+        """What a legal schedule comes to."""
+        if schedule not in self.programs:
+            self.programs[schedule] = actions.replay(self.definition, schedule)
+        return self.programs[schedule]
 
     def better(self, one: Schedule, other: Schedule) -> bool:
         if one == other or BAD in self.scores([one, other]):
@@ -162,7 +170,7 @@ class Measured:
             self.bench.compare(call)
         except WrongOutputs as e:
             return Looked(schedule, None, str(e))
-        pairs = self.bench.pairs(call, self.run_seed, FIRST)
+        pairs = self.bench.pairs(call, self.run_seed, self.first)
         if pairs.ratio < MAY_BE:
             more = self.bench.pairs(call, self.run_seed, MORE)
             pairs = Paired((*pairs.own, *more.own), (*pairs.seed, *more.seed))

@@ -43,10 +43,10 @@ def descent(space: Space, rng: random.Random) -> None:
         space.scores([at])
 
 
-def at_random(space: Space, rng: random.Random) -> None:
+def at_random(space: Space, rng: random.Random, together: int = 4) -> None:
     """Schedules that differ from the seed by a few actions."""
     while True:
-        space.scores([_walked(space, space.seed, rng, rng.randint(1, MOST_CHANGES)) for _ in range(4)])
+        space.scores([_walked(space, space.seed, rng, rng.randint(1, MOST_CHANGES)) for _ in range(together)])
 
 
 def beam(space: Space, rng: random.Random, width: int = 4, each: int = 4) -> None:

@@ -19,7 +19,9 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer
 from tensor_graphs.profiling.queue.report import TunedPart
+from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import TraceRecord
+from tensor_graphs.tuning.ranked import ranked
 from tensor_graphs.tuning.space import Looked, Measured
 from tensor_graphs.tuning.strategies import STRATEGIES, walk
 
@@ -40,12 +42,12 @@ def tune(judge: Judge, signature: Signature, binding: Mapping[str, int], seconds
     library.set_threads(judge.threads or 0)
     try:
         space = Measured(signature, binding, seconds)
-        walk(space, strategy, random.Random(seed))
+        walk(ranked(space), strategy, random.Random(seed))
         schedule, pairs = space.winner()
     finally:
         library.set_threads(threads)
     chosen = tuple(str(a) for a in schedule if a not in space.seed)
-    _store(judge, signature, binding, space, strategy, seed)
+    store(judge.database, signature, binding, space, strategy, seed, judge.threads)
     kernel, status = registry.kernel_named(LOOPS), "SEED"
     if pairs is not None:
         seeded, kernel = kernel, registry.know(tuned(signature, schedule))
@@ -59,16 +61,18 @@ def tune(judge: Judge, signature: Signature, binding: Mapping[str, int], seconds
                      strategy, chosen)
 
 
-def _store(judge: Judge, signature: Signature, binding: Mapping[str, int], space: Measured, strategy: str, seed: int) -> None:
+def store(database: Database, signature: Signature, binding: Mapping[str, int], space: Measured, strategy: str, seed: int,
+          threads: int | None = None) -> None:
     """File all that was looked at, the seed left out."""
-    judge.database.ensure_graph(graph_record(signature))
-    judge.database.add_traces(_trace(judge, signature, binding, each, strategy, seed) for each in space.looked.values()
-                              if each.schedule != space.seed)
+    database.ensure_graph(graph_record(signature))
+    database.add_traces(_trace(signature, binding, each, strategy, seed, threads) for each in space.looked.values()
+                        if each.schedule != space.seed)
 
 
-def _trace(judge: Judge, signature: Signature, binding: Mapping[str, int], looked: Looked, strategy: str, seed: int) -> TraceRecord:
+def _trace(signature: Signature, binding: Mapping[str, int], looked: Looked, strategy: str, seed: int,
+           threads: int | None) -> TraceRecord:
     kernel = tuned(signature, looked.schedule)
-    environment = environment_of(kernel.backend, judge.threads)
+    environment = environment_of(kernel.backend, threads)
     said = {"search": {"strategy": strategy, "score": None if looked.samples is None else looked.samples.ratio}}
     where = implementation_of(kernel), timed_workload(signature, binding), environment, "search"
     if looked.samples is None:

@@ -1,0 +1,113 @@
+"""ranked: a space in which a strategy proposes many schedules, and only those that a cost model ranks first are compiled and timed.
+
+A strategy sees measured scores where there are some, else predicted ones. What it proposes is gathered; after every POOL new ones,
+or where a strategy names nothing new, the FEW that may be the fastest of all are measured, compiled together. What measured
+neighbours were off by corrects a prediction: schedules of one call share what the model does not know of it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+
+from tensor_graphs.codegen.actions import Action, Schedule
+from tensor_graphs.costs import learned
+from tensor_graphs.costs.schedules import features_of_schedule
+from tensor_graphs.costs.trees import Estimate
+from tensor_graphs.tuning.space import Measured, Space
+
+POOL, FEW, ANY = 32, 6, 2
+"""new proposals after which some are measured; how many of those that are predicted best, and how many of any, as a model may be
+wrong"""
+
+IN_VAIN = 8
+"""steps in a row that name nothing new, after which some are measured too"""
+
+BROKEN = 4.0
+"""the score that one which cannot be used counts as, where it says something of others"""
+
+OPTIMISM = 0.5
+"""of the spread of a prediction, by which it may be better"""
+
+ALIKE = 0.5
+"""what a measured schedule says of one that differs by an action more, of 1 that the model says"""
+
+Predict = Callable[[Schedule], Estimate]
+
+
+def ranked(space: Measured) -> Space:
+    """The space, ranked by this machine's model of schedules; itself where none was trained."""
+    model = learned.of_machine(learned.SCHEDULES)
+    if model is None:
+        return space
+    rules = space.program(space.seed)
+    return Ranked(space, lambda schedule: model.estimate(
+        features_of_schedule(space.signature, space.dims, space.program(schedule), rules)))
+
+
+class Ranked:
+    """predict: the logarithm of a schedule's score, and its spread."""
+
+    def __init__(self, space: Space, predict: Predict) -> None:
+        self.space, self.seed, self.predict = space, space.seed, predict
+        self.predicted: dict[Schedule, Estimate] = {}
+        self.found: dict[Schedule, float] = {space.seed: 1.0}
+        self.numbers: dict[Action, int] = {}
+        self.sets: dict[Schedule, frozenset[int]] = {}
+        self.new = self.vain = 0
+        self.rng = random.Random(0)
+
+    def sites(self, schedule: Schedule) -> Sequence[Sequence[Action]]:
+        return self.space.sites(schedule)
+
+    def changed(self, schedule: Schedule, action: Action) -> Schedule:
+        return self.space.changed(schedule, action)
+
+    def scores(self, schedules: Sequence[Schedule]) -> list[float]:
+        before = len(self.predicted)
+        for each in dict.fromkeys(schedules):
+            if each not in self.predicted and each not in self.found:
+                self.predicted[each] = self.predict(each)
+        named = len(self.predicted) - before
+        self.new, self.vain = self.new + named, 0 if named else self.vain + 1
+        if self.new >= POOL or self.vain >= IN_VAIN:
+            best = self.best(FEW)
+            others = [each for each in self.predicted if each not in self.found and each not in best]
+            self.measure([*best, *self.rng.sample(others, min(ANY, len(others)))])
+        return [self.found[each] if each in self.found else self.guess(each)[0] for each in schedules]
+
+    def better(self, one: Schedule, other: Schedule) -> bool:
+        """In pairs; what is not measured yet is, together with the best that were proposed."""
+        new = [each for each in dict.fromkeys((one, other)) if each not in self.found]
+        if new:
+            self.measure([*new, *self.best(FEW // 2)])
+        return self.space.better(one, other)
+
+    def best(self, count: int) -> list[Schedule]:
+        """Of what was proposed and not measured, what may be the fastest."""
+        left = {each: self.guess(each)[1] for each in self.predicted if each not in self.found}
+        return sorted(left, key=lambda each: left[each])[:count]
+
+    def measure(self, schedules: Sequence[Schedule]) -> None:
+        self.new = self.vain = 0
+        several = list(dict.fromkeys(schedules))
+        self.found |= zip(several, self.space.scores(several), strict=True)
+
+    def guess(self, schedule: Schedule) -> tuple[float, float]:
+        """The score that is expected, and an optimistic one."""
+        estimate = self.predicted[schedule]
+        own = self.actions(schedule)
+        weight, off = 1.0, 0.0
+        for other, score in self.found.items():
+            if other in self.predicted:
+                alike = ALIKE ** (len(own ^ self.actions(other)) / 2)
+                weight, off = weight + alike, off + alike * (math.log(min(score, BROKEN)) - self.predicted[other].off)
+        middle = estimate.off + off / weight
+        return math.exp(middle), math.exp(middle - OPTIMISM * estimate.spread / math.sqrt(weight))
+
+    def actions(self, schedule: Schedule) -> frozenset[int]:
+        """As numbers, which compare at once."""
+        if schedule not in self.sets:
+            self.sets[schedule] = frozenset(self.numbers.setdefault(a, len(self.numbers)) for a in schedule)
+        return self.sets[schedule]
