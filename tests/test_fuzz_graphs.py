@@ -111,7 +111,7 @@ def writes_in_place_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over operands that are read once more."""
     in_place = lower._Lowering._in_place
     monkeypatch.setattr(lower._Lowering, "_in_place",
-                        lambda self, last_use, kept, roots: in_place(self, dict.fromkeys(last_use, -1), kept, roots))
+                        lambda self, last_use, finals: in_place(self, dict.fromkeys(last_use, -1), finals))
 
 
 def leaves_a_copy_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,20 +159,34 @@ class Preparation:
     outputs: tuple[TensorType, ...]
 
 
+Pairs = tuple[tuple[int, int], ...]
+"""(output, operand), by their numbers"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """pairs: that may share memory; the kernel is right whether they do or not.  updated: outputs of which it stores only what
+    differs from the operand; where the two share no memory, the operand is copied there first."""
+
+    pairs: Pairs = ()
+    updated: Pairs = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """Code that computes one op on one backend, into outputs it is given.
 
     accepts(spec): None, or why not.  build(spec): the call.  in_place: pairs (output, input) that may share memory; a kernel
-    that declares one is right whether they do or not.  contiguous: operands must be C-contiguous.  positive_strides: no operand
-    may run backwards.  module: what a separate process imports to know this kernel.  updates: the kernel changes output 0 where
-    it differs from operand 0; when the two share no memory, operand 0 is copied there first.  build_copy(shape, out strides, in
-    strides, itemsize): of the copy kernel.  source: text for people; it is part of the identity too.  prepare(spec):
-    what is computed from parameters beforehand; its outputs follow the op's operands in the kernel's call. What it prepares from
-    is taken to be a parameter when the kernel is compared and timed.  traffic(spec): the bytes it moves, where these are fewer
-    than its operands and outputs have.  arithmetic(spec): the operations it takes, where it knows better than the definition says.
-    requirements: what the device must have (requirements.py); elsewhere the kernel is no
-    candidate.  sources: files that it is made of besides its modules (C code, tables), relative to the folder of `module`.
+    that declares one is right whether they do or not.  shares(spec): of a kernel for whatever op, instead of in_place and updates.
+    contiguous: operands must be C-contiguous.  positive_strides: no operand may run backwards.  module: what a separate process
+    imports to know this kernel.  updates: the kernel changes output 0 where it differs from operand 0; when the two share no
+    memory, operand 0 is copied there first.  build_copy(shape, out strides, in strides, itemsize): of the copy kernel.  source:
+    text for people; it is part of the identity too.  prepare(spec): what is computed from parameters beforehand; its outputs
+    follow the op's operands in the kernel's call. What it prepares from is taken to be a parameter when the kernel is compared and
+    timed.  traffic(spec): the bytes it moves, where these are fewer than its operands and outputs have.  arithmetic(spec): the
+    operations it takes, where it knows better than the definition says.  requirements: what the device must have
+    (requirements.py); elsewhere the kernel is no candidate.  sources: files that it is made of besides its modules (C code,
+    tables), relative to the folder of `module`.
     strided(spec, strides): of a kernel whose operands must be contiguous, the call where they lie with these strides (elements,
     one tuple for each operand; 0 along an axis where all indices are one element): rows with gaps between them, one number for all
     elements. None, or no such function: those that are not contiguous are copied first. Outputs are contiguous. The judge compares
@@ -194,7 +208,7 @@ class Kernel:
     source: str
     module: str
     toolchain: str = ""
-    in_place: tuple[tuple[int, int], ...] = ()
+    in_place: Pairs = ()
     contiguous: bool = False
     positive_strides: bool = False
     updates: bool = False
@@ -206,6 +220,7 @@ class Kernel:
     sources: Sequence[str | Path] = ()
     strided: Callable[[Spec, Sequence[Strides]], Call | None] | None = None
     together: Callable[[Sequence[Spec]], Sequence[str | None]] | None = None
+    shares: Callable[[Spec], Sharing] | None = None
     composite: CompositeOp | None = None
     crash_note: str = ""
     remade: str = ""
@@ -226,6 +241,10 @@ class Kernel:
     def ours(self) -> bool:
         """Whether it belongs to this package."""
         return self.module.startswith("tensor_graphs.")
+
+    def sharing(self, spec: Spec) -> Sharing:
+        """Which outputs may lie in the memory of which operands."""
+        return Sharing(self.in_place, ((0, 0),) if self.updates else ()) if self.shares is None else self.shares(spec)
 
     def computes(self, spec: Spec) -> bool:
         """Whether it is a kernel of this spec's op, and not of a namesake."""
@@ -265,7 +284,7 @@ class Kernel:
                 raise KernelError(f"kernel {self.name!r} names {str(each)!r} in its sources, and there is no such file: {file}\n"
                                   f"  fix: a path from the folder of its module ({folder}), or an absolute one")
         functions = (self.build, self.accepts, self.prepare, self.traffic, self.arithmetic, self.build_copy, self.strided,
-                     *([] if self.together is None else [self.together]))
+                     *(each for each in (self.together, self.shares) if each is not None))
         try:
             return code_of(self.module, functions, files, self.source)
         except OSError as e:

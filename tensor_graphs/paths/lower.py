@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from tensor_graphs.devices.device import UnknownDevice
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.kernel import Call, Kernel, Preparation, Spec, Transfer
+from tensor_graphs.kernels.kernel import Call, Kernel, Preparation, Sharing, Spec, Transfer
 from tensor_graphs.kernels.registry import device_of
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.kernels.strides import contiguous_strides, is_contiguous
@@ -230,6 +231,8 @@ def _interned(how: Hashable) -> _Made:
     return _known_made.setdefault(how, _Made())
 
 
+NOTHING_SHARED = Sharing()
+
 ChooseKernel = Callable[[Node], Kernel]
 """the kernel of a node; one for all that are alike"""
 
@@ -249,6 +252,10 @@ class _Asked:
     @functools.cached_property
     def preparations(self) -> tuple[Preparation, ...]:
         return () if self.kernel.prepare is None else self.kernel.prepare(self.signature.spec)
+
+    @functools.cached_property
+    def sharing(self) -> Sharing:
+        return self.kernel.sharing(self.signature.spec)
 
     def reads(self, ins: Sequence[Operand]) -> tuple[Call, list[bool]]:
         """The call for operands that lie like these, and which of them it reads as they lie; the others are copied first."""
@@ -270,9 +277,8 @@ class _Lowering:
         self.state_devices = {n: self.made_on(root) for (kind, n), root in self.roots.items() if kind == "state"}
         self.names: dict[tuple[str, str, str], int] = {}
         self.bound: set[int] = set()
-        self.updating: set[str] = set()
+        self.sharing: dict[str, Sharing] = {}                       # of an instruction, by its label
         self.preparations: dict[tuple[str, Preparation, tuple[Operand, ...]], tuple[Operand, ...]] = {}
-        self.pairs: dict[str, tuple[tuple[int, int], ...]] = {}     # instruction label -> (output, input) that may share memory
         self.same: dict[Node, Node] = {}
         self.asked: dict[Node, _Asked] = {}                         # of the first of those that are alike
 
@@ -364,15 +370,12 @@ class _Lowering:
         return f"{op}.{self.counts[op]}"
 
     def emit(self, node_op: str, kernel: Kernel, call: Call, attrs: Mapping[str, Any], outs: tuple[Operand, ...],
-             ins: tuple[Operand, ...], signature: str, written_at: str, bind: bool) -> None:
+             ins: tuple[Operand, ...], signature: str, written_at: str, bind: bool, sharing: Sharing = NOTHING_SHARED) -> None:
         target = self.program.bind_instructions if bind else self.program.instructions
         label = self.label(node_op)
         target.append(Instruction(label, kernel.name, node_op, signature, call, attrs, outs, ins, written_at,
                                   device=device_of(kernel.backend).name, backend=kernel.backend))
-        if kernel.in_place and not bind:
-            self.pairs[label] = kernel.in_place
-        if kernel.updates:
-            self.updating.add(label)
+        self.sharing[label] = sharing
 
     def copy(self, x: Operand, into: Operand | None = None, why: str = "copy", bind: bool | None = None) -> Operand:
         """An explicit contiguous copy (into a given operand, or a new transient one)."""
@@ -446,7 +449,7 @@ class _Lowering:
             prepared += self.prepared(node.op.name, kernel, p, prepared, signature.key, written_at)
         outs = tuple([self.fresh(t, node.op.name, bind, device) for t in node.types])
         self.program.signatures[signature.key] = signature
-        self.emit(node.op.name, kernel, call, node.attrs, outs, tuple(prepared), signature.key, written_at, bind)
+        self.emit(node.op.name, kernel, call, node.attrs, outs, tuple(prepared), signature.key, written_at, bind, asked.sharing)
         self.made(node, device, outs)
 
     def prepared(self, op: str, kernel: Kernel, p: Preparation, operands: Sequence[Operand], signature: str,
@@ -473,8 +476,7 @@ class _Lowering:
         for at, ins in enumerate(p.instructions):
             for o in (*ins.ins, *ins.outs):
                 last_use[o.buffer] = at
-        kept = {value.buffer for value in finals.values()}
-        self._in_place(last_use, kept, roots)
+        self._in_place(last_use, finals)
         self._copy_before_updates()
         # final values into outputs and states
         taken: set[int] = set()
@@ -509,41 +511,45 @@ class _Lowering:
                 p.values.setdefault(node, operands[0])
         return p
 
-    def _in_place(self, last_use: Mapping[int, int], kept: set[int], roots: Mapping[tuple[str, str], Node]) -> None:
-        """Let an output share memory with an operand that dies at this very instruction (or is the state it updates)."""
+    def _in_place(self, last_use: Mapping[int, int], finals: Mapping[tuple[str, str], Operand]) -> None:
+        """Let outputs share memory with operands that die at this very instruction: first with the states that they become."""
+        becomes = {name: value.buffer for (kind, name), value in finals.items() if kind == "state"}
+        kept = {value.buffer for value in finals.values()}
+        for t, ins in enumerate(self.program.instructions):
+            pairs = self.sharing[ins.label].pairs if ins.label in self.sharing else ()
+            for own in (True, False):
+                for out_index, in_index in pairs:
+                    if in_index < len(ins.ins):
+                        x, out = ins.ins[in_index], ins.outs[out_index]
+                        b = self.program.buffers[x.buffer]
+                        if (b.kind == "state" and becomes.get(b.name) == out.buffer) == own and self._may_lie_in(
+                                x, out, ins, last_use[x.buffer] > t or x.buffer in kept, becomes):
+                            self.program.buffers[out.buffer].alias = self.program.home(x.buffer)   # not a chain to walk
+
+    def _may_lie_in(self, x: Operand, out: Operand, ins: Instruction, lives_on: bool, updated: Collection[str]) -> bool:
+        """Whether an output may be written over an operand that it is paired with."""
         p = self.program
-        for t, ins in enumerate(p.instructions):
-            kernel_pairs = self.pairs.get(ins.label, ())
-            for out_index, in_index in kernel_pairs:
-                if in_index >= len(ins.ins):
-                    continue
-                x, out = ins.ins[in_index], ins.outs[out_index]
-                b = p.buffers[p.home(x.buffer)]
-                if p.buffers[out.buffer].kind != "arena" or x.buffer in kept or last_use[x.buffer] > t:
-                    continue
-                if not (x.contiguous and x.offset == 0 and x.shape == out.shape and x.dtype == out.dtype):
-                    continue
-                if sum(1 for o in ins.ins if p.home(o.buffer) == p.home(x.buffer)) > 1:
-                    continue
-                if not same_dim(b.nbytes, p.buffers[out.buffer].nbytes):
-                    continue
-                if b.kind == "state":
-                    if ("state", b.name) not in roots:
-                        continue                        # never updated: its value must stay
-                elif b.kind != "arena":
-                    continue
-                p.buffers[out.buffer].alias = p.home(x.buffer)      # the home itself: a chain of thousands is walked at each look
-                break
+        home = p.home(x.buffer)
+        b, made = p.buffers[home], p.buffers[out.buffer]
+        if lives_on or made.kind != "arena" or made.alias is not None or not same_dim(b.nbytes, made.nbytes):
+            return False
+        if not (x.contiguous and x.offset == 0 and x.shape == out.shape and x.dtype == out.dtype):
+            return False
+        if sum(p.home(o.buffer) == home for o in (*ins.ins, *ins.outs)) > 1:
+            return False                                # another operand is read there, or another output written
+        return b.kind == "arena" or (b.kind == "state" and b.name in updated)   # one that is never updated keeps its value
 
     def _copy_before_updates(self) -> None:
-        """A kernel that only changes part of its output needs the old value there, when it does not write in place."""
+        """A kernel that only changes part of an output needs the old value there, when it does not write in place."""
         p = self.program
         for program in (p.instructions, p.bind_instructions):
             listed = list(program)
             program.clear()
             for ins in listed:
-                if ins.label in self.updating and p.home(ins.outs[0].buffer) != p.home(ins.ins[0].buffer):
-                    self.copy(ins.ins[0], into=ins.outs[0], why="before_update", bind=program is p.bind_instructions)
+                for o, i in self.sharing[ins.label].updated if ins.label in self.sharing else ():
+                    out, x = ins.outs[o], ins.ins[i]
+                    if p.home(out.buffer) != p.home(x.buffer):
+                        self.copy(x, into=out, why="before_update", bind=program is p.bind_instructions)
                 program.append(ins)
 
     def _liveness(self) -> None:
@@ -581,8 +587,9 @@ class _Lowering:
         p.instructions = done
 
 
-def schedule(roots: Sequence[Node]) -> list[Node]:
-    """An order in which operands come first, and readers of a state come before what overwrites it (where that is possible)."""
+def schedule(roots: Sequence[Node], states: Mapping[str, Node] = MappingProxyType({})) -> list[Node]:
+    """An order in which operands come first, and readers of a state come before what overwrites it (where that is possible).
+    states: what is made of each."""
     order = walk(roots)
     users = consumers(roots)
     index = {n: i for i, n in enumerate(order)}
@@ -597,7 +604,10 @@ def schedule(roots: Sequence[Node]) -> list[Node]:
     for node in order:
         if node.op is not leaves.STATE or len(set(users[node])) < 2:
             continue
-        writers = [u for u in set(users[node]) if (rows := u.op.facts.writes) and u.inputs[rows.of] is node]
+        anew = states.get(node.attrs["name"])
+        while anew is not None and anew.op.facts.view:
+            anew = anew.inputs[0]
+        writers = [u for u in set(users[node]) if u is anew or ((rows := u.op.facts.writes) and u.inputs[rows.of] is node)]
         readers: list[Node] = []                        # who reads the state's memory, through views too
         stack = [u for u in set(users[node]) if u not in writers]
         while stack:
@@ -637,7 +647,7 @@ def lower(graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copiers: Se
     Raises PlanError: a copy to a device that is not here, or within one where nothing copies.
     """
     lowering = _Lowering(graph, roots, choose, copiers)
-    lowering.run(schedule(roots))
+    lowering.run(schedule(roots, {name: root for (kind, name), root in lowering.roots.items() if kind == "state"}))
     return lowering.finish()
 
 

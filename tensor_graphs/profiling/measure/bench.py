@@ -47,7 +47,14 @@ from tensor_graphs.profiling.measure.reference_stream import (
     reference_stream,
     waits_for_quiet,
 )
-from tensor_graphs.profiling.measure.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
+from tensor_graphs.profiling.measure.single import (
+    as_stored,
+    prepared_names,
+    signature_of_graph,
+    single_kernel_plan,
+    views_graph,
+    with_parameters,
+)
 from tensor_graphs.profiling.measure.turns import QUIET_SECONDS
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
@@ -250,15 +257,19 @@ class Bench:
 
     def share(self, inputs: dict[str, np.ndarray], guards: Mapping[str, Guarded], out: dict[str, Guarded],
               pair: int = 0) -> set[str]:
-        """Put an output into the memory of an operand that the kernel says it may share with. pair: which of those it names."""
-        names, outputs = list(inputs), list(out)
-        for o, i in self.kernel.in_place[pair:]:
-            if i < len(names) and names[i] in guards:
+        """Put an output into the memory of an operand that the kernel says it may share with. pair: which of those it names; beyond
+        them: as many outputs as can be, each in the memory of another operand."""
+        names, outputs, shared = list(inputs), list(out), dict[str, str]()
+        pairs = self.kernel.sharing(signature_of_graph(self.graph).spec).pairs
+        for o, i in pairs[pair:] or pairs:
+            if i < len(names) and names[i] in guards and names[i] not in shared and outputs[o] not in shared.values():
                 x, y = inputs[names[i]], out[outputs[o]].array
                 if x.shape == y.shape and x.dtype == y.dtype:
                     out[outputs[o]] = guards[names[i]]
-                    return {names[i]}
-        return set()
+                    shared[names[i]] = outputs[o]
+                    if pair < len(pairs):
+                        break
+        return set(shared)
 
     def _keep(self, out: Mapping[str, Guarded], values: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Put outputs where the judge looks for them: one behind the other in one file (a file each takes 2 ms); where each begins.

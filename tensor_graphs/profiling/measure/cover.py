@@ -157,7 +157,7 @@ def layout_points(kernel: Kernel, signature: Signature, base: Mapping[str, int],
     any element, with gaps, repeated or turned where it takes that, all of them and one at a time, and two in the same memory."""
     graph, draw = signature.graph, random.Random(seed + 1)
     ranks = max((len(node.shape) for node in graph.inputs.values()), default=0)
-    ways: list[tuple[Form, int, str | None]] = [("in_place", i, None) for i in range(len(kernel.in_place))]
+    ways: list[tuple[Form, int, str | None]] = [("in_place", i, None) for i in ways_in_place(kernel, signature)]
     if graph.inputs:
         ways += [("views", 0, None), ("unaligned", 0, None)]
     if not kernel.contiguous:
@@ -179,6 +179,12 @@ def layout_points(kernel: Kernel, signature: Signature, base: Mapping[str, int],
     pair: Sequence[Form] = ("same", "overlapping")
     sizes_of_pair = tuple(sorted(base.items()))
     return found + [Point(sizes_of_pair, seed + 950 + i, form=form) for i, form in enumerate(pair) if _has_pair(graph, base)]
+
+
+def ways_in_place(kernel: Kernel, signature: Signature) -> range:
+    """The numbers of the pairs of an output and an operand that may share memory, and where there are several one more, for all."""
+    count = len(kernel.sharing(signature.spec).pairs)
+    return range(count + (count > 1))
 
 
 def taken_ways(kernel: Kernel, graph: Graph) -> list[tuple[Form, int, str | None]]:

@@ -22,7 +22,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import apply
-from tensor_graphs.profiling.measure.cover import EACH_SECONDS, FEW_ROWS, rows_are_independent, seconds
+from tensor_graphs.profiling.measure.cover import EACH_SECONDS, FEW_ROWS, rows_are_independent, seconds, ways_in_place
 from tensor_graphs.profiling.measure.inputs import Point, largest_sizes, work_points
 
 BLOCK = 64
@@ -84,7 +84,7 @@ def points_at_size(kernel: Kernel, signature: Signature, small: Signature, typic
     found.insert(found.index(base) + 1, Point(base.sizes, secret + 101, like=base.seed))
     if affordable:
         found += [Point(base.sizes, secret + 102, form="unaligned")]
-        found += [Point(base.sizes, secret + 103 + i, form="in_place", axis=i) for i in range(len(kernel.in_place))]
+        found += [Point(base.sizes, secret + 103 + i, form="in_place", axis=i) for i in ways_in_place(kernel, signature)]
     for name in sorted(graph.dims):
         free = name in small.graph.dims and rows_are_independent(small, name)
         for largest in largest_sizes(graph):
